@@ -1,0 +1,21 @@
+"""Errors that speak to the user: one line that says what is wrong and what to do.
+
+Everything a user can get wrong raises `UsageError`, which is a `ValueError`. The command line prints its
+text and exits with 2. Any other exception is a bug of ours and keeps its traceback.
+"""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class UsageError(ValueError):
+    """The caller can fix this; the text says how."""
+
+
+def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
+    """The error for a name that is not in a table, with the nearest names that are."""
+    options = sorted(known)
+    near = get_close_matches(name, options, n=3, cutoff=0.5)
+    shown = options if len(options) <= 12 else [*options[:12], "…"]
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is: {', '.join(shown)}"
+    return UsageError(f"unknown {kind} {name!r}: {hint}")

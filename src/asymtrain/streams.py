@@ -1,0 +1,59 @@
+"""Random numbers that depend on (seed, purpose) and a position, and on nothing else.
+
+Two kinds:
+
+- `generator(seed, purpose)`: a CPU `torch.Generator`, for what is drawn once (initial weights, splits, noise).
+- `bits(keys, *position)`: a counter-based hash, for what is drawn at every step (shuffles, dropout,
+  augmentation). It is integer arithmetic, so the same key gives the same bits on every device, alone or
+  in a stack of runs, and drawing for one run never advances another.
+
+Nothing here may depend on alpha, redundancy or the optimiser's settings: Plain and Asymmetric of one seed
+are then a true pair.
+"""
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+# Multipliers of the splitmix64 finaliser, as signed 64-bit integers.
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
+_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+
+
+def key(seed: int, purpose: str) -> int:
+    """A signed 64-bit key for (seed, purpose), the same in every process."""
+    digest = hashlib.sha256(f"{purpose}:{seed}".encode()).digest()
+    return int.from_bytes(digest[:8], "little", signed=True)
+
+
+def generator(seed: int, purpose: str) -> torch.Generator:
+    """A fresh CPU generator for (seed, purpose)."""
+    return torch.Generator().manual_seed(key(seed, purpose) & (2**63 - 1))
+
+
+def bits(keys: Tensor, *position: Tensor | int) -> Tensor:
+    """Hash keys with one or more counters, broadcast together, to uniform int64 bits."""
+    state = keys
+    for counter in position:
+        state = _mix(state + _GOLDEN * (counter + 1))
+    return state
+
+
+def uniform(keys: Tensor, *position: Tensor | int) -> Tensor:
+    """Floats in [0, 1) with 24 random bits, the same on every device."""
+    return (bits(keys, *position) >> 40 & 0xFFFFFF).to(torch.float32) * (1.0 / (1 << 24))
+
+
+def permutations(keys: Tensor, epoch: Tensor | int, n: int) -> Tensor:
+    """For keys (R,), a permutation of range(n) per key: (R, n)."""
+    order = torch.arange(n, device=keys.device)
+    return bits(keys[:, None], epoch, order).argsort(dim=1, stable=True)
+
+
+def _mix(z: Tensor) -> Tensor:
+    # torch shifts int64 arithmetically; the masks make the shifts logical, as splitmix64 wants.
+    z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * _MIX_1
+    z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * _MIX_2
+    return z ^ (z >> 31 & 0x1FFFFFFFF)
