@@ -1,0 +1,61 @@
+"""The paper's three backbones and the table that builds them by name.
+
+To add a backbone: one file with a `Backbone`, one line in `BUILDERS`. The shared tests pick it up from there.
+"""
+
+import inspect
+from collections.abc import Callable
+
+import torch
+from torch import nn
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.models.backbone import Backbone, KeyedDropout, Outputs, Parameters
+from asymtrain.models.cnn import CNN
+from asymtrain.models.mlp import MLP
+from asymtrain.models.vit import ViT
+
+BUILDERS: dict[str, Callable[..., Backbone]] = {"mlp": MLP, "cnn": CNN, "vit": ViT}
+
+__all__ = ["BUILDERS", "CNN", "MLP", "Backbone", "KeyedDropout", "Outputs", "Parameters", "ViT", "build"]
+
+
+def build(name: str, *, classes: int, seed: int | None = None, **options: object) -> Backbone:
+    """Build a backbone by name, e.g. `build("vit", classes=100, depth=2, width=64)`.
+
+    With `seed` the initial weights depend on the seed and the sizes alone and torch's global random state is
+    left as it was; without it they come from the global state, as torch modules do.
+    `initialisation="framework"` (torch's defaults) or `"trunc_normal"` (deviation 0.02, zero biases).
+    """
+    check_options(name, options)
+    if classes < 2:
+        raise UsageError(f"classes must be 2 or more, got {classes}")
+    chosen = dict(options)
+    initialisation = chosen.pop("initialisation", "framework")
+    if initialisation not in ("framework", "trunc_normal"):
+        raise UsageError(f"initialisation must be 'framework' or 'trunc_normal', got {initialisation!r}")
+    with torch.random.fork_rng(devices=[], enabled=seed is not None):
+        if seed is not None:
+            torch.manual_seed(seed)
+        model = BUILDERS[name](classes, **chosen)
+        if initialisation == "trunc_normal":
+            _initialise_truncated(model)
+    return model
+
+
+def check_options(name: str, options: dict[str, object]) -> None:
+    """Raise a `UsageError` for an unknown backbone, or an option that it does not have."""
+    if name not in BUILDERS:
+        raise unknown_name("backbone", name, BUILDERS)
+    known = {*inspect.signature(BUILDERS[name]).parameters, "initialisation"} - {"classes"}
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of {name}", option, known)
+
+
+def _initialise_truncated(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            nn.init.trunc_normal_(module.weight, std=0.02)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)

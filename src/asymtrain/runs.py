@@ -1,0 +1,210 @@
+"""A training run as a value: `RunSpec` describes it, `Run` records it.
+
+A spec's id is a hash of the fields that differ from their defaults. So the id is the same in any process and
+Python version, and a field that is added later does not change the ids of earlier specs. For the same
+reason a default, once released, never changes (a test pins them).
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args, get_origin
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.models import check_options
+
+Value = int | float | str | bool | tuple[int, ...]
+Options = tuple[tuple[str, Value], ...]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One training run. Comments name the choice; the first value in a `Literal` is the default.
+
+    Redundancy 0 is Plain: its auxiliary settings are reset, so that Plain is one spec whatever it is
+    compared with.
+    """
+
+    # What is learnt.
+    dataset: str = "shapes"
+    dataset_options: Options = ()
+    per_class: int | None = None  # a stratified few-shot subset of this many images a class
+    label_noise: float = 0.0  # share of training labels that are flipped
+    validation: Literal["split", "none"] = "split"  # 80/20 split, or train on every training image
+    split_seed: int | None = None  # None: the run's own seed; a number: one split for all runs
+    # By what.
+    arch: str = "mlp"
+    arch_options: Options = ()
+    # The auxiliary objective.
+    redundancy: int = 1  # branches at each point; 0 is Plain
+    activation: Literal["last", "all", "random", "cycle"] = "last"
+    combine: Literal["sum", "mean"] = "sum"  # over the branches of a point, where all are active
+    draw: Literal["independent", "sequence"] = "independent"  # does the live branch's draw depend on N?
+    alpha: float = 1.0
+    over_classes: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
+    # How it is trained.
+    learning_rate: float = 1e-3
+    weight_decay: float = 1e-2
+    decay: Literal["all", "matrices", "backbone_matrices"] = "all"  # what weight decay acts on
+    batch: int = 128
+    epochs: int = 10
+    schedule: Literal["constant", "cosine"] = "constant"
+    augmentation: Literal["none", "flip_shift"] = "none"
+    precision: Literal["fp32", "tf32", "bf16"] = "fp32"
+    seed: int = 42
+    # What is recorded.
+    test: Literal["last", "every", "never"] = "last"  # a search says never
+    cosine_every: int = 16  # steps between two gradient cosines; 0 for none
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            _normalise(self, field.name)
+        if self.redundancy == 0:
+            for name in ("activation", "combine", "draw", "over_classes", "cosine_every"):
+                object.__setattr__(self, name, DEFAULTS[name])
+            object.__setattr__(self, "alpha", 0.0)
+        _check(self)
+
+    @property
+    def id(self) -> str:
+        """Sixteen hexadecimal digits that name this spec everywhere."""
+        text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def variant(self) -> Literal["plain", "asymmetric"]:
+        """Which side of a comparison this run is on."""
+        return "plain" if self.redundancy == 0 else "asymmetric"
+
+    def plain(self) -> "RunSpec":
+        """The same run without branches."""
+        return dataclasses.replace(self, redundancy=0)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields that differ from their defaults, as JSON values."""
+        values = {name: getattr(self, name) for name in DEFAULTS}
+        return {name: _jsonable(value) for name, value in values.items() if value != DEFAULTS[name]}
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "RunSpec":
+        """Inverse of `to_dict`; an unknown field says that a newer version wrote it."""
+        for name in values:
+            if name not in DEFAULTS:
+                raise unknown_name("field of a run (was it written by a newer version?)", name, DEFAULTS)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What one epoch left. Losses, training accuracy and cosine are means over the epoch's steps."""
+
+    epoch: int  # from 1
+    main_loss: float
+    auxiliary_loss: float | None
+    train_accuracy: float  # on the batches as they were trained, dropout and augmentation included
+    validation_accuracy: float | None
+    test_accuracy: float | None
+    cosine: float | None  # between main and auxiliary gradients over the backbone; None where undefined
+    cosine_min: float | None
+    cosine_max: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A spec and what came of it. A diverged run keeps the epochs before it left the finite numbers."""
+
+    spec: RunSpec
+    history: tuple[Epoch, ...]
+    outcome: Literal["finished", "diverged"] = "finished"
+    device: str = "cpu"
+    path: str = "reference"  # which engine path trained it
+
+    @property
+    def seconds(self) -> float:
+        """Training time, evaluation included."""
+        return math.fsum(epoch.seconds for epoch in self.history)
+
+    @property
+    def test_accuracy(self) -> float | None:
+        """Test accuracy after the last epoch, where the spec asked for it."""
+        return self.history[-1].test_accuracy if self.history else None
+
+    @property
+    def best_validation(self) -> Epoch | None:
+        """The epoch of the highest validation accuracy, the earliest of equals."""
+        seen = [epoch for epoch in self.history if epoch.validation_accuracy is not None]
+        return max(seen, key=lambda epoch: epoch.validation_accuracy or 0.0, default=None)
+
+    @property
+    def mean_cosine(self) -> float | None:
+        """Gradient cosine averaged over epochs."""
+        seen = [epoch.cosine for epoch in self.history if epoch.cosine is not None]
+        return math.fsum(seen) / len(seen) if seen else None
+
+
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+
+
+def grid(base: RunSpec, **axes: Iterable[Any]) -> list[RunSpec]:
+    """Every combination of the given values, without repeats: `grid(spec, seed=range(3), alpha=[0.1, 1])`."""
+    for name in axes:
+        if name not in DEFAULTS:
+            raise unknown_name("field of a run", name, DEFAULTS)
+    combinations = itertools.product(*map(list, axes.values()))
+    specs = [dataclasses.replace(base, **dict(zip(axes, values, strict=True))) for values in combinations]
+    return list(dict.fromkeys(specs))
+
+
+def pairs(base: RunSpec, seeds: Iterable[int]) -> list[RunSpec]:
+    """Plain and Asymmetric of each seed, side by side."""
+    if base.redundancy == 0:
+        raise UsageError("pairs need redundancy 1 or more: 0 is Plain, and Plain is added to each seed")
+    return [spec for run in grid(base, seed=seeds) for spec in (run.plain(), run)]
+
+
+def epochs_of_equal_steps(epochs: int, full_size: int, subset_size: int) -> int:
+    """How many epochs on a subset take as many steps as `epochs` on the full set."""
+    return max(1, round(epochs * full_size / subset_size))
+
+
+def _normalise(spec: RunSpec, name: str) -> None:
+    """Give equal settings one form: 1 and 1.0, lists and tuples, options in any order."""
+    value, default = getattr(spec, name), DEFAULTS[name]
+    if name.endswith("_options"):
+        items = value.items() if isinstance(value, Mapping) else value
+        value = tuple(sorted((str(k), tuple(v) if isinstance(v, list) else v) for k, v in items))
+    elif isinstance(default, float) and isinstance(value, int | float):
+        value = float(value)
+    object.__setattr__(spec, name, value)
+
+
+def _check(spec: RunSpec) -> None:
+    for field in dataclasses.fields(spec):
+        value = getattr(spec, field.name)
+        if get_origin(field.type) is Literal and value not in get_args(field.type):
+            allowed = ", ".join(map(repr, get_args(field.type)))
+            raise UsageError(f"{field.name} must be one of {allowed}, got {value!r}")
+        if isinstance(value, float) and not math.isfinite(value):
+            raise UsageError(f"{field.name} must be a finite number, got {value}")
+    for name, least in (("redundancy", 0), ("alpha", 0), ("weight_decay", 0), ("batch", 1), ("epochs", 1),
+                        ("cosine_every", 0), ("label_noise", 0), ("seed", 0)):  # fmt: skip
+        if getattr(spec, name) < least:
+            raise UsageError(f"{name} must be {least} or more, got {getattr(spec, name)}")
+    if spec.learning_rate <= 0:
+        raise UsageError(f"learning_rate must be above 0, got {spec.learning_rate}")
+    if spec.label_noise > 1:
+        raise UsageError(f"label_noise is a share between 0 and 1, got {spec.label_noise}")
+    if spec.per_class is not None and spec.per_class < 1:
+        raise UsageError(f"per_class must be 1 or more, got {spec.per_class}")
+    check_options(spec.arch, dict(spec.arch_options))
+
+
+def _jsonable(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_jsonable(item) for item in value]
+    return value
