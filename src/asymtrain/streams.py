@@ -37,7 +37,7 @@ def bits(keys: Tensor, *position: Tensor | int) -> Tensor:
     """Hash keys with one or more counters, broadcast together, to uniform int64 bits."""
     state = keys
     for counter in position:
-        state = _mix(state + _GOLDEN * (counter + 1))
+        state = _mix(state + _spread(counter))
     return state
 
 
@@ -50,6 +50,13 @@ def permutations(keys: Tensor, epoch: Tensor | int, n: int) -> Tensor:
     """For keys (R,), a permutation of range(n) per key: (R, n)."""
     order = torch.arange(n, device=keys.device)
     return bits(keys[:, None], epoch, order).argsort(dim=1, stable=True)
+
+
+def _spread(counter: Tensor | int) -> Tensor | int:
+    if isinstance(counter, Tensor):
+        return _GOLDEN * (counter + 1)
+    wrapped = _GOLDEN * (counter + 1) % (1 << 64)  # Python's integers do not wrap by themselves
+    return wrapped - (1 << 64) if wrapped >= 1 << 63 else wrapped
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -9,7 +9,9 @@ Axis letters: R runs, B batch, T tokens, D width, C classes, K points.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -24,17 +26,20 @@ class Backbone(nn.Module, ABC):
         classes: number of output classes.
         points: module names at which the paper attaches branches.
         widths: feature width at each point, in the same order.
-        pool: the pooling rule that turns a point's output into features.
+        layout, pool: the axes of a point's output and the rule that turns it into features, as `attach` takes them.
         dropout_width: how many values the dropout layer masks for one image; 0 where there is none.
         dropout_rate: its rate.
+        channels_last: whether a GPU computes it faster with channels as the innermost axis.
     """
 
     classes: int
     points: tuple[str, ...]
     widths: tuple[int, ...]
-    pool: str | None = None
+    layout: str
+    pool: Literal["mean", "class_token"] = "mean"
     dropout_width: int = 0
     dropout_rate: float = 0.0
+    channels_last: bool = False
 
     @abstractmethod
     def stacked(self, parameters: Parameters, images: Tensor, keep: Tensor | None = None) -> Outputs:
@@ -69,4 +74,7 @@ def stacked_linear(parameters: Parameters, name: str, input: Tensor) -> Tensor:
     if len(weight) == 1:
         # A batch of one is an ordinary product; bmm would choose slower kernels for it.
         return F.linear(input[0], weight[0], bias[0])[None]
+    if weight.is_cuda:
+        # Compiled, the addition joins the next elementwise kernel; baddbmm would first write the bias to every row.
+        return torch.bmm(input, weight.mT) + bias[:, None]
     return bias[:, None].baddbmm(input, weight.mT)

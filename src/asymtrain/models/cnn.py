@@ -19,7 +19,8 @@ from asymtrain.models.mlp import choose_points
 class CNN(Backbone):
     """2,425,220 parameters at a hundred classes."""
 
-    pool = "mean"
+    layout = "BCHW"
+    channels_last = True
 
     def __init__(
         self,
@@ -77,9 +78,11 @@ class CNN(Backbone):
         for i in range(len(self.blocks)):
             weight, bias = parameters[f"blocks.{i}.0.weight"], parameters[f"blocks.{i}.0.bias"]
             # One convolution for each run: a grouped convolution would be several times slower.
-            maps = [torch.relu(F.conv2d(m, w, b, padding=1)) for m, w, b in zip(maps, weight, bias, strict=True)]
+            maps = [F.conv2d(m, w, b, padding=1) for m, w, b in zip(maps, weight, bias, strict=True)]
             if i in self.pool_after:
+                # The maximum of ReLUs is the ReLU of the maximum, on a quarter of the values.
                 maps = [F.max_pool2d(m, 2) for m in maps]
+            maps = [torch.relu(m) for m in maps]
             outputs[f"blocks.{i}"] = maps
         hidden = torch.stack([m.flatten(1) for m in maps])
         if keep is not None:

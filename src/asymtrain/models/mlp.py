@@ -13,6 +13,8 @@ from asymtrain.models.backbone import Backbone, Outputs, Parameters, stacked_lin
 class MLP(Backbone):
     """Six linear layers by default; 279,818 parameters at ten classes."""
 
+    layout = "BD"
+
     def __init__(
         self,
         classes: int,

@@ -58,6 +58,8 @@ class Block(nn.Module):
 class ViT(Backbone):
     """Six blocks, four heads, width 128, patches of 4: 1,217,508 parameters at a hundred classes."""
 
+    layout = "BTD"
+
     def __init__(
         self,
         classes: int,

@@ -1,0 +1,95 @@
+"""Where branches go: names, globs or modules in, the model's modules out.
+
+A name is a module's path as `model.named_modules()` spells it. In a glob, `*` stays within one dotted
+segment, so `blocks.*` is the blocks and not what is inside them; `**` is any number of segments.
+"""
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from torch import nn
+
+from asymtrain.errors import UsageError, unknown_name
+
+T = TypeVar("T")
+Where = str | nn.Module | Sequence[str | nn.Module]
+
+# The model itself has the empty path; it needs a name that can be shown and used as a key.
+ROOT = "(model)"
+
+
+def find_places(model: nn.Module, at: Where) -> dict[str, nn.Module]:
+    """The modules that `at` names, in the order given; a glob's matches come in the model's own order.
+
+    A module that is reachable by two names is one place, under the first of them.
+    """
+    # Duplicates are kept so that every name of a shared module resolves.
+    modules = {name or ROOT: module for name, module in model.named_modules(remove_duplicate=False)}
+    wanted = list(at) if isinstance(at, Sequence) and not isinstance(at, str) else [at]
+    if not wanted:
+        raise UsageError("`at` is empty: name at least one module, for example at='blocks.*'")
+    places: dict[str, nn.Module] = {}
+    for item in wanted:
+        for name in _names(modules, item):
+            if not any(modules[name] is module for module in places.values()):
+                places[name] = modules[name]
+    return places
+
+
+def module_at(model: nn.Module, place: str) -> nn.Module:
+    """The module of a place's name."""
+    return model if place == ROOT else model.get_submodule(place)
+
+
+def option_for(option: T | Mapping[str, T], place: str, default: T) -> T:
+    """The value of an option at a place: the option itself, or a mapping's first key that fits the place."""
+    if not isinstance(option, Mapping):
+        return option
+    return next((value for key, value in option.items() if fits(key, place)), default)
+
+
+def check_option_keys(option: object, places: Sequence[str], what: str) -> None:
+    """Refuse a mapping with a key that fits no place: it would do nothing."""
+    if isinstance(option, Mapping):
+        for key in option:
+            if not any(fits(key, place) for place in places):
+                raise unknown_name(f"place in `{what}`", key, places)
+
+
+def fits(pattern: str, name: str) -> bool:
+    """Whether a glob fits a dotted name, segment by segment."""
+    return _fits(pattern.split("."), name.split("."))
+
+
+def _fits(pattern: list[str], name: list[str]) -> bool:
+    if not pattern:
+        return not name
+    if pattern[0] == "**":
+        return any(_fits(pattern[1:], name[skip:]) for skip in range(len(name) + 1))
+    return bool(name) and fnmatchcase(name[0], pattern[0]) and _fits(pattern[1:], name[1:])
+
+
+def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
+    if isinstance(item, nn.Module):
+        found = [name for name, module in modules.items() if module is item]
+        if not found:
+            kind = type(item).__name__
+            raise UsageError(f"`at` holds a {kind} that is not part of the model: give a module of the model itself")
+        return found[:1]
+    if not isinstance(item, str):
+        kind = type(item).__name__
+        raise UsageError(f"`at` takes module names, globs or modules, or a list of them, got a {kind}")
+    if not any(mark in item for mark in "*?["):
+        name = item or ROOT
+        if name not in modules:
+            raise unknown_name("module", name, modules)
+        return [name]
+    found = [name for name in modules if name != ROOT and fits(item, name)]
+    if not found:
+        children = sorted({name.split(".")[0] for name in modules if name != ROOT})
+        raise UsageError(
+            f"no module matches {item!r} (`*` stays within one dotted segment): the model's children are "
+            f"{', '.join(children[:12]) or 'none'}"
+        )
+    return found

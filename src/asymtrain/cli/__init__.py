@@ -1,0 +1,32 @@
+"""The command line: `asymtrain run | report | status | data`. One file for each command."""
+
+from typing import Annotated
+
+import typer
+
+import asymtrain
+from asymtrain.cli.data import data as data_commands
+from asymtrain.cli.report import report as report_command
+from asymtrain.cli.run import run as run_command
+from asymtrain.cli.status import status as status_command
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+app = typer.Typer(name="asymtrain", pretty_exceptions_enable=False, context_settings=HELP)
+app.command("run")(run_command)
+app.command("report")(report_command)
+app.command("status")(status_command)
+app.add_typer(data_commands, name="data")
+
+
+@app.callback(invoke_without_command=True)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Temporary auxiliary objectives for PyTorch models: train with and without them, and see whether they helped."""
+    if version:
+        typer.echo(f"asymtrain {asymtrain.__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())

@@ -1,0 +1,108 @@
+"""`asymtrain run`: train Plain and Asymmetric, compare, report."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from asymtrain import executors
+from asymtrain.cli.options import DEFAULT_OUT, STORE_NAME, parse_archs, parse_seeds, typed_command
+from asymtrain.cli.provenance import versions_in
+from asymtrain.cli.screen import progress_display, show_json, show_summary, stderr
+from asymtrain.errors import UsageError
+from asymtrain.report import FILES, Summary, check_folder, write_report
+from asymtrain.runs import Run, RunSpec, pairs
+from asymtrain.scales import get_scale, scaled_spec
+
+
+def run(
+    context: typer.Context,
+    data: Annotated[str | None, typer.Option(help="shapes, cifar10, cifar100 or folder:PATH.")] = None,
+    arch: Annotated[list[str] | None, typer.Option(help="mlp, cnn, vit; several with commas. Default: all.")] = None,
+    alpha: Annotated[float | None, typer.Option(help="Weight of the auxiliary objective.")] = None,
+    redundancy: Annotated[int | None, typer.Option(help="Branches at each point.")] = None,
+    seeds: Annotated[str | None, typer.Option(help="A count (3), a list (42,43) or a range (42-51).")] = None,
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.")] = None,
+    scale: Annotated[str, typer.Option(help="quick: small nets, minutes on a CPU. paper: as published.")] = "quick",
+    out: Annotated[Path, typer.Option(help="Folder of the report, the rows and the store.")] = DEFAULT_OUT,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    data_root: Annotated[Path | None, typer.Option(help="Where downloaded data lies.")] = None,
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: the fastest there is.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time; the next call goes on.")] = None,
+    store: Annotated[Path | None, typer.Option(help=f"Record of runs. Default: {STORE_NAME} in the folder.")] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store holds already.")] = False,
+    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster. Default: one on this machine.")] = None,
+) -> None:
+    """Compare training without branches (Plain) and with them (Asymmetric).
+
+    With no options: three small backbones learn procedural shapes with three seeds, in under two minutes on two cores.
+    Called again, it goes on where it stopped.
+    """
+    if redundancy is not None and redundancy < 1:
+        raise UsageError(f"--redundancy must be 1 or more, got {redundancy}")
+    if minutes is not None and not minutes > 0:
+        raise UsageError(f"--minutes must be above 0, got {minutes:g}")
+    chosen = get_scale(scale)
+    wanted = parse_seeds(seeds) if seeds else chosen.seeds
+    fields = {"alpha": alpha, "redundancy": redundancy, "epochs": epochs, "precision": precision}
+    bases = [scaled_spec(chosen, name, data, **fields) for name in parse_archs(arch)]
+    specs = [spec for base in bases for spec in pairs(base, wanted)]
+    check_folder(out)
+    place = store or out / STORE_NAME
+    check_folder(place.parent)
+    options = {"executor": executor, "address": address, "device": device, "minutes": minutes, "fresh": fresh}
+    runs, interrupted = train(specs, store=place, data_root=data_root, **options)
+    summary = write_report(runs, out, typed_command(context), versions_in(place, runs))
+    if json:
+        show_json(document(summary, specs, out, place))
+    else:
+        show_summary(summary)
+    remarks(len(runs), len(specs), out, place, interrupted)
+    if interrupted:
+        raise typer.Exit(130)
+
+
+def train(specs: list[RunSpec], **options: Any) -> tuple[list[Run], bool]:
+    """Finished runs, and whether Ctrl-C ended the training before all were."""
+    runs: list[Run] = []
+    with progress_display() as display:
+        try:
+            for finished in executors.execute(specs, progress=display.update, **options):
+                runs.append(finished)
+                display.finished(finished, len(runs), len(specs))
+        except KeyboardInterrupt:
+            return runs, True
+    return runs, False
+
+
+def document(summary: Summary, specs: list[RunSpec], out: Path, store: Path) -> dict[str, Any]:
+    """The result as JSON values."""
+    pairs_by_label = zip(summary.comparisons, summary.pairs, strict=True)
+    return {
+        "runs": {"wanted": len(specs), "finished": len(summary.rows)},
+        "comparisons": [
+            {**row, "seeds": [_seed(pair) for pair in group.to_dict("records")]} for row, group in pairs_by_label
+        ],
+        "files": {**{kind: str(out / name) for kind, name in FILES.items()}, "store": str(store)},
+    }
+
+
+def _seed(pair: dict[Any, Any]) -> dict[str, Any]:
+    return {
+        "seed": int(pair["seed"]),
+        "plain": float(pair["plain"]),
+        "asymmetric": float(pair["asymmetric"]),
+        "plain_id": pair["plain_id"],
+        "asymmetric_id": pair["asymmetric_id"],
+    }
+
+
+def remarks(done: int, wanted: int, out: Path, store: Path, interrupted: bool) -> None:
+    """Where the files are, and how to go on."""
+    console = stderr()
+    if done < wanted:
+        opening = "Stopped" if interrupted else "Not finished"
+        console.print(f"{opening}: {done} of {wanted} runs are in {store}. Give the same command again to go on.")
+    console.print(f"Report: {out / FILES['report']}")

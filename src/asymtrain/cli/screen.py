@@ -1,0 +1,113 @@
+"""What the terminal shows: results on stdout, progress and remarks on stderr."""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+from rich.progress import Progress as Bar
+from rich.table import Table
+from rich.text import Text
+
+from asymtrain.engine import Progress
+from asymtrain.report import HEADINGS, Summary, cells, duration
+from asymtrain.runs import Run
+
+
+def stdout() -> Console:
+    """For results. A pipe has no width, so tables get the room that they need."""
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=120)
+
+
+def stderr() -> Console:
+    """For progress and remarks, so that stdout can be piped."""
+    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+def show_json(value: Any) -> None:
+    """One JSON document on stdout."""
+    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, wrapped: int = -1) -> None:
+    """A table; the first `left` columns are aligned left, and only column `wrapped` may be broken."""
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if i < left else "right", no_wrap=i != wrapped)
+    for row in rows:
+        table.add_row(*row)
+    stdout().print(table)
+
+
+def show_summary(summary: Summary) -> None:
+    """The table of comparisons, and a sentence for each."""
+    console = stdout()
+    if not summary.comparisons:
+        console.print("No pair of Plain and Asymmetric is finished yet.")
+        return
+    headings = list(HEADINGS)
+    rows = [list(cells(row).values()) for row in summary.comparisons]
+    show_table(list(HEADINGS.values()), rows, wrapped=headings.index("interval"))
+    console.print()
+    for row in summary.comparisons:
+        console.print(row["sentence"])
+
+
+class Display:
+    """Progress of many runs: a bar on a terminal, a line for each finished run elsewhere."""
+
+    def __init__(self, console: Console, bar: Bar) -> None:
+        self.console, self.bar = console, bar
+        self.task = bar.add_task("starting", total=None, progress=None)
+        self.latest: Progress | None = None
+
+    def update(self, progress: Progress) -> None:
+        """Called by the engine, from any thread."""
+        self.latest = progress
+        self.bar.update(
+            self.task,
+            total=progress.epochs_total,
+            completed=progress.epochs_done,
+            description=progress.note or "training",
+            progress=progress,
+        )
+
+    def finished(self, run: Run, done: int, total: int) -> None:
+        """Called for each run that the executor yields."""
+        if self.console.is_terminal:
+            return
+        accuracy = "diverged" if run.outcome == "diverged" else f"test accuracy {run.test_accuracy or 0:.3f}"
+        left = self.latest.seconds_left if self.latest else None
+        rest = "" if left is None or done == total else f", {duration(left)} left"
+        spec = run.spec
+        self.console.print(f"{done}/{total} {spec.arch} {spec.variant} seed {spec.seed}: {accuracy}{rest}")
+
+
+@contextmanager
+def progress_display() -> Iterator[Display]:
+    """Show progress on stderr until the block ends."""
+    console = stderr()
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Counts())
+    with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        yield Display(console, bar)
+
+
+class _Counts(ProgressColumn):
+    """Runs, epochs, images per second, time left."""
+
+    def render(self, task: Task) -> Text:
+        """See `rich.progress.ProgressColumn`."""
+        progress: Progress | None = task.fields.get("progress")
+        if progress is None:
+            return Text("")
+        parts = [f"runs {progress.runs_done}/{progress.runs_total}"]
+        parts.append(f"epochs {progress.epochs_done}/{progress.epochs_total}")
+        if progress.images_per_second:
+            parts.append(f"{progress.images_per_second:,.0f} images/s")
+        if progress.seconds_left is not None:
+            parts.append(f"{duration(progress.seconds_left)} left")
+        return Text(" · ".join(parts))

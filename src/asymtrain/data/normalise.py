@@ -1,0 +1,43 @@
+"""From bytes to what a network sees: zero mean and unit deviation in each channel of the training images."""
+
+from math import sqrt
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from asymtrain.data.arrays import Bytes
+from asymtrain.errors import UsageError
+
+_CHUNK = 1024  # images summed at a time; bounds the memory
+
+
+def channel_statistics(images: Bytes, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel over images[indices], both (3,) float32, on the scale of 0 to 1.
+
+    The sums are of whole numbers, so the result does not depend on the order of adding or on the machine. A channel
+    without any variation gets a deviation of 1.
+    """
+    if len(indices) == 0:
+        raise UsageError("statistics need at least one image")
+    total, squares = [0, 0, 0], [0, 0, 0]
+    for start in range(0, len(indices), _CHUNK):
+        chunk = images[indices[start : start + _CHUNK]].swapaxes(0, 1).reshape(3, -1)
+        wide = chunk.astype(np.uint16)  # holds 255 * 255
+        for c in range(3):
+            total[c] += int(chunk[c].sum(dtype=np.int64))
+            squares[c] += int((wide[c] * wide[c]).sum(dtype=np.int64))
+    n = len(indices) * images.shape[2] * images.shape[3]
+    mean = [t / (255 * n) for t in total]
+    std = [sqrt(n * q - t * t) / (255 * n) for t, q in zip(total, squares, strict=True)]
+    return torch.tensor(mean), torch.tensor([s or 1.0 for s in std])
+
+
+def normalise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
+    """(x / 255 - mean) / std for bytes x (..., B, 3, H, W), in the type of mean.
+
+    Mean and std are (3,), or (R, 3) for a stack of runs x (R, B, 3, H, W).
+    """
+    mean, std = (s[..., None, :, None, None] if s.ndim > 1 else s[:, None, None] for s in (mean, std))
+    return (x.to(mean.dtype) / 255 - mean) / std

@@ -1,0 +1,45 @@
+"""AdamW whose learning rate and weight decay are vectors over runs.
+
+The arithmetic is that of `torch.optim.AdamW` (decoupled decay, bias correction), on the flat matrix (R, P).
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+
+
+@dataclass(frozen=True)
+class Moments:
+    """The optimiser's memory: first and second moments (R, P) and the number of updates made, a float64 scalar."""
+
+    first: Tensor
+    second: Tensor
+    updates: Tensor
+
+    @classmethod
+    def zeros(cls, flat: Tensor) -> "Moments":
+        """Moments of a stack that has not been updated yet."""
+        updates = torch.zeros((), dtype=torch.float64, device=flat.device)
+        return cls(torch.zeros_like(flat), torch.zeros_like(flat), updates)
+
+
+def adamw_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
+    """Update flat (R, P) in place. rate: (R, 1). decay: weight decay, (R, 1) or (R, P), 0 where it does not act."""
+    moments.updates.add_(1)
+    adamw_elementwise_(flat, gradient, moments.first, moments.second, moments.updates, rate, decay)
+
+
+def adamw_elementwise_(
+    flat: Tensor, gradient: Tensor, first: Tensor, second: Tensor, updates: Tensor, rate: Tensor, decay: Tensor
+) -> None:
+    """The elementwise part: one pass over memory once it is compiled."""
+    correction_1 = (1 - BETA_1**updates).float()
+    correction_2 = (1 - BETA_2**updates).float()
+    first.lerp_(gradient, 1 - BETA_1)
+    second.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
+    scale = second.sqrt().div_(correction_2.sqrt()).add_(EPSILON)
+    flat.mul_(1 - rate * decay)
+    flat.sub_(rate / correction_1 * (first / scale))

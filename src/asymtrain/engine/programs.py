@@ -1,0 +1,112 @@
+"""Eager, compiled or captured: how a stack's step is executed on its device.
+
+On a CPU the step runs as written. On a GPU its parts are compiled, and the whole step is captured once into a
+CUDA graph that is then replayed: small networks are bound by launches otherwise. Compiled parts are kept for
+stacks of the same shape, so that a second stack pays only the capture.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from asymtrain.engine.losses import Batch, Losses
+from asymtrain.engine.optimizer import Moments, adamw_, adamw_elementwise_
+from asymtrain.models import Parameters
+
+if TYPE_CHECKING:
+    from asymtrain.engine.stacked import Stack
+
+_COMPILED: dict[tuple[object, ...], Any] = {}
+_WARM_UP_STEPS = 3
+
+
+class Programs:
+    """The step as written."""
+
+    def __init__(self, stack: "Stack") -> None:
+        self.stack = stack
+        self.losses: Callable[[Parameters, Batch, Tensor], Losses] = stack.objective
+
+    def train_step(self, measure: bool) -> None:
+        """One step of every run."""
+        self.stack.train_step(measure)
+
+    def update(self, weights: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
+        """The optimiser's step, in place."""
+        adamw_(weights, gradient, moments, rate, decay)
+
+    def next_batch(self) -> Batch:
+        """The next batch of every run."""
+        return self.stack.data.next_batch()
+
+    def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
+        """Logits (R, B, C) without dropout."""
+        return self.stack.backbone.stacked(parameters, images)[0]
+
+
+class CapturedPrograms(Programs):
+    """Compiled parts inside a CUDA graph, one graph for plain steps and one for steps that measure."""
+
+    def __init__(self, stack: "Stack") -> None:
+        super().__init__(stack)
+        self.losses = _compiled("losses", stack, stack.objective)
+        self._measured_losses = _compiled("measured losses", stack, stack.objective, donated_buffer=False)
+        self._forward = _compiled("logits", stack, super().logits)
+        self._update = _compiled("update", stack, adamw_elementwise_)
+        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+
+    def train_step(self, measure: bool) -> None:
+        """Replay the step, after capturing it at its first call."""
+        if measure not in self._graphs:
+            self._graphs[measure] = self._capture(measure)
+        self._graphs[measure].replay()
+
+    def update(self, weights: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
+        """The optimiser's step as one kernel."""
+        moments.updates.add_(1)
+        self._update(weights, gradient, moments.first, moments.second, moments.updates, rate, decay)
+
+    def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
+        """Logits from the compiled forward pass."""
+        return self._forward(parameters, images)
+
+    def _capture(self, measure: bool) -> torch.cuda.CUDAGraph:
+        """Run the step a few times to compile it, put everything back, and record it."""
+        stack = self.stack
+        kept = {name: value.clone() for name, value in stack.changing().items()}
+        plain_losses = self.losses
+        if measure:
+            self.losses = self._measured_losses
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP_STEPS):
+                stack.train_step(measure)
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            stack.train_step(measure)
+        self.losses = plain_losses
+        for name, value in stack.changing().items():
+            value.copy_(kept[name])
+        return graph
+
+
+def programs_for(stack: "Stack") -> Programs:
+    """The fastest way to execute this stack's step on its device."""
+    return CapturedPrograms(stack) if stack.device.type == "cuda" else Programs(stack)
+
+
+def _compiled(part: str, stack: "Stack", function: Callable[..., Any], donated_buffer: bool = True) -> Any:
+    """The compiled function for this part and stack shape, made at most once in a process."""
+    runs = len(stack.specs) if stack.path == "batched" else 1
+    lead = stack.specs[0]
+    key = (part, lead.arch, lead.arch_options, stack.objective.settings, stack.dtype, runs, lead.batch)
+    if key not in _COMPILED:
+        # Every stack shape is one compilation; torch's default limit of eight would fall back to eager silently.
+        torch._dynamo.config.recompile_limit = 256
+        options = None if donated_buffer else {}
+        _COMPILED[key] = torch.compile(function, dynamic=False, options=options)
+    return _COMPILED[key]

@@ -1,0 +1,201 @@
+"""Many runs at once in one program.
+
+    for epoch in range(epochs):
+        shuffle on the device, one order for each run
+        for step in range(steps):                     # on a GPU: replay of one captured graph
+            batch of every run -> gradients of every run -> one AdamW over all of them
+        accuracies of every run; losses, accuracies and cosines go to the host, once an epoch
+
+A stack knows nothing of files or of other stacks: `state` and `load_state` are all a checkpoint needs.
+"""
+
+import math
+import time
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from asymtrain.alignment import stacked_cosine
+from asymtrain.data import Dataset
+from asymtrain.engine.device_data import DeviceData
+from asymtrain.engine.gradients import Path, gradients
+from asymtrain.engine.layout import layout_of
+from asymtrain.engine.losses import objective_of
+from asymtrain.engine.optimizer import Moments
+from asymtrain.engine.programs import Programs, programs_for
+from asymtrain.engine.setup import build_backbone, decays, learning_rate, live_branches, run_data
+from asymtrain.engine.tally import Tally
+from asymtrain.runs import Epoch, Run, RunSpec
+
+EVALUATION_IMAGES = 4000  # of all runs together, in one forward pass
+
+
+class Stack:
+    """R runs that train together. They may differ in seed, alpha, rates, noise and in being Plain."""
+
+    def __init__(
+        self, specs: list[RunSpec], dataset: Dataset, *, device: torch.device | str = "cpu", path: Path = "batched"
+    ) -> None:
+        self.specs, self.path, self.device = specs, path, torch.device(device)
+        self.image_shape = dataset.train.images.shape[1:]
+        self.backbone = build_backbone(specs[0], dataset)
+        self.objective = objective_of(specs, self.backbone)
+        starts = [self._initial(spec, dataset) for spec in specs]
+        self.layout = layout_of(starts[0])
+        self.weights = self.layout.pack(starts).to(self.device)
+        self.moments = Moments.zeros(self.weights)
+        self.dtype = torch.bfloat16 if specs[0].precision == "bf16" else torch.float32
+        data = [run_data(spec, dataset) for spec in specs]
+        self.data = DeviceData(specs, dataset, data, self.backbone, self.device, self.dtype)
+        self.tally = Tally(len(specs), self.device)
+        self.alpha = torch.tensor([spec.alpha for spec in specs], device=self.device)
+        self.rate = torch.zeros(len(specs), 1, device=self.device)
+        self.decay = self._decay(starts[0])
+        self.shared = _shared_names(self) if self.objective.branches else []
+        self.shared_mask = self._mask(set(self.shared))
+        self.programs: Programs = programs_for(self)
+        self.epoch, self.step = 0, 0
+        self.histories: list[list[Epoch]] = [[] for _ in specs]
+        self.diverged = [False] * len(specs)
+        self.seconds = 0.0  # spent in the epoch at hand
+
+    @property
+    def finished(self) -> bool:
+        """All epochs are trained, or no run is left that could go on."""
+        return self.epoch >= self.specs[0].epochs or all(self.diverged)
+
+    def advance(self, pause: Callable[[], bool] = lambda: False) -> None:
+        """Train to the end of the epoch, or to the next step at which `pause` says so."""
+        start = time.perf_counter()
+        steps, every = self.data.steps, self._cosine_every()
+        for row, spec in zip(self.rate, self.specs, strict=True):
+            row.fill_(learning_rate(spec, self.epoch))
+        self.data.start_epoch(self.epoch, self.step)
+        while self.step < steps:
+            measure = bool(every) and (self.epoch * steps + self.step) % every == 0
+            self.programs.train_step(measure)
+            self.step += 1
+            if self.step < steps and pause():
+                self.seconds += time.perf_counter() - start
+                return
+        self._close_epoch(start)
+
+    def train_step(self, measure: bool) -> None:
+        """One step of every run: what `Programs` compiles and captures."""
+        batch = self.programs.next_batch()
+        weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
+        shared = self.shared if measure else None
+        found = gradients(
+            self.programs.losses, self.layout, weights, batch, self.alpha, path=self.path, shared=shared
+        )
+        if found.auxiliary is not None:
+            # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
+            main = (found.total - self.alpha[:, None] * found.auxiliary) * self.shared_mask
+            self.tally.add_cosines(stacked_cosine(main, found.auxiliary))
+        self.programs.update(self.weights, found.total, self.moments, self.rate, self.decay)
+        self.tally.add_losses(found.main_loss, found.auxiliary_loss, found.correct, batch.weight.sum())
+
+    @torch.no_grad()
+    def accuracies(self, images: Tensor, labels: Tensor, indices: Tensor) -> list[float | None]:
+        """Share of right answers of each run on images[indices], indices (R, n)."""
+        runs, count = indices.shape
+        if not count:
+            return [None] * runs
+        weights = self.weights.to(self.dtype)
+        size = min(count, max(1, EVALUATION_IMAGES // runs))
+        correct = torch.zeros(runs, device=self.device)
+        for chosen in indices.split(size, 1):
+            # Filling up the last chunk keeps one shape, so that one compiled program serves all.
+            filled = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
+            logits = self.programs.logits(self.layout.views(weights), self.data.chunk(images, filled))
+            predicted = logits.argmax(2)[:, : chosen.shape[1]]
+            correct += (predicted == labels[chosen]).sum(1)
+        return [value / count for value in correct.tolist()]
+
+    def results(self) -> list[Run]:
+        """The record of each run; call it when the stack is finished."""
+        name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
+        return [
+            Run(spec, tuple(history), "diverged" if lost else "finished", name, self.path)
+            for spec, history, lost in zip(self.specs, self.histories, self.diverged, strict=True)
+        ]
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors that, with `epoch`, `step`, `histories` and `diverged`, make this stack go on where it is."""
+        return {
+            "weights": self.weights,
+            "first": self.moments.first,
+            "second": self.moments.second,
+            "updates": self.moments.updates,
+            **self.tally.state(),
+        }
+
+    def changing(self) -> dict[str, Tensor]:
+        """All tensors that a step changes."""
+        return {**self.state(), "step": self.data.step, "global_step": self.data.global_step}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state`, in place: captured graphs keep their addresses."""
+        for name, value in self.state().items():
+            value.copy_(state[name])
+
+    def _close_epoch(self, start: float) -> None:
+        totals = self.tally.read(self.data.size)
+        validation = self.accuracies(self.data.images, self.data.clean_labels, self.data.validation)
+        test: list[float | None] = [None] * len(self.specs)
+        lead, last = self.specs[0], self.epoch + 1 == self.specs[0].epochs
+        if lead.test == "every" or (lead.test == "last" and last):
+            everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
+            test = self.accuracies(self.data.test_images, self.data.test_labels, everything)
+        self.seconds += time.perf_counter() - start
+        for r, spec in enumerate(self.specs):
+            self.diverged[r] = self.diverged[r] or not math.isfinite(totals[r].main_loss)
+            if not self.diverged[r]:
+                with_branches = bool(spec.redundancy)
+                self.histories[r].append(
+                    Epoch(
+                        epoch=self.epoch + 1,
+                        main_loss=totals[r].main_loss,
+                        auxiliary_loss=totals[r].auxiliary_loss if with_branches else None,
+                        train_accuracy=totals[r].accuracy,
+                        validation_accuracy=validation[r],
+                        test_accuracy=test[r],
+                        cosine=totals[r].cosine if with_branches else None,
+                        cosine_min=totals[r].cosine_min if with_branches else None,
+                        cosine_max=totals[r].cosine_max if with_branches else None,
+                        seconds=self.seconds / len(self.specs),  # a run's share of the stack's time
+                    )
+                )
+        self.tally.clear()
+        self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
+
+    def _initial(self, spec: RunSpec, dataset: Dataset) -> dict[str, Tensor]:
+        backbone = build_backbone(spec, dataset)
+        start = {name: value.detach() for name, value in backbone.named_parameters()}
+        if self.objective.branches:
+            start |= {f"branch.{k}": w for k, w in enumerate(live_branches(spec, backbone))}
+        return start
+
+    def _decay(self, start: dict[str, Tensor]) -> Tensor:
+        decayed = {name for name, value in start.items() if decays(self.specs[0], name, value)}
+        strength = torch.tensor([[spec.weight_decay] for spec in self.specs], device=self.device)
+        return strength if len(decayed) == len(start) else strength * self._mask(decayed)
+
+    def _mask(self, names: set[str]) -> Tensor:
+        mask = torch.zeros(1, self.layout.size, device=self.device)
+        for name, view in self.layout.views(mask).items():
+            view.fill_(float(name in names))
+        return mask
+
+    def _cosine_every(self) -> int:
+        return next((spec.cosine_every for spec in self.specs if spec.redundancy), 0)
+
+
+def _shared_names(stack: Stack) -> list[str]:
+    """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
+    weights = stack.weights[:1].cpu()
+    leaves = {name: view.detach().requires_grad_() for name, view in stack.layout.views(weights).items()}
+    _, features = stack.backbone.stacked(leaves, torch.zeros(1, 2, *stack.image_shape))
+    reached = torch.autograd.grad(sum(f.sum() for f in features), list(leaves.values()), allow_unused=True)
+    return [name for name, g in zip(leaves, reached, strict=True) if g is not None]

@@ -1,0 +1,20 @@
+"""From runs to what people read: frames, figures, one HTML page."""
+
+from asymtrain.report.page import FILES, check_folder, current_versions, render, write_report
+from asymtrain.report.summary import HEADINGS, Summary, cells, duration, summarise
+from asymtrain.report.tables import history_frame, rows_frame
+
+__all__ = [
+    "FILES",
+    "HEADINGS",
+    "Summary",
+    "cells",
+    "check_folder",
+    "current_versions",
+    "duration",
+    "history_frame",
+    "render",
+    "rows_frame",
+    "summarise",
+    "write_report",
+]

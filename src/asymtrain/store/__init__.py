@@ -1,0 +1,35 @@
+"""The record of what was run: one SQLite file, append-only, safe to kill at any moment.
+
+    with Store("runs.sqlite") as store:
+        for spec in store.claim(specs):      # what is neither recorded nor being trained by another process
+            store.add(train(spec))           # the run and all its epochs, or nothing
+        table = store.runs(arch="mlp")       # always in the same order
+
+`export_store` and `import_store` carry a store to other machines and into git as CSV or Parquet;
+`write_tensorboard` shows histories as curves.
+"""
+
+from asymtrain.store.exchange import Imported, export_store, import_store
+from asymtrain.store.measurements import Measurement
+from asymtrain.store.problems import StoreError
+from asymtrain.store.provenance import Provenance
+from asymtrain.store.records import Record
+from asymtrain.store.requests import Failure
+from asymtrain.store.store import Store
+from asymtrain.store.summary import Group, Summary
+from asymtrain.store.tensorboard import write_tensorboard
+
+__all__ = [
+    "Failure",
+    "Group",
+    "Imported",
+    "Measurement",
+    "Provenance",
+    "Record",
+    "Store",
+    "StoreError",
+    "Summary",
+    "export_store",
+    "import_store",
+    "write_tensorboard",
+]

@@ -1,0 +1,92 @@
+"""A table of plain values as a CSV or Parquet file, the same bytes for the same rows."""
+
+import csv
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from asymtrain.errors import UsageError
+from asymtrain.store.problems import StoreError
+
+Format = Literal["csv", "parquet"]
+Rows = list[tuple[Any, ...]]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A file's name and its columns: str, int or float. Numbers may be missing (None), texts may not."""
+
+    name: str
+    columns: dict[str, type]
+
+
+def encode(table: Table, rows: Sequence[tuple[Any, ...]], form: Format) -> bytes:
+    """The file's content."""
+    return _encode_csv(table, rows) if form == "csv" else _encode_parquet(table, rows)
+
+
+def decode(table: Table, content: bytes, form: Format, path: Path) -> Rows:
+    """Inverse of `encode`; an error that names the file where it is something else."""
+    return _decode_csv(table, content, path) if form == "csv" else _decode_parquet(table, content, path)
+
+
+def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")  # writes floats by repr, which reads back to the same bits
+    writer.writerow(table.columns)
+    writer.writerows(rows)
+    return text.getvalue().encode()
+
+
+def _decode_csv(table: Table, content: bytes, path: Path) -> Rows:
+    kinds = list(table.columns.values())
+    try:
+        header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
+        if header != list(table.columns):
+            raise ValueError(f"its columns are {', '.join(header)}, not {', '.join(table.columns)}")
+        return [tuple(_cell(kind, cell) for kind, cell in zip(kinds, row, strict=True)) for row in rows]
+    except (ValueError, csv.Error) as error:
+        raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
+
+
+def _cell(kind: type, text: str) -> Any:
+    return None if text == "" and kind is not str else kind(text)
+
+
+def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
+    pa, pq = _pyarrow()
+    columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
+    schema = _parquet_schema(table)
+    arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
+    return bytes(sink.getvalue())
+
+
+def _decode_parquet(table: Table, content: bytes, path: Path) -> Rows:
+    pa, pq = _pyarrow()
+    try:
+        read = pq.read_table(pa.BufferReader(content))
+        if not read.schema.equals(_parquet_schema(table)):
+            raise ValueError(f"its columns are {', '.join(read.schema.names)}, not {', '.join(table.columns)}")
+    except (ValueError, OSError) as error:  # pyarrow's own errors are one or the other
+        raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
+    columns = [read.column(name).to_pylist() for name in table.columns]
+    return list(zip(*columns, strict=True))
+
+
+def _parquet_schema(table: Table) -> Any:
+    pa, _ = _pyarrow()
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    return pa.schema([pa.field(name, kinds[kind], nullable=kind is not str) for name, kind in table.columns.items()])
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError as error:
+        raise UsageError('Parquet needs pyarrow: pip install "asymtrain[lab]", or export to CSV') from error
+    return pyarrow, pyarrow.parquet

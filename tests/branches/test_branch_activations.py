@@ -1,0 +1,159 @@
+"""Each activation against the loop a reader of the paper would write."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from branch_zoo import BATCH, CLASSES, mlp, rows, targets
+from torch import Tensor, nn
+
+from asymtrain.branches import Branches, attach, draw_branches
+from asymtrain.branches.drawing import choice_key, choose_branch
+
+N, SEED, STEPS = 3, 4, 6
+
+
+def bce(logits: Tensor, y: Tensor) -> Tensor:
+    return F.binary_cross_entropy_with_logits(logits, F.one_hot(y, CLASSES).float())
+
+
+def naive_last(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
+    return bce(branches[-1](h), y)
+
+
+def naive_sum(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
+    return sum(bce(branch(h), y) for branch in branches)
+
+
+def naive_mean(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
+    return naive_sum(branches, h, y, place, step) / len(branches)
+
+
+def naive_cycle(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
+    return bce(branches[step % N](h), y)
+
+
+def naive_random(branches: list[nn.Linear], h: Tensor, y: Tensor, place: int, step: int) -> Tensor:
+    return bce(branches[int(choose_branch("random", choice_key(SEED, place), torch.tensor(step), N))](h), y)
+
+
+NAIVE: dict[tuple[str, str], Callable[..., Tensor]] = {
+    ("last", "sum"): naive_last,
+    ("all", "sum"): naive_sum,
+    ("all", "mean"): naive_mean,
+    ("cycle", "sum"): naive_cycle,
+    ("random", "sum"): naive_random,
+}
+
+
+@pytest.mark.parametrize(("activation", "combine"), NAIVE)
+def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
+    batches = [rows() for _ in range(STEPS)]
+    torch.manual_seed(0)
+    model = mlp().eval()  # no dropout: the two loops draw nothing
+    torch.manual_seed(0)
+    plain = mlp().eval()
+
+    branches = attach(model, ["1", "3"], batches[0], CLASSES, N, activation, combine=combine, seed=SEED)
+    optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
+    heads = []
+    for weights in draw_branches(SEED, [8, 6], CLASSES, N, "independent"):
+        heads.append([nn.Linear(weights.shape[-1], CLASSES, bias=False) for _ in weights])
+        for layer, weight in zip(heads[-1], weights, strict=True):
+            layer.weight.data = weight.clone()
+    naive = torch.optim.SGD(
+        [*plain.parameters(), *(p for place in heads for one in place for p in one.parameters())], 0.1
+    )
+
+    for step, x in enumerate(batches):
+        loss = F.cross_entropy(model(x), targets()) + 0.3 * branches.loss(targets())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+        h1 = plain[1](plain[0](x))
+        h2 = plain[3](plain[2](h1))
+        terms = [NAIVE[activation, combine](heads[k], h, targets(), k, step) for k, h in enumerate((h1, h2))]
+        expected = F.cross_entropy(plain[5](plain[4](h2)), targets()) + 0.3 * sum(terms)
+        naive.zero_grad()
+        expected.backward()
+        naive.step()
+        assert torch.allclose(loss, expected, atol=1e-5)
+
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(mine, theirs, atol=1e-5)
+    for name, place in zip(branches.places, heads, strict=True):
+        assert torch.allclose(branches.head(name).weights, torch.stack([one.weight for one in place]), atol=1e-5)
+
+
+def attached(activation: str, redundancy: int = N) -> tuple[nn.Module, Branches]:
+    model = mlp()
+    return model, attach(model, ["1", "3"], rows(), CLASSES, redundancy, activation)
+
+
+@pytest.mark.parametrize(("activation", "live"), [("last", 1), ("all", N), ("random", N), ("cycle", N)])
+def test_parameters_are_the_live_weights_only(activation: str, live: int) -> None:
+    _, branches = attached(activation)
+    assert sum(parameter.numel() for parameter in branches.parameters()) == live * CLASSES * (8 + 6)
+    assert branches.num_weights() == N * CLASSES * (8 + 6)
+    assert all(parameter.requires_grad for parameter in branches.parameters())
+
+
+def test_idle_branches_take_part_in_nothing_but_the_state() -> None:
+    model, branches = attached("last", redundancy=50)
+    before = {name: buffer.clone() for name, buffer in branches.named_buffers()}
+    optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], weight_decay=1.0)
+    with torch.autograd.profiler.profile(record_shapes=True) as profile:
+        model(rows())
+        branches.loss(targets()).backward()
+    shapes = [shape for event in profile.function_events for shape in event.input_shapes or [] if shape]
+    assert [CLASSES, 8] in shapes  # the live branch is seen,
+    assert not any(49 in shape or 50 in shape for shape in shapes)  # the others are not
+    optimizer.step()
+    assert all(not buffer.requires_grad and buffer.grad is None for buffer in branches.buffers())
+    assert all(torch.equal(buffer, before[name]) for name, buffer in branches.named_buffers())
+    assert len(before) == 2
+    held = {id(parameter) for group in optimizer.param_groups for parameter in group["params"]}
+    assert not held & {id(buffer) for buffer in branches.buffers()}
+    assert len(branches.state_dict()) == 4
+
+
+@pytest.mark.parametrize("activation", ["random", "cycle"])
+def test_the_choice_moves_with_training_forwards_only(activation: str) -> None:
+    model, branches = attached(activation)
+    x = rows()
+    model.eval()  # grad mode, not train mode, makes a training forward: frozen batch norms are trained in eval mode
+    seen = []
+    for _ in range(12):
+        model(x)
+        first = branches.logits()["1"]
+        branches.losses(targets())
+        branches.accuracies(targets())
+        assert torch.equal(branches.logits()["1"], first)  # one forward, one choice
+        with torch.no_grad():
+            model(x)
+            assert torch.equal(branches.logits()["1"], first)
+        seen.append(first)
+    assert int(branches.step) == 12
+    assert len(torch.stack(seen).flatten(1).unique(dim=0)) == N
+
+
+@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+def test_one_branch_makes_all_activations_equal(activation: str) -> None:
+    torch.manual_seed(0)
+    model, branches = attached(activation, redundancy=1)
+    torch.manual_seed(0)
+    other, last = attached("last", redundancy=1)
+    x = rows()
+    model.eval()(x)
+    other.eval()(x)
+    assert torch.equal(branches.loss(targets()), last.loss(targets()))
+    assert branches.logits()["1"].shape[-2:] == (BATCH, CLASSES)
+
+
+def test_branches_apply_to_features_given_by_hand() -> None:
+    """What the engine does with a backbone's own `features(x)`."""
+    model, branches = attached("last")
+    h = torch.randn(4, 8)
+    assert torch.equal(branches({"1": h})["1"], h @ branches.head("1").live.T)

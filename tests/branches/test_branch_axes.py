@@ -1,0 +1,230 @@
+"""Layouts are told by evidence or asked for, never guessed."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from branch_zoo import CLASSES, Recurrent, Swin, Wave, bert, images, resnet, sequences, torch_transformer, vit, words
+from torch import Tensor, nn
+
+from asymtrain.branches import attach
+from asymtrain.branches.axes import BatchEvidence, FeatureEvidence, feature_axis_of, infer_layout
+from asymtrain.errors import UsageError
+
+
+def layouts(model: nn.Module, at: object, sample: object, **options: object) -> list[str | None]:
+    with attach(model, at, sample, CLASSES, **options) as branches:
+        return [reader.layout for reader in branches.readers.values()]
+
+
+@pytest.mark.parametrize(
+    ("layer", "axis"),
+    [
+        (nn.Conv2d(1, 1, 1), 1),
+        (nn.Conv1d(1, 1, 1), 1),
+        (nn.BatchNorm2d(1), 1),
+        (nn.InstanceNorm1d(1), 1),
+        (nn.GroupNorm(1, 1), 1),
+        (nn.MaxPool2d(2), 1),
+        (nn.AdaptiveAvgPool2d(1), 1),
+        (nn.Linear(1, 1), -1),
+        (nn.LayerNorm(4), -1),
+        (nn.LayerNorm((3, 4)), None),
+        (nn.MultiheadAttention(2, 1), -1),
+        (nn.ReLU(), None),
+        (nn.Sequential(), None),
+    ],
+)
+def test_layers_know_their_axis(layer: nn.Module, axis: int | None) -> None:
+    assert feature_axis_of(layer) == axis
+
+
+def test_a_derived_norm_is_not_trusted() -> None:
+    class LayerNorm2d(nn.LayerNorm):
+        pass
+
+    assert feature_axis_of(LayerNorm2d(4)) is None
+
+
+@pytest.mark.parametrize("size", [4, 5, 8])
+def test_a_cnn_needs_no_layout_even_where_all_sizes_agree(size: int) -> None:
+    # Width 4: with size 4 the feature is (B, 4, 4, 4), and the layers alone tell.
+    assert layouts(resnet(), ["0", "1", "2", "3"], torch.randn(4, 3, size, size)) == ["BCHW"] * 4
+
+
+def test_oblong_maps_whose_height_is_their_width_in_channels() -> None:
+    # (B, 4, 4, 6) looks like (B, H, W, C) of a square map.
+    assert layouts(resnet(), ["2", "3"], torch.randn(2, 3, 4, 6)) == ["BCHW"] * 2
+
+
+def test_channels_last_is_told_by_its_layers() -> None:
+    assert layouts(Swin(), "blocks.*", torch.randn(2, 3, 8, 8)) == ["BHWC"] * 2
+    # Patches of 4: here the feature is (B, 6, 6, 6). The next block's norm tells of the first block, nothing of the last.
+    assert layouts(Swin(), "blocks.0", torch.randn(2, 3, 24, 24)) == ["BHWC"]
+    with pytest.raises(UsageError, match="whether its channels come first or last cannot be told"):
+        attach(Swin(), "blocks.1", torch.randn(2, 3, 24, 24), CLASSES)
+
+
+class Functional(nn.Module):
+    """No layer of torch is called: nothing can be told."""
+
+    def __init__(self, permute: bool = False) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(6, 3, 1, 1))
+        self.stem = nn.Identity()
+        self.permute = permute
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.conv2d(x, self.weight)
+        return self.stem(x.permute(0, 2, 3, 1) if self.permute else x).flatten(1)
+
+
+@pytest.mark.parametrize("permute", [False, True])
+def test_without_evidence_four_axes_must_be_given(permute: bool) -> None:
+    model, x = Functional(permute), images()
+    with pytest.raises(UsageError, match=r"'stem' gives shape .*pass layout='BCHW' \(convolutions\) or 'BHWC'"):
+        attach(model, "stem", x, CLASSES)
+    branches = attach(model, "stem", x, CLASSES, layout="BHWC" if permute else "BCHW")
+    assert branches.head("stem").width == 6
+
+
+class Last(nn.Module):
+    """A last block that ends in functions only, as many hand-written networks do."""
+
+    def __init__(self, permute: bool) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 1)
+        self.body = Body(permute)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(self.conv(x)).flatten(1)[:, :CLASSES]
+
+
+class Body(nn.Module):
+    def __init__(self, permute: bool) -> None:
+        super().__init__()
+        self.conv, self.permute = nn.Conv2d(6, 6, 1), permute
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.conv(x) + x)
+        return x.permute(0, 2, 3, 1) if self.permute else x
+
+
+def test_the_last_layers_width_tells_where_it_is_on_that_layers_axis_only() -> None:
+    assert layouts(Last(permute=False), "body", torch.randn(2, 3, 8, 8)) == ["BCHW"]
+    for model, size in ((Last(permute=True), 8), (Last(permute=False), 6), (Last(permute=True), 6)):
+        with pytest.raises(UsageError, match="whether its channels come first or last cannot be told"):
+            attach(model, "body", torch.randn(2, 3, size, size), CLASSES)
+
+
+def test_torch_transformer_must_be_given() -> None:
+    with pytest.raises(UsageError, match=r"'encoder.layers.0' gives shape \(6, 3, 8\).*'TBD' \(nn.Transformer's"):
+        attach(torch_transformer(), "encoder.layers.*", sequences(), CLASSES)
+
+
+class TokenClassifier(nn.Module):
+    """Images in, (B, classes) out, and a sequence-first encoder between."""
+
+    def __init__(self, batch_first: bool) -> None:
+        super().__init__()
+        self.embed = nn.Conv2d(3, 8, 4, stride=4)
+        layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=batch_first)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, CLASSES)
+        self.batch_first = batch_first
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = (
+            self.embed(x).flatten(2).permute(0, 2, 1) if self.batch_first else self.embed(x).flatten(2).permute(2, 0, 1)
+        )
+        return self.head(self.encoder(tokens).mean(1 if self.batch_first else 0))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 5])
+def test_sequence_first_is_never_read_as_batch_first(batch: int) -> None:
+    # Four tokens: with a batch of four the sizes agree.
+    with pytest.raises(UsageError, match="which axis is the batch and which the features cannot be told"):
+        attach(TokenClassifier(batch_first=False), "encoder.layers.*", torch.randn(batch, 3, 8, 8), CLASSES)
+    assert (
+        layouts(TokenClassifier(batch_first=False), "encoder.layers.*", torch.randn(batch, 3, 8, 8), layout="TBD")
+        == ["TBD"] * 2
+    )
+
+
+@pytest.mark.parametrize("batch", [1, 3, 4, 5])
+def test_batch_first_layers_are_believed(batch: int) -> None:
+    model = TokenClassifier(batch_first=True)
+    assert layouts(model, "encoder.layers.*", torch.randn(batch, 3, 8, 8)) == ["BTD"] * 2
+    assert layouts(model.encoder, "layers.*", torch.randn(batch, 4, 8)) == ["BTD"] * 2
+    assert layouts(Recurrent(), "rnn", torch.randn(batch, 9, 4)) == ["BTD"]
+
+
+def test_conv1d_is_channels_first() -> None:
+    assert layouts(Wave(), "layers.*", torch.randn(3, 2, 12)) == ["BCT"] * 4
+
+
+def test_hugging_face_blocks_need_no_layout() -> None:
+    assert layouts(vit(), "vit.**.[01]", images()) == ["BTD"] * 2
+    assert layouts(bert(), "bert.encoder.layer.*", words()) == ["BTD"] * 2
+    # 5 tokens of width 8, as many as the batch: told by no size, so it must be given.
+    square = {"input_ids": torch.randint(0, 30, (7, 7))}
+    with pytest.raises(UsageError, match="cannot be told"):
+        attach(bert(), "bert.encoder.layer.*", square, CLASSES)
+
+
+def test_a_table_of_steps_and_samples_is_not_taken_for_a_batch() -> None:
+    """A sequence-first tagger returns (T, B): its first size is no batch size."""
+    features, batch = FeatureEvidence({-1}), BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())
+    with pytest.raises(UsageError, match="cannot be told"):
+        infer_layout("x", (6, 3, 8), features, batch)
+    assert infer_layout("x", (6, 4, 8), features, batch) == "BTD"
+
+
+def test_layers_that_contradict_each_other_settle_nothing() -> None:
+    batch = BatchEvidence(frozenset({2}), frozenset(), frozenset())
+    with pytest.raises(UsageError, match="cannot be told"):
+        infer_layout("x", (2, 4, 5, 6), FeatureEvidence({1, -1}), batch)
+    assert infer_layout("x", (2, 4, 5, 6), FeatureEvidence({1}), batch) == "BCHW"
+
+
+def test_rows_that_are_not_samples_are_asked_about() -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.mix = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.mix(x.flatten(0, 1)).unflatten(0, x.shape[:2]).mean(1)
+
+    with pytest.raises(UsageError, match="gives 15 rows for a batch of 3"):
+        attach(Flat(), "mix", torch.randn(3, 5, 8), CLASSES)
+    assert layouts(Flat(), "mix", torch.randn(3, 5, 8), layout="BD") == ["BD"]
+
+
+@pytest.mark.parametrize("shape", [(3,), (3, 2, 2, 2, 2, 2)])
+def test_shapes_beyond_the_rules_are_asked_about(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="no rule reads it: pass layout="):
+        infer_layout("x", shape, FeatureEvidence({1}), BatchEvidence(frozenset(), frozenset(), frozenset()))
+
+
+def test_video_is_read_by_the_same_rule() -> None:
+    model = nn.Sequential(nn.Conv3d(3, 4, 1), nn.ReLU())
+    assert layouts(model, ["0", "1"], torch.randn(2, 3, 2, 5, 5)) == ["BCTHW"] * 2
+
+
+def test_a_dict_gives_each_place_its_own() -> None:
+    model, x = TokenClassifier(batch_first=False), torch.randn(3, 3, 8, 8)
+    places = ["embed", "encoder.layers.0", "encoder.layers.1"]
+    assert layouts(model, places, x, layout={"encoder.**": "TBD"}) == ["BCHW", "TBD", "TBD"]
+    with pytest.raises(UsageError, match="unknown place in `layout` 'encodr.layers.0': did you mean"):
+        attach(model, places, x, CLASSES, layout={"encodr.layers.0": "TBD"})
+
+
+@pytest.mark.parametrize("layout", ["BTT", "TD", "BCD", "BB", "", "BHW", "b d"])
+def test_words_that_are_no_layout(layout: str) -> None:
+    with pytest.raises(UsageError, match="is not one letter an axis with one B"):
+        attach(resnet(), "2", images(), CLASSES, layout=layout)
+
+
+def test_a_layout_of_another_length_is_refused() -> None:
+    with pytest.raises(UsageError, match=r"gives shape \(3, 4, 8, 8\), which does not have the axes of layout 'BTD'"):
+        attach(resnet(), "2", images(), CLASSES, layout="BTD")

@@ -1,0 +1,225 @@
+"""Which forward the answers are about."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from branch_zoo import CLASSES, Tied, bits_of, mlp, rows, targets
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from asymtrain.branches import attach
+from asymtrain.errors import UsageError
+
+
+class Steps(nn.Module):
+    """Two blocks; the second can be skipped, the blocks can be checkpointed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(7, 7), nn.Tanh()) for _ in range(2))
+        self.head = nn.Linear(7, CLASSES)
+        self.skip: set[int] = set()
+        self.reentrant: bool | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        for index, block in enumerate(self.blocks):
+            if index in self.skip:
+                continue
+            x = block(x) if self.reentrant is None else checkpoint(block, x, use_reentrant=self.reentrant)
+        return self.head(x)
+
+
+def test_no_answer_before_a_forward() -> None:
+    model = mlp()
+    branches = attach(model, "1", rows(), CLASSES)
+    for ask in (branches.logits, lambda: branches.loss(targets()), lambda: branches.accuracies(targets())):
+        with pytest.raises(UsageError, match=r"no forward has reached the branches: call the model.*torch.compile"):
+            ask()
+
+
+def test_a_submodules_call_is_not_a_forward() -> None:
+    outer = nn.Sequential(mlp())
+    branches = attach(outer, "0.1", rows(), CLASSES)
+    outer[0](rows())
+    with pytest.raises(UsageError, match="a call of a submodule or of .forward"):
+        branches.loss(targets())
+
+
+def test_the_latest_forward_counts_whatever_its_mode() -> None:
+    model = mlp()
+    branches = attach(model, "1", rows(), CLASSES)
+    first, second = rows(), rows()
+    model(first)
+    with torch.no_grad():
+        model.eval()(second)
+        expected = model[1](model[0](second)) @ branches.head("1").live.T
+        assert torch.equal(branches.logits()["1"], expected)
+        branches.loss(targets())  # without gradients on both sides: an evaluation
+    branches.accuracies(targets())
+    with pytest.raises(UsageError, match="latest forward ran without gradients"):
+        branches.loss(targets())
+
+
+def test_frozen_backbones_can_have_branches() -> None:
+    model = mlp().requires_grad_(False)
+    branches = attach(model, "1", rows(), CLASSES)
+    model(rows())
+    branches.loss(targets()).backward()
+    assert all(parameter.grad is not None for parameter in branches.parameters())
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_gradients_accumulate() -> None:
+    model = mlp().eval()
+    twin = copy.deepcopy(model)
+    x, y = torch.randn(8, 7), torch.arange(8) % CLASSES
+    branches, whole = attach(model, ["1", "3"], x, CLASSES), attach(twin, ["1", "3"], x, CLASSES)
+    for part in (slice(0, 4), slice(4, 8)):
+        loss = F.cross_entropy(model(x[part]), y[part]) + branches.loss(y[part])
+        (loss / 2).backward()
+    (F.cross_entropy(twin(x), y) + whole.loss(y)).backward()
+    for one, other in zip(
+        [*model.parameters(), *branches.parameters()], [*twin.parameters(), *whole.parameters()], strict=True
+    ):
+        assert torch.allclose(one.grad, other.grad, atol=1e-6)
+
+
+def test_several_losses_of_one_forward() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES)
+    model(x)
+    assert torch.equal(branches.loss(targets()), branches.loss(targets()))
+
+
+def test_skipped_places_are_an_error_unless_allowed() -> None:
+    model, x = Steps(), rows()
+    branches = attach(model, "blocks.*", x, CLASSES)
+    model(x)
+    model.skip = {1}
+    model(x)
+    # The first forward's feature of the second block must not be taken for this forward's.
+    with pytest.raises(UsageError, match=r"1 of 2 places did not run .*\('blocks.1' first\): pass allow_skipped=True"):
+        branches.loss(targets())
+    model.skip = {0, 1}
+    model(x)
+    with pytest.raises(UsageError, match="no place ran in the latest forward: the likely cause is .* torch.compile"):
+        branches.loss(targets())
+
+
+def test_skipped_places_are_left_out_where_allowed() -> None:
+    model, x = Steps(), rows()
+    branches = attach(model, "blocks.*", x, CLASSES, allow_skipped=True)
+    model.skip = {0}
+    model(x)
+    assert list(branches.losses(targets())) == list(branches.accuracies(targets())) == ["blocks.1"]
+    branches.loss(targets()).backward()
+    assert branches.head("blocks.0").live.grad is None
+    assert branches.head("blocks.1").live.grad is not None
+    model.skip = {0, 1}
+    loss = F.cross_entropy(model(x), targets()) + 0.5 * branches.loss(targets())
+    assert torch.equal(loss, F.cross_entropy(model(x), targets()))
+    assert branches.logits() == {}
+    loss.backward()
+
+
+def test_of_several_calls_the_last_counts() -> None:
+    model, x = Tied(), rows()
+    branches = attach(model, "block", x, CLASSES)
+    model(x)
+    expected = model.block(model.block(model.stem(x))) @ branches.head("block").live.T
+    assert torch.equal(branches.logits()["block"], expected)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_recomputation_in_backward_is_ignored(whole: bool) -> None:
+    """By block, and with the attached model itself inside a checkpoint."""
+    model, x = Steps(), rows()
+    plain = copy.deepcopy(model)
+    branches, reference = attach(model, "blocks.*", x, CLASSES), attach(plain, "blocks.*", x, CLASSES)
+    calls = []
+    model.blocks[0].register_forward_hook(lambda *_: calls.append(1))
+    for _ in range(2):
+        model.reentrant = None if whole else False
+        output = checkpoint(model, x, use_reentrant=False) if whole else model(x)
+        logits = branches.logits()
+        (F.cross_entropy(output, targets()) + branches.loss(targets())).backward()
+        after = branches.logits()
+        assert all(torch.equal(logits[name], after[name]) for name in logits)
+        (F.cross_entropy(plain(x), targets()) + reference.loss(targets())).backward()
+    assert len(calls) == 4  # each forward and its recomputation
+    for one, other in zip(
+        [*model.parameters(), *branches.parameters()], [*plain.parameters(), *reference.parameters()], strict=True
+    ):
+        assert torch.allclose(one.grad, other.grad, atol=1e-6)
+
+
+def test_reentrant_checkpointing_is_refused() -> None:
+    model, x = Steps(), rows().requires_grad_()
+    branches = attach(model, "blocks.*", x, CLASSES)
+    model.reentrant = True
+    model(x)
+    with pytest.raises(UsageError, match=r"'blocks.0' ran without gradients .* use_reentrant=False"):
+        branches.loss(targets())
+    model.reentrant = None
+    checkpoint(model, x, use_reentrant=True)
+    with pytest.raises(UsageError, match="latest forward ran without gradients .*use_reentrant=True"):
+        branches.loss(targets())
+
+
+def test_a_forward_that_fails_does_not_spoil_the_next() -> None:
+    model, x = Steps(), rows()
+    branches = attach(model, "blocks.*", x, CLASSES)
+    with pytest.raises(RuntimeError):
+        model(torch.randn(3, 9))
+    model(x)
+    branches.loss(targets())
+
+
+def test_features_are_dropped_before_the_next_forward_and_by_strip() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES)
+    slot = next(iter(branches._capture.slots.values()))
+    model(x)
+    first = slot.rows
+    model.register_forward_pre_hook(lambda *_: seen.append(slot.rows))
+    seen: list[object] = []
+    model(x)
+    assert first is not None
+    assert seen == [None]
+    branches.strip()
+    assert slot.rows is None
+
+
+def test_another_width_than_the_samples_is_refused() -> None:
+    class Loose(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.same = nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.same(x)
+
+    model = Loose()
+    branches = attach(model, "same", rows(), CLASSES)
+    model(torch.randn(3, 9))
+    with pytest.raises(UsageError, match="'same' now gives 9 features, and gave 7 on the sample"):
+        branches.loss(targets())
+    model(torch.randn(3, 7, 2))  # the forward itself is not disturbed
+    with pytest.raises(
+        UsageError, match=r"'same' gives shape \(3, 7, 2\), which does not have the axes of layout 'BD'"
+    ):
+        branches.loss(targets())
+
+
+def test_two_sets_of_branches_live_on_one_model() -> None:
+    model, x = mlp(), rows()
+    first, second = attach(model, "1", x, CLASSES), attach(model, "3", x, 2, 4, "all")
+    model(x)
+    (first.loss(targets()) + second.loss(targets() % 2)).backward()
+    first.strip()
+    model(x)
+    second.loss(targets() % 2)
+    second.strip()
+    assert not bits_of(model).keys() & bits_of(second).keys()

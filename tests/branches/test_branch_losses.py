@@ -1,0 +1,106 @@
+"""Losses, accuracies, targets."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from branch_zoo import CLASSES, mlp, rows, targets
+from torch import Tensor, nn
+
+from asymtrain.branches import Branches, attach
+from asymtrain.errors import UsageError
+from asymtrain.objectives import dialogue, sigmoid_loss
+
+
+def after_a_forward(activation: str = "last", **options: object) -> tuple[nn.Module, Branches]:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES, 2, activation, **options)
+    model(x)
+    return model, branches
+
+
+def test_the_loss_is_the_dialogues_auxiliary_part() -> None:
+    _, branches = after_a_forward()
+    main = torch.tensor(0.7)
+    losses = branches.losses(targets())
+    assert all(torch.equal(losses[k], sigmoid_loss(v, targets())) for k, v in branches.logits().items())
+    assert torch.equal(main + 0.3 * branches.loss(targets()), dialogue(main, losses.values(), 0.3))
+
+
+@pytest.mark.parametrize("activation", ["last", "all"])
+def test_sum_over_classes_is_classes_times_the_mean(activation: str) -> None:
+    _, mean = after_a_forward(activation)
+    torch.manual_seed(0)
+    _, total = after_a_forward(activation, over_classes="sum")
+    logits = mean.logits()
+    assert torch.allclose(total.loss(targets(), logits=logits), CLASSES * mean.loss(targets(), logits=logits))
+
+
+@pytest.mark.parametrize("activation", ["last", "all"])
+def test_ignored_targets_count_nowhere(activation: str) -> None:
+    _, branches = after_a_forward(activation)
+    y = torch.tensor([1, -100, 3])
+    kept = {name: logits[..., [0, 2], :] for name, logits in branches.logits().items()}
+    assert torch.allclose(branches.loss(y), branches.loss(y[[0, 2]], logits=kept))
+    accuracies, expected = branches.accuracies(y), branches.accuracies(y[[0, 2]], logits=kept)
+    assert all(torch.allclose(accuracies[name], expected[name]) for name in kept)
+    assert torch.equal(branches.loss(torch.tensor([1, 9, 3]), ignore_index=9), branches.loss(y))
+    nothing = branches.loss(torch.full((3,), -100))
+    assert nothing == 0
+
+
+@pytest.mark.parametrize("activation", ["last", "all"])
+@pytest.mark.parametrize("dtype", [torch.int32, torch.uint8, torch.int64])
+def test_class_indices_of_any_integer_type(activation: str, dtype: torch.dtype) -> None:
+    _, branches = after_a_forward(activation)
+    one_hot = F.one_hot(targets(), CLASSES)
+    assert torch.allclose(branches.loss(targets().to(dtype)), branches.loss(one_hot.float()))
+    assert torch.allclose(branches.loss(targets().to(dtype)), branches.loss(one_hot.bool()))
+
+
+def test_accuracies_by_hand() -> None:
+    _, branches = after_a_forward("all")
+    right, wrong = torch.eye(CLASSES)[targets()], torch.eye(CLASSES)[(targets() + 1) % CLASSES]
+    logits = {"1": torch.stack([right, wrong]) * 2 - 1, "3": torch.stack([right, right]) * 2 - 1}
+    assert branches.accuracies(targets(), logits=logits) == {"1": 0.5, "3": 1.0}
+    # One value a class: each of the other classes is also an answer, wrong ones miss two of five.
+    found = branches.accuracies(right, logits=logits)
+    assert found["1"] == pytest.approx((1 + 3 / 5) / 2)
+    assert found["3"] == 1.0
+
+
+@pytest.mark.parametrize("activation", ["last", "all"])
+def test_another_objective(activation: str) -> None:
+    def squared(logits: Tensor, y: Tensor) -> Tensor:
+        assert logits.shape == (3, CLASSES)
+        return (logits.mean(-1) - y).square().mean()
+
+    _, branches = after_a_forward(activation, loss_fn=squared)
+    y = torch.randn(3)  # targets of its own kind
+    logits = branches.logits()
+    each = [squared(one, y) for two in logits.values() for one in (two if activation == "all" else [two])]
+    assert torch.allclose(branches.loss(y), sum(each))
+
+
+def test_logits_of_unknown_places_are_refused() -> None:
+    _, branches = after_a_forward()
+    with pytest.raises(UsageError, match="unknown place in `logits` '2'"):
+        branches.loss(targets(), logits={"2": torch.randn(3, CLASSES)})
+
+
+@pytest.mark.parametrize("activation", ["last", "all"])
+@pytest.mark.parametrize("method", ["loss", "losses", "accuracies"])
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (torch.tensor([0, 1, CLASSES]), rf"targets must lie in 0..{CLASSES - 1}.*got {CLASSES}: check `classes`"),
+        (torch.tensor([0, -1, 1]), "targets must lie in 0..4"),
+        (torch.tensor([0, 1]), r"targets must have shape \(3,\) for class indices or \(3, 5\)"),
+        (torch.zeros(3, CLASSES + 1), r"targets must have shape \(3,\)"),
+        (torch.zeros(3), "class indices must be integers"),
+        (torch.zeros(3, 1, dtype=torch.int64), r"targets must have shape \(3,\)"),
+    ],
+)
+def test_wrong_targets_are_explained(activation: str, method: str, y: Tensor, message: str) -> None:
+    _, branches = after_a_forward(activation)
+    with pytest.raises(UsageError, match=message):
+        getattr(branches, method)(y)

@@ -1,0 +1,116 @@
+"""Names, globs and modules."""
+
+import pytest
+import torch
+from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows
+from torch import nn
+
+from asymtrain.branches import attach
+from asymtrain.branches.places import ROOT, find_places, fits
+from asymtrain.errors import UsageError
+
+
+class Deep(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(7, 7), nn.ReLU()) for _ in range(11))
+        self.norm = nn.LayerNorm(7)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.norm(x)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "name", "fit"),
+    [
+        ("blocks.*", "blocks.10", True),
+        ("blocks.*", "blocks.1.attn", False),
+        ("blocks.*", "blocks", False),
+        ("blocks.*.attn", "blocks.1.attn", True),
+        ("*.attn", "blocks.1.attn", False),
+        ("**.attn", "blocks.1.attn", True),
+        ("**.attn", "attn", True),
+        ("blocks.**", "blocks.1.attn", True),
+        ("blocks.[02]", "blocks.2", True),
+        ("blocks.[02]", "blocks.1", False),
+        ("block?.1", "blocks.1", True),
+        ("Blocks.*", "blocks.1", False),
+    ],
+)
+def test_globs_go_segment_by_segment(pattern: str, name: str, fit: bool) -> None:
+    assert fits(pattern, name) is fit
+
+
+def test_a_glob_keeps_the_models_order_and_a_list_its_own() -> None:
+    model = Deep()
+    assert list(find_places(model, "blocks.*")) == [f"blocks.{i}" for i in range(11)]
+    assert list(find_places(model, ["norm", "blocks.2", "blocks.[01]"])) == ["norm", "blocks.2", "blocks.0", "blocks.1"]
+
+
+def test_overlapping_names_are_one_place() -> None:
+    model = Deep()
+    assert list(find_places(model, ["blocks.1", "blocks.[12]", model.blocks[2]])) == ["blocks.1", "blocks.2"]
+
+
+def test_modules_and_names_mean_the_same() -> None:
+    model, sample = Cnn(), images()
+    by_module = attach(model, [model.convs[0], model.convs[1]], sample, CLASSES)
+    names = by_module.places
+    by_module.strip()
+    assert attach(model, "convs.*", sample, CLASSES).places == names == ("convs.0", "convs.1")
+
+
+def test_a_module_with_two_names_answers_to_both() -> None:
+    model = Tied()
+    model.alias = model.block
+    assert find_places(model, "alias")["alias"] is model.block
+    assert list(find_places(model, ["block", "alias"])) == ["block"]
+
+
+def test_the_model_itself_can_be_a_place() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, model, x, CLASSES)
+    output = model(x)
+    assert branches.places == (ROOT,)
+    expected = output @ branches.head(ROOT).live.T
+    assert torch.equal(branches.logits()[ROOT], expected)
+    state = branches.state_dict()
+    branches.strip()
+    attach(model, "", x, CLASSES).load_state_dict(state, strict=True)
+
+
+def test_a_place_may_be_called_like_a_method() -> None:
+    model = nn.Sequential()
+    model.add_module("keys", nn.Linear(7, 4))
+    model.add_module("live", nn.Linear(4, CLASSES))
+    branches = attach(model, ["keys", "live"], rows(), CLASSES)
+    model(rows())
+    assert list(branches.logits()) == ["keys", "live"]
+
+
+@pytest.mark.parametrize(
+    ("at", "message"),
+    [
+        ("convs.7", r"unknown module 'convs.7': did you mean 'convs.\d'"),
+        ("cnvs.0", r"unknown module 'cnvs.0': did you mean 'convs.0'"),
+        ("blocks.*", r"no module matches 'blocks.\*'.*the model's children are convs, drop, head, norm"),
+        ([], "`at` is empty"),
+        (3, "`at` takes module names, globs or modules, got a int"),
+        ([3], "`at` takes module names, globs or modules, got a int"),
+        (nn.Linear(2, 2), "a Linear that is not part of the model"),
+        ("convs", r"an nn.ModuleList, which is never called itself: write at='convs.\*'"),
+    ],
+)
+def test_wrong_places_are_explained(at: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attach(Cnn(), at, images(), CLASSES)
+
+
+def test_a_place_that_does_not_run_is_refused() -> None:
+    model = Cnn()
+    model.unused = nn.Linear(2, 2)
+    with pytest.raises(UsageError, match="place 'unused' did not run when the model was called on `sample`"):
+        attach(model, ["convs.0", "unused"], images(), CLASSES)
+    assert not model.convs[0]._forward_hooks

@@ -1,0 +1,152 @@
+"""Pooling against the sum written out, and what in-place operations must not do."""
+
+import pytest
+import torch
+from branch_zoo import CLASSES, images, mlp, resnet, rows, vit
+from torch import Tensor, nn
+
+from asymtrain.branches import attach
+from asymtrain.branches.nested import first_feature, select
+from asymtrain.branches.pooling import pool_features
+from asymtrain.errors import UsageError
+
+LAYOUTS = ["BD", "DB", "BCHW", "BHWC", "CHWB", "BTD", "TBD", "BCT", "TDB", "BCTHW"]
+
+
+def naive(feature: Tensor, layout: str) -> Tensor:
+    """Row by row, feature by feature."""
+    batch, features = layout.index("B"), next(axis for axis, letter in enumerate(layout) if letter in "CD")
+    samples = feature.movedim((batch, features), (0, 1))
+    return torch.stack([torch.stack([channel.mean() for channel in sample]) for sample in samples])
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_mean_is_the_mean_over_every_position(layout: str) -> None:
+    feature = torch.randn(*range(2, 2 + len(layout)), dtype=torch.float64)
+    assert torch.allclose(pool_features(feature, layout, "mean"), naive(feature, layout))
+
+
+@pytest.mark.parametrize("layout", ["BTD", "TBD", "BDT", "TDB"])
+def test_the_class_token_is_position_zero(layout: str) -> None:
+    feature = torch.randn(3, 4, 5)
+    first = feature.movedim([layout.index(letter) for letter in "TBD"], (0, 1, 2))[0]
+    assert torch.equal(pool_features(feature, layout, "class_token"), first)
+
+
+@pytest.mark.parametrize(
+    ("layout", "pool"), [*((one, "mean") for one in LAYOUTS), ("BTD", "class_token"), ("TDB", "class_token")]
+)
+def test_the_result_shares_no_memory(layout: str, pool: str) -> None:
+    feature = torch.randn(*range(2, 2 + len(layout)))
+    pooled = pool_features(feature, layout, pool)
+    before = pooled.clone()
+    feature.zero_()
+    assert torch.equal(pooled, before)
+
+
+def test_means_of_half_precision_are_float32() -> None:
+    assert pool_features(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16), "BCHW", "mean").dtype == torch.float32
+
+
+def test_an_in_place_relu_after_the_place_changes_nothing() -> None:
+    model, x = mlp(), rows()  # "0" is a linear layer, "1" an in-place ReLU
+    branches = attach(model, "0", x, CLASSES)
+    model(x)
+    expected = model[0](x) @ branches.head("0").live.T
+    assert (model[0](x) < 0).any()
+    assert torch.equal(branches.logits()["0"], expected)
+    branches.loss(torch.zeros(3, dtype=torch.int64)).backward()
+
+
+def test_a_function_pools_as_it_likes() -> None:
+    model, x = vit(), images()
+    name = "vit.**.0"
+    branches = attach(model, name, x, CLASSES, pool=lambda tokens: torch.cat([tokens[:, 0], tokens.amax(1)], -1))
+    assert branches.head(branches.places[0]).width == 16
+
+
+def test_one_row_a_token_by_a_function() -> None:
+    """Token targets: (B * T) rows, with padding left out by ignore_index."""
+    model, x = vit(), images()
+    branches = attach(model, "vit.**.0", x, CLASSES, pool=lambda tokens: tokens.flatten(0, 1))
+    model(x)
+    (logits,) = branches.logits().values()
+    targets = torch.full((len(logits),), -100)
+    targets[:4] = 1
+    assert torch.equal(branches.loss(targets), branches.loss(targets, logits={branches.places[0]: logits}))
+
+
+@pytest.mark.parametrize("pool", [lambda f: f, lambda f: None, lambda f: f.mean()])
+def test_a_function_must_give_rows(pool: object) -> None:
+    with pytest.raises(UsageError, match=r"`pool` function that does not return a tensor of shape \(rows, features\)"):
+        attach(resnet(), "2", images(), CLASSES, pool=pool)
+
+
+def test_pools_that_do_not_exist_or_fit() -> None:
+    with pytest.raises(UsageError, match="unknown pool 'clas_token': did you mean 'class_token'"):
+        attach(resnet(), "2", images(), CLASSES, pool="clas_token")
+    with pytest.raises(UsageError, match="layout 'BCHW', which has no single token axis for pool='class_token'"):
+        attach(resnet(), "2", images(), CLASSES, pool="class_token")
+
+
+def test_a_dict_gives_each_place_its_own_pool() -> None:
+    model, x = vit(), images()
+    branches = attach(model, "vit.**.[01]", x, CLASSES, pool={"**.1": "class_token"})
+    assert [reader.pool for reader in branches.readers.values()] == ["mean", "class_token"]
+
+
+def test_the_first_floating_point_tensor_is_the_feature() -> None:
+    a, b = torch.randn(2, 3), torch.randn(2, 4)
+    assert first_feature((None, [torch.arange(3), {"x": a}], b)) is a
+    assert first_feature({"ids": torch.arange(3), "n": 2}) is None
+    assert select((a, b), 1) is b
+    assert select((a, b), 2) is None
+    assert select({"h": b}, "h") is b
+    assert select({"h": b}, "g") is None
+    assert select(a, lambda feature: feature[:1]).shape == (1, 3)
+
+
+class Pair(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.narrow, self.wide = kind, nn.Linear(7, 3), nn.Linear(7, 6)
+
+    def forward(self, x: Tensor) -> object:
+        parts = {"narrow": self.narrow(x), "wide": self.wide(x)}
+        return {"dict": parts, "tuple": tuple(parts.values()), "ids": torch.arange(3), "none": None}[self.kind]
+
+
+class Two(nn.Module):
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.pair, self.head = Pair(kind), nn.Linear(7, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.pair(x)
+        return self.head(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "width"),
+    [
+        ("dict", None, 3),
+        ("dict", "wide", 6),
+        ("dict", {"pair": "wide"}, 6),
+        ("tuple", None, 3),
+        ("tuple", 1, 6),
+        ("tuple", -1, 6),
+        ("tuple", lambda output: output[1][:, :2], 2),
+    ],
+)
+def test_a_part_of_an_output_can_be_chosen(kind: str, output: object, width: int) -> None:
+    model = Two(kind)
+    branches = attach(model, "pair", rows(), CLASSES, output=output)
+    model(rows())
+    assert branches.head("pair").width == width
+    assert branches.logits()["pair"].shape == (3, CLASSES)
+
+
+@pytest.mark.parametrize(("kind", "output"), [("ids", None), ("none", None), ("dict", "deep"), ("tuple", 2)])
+def test_a_place_without_a_tensor_is_refused(kind: str, output: object) -> None:
+    with pytest.raises(UsageError, match=r"place 'pair' gives no floating-point tensor \(its output is a"):
+        attach(Two(kind), "pair", rows(), CLASSES, output=output)

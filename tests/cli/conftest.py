@@ -1,0 +1,47 @@
+"""The command line as a user calls it, in this process."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from asymtrain.__main__ import main
+
+
+@dataclass(frozen=True)
+class Result:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def cli(capsys, monkeypatch, tmp_path):
+    """Call `asymtrain` in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+
+    def call(*arguments):
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return Result(stopped.value.code or 0, captured.out, captured.err)
+
+    return call
+
+
+@pytest.fixture
+def refused(cli, tmp_path):
+    """Call `asymtrain` with bad input: one line on stderr, exit 2, and nothing left behind."""
+
+    def call(*arguments):
+        before = sorted(tmp_path.rglob("*"))
+        result = cli(*arguments)
+        assert result.code == 2, result
+        assert result.out == ""
+        assert result.err.startswith("asymtrain: ")
+        assert result.err.count("\n") == 1, result.err
+        assert sorted(tmp_path.rglob("*")) == before
+        return result.err
+
+    return call

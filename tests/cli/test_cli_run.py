@@ -1,0 +1,213 @@
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from asymtrain import executors
+from asymtrain.cli import app
+from asymtrain.report import FILES
+from asymtrain.store import Store
+
+TINY = ("run", "--arch", "mlp", "--seeds", "2", "--epochs", "1")
+
+
+def rows(folder):
+    with (folder / "rows.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_study_prints_a_table_and_a_sentence_and_writes_the_report(cli, tmp_path):
+    result = cli(*TINY, "--out", "report")
+    assert result.code == 0, result.err
+    for heading in ("Backbone", "Plain", "Asymmetric", "Improvement", "95% interval", "p", "n", "Gradient cosine"):
+        assert heading in result.out
+    assert re.search(r"^MLP +0\.\d{3} ± 0\.\d{3} +0\.\d{3} ± 0\.\d{3} ", result.out, re.MULTILINE)
+    assert re.search(r"^MLP: .*\.$", result.out, re.MULTILINE)
+    assert {path.name for path in (tmp_path / "report").iterdir()} >= {*FILES.values(), "runs.sqlite"}
+    assert {(row["variant"], row["seed"]) for row in rows(tmp_path / "report")} == {
+        (variant, seed) for variant in ("plain", "asymmetric") for seed in ("42", "43")
+    }
+    assert "report/report.html" in result.err
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "asymtrain run --arch mlp --seeds 2 --epochs 1 --out report" in page
+
+
+def test_json_is_all_there_is_on_stdout(cli, tmp_path):
+    result = cli(*TINY, "--json", "--alpha", "0.5", "--redundancy", "3")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    (row,) = found["comparisons"]
+    assert (row["arch"], row["n"]) == ("mlp", 2)
+    assert row["low"] < row["improvement"] < row["high"]
+    assert [seed["seed"] for seed in row["seeds"]] == [42, 43]
+    assert found["runs"] == {"wanted": 4, "finished": 4}
+    for path in found["files"].values():
+        assert (tmp_path / path).is_file()
+    trained = [one for one in rows(tmp_path / "asymtrain-report") if one["variant"] == "asymmetric"]
+    assert {(one["alpha"], one["redundancy"]) for one in trained} == {("0.5", "3")}
+
+
+def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_path, monkeypatch):
+    assert cli(*TINY).code == 0
+    folder = tmp_path / "asymtrain-report"
+    before = {name: (folder / name).read_bytes() for name in FILES.values()}
+    assert cli(*TINY).code == 0
+    assert {name: (folder / name).read_bytes() for name in FILES.values()} == before
+    # More seeds: only the new ones are trained, the old rows stay.
+    assert cli("run", "--arch", "mlp", "--seeds", "3", "--epochs", "1").code == 0
+    old = before["rows.csv"].decode().splitlines()
+    assert set(old) < set((folder / "rows.csv").read_text().splitlines())
+
+
+def test_fresh_trains_again(cli, tmp_path):
+    assert cli(*TINY).code == 0
+    assert cli(*TINY, "--fresh").code == 0
+    with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
+        attempts = [record.attempt for record in store.records(every_attempt=True)]
+    assert sorted(attempts) == [1, 1, 1, 1, 2, 2, 2, 2]
+
+
+def test_ctrl_c_leaves_what_was_finished_and_says_how_to_go_on(cli, tmp_path, monkeypatch):
+    real = executors.execute
+
+    def stopped(*args, **kwargs):
+        running = real(*args, **kwargs)
+        yield next(running)
+        yield next(running)
+        running.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executors, "execute", stopped)
+        result = cli(*TINY)
+    assert result.code == 130
+    assert "2 of 4 runs" in result.err
+    assert "same command again" in result.err
+    assert "Traceback" not in result.err
+    assert len(rows(tmp_path / "asymtrain-report")) == 2
+    result = cli(*TINY)
+    assert result.code == 0
+    assert len(rows(tmp_path / "asymtrain-report")) == 4
+
+
+def test_a_time_limit_that_is_over_at_once_is_not_an_error(cli, tmp_path):
+    result = cli(*TINY, "--minutes", "0.00001")
+    assert result.code == 0, result.err
+    assert re.search(r"\d of 4 runs", result.err)
+    assert cli(*TINY).code == 0
+    assert len(rows(tmp_path / "asymtrain-report")) == 4
+
+
+def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
+    seen = []
+    real = executors.execute
+
+    def watched(*args, progress, **kwargs):
+        def both(state):
+            seen.append(state)
+            progress(state)
+
+        return real(*args, progress=both, **kwargs)
+
+    monkeypatch.setattr(executors, "execute", watched)
+    result = cli("run", "--arch", "mlp", "--seeds", "1", "--epochs", "2")
+    assert result.code == 0
+    assert (seen[-1].runs_done, seen[-1].runs_total) == (2, 2)
+    assert (seen[-1].epochs_done, seen[-1].epochs_total) == (4, 4)
+    assert seen[-1].images_per_second > 0
+    assert "2/2 mlp asymmetric seed 42: test accuracy 0." in result.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--data", "shaps"), "did you mean 'shapes'"),
+        (("--data", "cifar10"), "--data-root"),
+        (("--data", "folder:nowhere"), "nowhere is not a folder"),
+        (("--arch", "cnnn"), "did you mean 'cnn'"),
+        (("--alpha", "-1"), "alpha must be 0 or more"),
+        (("--alpha", "much"), "--alpha"),
+        (("--redundancy", "0"), "redundancy must be 1 or more"),
+        (("--epochs", "0"), "epochs must be 1 or more"),
+        (("--seeds", "few"), "--seeds few"),
+        (("--scale", "huge"), "unknown scale 'huge'"),
+        (("--precision", "fp8"), "precision must be one of"),
+        (("--minutes", "0"), "--minutes must be above 0"),
+        (("--executor", "lokal"), "did you mean 'local'"),
+        (("--device", "abacus"), "abacus"),
+        (("--sedes", "3"), "--sedes"),
+        (("--alpha",), "--alpha"),
+        (("extra",), "extra"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, monkeypatch, arguments, text):
+    monkeypatch.setattr("asymtrain.data.archives.download", _offline)
+    assert text in refused("run", "--arch", "mlp", "--epochs", "1", *arguments)
+
+
+def _offline(*args, **kwargs):
+    from asymtrain.data.archives import Unavailable
+
+    raise Unavailable("the network is off in tests")
+
+
+@pytest.mark.parametrize("option", ["--out", "--store"])
+def test_an_unwritable_place_is_found_before_training(refused, tmp_path, monkeypatch, option):
+    (tmp_path / "file").write_text("in the way")
+
+    def never(*args, **kwargs):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr(executors, "execute", never)
+    assert "cannot write" in refused(*TINY, option, "file/below")
+
+
+def test_unknown_commands_and_help(cli, refused):
+    assert "ruin" in refused("ruin")
+    shown = cli("--help")
+    assert shown.code == 0
+    for command in ("run", "report", "status", "data"):
+        assert command in shown.out
+    assert cli().out == shown.out
+    assert re.fullmatch(r"asymtrain \d+\.\d+\.\d+\n", cli("--version").out)
+
+
+def test_through_typers_own_runner(tmp_path):
+    result = CliRunner().invoke(app, [*TINY, "--json", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["runs"]["finished"] == 4
+
+
+def test_a_missing_extra_is_named(monkeypatch, refused):
+    for name in [name for name in sys.modules if name.startswith("asymtrain.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert 'pip install "asymtrain[lab]"' in refused("run")
+
+
+def test_a_real_process_stopped_by_ctrl_c(tmp_path):
+    command = [sys.executable, "-m", "asymtrain", "run", "--arch", "mlp", "--seeds", "40", "--epochs", "30"]
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    assert first.startswith("1/80 ")
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert re.search(r"Stopped: \d+ of 80 runs", err)
+    assert len(rows(tmp_path / "asymtrain-report")) >= 1
+    assert not [path for path in Path(tmp_path / "asymtrain-report").iterdir() if path.name.endswith(".part")]

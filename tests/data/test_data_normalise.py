@@ -1,0 +1,56 @@
+import numpy as np
+import pytest
+import torch
+
+from asymtrain.data.normalise import channel_statistics, normalise
+from asymtrain.errors import UsageError
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (2500, 3, 5, 7), dtype=np.uint8)
+
+
+def test_statistics_are_those_of_the_chosen_images(images):
+    indices = np.flatnonzero(np.arange(2500) % 3 > 0)
+    mean, std = channel_statistics(images, indices)
+    chosen = images[indices] / 255
+    assert mean.dtype == std.dtype == torch.float32
+    np.testing.assert_array_equal(mean.numpy(), chosen.mean(axis=(0, 2, 3)).astype(np.float32))
+    np.testing.assert_allclose(std.numpy(), chosen.std(axis=(0, 2, 3)), rtol=1e-6)
+
+
+def test_statistics_do_not_depend_on_the_order(images):
+    first = channel_statistics(images, np.arange(2500))
+    second = channel_statistics(images, np.random.default_rng(1).permutation(2500))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_white_images_do_not_overflow_and_a_constant_channel_is_left_finite():
+    mean, std = channel_statistics(np.full((1100, 3, 32, 32), 255, np.uint8), np.arange(1100))
+    assert mean.tolist() == [1, 1, 1]
+    assert std.tolist() == [1, 1, 1]
+
+
+def test_no_images(images):
+    with pytest.raises(UsageError, match="at least one image"):
+        channel_statistics(images, np.array([], np.int64))
+
+
+def test_normalised_training_images_have_mean_zero_and_deviation_one(images):
+    mean, std = channel_statistics(images, np.arange(2500))
+    x = normalise(torch.from_numpy(images), mean, std)
+    assert x.dtype == torch.float32
+    assert x.mean((0, 2, 3)).abs().max() < 1e-5
+    assert (x.std((0, 2, 3)) - 1).abs().max() < 1e-3
+    channel = (images[4, 1] / 255 - mean[1].item()) / std[1].item()
+    np.testing.assert_allclose(x[4, 1].numpy(), channel, atol=1e-5)
+
+
+def test_a_stack_has_its_own_statistics_for_each_run(images):
+    stack = torch.from_numpy(images[:24]).reshape(4, 6, 3, 5, 7)
+    mean, std = torch.rand(4, 3), torch.rand(4, 3) + 0.5
+    together = normalise(stack, mean, std)
+    for r in range(4):
+        assert torch.equal(together[r], normalise(stack[r], mean[r], std[r]))
+    assert torch.equal(normalise(stack, mean[0], std[0])[2], normalise(stack[2], mean[0], std[0]))

@@ -1,0 +1,24 @@
+"""Real processes: writing at the same time, being killed, being refused by the disk."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("store_processes.py")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the scenes fork")
+@pytest.mark.parametrize("scene", ["race", "kill", "read-only", "file-limit"])
+def test_scene(scene: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), scene, str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
