@@ -154,6 +154,6 @@ def test_one_branch_makes_all_activations_equal(activation: str) -> None:
 
 def test_branches_apply_to_features_given_by_hand() -> None:
     """What the engine does with a backbone's own `features(x)`."""
-    model, branches = attached("last")
+    _, branches = attached("last")
     h = torch.randn(4, 8)
     assert torch.equal(branches({"1": h})["1"], h @ branches.head("1").live.T)

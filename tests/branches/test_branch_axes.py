@@ -58,7 +58,7 @@ def test_oblong_maps_whose_height_is_their_width_in_channels() -> None:
 
 def test_channels_last_is_told_by_its_layers() -> None:
     assert layouts(Swin(), "blocks.*", torch.randn(2, 3, 8, 8)) == ["BHWC"] * 2
-    # Patches of 4: here the feature is (B, 6, 6, 6). The next block's norm tells of the first block, nothing of the last.
+    # Patches of 4: here the feature is (B, 6, 6, 6). The second block's norm tells of the first block only.
     assert layouts(Swin(), "blocks.0", torch.randn(2, 3, 24, 24)) == ["BHWC"]
     with pytest.raises(UsageError, match="whether its channels come first or last cannot be told"):
         attach(Swin(), "blocks.1", torch.randn(2, 3, 24, 24), CLASSES)
@@ -215,7 +215,7 @@ def test_a_dict_gives_each_place_its_own() -> None:
     model, x = TokenClassifier(batch_first=False), torch.randn(3, 3, 8, 8)
     places = ["embed", "encoder.layers.0", "encoder.layers.1"]
     assert layouts(model, places, x, layout={"encoder.**": "TBD"}) == ["BCHW", "TBD", "TBD"]
-    with pytest.raises(UsageError, match="unknown place in `layout` 'encodr.layers.0': did you mean"):
+    with pytest.raises(UsageError, match=r"unknown place in `layout` 'encodr.layers.0': did you mean"):
         attach(model, places, x, CLASSES, layout={"encodr.layers.0": "TBD"})
 
 

@@ -29,7 +29,7 @@ def list_(data_root: Root = None, json: Json = False) -> None:
         show_json(found)
     else:
         rows = [[row["name"], row["holds"], row["state"]] for row in found]
-        show_table(["Name", "Holds", "State"], rows, left=3, wrapped=2)
+        show_table(["Name", "Holds", "State"], rows, left=3, wrapped=(1, 2))
 
 
 @data.command()

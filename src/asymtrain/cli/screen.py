@@ -1,7 +1,7 @@
 """What the terminal shows: results on stdout, progress and remarks on stderr."""
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -15,6 +15,9 @@ from rich.text import Text
 from asymtrain.engine import Progress
 from asymtrain.report import HEADINGS, Summary, cells, duration
 from asymtrain.runs import Run
+
+NOTE = 40  # characters of a note that a line has room for
+WIDE = 104  # columns that the widest table takes with room around its cells
 
 
 def stdout() -> Console:
@@ -33,14 +36,20 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def show_table(headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, wrapped: int = -1) -> None:
-    """A table; the first `left` columns are aligned left, and only column `wrapped` may be broken."""
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False)
+def show_table(
+    headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, wrapped: Collection[int] = (0,)
+) -> None:
+    """A table that fits 80 columns; the first `left` columns are aligned left, only those in `wrapped` are broken."""
+    console = stdout()
+    narrow = console.width < WIDE
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0) if narrow else (0, 1))
     for i, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if i < left else "right", no_wrap=i != wrapped)
+        text = heading.replace(" ", "\n") if narrow else heading
+        table.add_column(text, justify="left" if i < left else "right", no_wrap=i not in wrapped)
     for row in rows:
-        table.add_row(*row)
-    stdout().print(table)
+        # Without the spaces around its sign a deviation takes two columns less.
+        table.add_row(*(cell.replace(" ± ", "±") if narrow else cell for cell in row))
+    console.print(table)
 
 
 def show_summary(summary: Summary) -> None:
@@ -49,9 +58,8 @@ def show_summary(summary: Summary) -> None:
     if not summary.comparisons:
         console.print("No pair of Plain and Asymmetric is finished yet.")
         return
-    headings = list(HEADINGS)
     rows = [list(cells(row).values()) for row in summary.comparisons]
-    show_table(list(HEADINGS.values()), rows, wrapped=headings.index("interval"))
+    show_table(list(HEADINGS.values()), rows, wrapped=(0, list(HEADINGS).index("interval")))
     console.print()
     for row in summary.comparisons:
         console.print(row["sentence"])
@@ -72,7 +80,7 @@ class Display:
             self.task,
             total=progress.epochs_total,
             completed=progress.epochs_done,
-            description=progress.note or "training",
+            description=(progress.note or "training")[:NOTE],
             progress=progress,
         )
 
@@ -91,7 +99,8 @@ class Display:
 def progress_display() -> Iterator[Display]:
     """Show progress on stderr until the block ends."""
     console = stderr()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), _Counts())
+    width = max(6, min(24, console.width - 68))  # the counts come first
+    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=width), _Counts())
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield Display(console, bar)
 

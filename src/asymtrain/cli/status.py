@@ -12,7 +12,7 @@ from asymtrain.report import duration
 from asymtrain.statistics import NAMES
 from asymtrain.store import Group, Store, Summary
 
-COUNTS = ("finished", "diverged", "pending", "running", "failed", "epochs")
+COUNTS = ("finished", "diverged", "pending", "running", "failed")
 
 
 def status(
@@ -33,7 +33,7 @@ def document(summary: Summary) -> dict[str, Any]:
     return {
         "store": str(summary.path),
         "groups": [dataclasses.asdict(group) for group in summary.groups],
-        "total": {name: getattr(summary.total, name) for name in (*COUNTS, "seconds")},
+        "total": {name: getattr(summary.total, name) for name in (*COUNTS, "epochs", "seconds")},
         "failures": [
             {"id": one.spec.id, "spec": one.spec.to_dict(), "reason": one.reason, "created": one.created}
             for one in summary.failures
@@ -51,7 +51,7 @@ def show(summary: Summary) -> None:
         return
     headings = ["Data", "Backbone", "Variant", *(name.capitalize() for name in COUNTS), "Time"]
     rows = [[one.dataset, NAMES.get(one.arch, one.arch), one.variant, *_numbers(one)] for one in summary.groups]
-    show_table(headings, [*rows, ["all", "", "", *_numbers(summary.total)]], left=3, wrapped=0)
+    show_table(headings, [*rows, ["all", "", "", *_numbers(summary.total)]], left=3)
     console.print()
     for failure in summary.failures:
         spec = failure.spec

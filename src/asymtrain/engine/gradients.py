@@ -47,10 +47,11 @@ def gradients(
         return _one(losses, layout, weights, batch, alpha, shared)
     runs = range(len(weights))
     parts = [_slice(batch, r) for r in runs]
-    work = [(losses, layout, weights[r : r + 1], parts[r], alpha[r : r + 1], shared) for r in runs]
-    if weights.is_cuda:
-        return _join(_on_streams(work))
-    return _join([_one(*arguments) for arguments in work])
+
+    def one(r: int) -> StackGradients:
+        return _one(losses, layout, weights[r : r + 1], parts[r], alpha[r : r + 1], shared)
+
+    return _join(_on_streams(one, len(weights)) if weights.is_cuda else [one(r) for r in runs])
 
 
 def _one(
@@ -77,16 +78,16 @@ def _flat(loss: Tensor, leaves: dict[str, Tensor], layout: Layout, runs: int, ke
     return layout.gather(named, runs)
 
 
-def _on_streams(work: list[tuple[object, ...]]) -> list[StackGradients]:
+def _on_streams(one: Callable[[int], StackGradients], runs: int) -> list[StackGradients]:
     """Run r on stream r modulo STREAMS: the small layers of one run fill the gaps of another."""
     current = torch.cuda.current_stream()
-    streams = [torch.cuda.Stream() for _ in range(min(STREAMS, len(work)))]
+    streams = [torch.cuda.Stream() for _ in range(min(STREAMS, runs))]
     done = []
     for stream in streams:
         stream.wait_stream(current)
-    for r, arguments in enumerate(work):
+    for r in range(runs):
         with torch.cuda.stream(streams[r % len(streams)]):
-            done.append(_one(*arguments))  # type: ignore[arg-type]  # the tuple is _one's arguments
+            done.append(one(r))
     for stream in streams:
         current.wait_stream(stream)
     return done

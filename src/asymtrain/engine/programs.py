@@ -52,7 +52,7 @@ class CapturedPrograms(Programs):
     def __init__(self, stack: "Stack") -> None:
         super().__init__(stack)
         self.losses = _compiled("losses", stack, stack.objective)
-        self._measured_losses = _compiled("measured losses", stack, stack.objective, donated_buffer=False)
+        self._measured_losses = _compiled("measured losses", stack, stack.objective)
         self._forward = _compiled("logits", stack, super().logits)
         self._update = _compiled("update", stack, adamw_elementwise_)
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
@@ -99,7 +99,7 @@ def programs_for(stack: "Stack") -> Programs:
     return CapturedPrograms(stack) if stack.device.type == "cuda" else Programs(stack)
 
 
-def _compiled(part: str, stack: "Stack", function: Callable[..., Any], donated_buffer: bool = True) -> Any:
+def _compiled(part: str, stack: "Stack", function: Callable[..., Any]) -> Any:
     """The compiled function for this part and stack shape, made at most once in a process."""
     runs = len(stack.specs) if stack.path == "batched" else 1
     lead = stack.specs[0]
@@ -107,6 +107,5 @@ def _compiled(part: str, stack: "Stack", function: Callable[..., Any], donated_b
     if key not in _COMPILED:
         # Every stack shape is one compilation; torch's default limit of eight would fall back to eager silently.
         torch._dynamo.config.recompile_limit = 256
-        options = None if donated_buffer else {}
-        _COMPILED[key] = torch.compile(function, dynamic=False, options=options)
+        _COMPILED[key] = torch.compile(function, dynamic=False)
     return _COMPILED[key]

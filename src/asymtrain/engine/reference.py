@@ -218,7 +218,7 @@ def _perturb(model: nn.Module, size: float) -> None:
     drawn = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in model.parameters():
-            p += (torch.randn(p.shape, generator=drawn) * size).to(p.device) * p.abs().mean()
+            p.add_((torch.randn(p.shape, generator=drawn) * size).to(p.device) * p.abs().mean())
 
 
 def _device_name(device: torch.device) -> str:

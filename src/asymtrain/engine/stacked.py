@@ -86,9 +86,7 @@ class Stack:
         batch = self.programs.next_batch()
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
         shared = self.shared if measure else None
-        found = gradients(
-            self.programs.losses, self.layout, weights, batch, self.alpha, path=self.path, shared=shared
-        )
+        found = gradients(self.programs.losses, self.layout, weights, batch, self.alpha, path=self.path, shared=shared)
         if found.auxiliary is not None:
             # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
             main = (found.total - self.alpha[:, None] * found.auxiliary) * self.shared_mask
@@ -197,5 +195,5 @@ def _shared_names(stack: Stack) -> list[str]:
     weights = stack.weights[:1].cpu()
     leaves = {name: view.detach().requires_grad_() for name, view in stack.layout.views(weights).items()}
     _, features = stack.backbone.stacked(leaves, torch.zeros(1, 2, *stack.image_shape))
-    reached = torch.autograd.grad(sum(f.sum() for f in features), list(leaves.values()), allow_unused=True)
+    reached = torch.autograd.grad([f.sum() for f in features], list(leaves.values()), allow_unused=True)
     return [name for name, g in zip(leaves, reached, strict=True) if g is not None]

@@ -4,7 +4,6 @@ To add a backbone: one file with a `Backbone`, one line in `BUILDERS`. The share
 """
 
 import inspect
-from collections.abc import Callable
 
 import torch
 from torch import nn
@@ -15,7 +14,7 @@ from asymtrain.models.cnn import CNN
 from asymtrain.models.mlp import MLP
 from asymtrain.models.vit import ViT
 
-BUILDERS: dict[str, Callable[..., Backbone]] = {"mlp": MLP, "cnn": CNN, "vit": ViT}
+BUILDERS: dict[str, type[Backbone]] = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
 __all__ = ["BUILDERS", "CNN", "MLP", "Backbone", "KeyedDropout", "Outputs", "Parameters", "ViT", "build"]
 

@@ -30,6 +30,8 @@ class Backbone(nn.Module, ABC):
         dropout_width: how many values the dropout layer masks for one image; 0 where there is none.
         dropout_rate: its rate.
         channels_last: whether a GPU computes it faster with channels as the innermost axis.
+        batches_well: whether a GPU gains from one product over all runs instead of one for each.
+        bound_by_calls: whether one run is so small that starting its operations costs more than doing them.
     """
 
     classes: int
@@ -40,6 +42,8 @@ class Backbone(nn.Module, ABC):
     dropout_width: int = 0
     dropout_rate: float = 0.0
     channels_last: bool = False
+    batches_well: bool = True
+    bound_by_calls: bool = False
 
     @abstractmethod
     def stacked(self, parameters: Parameters, images: Tensor, keep: Tensor | None = None) -> Outputs:

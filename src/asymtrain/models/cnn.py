@@ -21,6 +21,7 @@ class CNN(Backbone):
 
     layout = "BCHW"
     channels_last = True
+    batches_well = False
 
     def __init__(
         self,

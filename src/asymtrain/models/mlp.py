@@ -14,6 +14,7 @@ class MLP(Backbone):
     """Six linear layers by default; 279,818 parameters at ten classes."""
 
     layout = "BD"
+    bound_by_calls = True
 
     def __init__(
         self,

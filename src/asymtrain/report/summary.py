@@ -70,7 +70,7 @@ def cells(comparison: Mapping[str, Any]) -> dict[str, str]:
         "interval": MISSING
         if comparison["low"] is None
         else f"{percent(comparison['low'])} to {percent(comparison['high'])}",
-        "p": MISSING if comparison["p"] is None else "< 0.001" if comparison["p"] < 0.001 else f"{comparison['p']:.3f}",
+        "p": MISSING if comparison["p"] is None else "<0.001" if comparison["p"] < 0.001 else f"{comparison['p']:.3f}",
         "n": str(comparison["n"]),
         "cosine": MISSING if comparison["cosine"] is None else f"{comparison['cosine']:+.2f}",
     }

@@ -1,0 +1,91 @@
+"""A stack on disk: one folder that is either the last checkpoint or the one before, never half of one.
+
+    <folder>/<stack id>/
+        plan.json             the members and the path, written before the first step: stacks keep their members
+        state.safetensors     weights, moments and sums, with epoch, step and histories in its header
+
+`state.safetensors` is replaced by a rename, so a kill at any moment leaves a whole file.
+"""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+from asymtrain.engine.gradients import Path as EnginePath
+from asymtrain.engine.plan import StackPlan
+from asymtrain.engine.stacked import Stack
+from asymtrain.errors import UsageError
+from asymtrain.runs import Epoch, RunSpec
+
+PLAN, STATE = "plan.json", "state.safetensors"
+
+
+def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
+    """Make the folder of a stack and write down its members."""
+    place = folder / stack_plan.id
+    place.mkdir(parents=True, exist_ok=True)
+    content = {"path": stack_plan.path, "specs": [spec.to_dict() for spec in stack_plan.specs]}
+    _replace(place / PLAN, json.dumps(content, indent=1).encode())
+    return place
+
+
+def unfinished_plans(folder: Path) -> list[StackPlan]:
+    """Stacks that were begun in this folder and not closed, oldest name first."""
+    plans = []
+    for file in sorted(folder.glob(f"*/{PLAN}")):
+        try:
+            content = json.loads(file.read_text())
+            specs = tuple(RunSpec.from_dict(values) for values in content["specs"])
+            path: EnginePath = content["path"]
+        except (ValueError, KeyError, TypeError) as problem:
+            raise UsageError(f"{file} is not a plan of this version ({problem}): move {file.parent} away") from problem
+        plans.append(StackPlan(specs, path))
+    return plans
+
+
+def save_checkpoint(place: Path, stack: Stack) -> None:
+    """Replace the stack's checkpoint."""
+    from safetensors.torch import save
+
+    progress = {
+        "epoch": stack.epoch,
+        "step": stack.step,
+        "seconds": stack.seconds,
+        "diverged": stack.diverged,
+        "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
+    }
+    tensors = {name: value.cpu() for name, value in stack.state().items()}
+    _replace(place / STATE, save(tensors, {"progress": json.dumps(progress)}))
+
+
+def load_checkpoint(place: Path, stack: Stack) -> bool:
+    """Bring a fresh stack to its checkpoint; False where there is none yet."""
+    from safetensors import SafetensorError, safe_open
+
+    file = place / STATE
+    if not file.exists():
+        return False
+    try:
+        with safe_open(file, "pt") as opened:
+            progress = json.loads(opened.metadata()["progress"])
+            stack.load_state({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118  (no dict)
+    except (SafetensorError, KeyError, ValueError, RuntimeError) as problem:
+        raise UsageError(
+            f"{file} is no checkpoint of this stack ({problem}): delete {place} to start anew"
+        ) from problem
+    stack.epoch, stack.step, stack.seconds = progress["epoch"], progress["step"], progress["seconds"]
+    stack.diverged = progress["diverged"]
+    stack.histories = [[Epoch(**epoch) for epoch in history] for history in progress["histories"]]
+    return True
+
+
+def close_checkpoint(place: Path) -> None:
+    """Forget a stack whose rows are stored."""
+    shutil.rmtree(place, ignore_errors=True)
+
+
+def _replace(file: Path, content: bytes) -> None:
+    new = file.with_suffix(".new")
+    new.write_bytes(content)
+    new.replace(file)

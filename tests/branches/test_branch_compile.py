@@ -1,0 +1,187 @@
+"""torch.compile: attached before, one graph, no recompilation from step to step."""
+
+import copy
+from collections.abc import Iterator
+
+import pytest
+import torch
+import torch.nn.functional as F
+from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows, targets, vit
+from torch import Tensor, nn
+from torch._dynamo.utils import counters
+from torch.utils.checkpoint import checkpoint
+
+from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.errors import UsageError
+
+# torch._dynamo looks at `.grad` of tensors that enter a graph in the middle of a model.
+pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+BACKEND = "aot_eager"  # traces and differentiates as the default backend does, and generates no code
+MODELS = {
+    "mlp": (mlp, ["1", "3"], rows),
+    "cnn": (Cnn, "convs.*", images),
+    "tied": (Tied, "block", rows),
+    "hf_vit": (vit, "vit.**.[01]", images),
+}
+
+
+@pytest.fixture(autouse=True)
+def _fresh() -> Iterator[None]:
+    torch._dynamo.reset()
+    counters.clear()
+    yield
+    torch._dynamo.reset()
+
+
+def pair(name: str, activation: str = "last") -> tuple[nn.Module, Branches, Tensor]:
+    build, at, sample = MODELS[name]
+    torch.manual_seed(0)
+    model, x = build(), sample()
+    return model.eval(), attach(model, at, x, CLASSES, 3, activation), x
+
+
+def step(call: object, branches: Branches, x: Tensor) -> Tensor:
+    output = call(x)
+    output = getattr(output, "logits", output)
+    loss = F.cross_entropy(output, targets()) + branches.loss(targets())
+    loss.backward()
+    return loss.detach()
+
+
+def assert_same_gradients(one: nn.Module, other: nn.Module) -> None:
+    for mine, theirs in zip(one.parameters(), other.parameters(), strict=True):
+        assert (mine.grad is None) == (theirs.grad is None)
+        assert mine.grad is None or torch.allclose(mine.grad, theirs.grad, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_compiled_model_feeds_its_branches(name: str) -> None:
+    model, branches, x = pair(name)
+    eager, reference, _ = pair(name)
+    net = torch.compile(model, backend=BACKEND)
+    for _ in range(2):
+        assert torch.allclose(step(net, branches, x), step(eager, reference, x), atol=1e-5)
+    assert_same_gradients(model, eager)
+    assert_same_gradients(branches, reference)
+    assert counters["stats"]["unique_graphs"] == 1
+    assert not counters["graph_break"]
+
+
+@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+def test_nothing_is_recompiled_from_step_to_step(activation: str) -> None:
+    model, branches, x = pair("mlp", activation)
+    net = torch.compile(model, backend=BACKEND)
+    step(net, branches, x)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for _ in range(5):
+            step(net, branches, x)
+
+
+def test_in_place_and_part_by_part() -> None:
+    for parts in (False, True):
+        model, branches, x = pair("mlp")
+        eager, reference, _ = pair("mlp")
+        for module in model.children() if parts else [model]:
+            module.compile(backend=BACKEND)
+        for _ in range(2):
+            step(model, branches, x)
+            step(eager, reference, x)
+        with torch.compiler.set_stance("fail_on_recompile"):
+            step(model, branches, x)
+        step(eager, reference, x)
+        assert_same_gradients(model, eager)
+        assert_same_gradients(branches, reference)
+
+
+@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+def test_model_and_branches_in_one_graph(activation: str) -> None:
+    model, branches, x = pair("cnn", activation)
+    eager, reference, _ = pair("cnn", activation)
+    net = torch.compile(WithBranches(model, branches), backend=BACKEND, fullgraph=True)
+    plain = WithBranches(eager, reference)
+    for turn in range(4):
+        with torch.compiler.set_stance("default" if turn == 0 else "fail_on_recompile"):
+            output, logits = net(x)
+        (F.cross_entropy(output, targets()) + branches.loss(targets(), logits=logits)).backward()
+        expected, theirs = plain(x)
+        (F.cross_entropy(expected, targets()) + reference.loss(targets(), logits=theirs)).backward()
+        assert all(torch.allclose(logits[name], theirs[name], atol=1e-5) for name in theirs)
+    assert_same_gradients(model, eager)
+    assert_same_gradients(branches, reference)
+    if activation in ("random", "cycle"):
+        assert int(branches.step) == 4
+
+
+def test_a_whole_compiled_training_step() -> None:
+    model, branches, x = pair("mlp")
+    eager, reference, _ = pair("mlp")
+
+    @torch.compile(backend=BACKEND, fullgraph=True)
+    def loss(x: Tensor, y: Tensor) -> Tensor:
+        return F.cross_entropy(model(x), y) + branches.loss(y)
+
+    for _ in range(2):
+        loss(x, targets()).backward()
+        step(eager, reference, x)
+    assert_same_gradients(model, eager)
+    assert_same_gradients(branches, reference)
+
+
+def test_autocast_inside_a_compiled_pair() -> None:
+    model, branches, x = pair("cnn")
+    net = torch.compile(WithBranches(model, branches), backend=BACKEND, fullgraph=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        output, logits = net(x)
+    assert output.dtype == torch.bfloat16
+    assert all(one.dtype == torch.float32 for one in logits.values())
+
+
+class Checkpointed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = nn.Sequential(nn.Linear(7, 7), nn.Tanh()), nn.Linear(7, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(checkpoint(self.block, x, use_reentrant=False))
+
+
+def test_checkpointing_inside_a_compiled_model() -> None:
+    model, x = Checkpointed(), rows()
+    eager = copy.deepcopy(model)
+    branches, reference = attach(model, "block", x, CLASSES), attach(eager, "block", x, CLASSES)
+    net = torch.compile(model, backend=BACKEND)
+    for _ in range(2):
+        assert torch.allclose(step(net, branches, x), step(eager, reference, x), atol=1e-5)
+    assert_same_gradients(model, eager)
+
+
+def test_a_model_compiled_and_called_before_is_found_out() -> None:
+    model, x = mlp(), rows()
+    net = torch.compile(model, backend=BACKEND)
+    net(x)
+    branches = attach(model, "1", x, CLASSES)
+    net(x)
+    with pytest.raises(UsageError, match=r"the likely cause is torch.compile before attach"):
+        branches.loss(targets())
+
+
+def test_a_copy_made_while_attached_compiles() -> None:
+    model, branches, x = pair("mlp")
+    twin = torch.compile(copy.deepcopy(model), backend=BACKEND, fullgraph=True)
+    assert torch.allclose(twin(x), model(x))
+    assert not branches.stripped
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*:UserWarning:torch._inductor")
+def test_the_default_backend() -> None:
+    model, branches, x = pair("mlp", "cycle")
+    eager, reference, _ = pair("mlp", "cycle")
+    net = torch.compile(WithBranches(model, branches), fullgraph=True)
+    plain = WithBranches(eager, reference)
+    for _ in range(3):
+        for wrapped, mine in ((net, branches), (plain, reference)):
+            output, logits = wrapped(x)
+            (F.cross_entropy(output, targets()) + mine.loss(targets(), logits=logits)).backward()
+    assert_same_gradients(model, eager)
+    assert_same_gradients(branches, reference)

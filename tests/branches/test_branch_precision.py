@@ -1,0 +1,85 @@
+"""Types and devices."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets
+
+from asymtrain.branches import attach
+from asymtrain.errors import UsageError
+
+
+def test_the_loss_is_the_same_inside_and_outside_autocast() -> None:
+    model, x = Cnn().eval(), images()
+    branches = attach(model, "convs.*", x, CLASSES, 2, "all")
+    with torch.autocast("cpu", torch.bfloat16):
+        output = model(x)
+        inside = branches.loss(targets())
+    outside = branches.loss(targets())
+    assert output.dtype == torch.bfloat16
+    assert inside.dtype == torch.float32
+    assert torch.equal(inside, outside)
+    (F.cross_entropy(output.float(), targets()) + inside).backward()
+    assert all(parameter.grad.dtype == torch.float32 for parameter in [*model.parameters(), *branches.parameters()])
+
+
+@pytest.mark.parametrize(
+    ("model_type", "asked", "expected"),
+    [
+        (torch.float32, None, torch.float32),
+        (torch.float64, None, torch.float64),
+        (torch.bfloat16, None, torch.float32),
+        (torch.bfloat16, torch.bfloat16, torch.bfloat16),
+        (torch.float32, torch.float64, torch.float64),
+    ],
+)
+def test_features_are_cast_to_the_branches_type(
+    model_type: torch.dtype, asked: torch.dtype | None, expected: torch.dtype
+) -> None:
+    model, x = mlp().to(model_type), rows().to(model_type)
+    branches = attach(model, ["1", "3"], x, CLASSES, 2, dtype=asked)
+    assert {parameter.dtype for parameter in branches.parameters()} == {expected}
+    assert {buffer.dtype for buffer in branches.buffers()} == {expected}
+    model(x)
+    loss = branches.loss(targets())
+    assert loss.dtype == expected
+    loss.backward()
+    assert model[0].weight.grad.dtype == model_type
+
+
+def test_branches_can_change_type_later() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES, 3, "random").double()
+    model(x)
+    assert branches.loss(targets()).dtype == torch.float64
+    assert branches.step.dtype == torch.int64
+
+
+def test_branches_on_another_device_are_explained() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES).to("meta")
+    model(x)
+    with pytest.raises(UsageError, match=r"'1' is on cpu, its branches on meta: .* branches.to\(device\)"):
+        branches.loss(targets())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+def test_branches_follow_the_model_to_its_device(activation: str) -> None:
+    model, x = Cnn(), images()
+    here = attach(copy.deepcopy(model), "convs.*", x, CLASSES, 3, activation)
+    model, x = model.cuda(), x.cuda()
+    before = torch.cuda.get_rng_state()
+    branches = attach(model, "convs.*", x, CLASSES, 3, activation)
+    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert {p.device.type for p in [*branches.parameters(), *branches.buffers()]} == {"cuda"}
+    # The draw is the CPU's on every device.
+    assert all(torch.equal(a.cpu(), b) for a, b in zip(branches.parameters(), here.parameters(), strict=True))
+    with torch.autocast("cuda", torch.bfloat16):
+        output = model(x)
+        loss = F.cross_entropy(output, targets().cuda()) + branches.loss(targets().cuda())
+    loss.backward()
+    assert all(parameter.grad is not None for parameter in branches.parameters())

@@ -1,0 +1,136 @@
+"""Bad input: each gives one clear line, and nothing stays behind."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows
+from torch import nn
+
+from asymtrain.branches import WithBranches, attach
+from asymtrain.errors import UsageError
+
+
+def nan() -> torch.Tensor:
+    x = rows()
+    x[1, 2] = float("nan")
+    return x
+
+
+OPTIONS = {
+    "redundancy 0": ({"redundancy": 0}, "redundancy must be a whole number of 1 or more, got 0"),
+    "redundancy -1": ({"redundancy": -1}, "redundancy must be a whole number of 1 or more, got -1"),
+    "redundancy 1.5": ({"redundancy": 1.5}, "redundancy must be a whole number of 1 or more, got 1.5"),
+    "redundancy True": ({"redundancy": True}, "redundancy must be a whole number"),
+    "classes 0": ({"classes": 0}, "classes must be a whole number of 1 or more, got 0"),
+    "activation": ({"activation": "lsat"}, "unknown activation 'lsat': did you mean 'last'"),
+    "combine": ({"combine": "max"}, "unknown combine 'max'"),
+    "draw": ({"draw": "sequential"}, "unknown draw 'sequential': did you mean 'sequence'"),
+    "over_classes": ({"over_classes": "none"}, "unknown over_classes 'none'"),
+    "pool": ({"pool": "max"}, "unknown pool 'max'"),
+    "layout": ({"layout": "XY"}, "layout 'XY' is not one letter an axis"),
+    "name": ({"at": "9"}, "unknown module '9'"),
+    "NaN": ({"sample": nan()}, "`sample` contains NaN: give a batch of clean inputs"),
+    "NaN in a tuple": ({"sample": (nan(),)}, "`sample` contains NaN"),
+    "NaN in a dict": ({"sample": {"input": nan()}}, "`sample` contains NaN"),
+    "shape": ({"sample": torch.randn(3, 9)}, r"the model cannot be called on `sample` \(RuntimeError: "),
+    "too many": ({"sample": (rows(), rows())}, r"the model cannot be called on `sample` \(TypeError: "),
+    "nothing": ({"sample": None}, "the model cannot be called on `sample`"),
+    "output key": ({"output": {"7": 0}}, "unknown place in `output` '7'"),
+    "pool key": ({"pool": {"7": "mean"}}, "unknown place in `pool` '7'"),
+}
+
+
+@pytest.mark.parametrize(("options", "message"), OPTIONS.values(), ids=OPTIONS)
+def test_wrong_options(options: dict[str, object], message: str) -> None:
+    model = mlp()
+    before, state = bits_of(model), torch.get_rng_state()
+    with pytest.raises(UsageError, match=message) as caught:
+        attach(model, **{"at": ["1", "3"], "sample": rows_like(), "classes": CLASSES, **options})
+    assert "\n" not in str(caught.value)
+    assert not hooks_in(model)
+    assert_same_bits(bits_of(model), before)
+    assert all(module.training for module in model.modules())
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def rows_like() -> torch.Tensor:
+    """A batch that draws nothing."""
+    return torch.linspace(-1, 1, 21).reshape(3, 7)
+
+
+def test_attach_twice_at_one_place() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES)
+    with pytest.raises(UsageError, match=r"place '3' carries branches already: call strip\(\) on those first"):
+        attach(model, "3", x, CLASSES)
+    model(x)
+    branches.logits()
+    branches.strip()
+    attach(model, "3", x, CLASSES)
+
+
+def compiled() -> object:
+    return torch.compile(mlp(), backend="eager")
+
+
+def compiled_in_place() -> nn.Module:
+    model = mlp()
+    model.compile(backend="eager")
+    return model
+
+
+def sharded() -> nn.Module:
+    # Sharding for real needs a process group; what is looked at is the name of the class that FSDP mixes in.
+    model = mlp()
+    kind = type("FSDPModule", (), {})
+    model[0].__class__ = type("FSDPLinear", (kind, nn.Linear), {})
+    return model
+
+
+WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
+    "compiled": (compiled, "compiled already, and would ignore new hooks: attach first, then torch.compile"),
+    "compiled in place": (compiled_in_place, "compiled already"),
+    "data parallel": (lambda: nn.DataParallel(mlp()), r"do not work in nn.DataParallel: use Distributed.*WithBranches"),
+    "sharded": (sharded, r"do not work in a model sharded by FSDP: train with DistributedDataParallel\(WithBranches"),
+    "lazy": (lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()), "lazy layers without weights: call it once"),
+    "function": (lambda: torch.relu, "attach takes an nn.Module, got a builtin"),
+}
+
+
+@pytest.mark.parametrize(("build", "message"), WRAPPED.values(), ids=WRAPPED)
+def test_wrapped_models(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attach(build(), "1", rows(), CLASSES)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_place_inside_a_compiled_part(in_place: bool) -> None:
+    inner = nn.Sequential(nn.Linear(7, 7), nn.ReLU())
+    if in_place:
+        inner.compile(backend="eager")
+    part = inner if in_place else torch.compile(inner, backend="eager")
+    model = nn.Sequential(part, nn.Linear(7, 7), nn.Linear(7, CLASSES))
+    name = "0.1" if in_place else "0._orig_mod.1"
+    with pytest.raises(UsageError, match=rf"place '{name}' lies in '0', which is compiled already .* attach first"):
+        attach(model, name, rows(), CLASSES)
+    attach(model, "1", rows(), CLASSES)  # beside it is fine
+
+
+def test_data_parallel_replicas_are_refused_in_the_forward() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES)
+    model._is_replica = True  # what nn.DataParallel sets on the copies that share our hooks
+    with pytest.raises(UsageError, match=r"branches do not work in nn.DataParallel"):
+        model(x)
+    branches.strip()
+
+
+def test_with_branches_wants_its_own_model() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES)
+    with pytest.raises(UsageError, match="these branches are not on this model"):
+        WithBranches(mlp(), branches)
+    branches.strip()
+    with pytest.raises(UsageError, match="these branches are not on this model"):
+        WithBranches(model, branches)

@@ -1,0 +1,200 @@
+"""Strip: what leaves, what stays, when it is refused."""
+
+import copy
+import gc
+import weakref
+
+import pytest
+import torch
+import torch.nn.functional as F
+from branch_zoo import CASES, CLASSES, Case, build, hooks_in, mlp, rows, targets
+from torch import nn
+
+from asymtrain.branches import Branches, attach
+from asymtrain.errors import UsageError
+
+AT = ["1", "3"]
+
+
+def step(model: nn.Module, branches: Branches | None, optimizer: torch.optim.Optimizer) -> None:
+    loss = F.cross_entropy(model(rows()), targets())
+    if branches is not None:
+        loss = loss + branches.loss(targets())
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+
+
+OPTIMIZERS = {
+    "adamw": lambda groups: torch.optim.AdamW(groups, lr=1e-3),
+    "adamw_foreach": lambda groups: torch.optim.AdamW(groups, lr=1e-3, foreach=True),
+    "adamw_fused": lambda groups: torch.optim.AdamW(groups, lr=1e-3, fused=True),
+    "sgd": lambda groups: torch.optim.SGD(groups, lr=1e-3, momentum=0.9),
+    "adagrad": lambda groups: torch.optim.Adagrad(groups, lr=1e-3),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_the_optimizer_forgets_the_branches(name: str) -> None:
+    """After strip the optimizer is, bit for bit, one that holds the model alone."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    optimizer = OPTIMIZERS[name]([*model.parameters(), *branches.parameters()])
+    for _ in range(3):
+        step(model, branches, optimizer)
+    assert len(optimizer.state) == len([*model.parameters()]) + 2
+    branches.strip(optimizer)
+    assert set(optimizer.state) == set(model.parameters())
+    assert [id(p) for group in optimizer.param_groups for p in group["params"]] == [id(p) for p in model.parameters()]
+
+    alone = copy.deepcopy(model)
+    other = OPTIMIZERS[name](alone.parameters())
+    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))  # load_state_dict itself shares tensors
+    torch.manual_seed(1)
+    step(model, None, optimizer)
+    torch.manual_seed(1)
+    step(alone, None, other)
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), alone.parameters(), strict=True))
+
+
+def test_groups_names_and_schedulers_stay_in_step() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    named = [(f"aux.{name}", parameter) for name, parameter in branches.named_parameters()]
+    optimizer = torch.optim.AdamW([{"params": [*model.named_parameters()]}, {"params": named, "lr": 0.1}])
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
+    step(model, branches, optimizer)
+    scheduler.step()
+    branches.strip(optimizer)
+    assert [group["param_names"] for group in optimizer.param_groups] == [[n for n, _ in model.named_parameters()], []]
+    step(model, None, optimizer)
+    scheduler.step()
+
+
+def test_several_optimizers_at_once() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    first = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
+    second = torch.optim.SGD(branches.parameters(), lr=0.1)
+    branches.strip([first, second])
+    assert len(first.param_groups[0]["params"]) == len([*model.parameters()])
+    assert second.param_groups[0]["params"] == []
+
+
+def test_what_is_no_optimizer_is_refused_and_nothing_is_half_done() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    with pytest.raises(UsageError, match="strip takes the optimizer, or a list of optimizers"):
+        branches.strip(model)
+    assert hooks_in(model)
+    branches.strip()
+
+
+@pytest.mark.parametrize("moment", ["before a forward", "after a forward", "after a loss", "after backward"])
+def test_at_any_moment(moment: str) -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()])
+    loss = None
+    if moment != "before a forward":
+        output = model(x)
+        if moment != "after a forward":
+            loss = F.cross_entropy(output, targets()) + branches.loss(targets())
+            if moment == "after backward":
+                loss.backward()
+    branches.strip(optimizer)
+    if moment == "after a loss":
+        loss.backward()  # a loss in hand can still be used
+        optimizer.step()
+    step(model, None, optimizer)
+    assert not hooks_in(model)
+
+
+def test_a_second_strip_is_refused_and_leaving_the_block_is_not() -> None:
+    model, x = mlp(), rows()
+    with attach(model, AT, x, CLASSES) as branches:
+        model(x)
+        branches.strip()
+        with pytest.raises(UsageError, match="stripped already: attach again"):
+            branches.strip()
+    assert branches.stripped
+    with pytest.raises(UsageError, match="stripped already"):
+        branches.strip()
+
+
+def test_the_block_strips_also_after_an_error() -> None:
+    model, x = mlp(), rows()
+    with pytest.raises(KeyError), attach(model, AT, x, CLASSES):
+        raise KeyError
+    assert not hooks_in(model)
+
+
+def test_stripped_branches_keep_their_weights_and_nothing_else() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES, 2)
+    model(x)
+    state = branches.state_dict()
+    branches.strip()
+    assert branches.state_dict().keys() == state.keys()
+    for ask in (branches.logits, lambda: branches.loss(targets()), lambda: branches.accuracies(targets())):
+        with pytest.raises(UsageError, match="these branches are stripped: attach again"):
+            ask()
+    again = attach(model, AT, x, CLASSES, 2, seed=1)
+    again.load_state_dict(state, strict=True)
+    assert torch.equal(again.head("1").weights, branches.head("1").weights)
+
+
+def test_others_hooks_stay() -> None:
+    model, x = mlp(), rows()
+    calls: list[str] = []
+    model.register_forward_hook(lambda *_: calls.append("root"))
+    model[1].register_forward_hook(lambda *_: calls.append("place"))
+    branches = attach(model, AT, x, CLASSES)
+    branches.strip()
+    calls.clear()
+    model(x)
+    assert calls == ["place", "root"]
+
+
+def test_branches_out_of_reach_take_their_hooks_along() -> None:
+    model, x = mlp(), rows()
+    attach(model, AT, x, CLASSES)  # not kept
+    gc.collect()
+    assert not hooks_in(model)
+
+
+def test_branches_do_not_keep_the_model_alive() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    assert not any(isinstance(part, nn.Sequential) for part in branches.modules())
+    watch = weakref.ref(model)
+    del model
+    gc.collect()
+    assert watch() is None
+    branches.strip()
+
+
+def nodes(model: nn.Module, sample: object) -> list[tuple[str, tuple[str, ...], tuple[str, ...]]]:
+    """The exported graph, node by node, with the names of what goes in and out."""
+    keywords = sample if isinstance(sample, dict) else None
+    arguments = () if keywords else sample if isinstance(sample, tuple) else (sample,)
+    program = torch.onnx.export(model.eval(), arguments, kwargs=keywords, dynamo=True, verbose=False)
+    return [(node.op_type, tuple(node.input), tuple(node.output)) for node in program.model_proto.graph.node]
+
+
+PROVEN = [case for case in CASES if case.name in ("cnn", "tied", "torch_transformer", "hf_vit", "hf_bert")]
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*:UserWarning:torch.onnx", "ignore:.*:DeprecationWarning:copyreg")
+@pytest.mark.parametrize("case", PROVEN, ids=lambda case: case.name)
+def test_the_onnx_graph_is_that_of_a_model_that_never_had_branches(case: Case) -> None:
+    never, sample = build(case)
+    expected = nodes(never, sample)
+    model, _ = build(case)
+    branches = attach(model, case.at, sample, CLASSES, 3, "all", **case.options)
+    model(**sample) if isinstance(sample, dict) else model(*sample) if isinstance(sample, tuple) else model(sample)
+    branches.loss(targets()).backward()
+    branches.strip()
+    assert nodes(model, sample) == expected
+    assert len(expected) > 3

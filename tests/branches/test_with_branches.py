@@ -1,0 +1,133 @@
+"""WithBranches, alone and in DDP: two processes, branch weights equal on both."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from branch_zoo import CLASSES, Case, build, mlp, rows, targets
+from torch import multiprocessing as mp
+from torch.nn.parallel import DistributedDataParallel
+
+from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.errors import UsageError
+
+AT = ["1", "3"]
+
+
+def test_it_gives_what_model_and_branches_give(case: Case) -> None:
+    model, sample = build(case)
+    branches = attach(model.eval(), case.at, sample, CLASSES, 2, **case.options)
+    net = WithBranches(model, branches)
+    arguments, keywords = (), {}
+    if isinstance(sample, dict):
+        keywords = sample
+    else:
+        arguments = sample if isinstance(sample, tuple) else (sample,)
+    output, logits = net(*arguments, **keywords)
+    expected = model(*arguments, **keywords)
+    if not isinstance(expected, torch.Tensor):
+        output, expected = output.logits, expected.logits
+    assert torch.equal(output, expected)
+    apart = branches.logits()
+    assert list(logits) == list(case.places)
+    assert all(torch.equal(logits[name], apart[name]) for name in apart)
+
+
+def test_its_parameters_are_the_models_and_the_live_ones() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES, 3)
+    net = WithBranches(model, branches)
+    ids = {id(parameter) for parameter in net.parameters()}
+    assert ids == {id(parameter) for parameter in [*model.parameters(), *branches.parameters()]}
+    assert {name.split(".")[0] for name in net.state_dict()} == {"model", "branches"}
+
+
+def test_its_logits_must_be_passed_on() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    _, logits = WithBranches(model, branches)(x)
+    with pytest.raises(UsageError, match=r"WithBranches returned this forward's logits.*logits=logits"):
+        branches.loss(targets())
+    assert branches.loss(targets(), logits=logits).requires_grad
+    model(x)
+    branches.loss(targets())  # a call of the model itself is answered as always
+
+
+def test_after_strip_the_model_is_called_itself() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    net = WithBranches(model, branches)
+    branches.strip()
+    with pytest.raises(UsageError, match=r"the branches are stripped: call \(and wrap\) the model itself"):
+        net(x)
+
+
+def test_idle_branches_are_not_broadcast() -> None:
+    model, x = mlp(), rows()
+    model._ddp_params_and_buffers_to_ignore = ["0.bias"]
+    net = WithBranches(model, attach(model, AT, x, CLASSES, 3))
+    idle = {name for name, _ in net.named_buffers()}
+    assert set(net._ddp_params_and_buffers_to_ignore) == {"model.0.bias"} | idle
+    assert len(idle) == 2
+
+
+def _train(rank: int, folder: str, activation: str) -> None:
+    """Five steps on this rank's own batches; the ranks start from different models."""
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store-{activation}", rank=rank, world_size=2)
+    try:
+        torch.manual_seed(rank)
+        model = mlp()
+        branches = attach(model, AT, rows(), CLASSES, 3, activation)
+        net = DistributedDataParallel(WithBranches(model, branches))
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        for _ in range(5):
+            output, logits = net(rows())
+            loss = F.cross_entropy(output, targets()) + 0.5 * branches.loss(targets(), logits=logits)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        refused = [_refusal(lambda: _drift(model, branches)), _refusal(lambda: attach(net, "1", rows(), CLASSES))]
+        state = {"model": model.state_dict(), "branches": branches.state_dict(), "refused": refused}
+        branches.strip(optimizer)
+        torch.save(state, Path(folder) / f"{activation}-{rank}.pt")
+    finally:
+        dist.destroy_process_group()
+
+
+def _drift(model: torch.nn.Module, branches: Branches) -> None:
+    DistributedDataParallel(model)(rows())
+    branches.loss(targets())
+
+
+def _refusal(action: object) -> str:
+    try:
+        action()
+    except UsageError as error:
+        return str(error)
+    return "not refused"
+
+
+def _rank(rank: int, folder: str) -> None:
+    for activation in ("last", "all", "random", "cycle"):
+        _train(rank, folder, activation)
+
+
+@pytest.mark.slow
+def test_ranks_stay_equal_in_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+    mp.spawn(_rank, args=(str(tmp_path),), nprocs=2)
+    for activation in ("last", "all", "random", "cycle"):
+        first, second = (torch.load(tmp_path / f"{activation}-{rank}.pt") for rank in (0, 1))
+        for part in ("model", "branches"):
+            assert all(torch.equal(first[part][name], second[part][name]) for name in first[part])
+        fresh = attach(mlp(), AT, rows(), CLASSES, 3, activation).state_dict()
+        moved = [name for name in fresh if not torch.equal(fresh[name], first["branches"][name])]
+        assert moved == [name for name in fresh if not name.endswith("idle")]
+        drift, wrapped = first["refused"]
+        assert "the branches would drift apart between ranks" in drift
+        assert "attach to the bare model, before DDP" in wrapped
