@@ -25,6 +25,7 @@ class Alignment:
 def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
     """Cosine between the gradients of two losses over the parameters of `model` that both reach.
 
+    A parameter whose gradient is exactly zero counts as not reached: a compiled model cannot tell the two apart.
     Call it before `backward`: it keeps the graph, and leaves `.grad` and the parameters as they are.
     Two plain backward passes, so it works under autocast and with a compiled model.
     """
@@ -34,13 +35,14 @@ def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
     parameters = [value for _, value in named]
     mains = torch.autograd.grad(main, parameters, retain_graph=True, allow_unused=True)
     auxiliaries = torch.autograd.grad(auxiliary, parameters, retain_graph=True, allow_unused=True)
-    shared = {
-        name: (g.detach(), h.detach())
+    both = {
+        name.replace("_orig_mod.", ""): (g.detach(), h.detach())  # torch.compile's prefix is no part of the name
         for (name, _), g, h in zip(named, mains, auxiliaries, strict=True)
         if g is not None and h is not None
     }
-    if not shared:
+    if not both:
         raise UsageError("no parameter is reached by both losses: are the branches attached, not detached?")
+    shared = {name: (g, h) for name, (g, h) in both.items() if _norm([g]) != 0 and _norm([h]) != 0} or both
     return Alignment(
         cosine=cosine([g for g, _ in shared.values()], [h for _, h in shared.values()]),
         main_norm=_norm([g for g, _ in shared.values()]),
@@ -60,7 +62,7 @@ def cosine(first: Sequence[Tensor], second: Sequence[Tensor]) -> float | None:
 def stacked_cosine(first: Tensor, second: Tensor) -> Tensor:
     """Cosines of R pairs of flat gradients, (R, P) and (R, P) -> (R,); NaN where undefined, for `nanmean`-like use."""
     product = (first * second).sum(1)
-    return product / (first.square().sum(1).sqrt() * second.square().sum(1).sqrt())
+    return (product / (first.square().sum(1).sqrt() * second.square().sum(1).sqrt())).clamp(-1, 1)
 
 
 def _norm(gradient: Sequence[Tensor]) -> float:

@@ -8,13 +8,13 @@ Axis letters: B batch, C classes.
 """
 
 from collections.abc import Iterable
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, unknown_name
 
 ClassReduction = Literal["mean", "sum"]
 
@@ -24,6 +24,7 @@ def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -
     check_targets(logits, targets, ignore_index)
     if targets.ndim == logits.ndim:
         return F.cross_entropy(logits, targets.to(logits.dtype))
+    targets = targets.long()
     keep = targets != ignore_index
     losses = F.cross_entropy(logits, targets, ignore_index=ignore_index, reduction="none")
     return losses.sum() / keep.sum().clamp(min=1)
@@ -38,10 +39,13 @@ def sigmoid_loss(
     multi-label targets are the same thing here, since classes do not compete.
     `over_classes="mean"` is what frameworks do by default; `"sum"` adds the C terms, so the loss is C times larger.
     """
+    if over_classes not in get_args(ClassReduction):
+        raise unknown_name("over_classes", str(over_classes), get_args(ClassReduction))
     check_targets(logits, targets, ignore_index)
     if targets.ndim == logits.ndim:
         goal, keep = targets.to(logits.dtype), None
     else:
+        targets = targets.long()
         keep = targets != ignore_index
         goal = F.one_hot(targets.where(keep, 0), logits.shape[-1]).to(logits.dtype)
     losses = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
@@ -52,10 +56,10 @@ def sigmoid_loss(
 
 
 def dialogue(main: Tensor, auxiliary: Iterable[Tensor], alpha: float | Tensor) -> Tensor:
-    """The training objective: main + alpha * sum over points of the auxiliary losses."""
+    """The training objective: main + alpha * sum over points of the auxiliary losses, or of one tensor of them."""
     if isinstance(alpha, int | float) and not alpha >= 0:
         raise UsageError(f"alpha must be 0 or more, got {alpha}: it weighs the auxiliary losses")
-    points = list(auxiliary)
+    points = [auxiliary] if isinstance(auxiliary, Tensor) else list(auxiliary)
     if not points:
         return main
     return main + alpha * torch.stack(points).sum()
@@ -79,9 +83,10 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
     # out-of-range indices trip torch's own device-side assertion there.
     if targets.device.type != "cpu" or torch.compiler.is_compiling():
         return
-    wrong = (targets != ignore_index) & ((targets < 0) | (targets >= classes))
+    indices = targets.long()  # comparisons of bytes wrap: 156 would pass for -100
+    wrong = (indices != ignore_index) & ((indices < 0) | (indices >= classes))
     if wrong.any():
         raise UsageError(
             f"targets must lie in 0..{classes - 1} (or be ignore_index={ignore_index}), "
-            f"got {int(targets[wrong][0])}: check `classes`"
+            f"got {int(indices[wrong][0])}: check `classes`"
         )

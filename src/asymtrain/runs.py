@@ -62,7 +62,7 @@ class RunSpec:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            _normalise(self, field.name)
+            _normalise(self, field)
         if self.redundancy == 0:
             for name in ("activation", "combine", "draw", "over_classes", "cosine_every"):
                 object.__setattr__(self, name, DEFAULTS[name])
@@ -172,15 +172,53 @@ def epochs_of_equal_steps(epochs: int, full_size: int, subset_size: int) -> int:
     return max(1, round(epochs * full_size / subset_size))
 
 
-def _normalise(spec: RunSpec, name: str) -> None:
-    """Give equal settings one form: 1 and 1.0, lists and tuples, options in any order."""
-    value, default = getattr(spec, name), DEFAULTS[name]
+def _normalise(spec: RunSpec, field: dataclasses.Field[Any]) -> None:
+    """Give equal settings one form, so that they have one id: 1 and 1.0, lists and tuples, options in any order."""
+    name, value = field.name, getattr(spec, field.name)
     if name.endswith("_options"):
-        items = value.items() if isinstance(value, Mapping) else value
-        value = tuple(sorted((str(k), tuple(v) if isinstance(v, list) else v) for k, v in items))
-    elif isinstance(default, float) and isinstance(value, int | float):
-        value = float(value)
+        value = _normalise_options(name, value)
+    elif field.type is float:
+        value = _number(name, value)
+    elif field.type is int or (field.type == int | None and value is not None):
+        number = _number(name, value)
+        if not number.is_integer():
+            raise UsageError(f"{name} must be a whole number, got {value!r}")
+        value = int(value)  # not int(number): a float holds 53 bits
+    elif field.type is str and not isinstance(value, str):
+        raise UsageError(f"{name} must be a text, got {value!r}")
     object.__setattr__(spec, name, value)
+
+
+def _number(name: str, value: object) -> float:
+    """As a float; numpy's scalars are numbers too, True and "1" are not."""
+    try:
+        if isinstance(value, bool | str):
+            raise TypeError
+        number = float(value) + 0.0  # type: ignore[arg-type]  # -0.0 becomes 0.0
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"{name} must be a number, got {value!r}") from None
+    if not math.isfinite(number):
+        raise UsageError(f"{name} must be a finite number, got {value}")
+    return number
+
+
+def _normalise_options(name: str, options: Any) -> Options:
+    try:
+        items = [(key, value) for key, value in (options.items() if isinstance(options, Mapping) else options)]
+    except (TypeError, ValueError):
+        raise UsageError(f"{name} must map names to values, got {options!r}") from None
+    if len({key for key, _ in items}) < len(items) or not all(isinstance(key, str) for key, _ in items):
+        raise UsageError(f"{name} must map names to values, each name once, got {options!r}")
+    return tuple(sorted((key, _plain_value(f"{key} in {name}", value)) for key, value in items))
+
+
+def _plain_value(name: str, value: Any) -> Value:
+    if isinstance(value, bool | str):
+        return value
+    if isinstance(value, list | tuple | range):
+        return tuple(_plain_value(name, item) for item in value)  # type: ignore[misc]
+    number = _number(name, value)
+    return int(value) if number.is_integer() else number
 
 
 def _check(spec: RunSpec) -> None:
@@ -189,18 +227,15 @@ def _check(spec: RunSpec) -> None:
         if get_origin(field.type) is Literal and value not in get_args(field.type):
             allowed = ", ".join(map(repr, get_args(field.type)))
             raise UsageError(f"{field.name} must be one of {allowed}, got {value!r}")
-        if isinstance(value, float) and not math.isfinite(value):
-            raise UsageError(f"{field.name} must be a finite number, got {value}")
-    for name, least in (("redundancy", 0), ("alpha", 0), ("weight_decay", 0), ("batch", 1), ("epochs", 1),
-                        ("cosine_every", 0), ("label_noise", 0), ("seed", 0)):  # fmt: skip
-        if getattr(spec, name) < least:
-            raise UsageError(f"{name} must be {least} or more, got {getattr(spec, name)}")
+    for name, least in (("redundancy", 0), ("alpha", 0), ("weight_decay", 0), ("batch", 1), ("epochs", 1), ("seed", 0),
+                        ("cosine_every", 0), ("label_noise", 0), ("per_class", 1), ("split_seed", 0)):  # fmt: skip
+        value = getattr(spec, name)
+        if value is not None and value < least:
+            raise UsageError(f"{name} must be {least} or more, got {value}")
     if spec.learning_rate <= 0:
         raise UsageError(f"learning_rate must be above 0, got {spec.learning_rate}")
     if spec.label_noise > 1:
         raise UsageError(f"label_noise is a share between 0 and 1, got {spec.label_noise}")
-    if spec.per_class is not None and spec.per_class < 1:
-        raise UsageError(f"per_class must be 1 or more, got {spec.per_class}")
     check_options(spec.arch, dict(spec.arch_options))
 
 

@@ -34,12 +34,12 @@ SCALES: dict[str, Scale] = {
     "quick": Scale(
         dataset="shapes",
         seeds=(42, 43, 44),
-        fields={"epochs": 10, "redundancy": 1},
+        fields={"epochs": 6, "batch": 32, "redundancy": 1},
         archs={
             "mlp": {"learning_rate": 1e-3, "weight_decay": 1e-3, "alpha": 0.1},
             "cnn": {
-                "arch_options": {"widths": (16, 32, 32, 32, 32, 16), "hidden": (64, 32)},
-                "learning_rate": 1e-3,
+                "arch_options": {"widths": (12, 24, 24, 24, 24, 16), "hidden": (64, 32), "pool_after": (0, 1)},
+                "learning_rate": 2e-3,
                 "weight_decay": 1e-3,
                 "alpha": 0.1,
             },
@@ -51,9 +51,9 @@ SCALES: dict[str, Scale] = {
             },
         },
         datasets={
-            "shapes": {"dataset_options": {"classes": 10, "size": 4000, "test_size": 1000}},
-            "cifar10": {"per_class": 320},
-            "cifar100": {"per_class": 32},
+            "shapes": {"dataset_options": {"classes": 9, "size": 2500, "test_size": 1000}},
+            "cifar10": {"per_class": 200},
+            "cifar100": {"per_class": 20},
         },
     ),
     # Table 13 at N = 20.

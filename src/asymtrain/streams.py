@@ -17,7 +17,6 @@ import torch
 from torch import Tensor
 
 # Multipliers of the splitmix64 finaliser, as signed 64-bit integers.
-_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 
@@ -37,7 +36,7 @@ def bits(keys: Tensor, *position: Tensor | int) -> Tensor:
     """Hash keys with one or more counters, broadcast together, to uniform int64 bits."""
     state = keys
     for counter in position:
-        state = _mix(state + _spread(counter))
+        state = _mix(state + counter)
     return state
 
 
@@ -50,13 +49,6 @@ def permutations(keys: Tensor, epoch: Tensor | int, n: int) -> Tensor:
     """For keys (R,), a permutation of range(n) per key: (R, n)."""
     order = torch.arange(n, device=keys.device)
     return bits(keys[:, None], epoch, order).argsort(dim=1, stable=True)
-
-
-def _spread(counter: Tensor | int) -> Tensor | int:
-    if isinstance(counter, Tensor):
-        return _GOLDEN * (counter + 1)
-    wrapped = _GOLDEN * (counter + 1) % (1 << 64)  # Python's integers do not wrap by themselves
-    return wrapped - (1 << 64) if wrapped >= 1 << 63 else wrapped
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import Any
 
 import torch
@@ -151,11 +152,6 @@ def bert() -> nn.Module:
     return transformers.BertForSequenceClassification(config)
 
 
-def vit_layers() -> str:
-    """The blocks' name in transformers 5 and before."""
-    return "vit.layers" if hasattr(vit().vit, "layers") else "vit.encoder.layer"
-
-
 def images() -> Tensor:
     return torch.randn(BATCH, 3, 8, 8)
 
@@ -172,7 +168,8 @@ def words() -> dict[str, Tensor]:
     return {"input_ids": torch.randint(0, 30, (BATCH, 7)), "attention_mask": torch.ones(BATCH, 7, dtype=torch.int64)}
 
 
-VIT = vit_layers()
+# By version, not by looking: importing transformers takes seconds, and not every test needs it.
+VIT = "vit.layers" if int(version("transformers").split(".")[0]) >= 5 else "vit.encoder.layer"
 CASES = [
     Case("mlp", mlp, ["1", "3"], rows, ("1", "3"), (8, 6)),
     Case("cnn", Cnn, "convs.*", images, ("convs.0", "convs.1"), (8, 12)),

@@ -116,6 +116,32 @@ def test_the_last_layers_width_tells_where_it_is_on_that_layers_axis_only() -> N
             attach(model, "body", torch.randn(2, 3, size, size), CLASSES)
 
 
+class Concatenated(nn.Module):
+    """Twice the last layer's width comes out, and that width is also no other size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(3, 6, 1)
+        self.both = Both()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.both(self.conv(x)).mean((2, 3))
+
+
+class Both(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right = nn.Conv2d(6, 6, 1), nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.left(x), self.right(x)], 1)
+
+
+def test_a_width_that_no_layer_had_tells_nothing() -> None:
+    with pytest.raises(UsageError, match="whether its channels come first or last cannot be told"):
+        attach(Concatenated(), "both", images(), CLASSES)
+
+
 def test_torch_transformer_must_be_given() -> None:
     with pytest.raises(UsageError, match=r"'encoder.layers.0' gives shape \(6, 3, 8\).*'TBD' \(nn.Transformer's"):
         attach(torch_transformer(), "encoder.layers.*", sequences(), CLASSES)
@@ -177,6 +203,14 @@ def test_a_table_of_steps_and_samples_is_not_taken_for_a_batch() -> None:
     with pytest.raises(UsageError, match="cannot be told"):
         infer_layout("x", (6, 3, 8), features, batch)
     assert infer_layout("x", (6, 4, 8), features, batch) == "BTD"
+
+
+@pytest.mark.parametrize("shape", [(4, 3, 8), (4, 5, 3, 8)])
+def test_a_first_axis_that_is_not_the_batch_is_asked_about(shape: tuple[int, ...]) -> None:
+    batch = BatchEvidence(frozenset({3}), frozenset(), frozenset({True}))
+    with pytest.raises(UsageError, match="cannot be told"):
+        infer_layout("x", shape, FeatureEvidence({-1}), batch)
+    assert infer_layout("x", (3, *shape[1:]), FeatureEvidence({-1}), batch) in ("BTD", "BHWC")
 
 
 def test_layers_that_contradict_each_other_settle_nothing() -> None:

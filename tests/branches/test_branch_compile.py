@@ -15,7 +15,7 @@ from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.errors import UsageError
 
 # torch._dynamo looks at `.grad` of tensors that enter a graph in the middle of a model.
-pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
+MIDDLE = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
 BACKEND = "aot_eager"  # traces and differentiates as the default backend does, and generates no code
 MODELS = {
     "mlp": (mlp, ["1", "3"], rows),
@@ -77,6 +77,7 @@ def test_nothing_is_recompiled_from_step_to_step(activation: str) -> None:
             step(net, branches, x)
 
 
+@MIDDLE
 def test_in_place_and_part_by_part() -> None:
     for parts in (False, True):
         model, branches, x = pair("mlp")
@@ -145,6 +146,7 @@ class Checkpointed(nn.Module):
         return self.head(checkpoint(self.block, x, use_reentrant=False))
 
 
+@MIDDLE
 def test_checkpointing_inside_a_compiled_model() -> None:
     model, x = Checkpointed(), rows()
     eager = copy.deepcopy(model)
@@ -165,6 +167,25 @@ def test_a_model_compiled_and_called_before_is_found_out() -> None:
         branches.loss(targets())
 
 
+@pytest.mark.parametrize("name", ["mlp", "cnn"])
+def test_strip_reaches_a_compiled_model(name: str) -> None:
+    """The compiled graph gives features out while attached, and does not once stripped."""
+    outputs: list[int] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> object:
+        outputs.append(len(graph.graph.output_node().args[0]))
+        return graph.forward
+
+    model, branches, x = pair(name)
+    places = len(branches.places)
+    net = torch.compile(model, backend=backend)
+    step(net, branches, x)
+    branches.strip()
+    output = net(x)
+    assert outputs == [1 + places, 1]
+    assert torch.allclose(output, model(x))
+
+
 def test_a_copy_made_while_attached_compiles() -> None:
     model, branches, x = pair("mlp")
     twin = torch.compile(copy.deepcopy(model), backend=BACKEND, fullgraph=True)
@@ -173,15 +194,18 @@ def test_a_copy_made_while_attached_compiles() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*:UserWarning:torch._inductor")
 def test_the_default_backend() -> None:
-    model, branches, x = pair("mlp", "cycle")
-    eager, reference, _ = pair("mlp", "cycle")
-    net = torch.compile(WithBranches(model, branches), fullgraph=True)
-    plain = WithBranches(eager, reference)
-    for _ in range(3):
-        for wrapped, mine in ((net, branches), (plain, reference)):
-            output, logits = wrapped(x)
-            (F.cross_entropy(output, targets()) + mine.loss(targets(), logits=logits)).backward()
-    assert_same_gradients(model, eager)
-    assert_same_gradients(branches, reference)
+    ends = []
+    for compiled in (False, True):
+        torch.manual_seed(0)
+        model, x = nn.Sequential(nn.Linear(7, 6), nn.Linear(6, CLASSES)), rows()
+        branches = attach(model, "0", x, CLASSES, 3)
+        net = WithBranches(model, branches)
+        # A pool of compilers and precompiled headers take longer to make than these two kernels.
+        with torch._inductor.config.patch(compile_threads=1, cpp_cache_precompile_headers=False):
+            call = torch.compile(net, fullgraph=True) if compiled else net
+            for _ in range(3):
+                output, logits = call(x)
+                (F.cross_entropy(output, targets()) + branches.loss(targets(), logits=logits)).backward()
+        ends.append(net)
+    assert_same_gradients(*ends)

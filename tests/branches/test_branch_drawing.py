@@ -48,6 +48,18 @@ def test_the_draw_is_a_function_of_its_arguments(draw: str) -> None:
     assert len(flat.unique(dim=0)) == 10  # ten branches, no two alike
 
 
+@pytest.mark.parametrize("draw", DRAWS)
+def test_the_draw_does_not_follow_torchs_defaults(draw: str) -> None:
+    expected = draw_branches(7, [6], 3, 2, draw)
+    with torch.device("meta"):
+        assert torch.equal(draw_branches(7, [6], 3, 2, draw)[0], expected[0])
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert torch.equal(draw_branches(7, [6], 3, 2, draw)[0], expected[0])
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 def test_independent_branches_are_keyed_from_the_last() -> None:
     few, many = draw_branches(0, [6, 4], 3, 2, "independent"), draw_branches(0, [6, 4], 3, 9, "independent")
     for short, long in zip(few, many, strict=True):

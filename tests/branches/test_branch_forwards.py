@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, Tied, bits_of, mlp, rows, targets
+from branch_zoo import CLASSES, VIT, Tied, bits_of, images, mlp, rows, targets, vit
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
@@ -155,6 +155,19 @@ def test_recomputation_in_backward_is_ignored(whole: bool, early_stop: bool) -> 
         [*model.parameters(), *branches.parameters()], [*plain.parameters(), *reference.parameters()], strict=True
     ):
         assert torch.allclose(one.grad, other.grad, atol=1e-6)
+
+
+def test_hugging_faces_own_checkpointing() -> None:
+    model, x = vit(), images()
+    plain = copy.deepcopy(model)
+    branches, reference = (attach(one, f"{VIT}.*", x, CLASSES, pool="class_token") for one in (model, plain))
+    model.gradient_checkpointing_enable({"use_reentrant": False})
+    for one, own in ((model.train(), branches), (plain.train(), reference)):
+        torch.manual_seed(3)
+        (F.cross_entropy(one(x).logits, targets()) + own.loss(targets())).backward()
+    for one, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert (one.grad is None) == (other.grad is None)
+        assert one.grad is None or torch.allclose(one.grad, other.grad, atol=1e-6)
 
 
 def test_reentrant_checkpointing_is_refused() -> None:

@@ -96,11 +96,12 @@ def test_logits_of_unknown_places_are_refused() -> None:
         (torch.tensor([0, -1, 1]), "targets must lie in 0..4"),
         (torch.tensor([0, 1]), r"targets must have shape \(3,\) for class indices or \(3, 5\)"),
         (torch.zeros(3, CLASSES + 1), r"targets must have shape \(3,\)"),
+        ([0, 1, 2], r"targets must be a tensor, got a list: call torch.as_tensor"),
         (torch.zeros(3), "class indices must be integers"),
         (torch.zeros(3, 1, dtype=torch.int64), r"targets must have shape \(3,\)"),
     ],
 )
-def test_wrong_targets_are_explained(activation: str, method: str, y: Tensor, message: str) -> None:
+def test_wrong_targets_are_explained(activation: str, method: str, y: object, message: str) -> None:
     _, branches = after_a_forward(activation)
     with pytest.raises(UsageError, match=message):
         getattr(branches, method)(y)

@@ -114,3 +114,9 @@ def test_a_place_that_does_not_run_is_refused() -> None:
     with pytest.raises(UsageError, match="place 'unused' did not run when the model was called on `sample`"):
         attach(model, ["convs.0", "unused"], images(), CLASSES)
     assert not model.convs[0]._forward_hooks
+
+
+def test_an_unknown_place_of_branches_is_explained() -> None:
+    branches = attach(Cnn(), "convs.*", images(), CLASSES)
+    with pytest.raises(UsageError, match=r"unknown place 'convs.9': did you mean"):
+        branches.head("convs.9")

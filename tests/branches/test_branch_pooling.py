@@ -48,9 +48,10 @@ def test_means_of_half_precision_are_float32() -> None:
     assert pool_features(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16), "BCHW", "mean").dtype == torch.float32
 
 
-def test_an_in_place_relu_after_the_place_changes_nothing() -> None:
+@pytest.mark.parametrize("pool", ["mean", lambda feature: feature])
+def test_an_in_place_relu_after_the_place_changes_nothing(pool: object) -> None:
     model, x = mlp(), rows()  # "0" is a linear layer, "1" an in-place ReLU
-    branches = attach(model, "0", x, CLASSES)
+    branches = attach(model, "0", x, CLASSES, pool=pool)
     model(x)
     expected = model[0](x) @ branches.head("0").live.T
     assert (model[0](x) < 0).any()

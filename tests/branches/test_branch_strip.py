@@ -185,8 +185,6 @@ def nodes(model: nn.Module, sample: object) -> list[tuple[str, tuple[str, ...], 
 PROVEN = [case for case in CASES if case.name in ("cnn", "tied", "torch_transformer", "hf_vit", "hf_bert")]
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*:UserWarning:torch.onnx", "ignore:.*:DeprecationWarning:copyreg")
 @pytest.mark.parametrize("case", PROVEN, ids=lambda case: case.name)
 def test_the_onnx_graph_is_that_of_a_model_that_never_had_branches(case: Case) -> None:
     never, sample = build(case)

@@ -1,5 +1,6 @@
 """The command line as a user calls it, in this process."""
 
+import os
 from dataclasses import dataclass
 
 import pytest
@@ -19,6 +20,8 @@ def cli(capsys, monkeypatch, tmp_path):
     """Call `asymtrain` in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+    # With one core the executor trains in this process: no time goes into starting workers.
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
 
     def call(*arguments):
         capsys.readouterr()

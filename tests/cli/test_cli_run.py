@@ -5,7 +5,6 @@ import re
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
@@ -16,6 +15,7 @@ from asymtrain.report import FILES
 from asymtrain.store import Store
 
 TINY = ("run", "--arch", "mlp", "--seeds", "2", "--epochs", "1")
+ONE_PAIR = ("run", "--arch", "mlp", "--seeds", "1", "--epochs", "1")
 
 
 def rows(folder):
@@ -54,7 +54,7 @@ def test_json_is_all_there_is_on_stdout(cli, tmp_path):
     assert {(one["alpha"], one["redundancy"]) for one in trained} == {("0.5", "3")}
 
 
-def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_path, monkeypatch):
+def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_path):
     assert cli(*TINY).code == 0
     folder = tmp_path / "asymtrain-report"
     before = {name: (folder / name).read_bytes() for name in FILES.values()}
@@ -67,11 +67,11 @@ def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_pat
 
 
 def test_fresh_trains_again(cli, tmp_path):
-    assert cli(*TINY).code == 0
-    assert cli(*TINY, "--fresh").code == 0
+    assert cli(*ONE_PAIR).code == 0
+    assert cli(*ONE_PAIR, "--fresh").code == 0
     with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
         attempts = [record.attempt for record in store.records(every_attempt=True)]
-    assert sorted(attempts) == [1, 1, 1, 1, 2, 2, 2, 2]
+    assert sorted(attempts) == [1, 1, 2, 2]
 
 
 def test_ctrl_c_leaves_what_was_finished_and_says_how_to_go_on(cli, tmp_path, monkeypatch):
@@ -98,11 +98,11 @@ def test_ctrl_c_leaves_what_was_finished_and_says_how_to_go_on(cli, tmp_path, mo
 
 
 def test_a_time_limit_that_is_over_at_once_is_not_an_error(cli, tmp_path):
-    result = cli(*TINY, "--minutes", "0.00001")
+    result = cli(*ONE_PAIR, "--minutes", "0.00001")
     assert result.code == 0, result.err
-    assert re.search(r"\d of 4 runs", result.err)
-    assert cli(*TINY).code == 0
-    assert len(rows(tmp_path / "asymtrain-report")) == 4
+    assert re.search(r"\d of 2 runs", result.err)
+    assert cli(*ONE_PAIR).code == 0
+    assert len(rows(tmp_path / "asymtrain-report")) == 2
 
 
 def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
@@ -122,7 +122,7 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
     assert (seen[-1].runs_done, seen[-1].runs_total) == (2, 2)
     assert (seen[-1].epochs_done, seen[-1].epochs_total) == (4, 4)
     assert seen[-1].images_per_second > 0
-    assert "2/2 mlp asymmetric seed 42: test accuracy 0." in result.err
+    assert re.search(r"^2/2 mlp \w+ seed 42: test accuracy 0\.\d{3}$", result.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -179,10 +179,10 @@ def test_unknown_commands_and_help(cli, refused):
     assert re.fullmatch(r"asymtrain \d+\.\d+\.\d+\n", cli("--version").out)
 
 
-def test_through_typers_own_runner(tmp_path):
-    result = CliRunner().invoke(app, [*TINY, "--json", "--out", str(tmp_path / "out")])
+def test_through_typers_own_runner(cli, tmp_path):
+    result = CliRunner().invoke(app, [*ONE_PAIR, "--json", "--out", str(tmp_path / "out")])
     assert result.exit_code == 0, result.output
-    assert json.loads(result.stdout)["runs"]["finished"] == 4
+    assert json.loads(result.stdout)["runs"]["finished"] == 2
 
 
 def test_a_missing_extra_is_named(monkeypatch, refused):
@@ -192,8 +192,9 @@ def test_a_missing_extra_is_named(monkeypatch, refused):
     assert 'pip install "asymtrain[lab]"' in refused("run")
 
 
-def test_a_real_process_stopped_by_ctrl_c(tmp_path):
-    command = [sys.executable, "-m", "asymtrain", "run", "--arch", "mlp", "--seeds", "40", "--epochs", "30"]
+def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
+    command = [sys.executable, "-m", "asymtrain", "run", "--arch", "mlp", "--seeds", "11", "--epochs", "1"]
+    cores(1)
     with subprocess.Popen(
         command,
         cwd=tmp_path,
@@ -204,10 +205,19 @@ def test_a_real_process_stopped_by_ctrl_c(tmp_path):
     ) as process:
         first = process.stderr.readline()
         process.send_signal(signal.SIGINT)
-        _, err = process.communicate(timeout=60)
-    assert first.startswith("1/80 ")
+        out, err = process.communicate(timeout=60)
+    assert first.startswith("1/22 "), first + err
     assert process.returncode == 130, err
     assert "Traceback" not in err
-    assert re.search(r"Stopped: \d+ of 80 runs", err)
-    assert len(rows(tmp_path / "asymtrain-report")) >= 1
-    assert not [path for path in Path(tmp_path / "asymtrain-report").iterdir() if path.name.endswith(".part")]
+    assert re.search(r"Stopped: \d+ of 22 runs", err)
+    assert 1 <= len(rows(tmp_path / "asymtrain-report")) < 22
+    assert not list((tmp_path / "asymtrain-report").glob("*.part"))
+    assert "Traceback" not in out
+
+
+@pytest.fixture
+def cores():
+    """Let this process and its children use so many cores: with one, the executor starts no workers."""
+    before = os.sched_getaffinity(0)
+    yield lambda count: os.sched_setaffinity(0, sorted(before)[-count:])
+    os.sched_setaffinity(0, before)

@@ -201,7 +201,8 @@ def test_the_page_in_a_real_browser(browser, study, tmp_path, width, scheme):
 
 def test_print_is_dark_on_white_even_in_dark_mode(browser, study, tmp_path):
     write_report(study, tmp_path)
-    page = browser.new_page(color_scheme="dark")
+    inner = 673  # A4 less its margins, in CSS pixels
+    page = browser.new_page(viewport={"width": inner, "height": 990}, color_scheme="dark")
     try:
         page.goto((tmp_path / "report.html").as_uri())
         page.emulate_media(media="print", color_scheme="dark")
@@ -210,6 +211,8 @@ def test_print_is_dark_on_white_even_in_dark_mode(browser, study, tmp_path):
         )
         assert _luminance(background) > 250
         assert _luminance(ink) < 20
+        assert page.locator("#summary thead").is_visible()
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= inner
         assert page.pdf(format="A4").startswith(b"%PDF")
     finally:
         page.close()

@@ -67,7 +67,7 @@ class OpenHook(_Hook):
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
 
-    def __call__(self, module: nn.Module, args: object) -> None:
+    def __call__(self, module: nn.Module, *_: object) -> None:
         """Called by torch before the model's forward."""
         if getattr(module, "_is_replica", False):
             raise UsageError("branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(...))")
@@ -78,7 +78,6 @@ class OpenHook(_Hook):
         self.forward.happened = True
         self.forward.with_grad = torch.is_grad_enabled()
         self.forward.counted = False
-        self.forward.taken = False
 
 
 class PlaceHook(_Hook):
@@ -102,7 +101,9 @@ class CloseHook(_Hook):
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
 
-    def __call__(self, module: nn.Module, args: object, output: object) -> None:
+    # torch.compile runs the model's own hooks as frames of their own, and a tensor among a frame's named arguments
+    # makes it warn about `.grad`.
+    def __call__(self, *_: object) -> None:
         """Called by torch after the model's forward."""
         self.forward.listening = False
 

@@ -66,13 +66,16 @@ class Branches(nn.Module):
 
     def head(self, place: str) -> Head:
         """The branches of one place."""
+        if place not in self.places:
+            raise unknown_name("place", place, self.places)
         head = self.heads[_key(place)]
         assert isinstance(head, Head)
         return head
 
     def num_weights(self) -> int:
         """The number of weights of all branches, live and idle: places x redundancy x classes x width."""
-        return sum(self.head(name).weights.numel() for name in self.places)
+        heads = [self.head(name) for name in self.places]
+        return sum(head.redundancy * head.live.shape[-2:].numel() for head in heads)
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Logits from features (B, D) by place: (B, C) each, or (N, B, C) where all branches are live."""

@@ -28,7 +28,8 @@ def draw_branches(seed: int, widths: Sequence[int], classes: int, redundancy: in
     stream = generator(seed, "branches in sequence")
     drawn = []
     for place, width in enumerate(widths):
-        weights_NCD = torch.empty(redundancy, classes, width)
+        # Named, since torch's default device and type are the user's to change.
+        weights_NCD = torch.empty(redundancy, classes, width, device="cpu", dtype=torch.float32)
         for index, weight_CD in enumerate(weights_NCD):
             if draw == "independent":
                 stream = generator(seed, f"branch {redundancy - 1 - index} from last at place {place}")

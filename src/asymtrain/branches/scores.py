@@ -9,6 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from asymtrain.errors import UsageError
 from asymtrain.objectives import ClassReduction, check_targets, sigmoid_loss
 
 Combine = Literal["sum", "mean"]
@@ -58,5 +59,7 @@ def place_accuracy(logits: Tensor, targets: Tensor, *, ignore_index: int) -> Ten
 
 def as_targets(targets: Tensor, logits: Tensor) -> Tensor:
     """Targets on the logits' device, integers of any width as int64."""
+    if not isinstance(targets, Tensor):
+        raise UsageError(f"targets must be a tensor, got a {type(targets).__name__}: call torch.as_tensor(targets)")
     integers = not targets.is_floating_point() and targets.dtype != torch.bool and targets.ndim == 1
     return targets.to(logits.device, torch.int64 if integers else targets.dtype)

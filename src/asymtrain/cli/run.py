@@ -1,5 +1,6 @@
 """`asymtrain run`: train Plain and Asymmetric, compare, report."""
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,10 +10,12 @@ from asymtrain import executors
 from asymtrain.cli.options import DEFAULT_OUT, STORE_NAME, parse_archs, parse_seeds, typed_command
 from asymtrain.cli.provenance import versions_in
 from asymtrain.cli.screen import progress_display, show_json, show_summary, stderr
+from asymtrain.engine import load_for
 from asymtrain.errors import UsageError
 from asymtrain.report import FILES, Summary, check_folder, write_report
 from asymtrain.runs import Run, RunSpec, pairs
 from asymtrain.scales import get_scale, scaled_spec
+from asymtrain.store import Store
 
 
 def run(
@@ -52,6 +55,7 @@ def run(
     check_folder(out)
     place = store or out / STORE_NAME
     check_folder(place.parent)
+    load_for(specs[0], data_root)  # data that are missing or broken show before anything is written
     options = {"executor": executor, "address": address, "device": device, "minutes": minutes, "fresh": fresh}
     runs, interrupted = train(specs, store=place, data_root=data_root, **options)
     summary = write_report(runs, out, typed_command(context), versions_in(place, runs))
@@ -59,7 +63,7 @@ def run(
         show_json(document(summary, specs, out, place))
     else:
         show_summary(summary)
-    remarks(len(runs), len(specs), out, place, interrupted)
+    remarks(len(runs), specs, out, place, interrupted)
     if interrupted:
         raise typer.Exit(130)
 
@@ -99,10 +103,14 @@ def _seed(pair: dict[Any, Any]) -> dict[str, Any]:
     }
 
 
-def remarks(done: int, wanted: int, out: Path, store: Path, interrupted: bool) -> None:
-    """Where the files are, and how to go on."""
-    console = stderr()
-    if done < wanted:
+def remarks(done: int, specs: list[RunSpec], out: Path, store: Path, interrupted: bool) -> None:
+    """What failed and why, how to go on, and where the report is."""
+    console, wanted = stderr(), {spec.id for spec in specs}
+    with Store(store, read_only=True) as opened:
+        failures = [failure for failure in opened.failures() if failure.spec.id in wanted]
+    for reason, count in Counter(failure.reason for failure in failures).items():
+        console.print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
+    if done < len(wanted):
         opening = "Stopped" if interrupted else "Not finished"
-        console.print(f"{opening}: {done} of {wanted} runs are in {store}. Give the same command again to go on.")
+        console.print(f"{opening}: {done} of {len(wanted)} runs are in {store}. Give the same command again to go on.")
     console.print(f"Report: {out / FILES['report']}")

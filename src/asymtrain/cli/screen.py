@@ -16,7 +16,6 @@ from asymtrain.engine import Progress
 from asymtrain.report import HEADINGS, Summary, cells, duration
 from asymtrain.runs import Run
 
-NOTE = 40  # characters of a note that a line has room for
 WIDE = 104  # columns that the widest table takes with room around its cells
 
 
@@ -76,13 +75,10 @@ class Display:
     def update(self, progress: Progress) -> None:
         """Called by the engine, from any thread."""
         self.latest = progress
-        self.bar.update(
-            self.task,
-            total=progress.epochs_total,
-            completed=progress.epochs_done,
-            description=(progress.note or "training")[:NOTE],
-            progress=progress,
-        )
+        if progress.note:
+            self.console.print(progress.note)
+        done, total = progress.epochs_done, progress.epochs_total
+        self.bar.update(self.task, completed=done, total=total, description="training", progress=progress)
 
     def finished(self, run: Run, done: int, total: int) -> None:
         """Called for each run that the executor yields."""

@@ -18,7 +18,8 @@ from asymtrain.engine.losses import Batch, Losses
 
 Path = Literal["batched", "side_by_side"]
 LossFunction = Callable[[Mapping[str, Tensor], Batch, Tensor], Losses]
-STREAMS = 4
+Gather = Callable[[Mapping[str, Tensor], int], Tensor]  # named gradients -> one matrix (R, P)
+STREAMS = 8
 
 
 @dataclass(frozen=True)
@@ -40,16 +41,17 @@ def gradients(
     alpha: Tensor,
     *,
     path: Path,
+    gather: Gather,
     shared: Sequence[str] | None = None,
 ) -> StackGradients:
     """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too."""
     if path == "batched":
-        return _one(losses, layout, weights, batch, alpha, shared)
+        return _one(losses, layout, weights, batch, alpha, gather, shared)
     runs = range(len(weights))
     parts = [_slice(batch, r) for r in runs]
 
     def one(r: int) -> StackGradients:
-        return _one(losses, layout, weights[r : r + 1], parts[r], alpha[r : r + 1], shared)
+        return _one(losses, layout, weights[r : r + 1], parts[r], alpha[r : r + 1], gather, shared)
 
     return _join(_on_streams(one, len(weights)) if weights.is_cuda else [one(r) for r in runs])
 
@@ -60,6 +62,7 @@ def _one(
     weights: Tensor,
     batch: Batch,
     alpha: Tensor,
+    gather: Gather,
     shared: Sequence[str] | None,
 ) -> StackGradients:
     leaves = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
@@ -67,15 +70,17 @@ def _one(
     auxiliary = None
     if shared is not None:
         chosen = {name: leaves[name] for name in shared}
-        auxiliary = _flat(found.auxiliary.sum(), chosen, layout, len(weights), keep_graph=True)
-    total = _flat(found.total, leaves, layout, len(weights))
+        auxiliary = _flat(found.auxiliary.sum(), chosen, gather, len(weights), keep_graph=True)
+    # A compiled backward that once ran without keeping its graph may reuse saved tensors as scratch memory ever
+    # after, so a measured step keeps it both times.
+    total = _flat(found.total, leaves, gather, len(weights), keep_graph=shared is not None)
     return StackGradients(total, auxiliary, found.main.detach(), found.auxiliary.detach(), found.correct.detach())
 
 
-def _flat(loss: Tensor, leaves: dict[str, Tensor], layout: Layout, runs: int, keep_graph: bool = False) -> Tensor:
+def _flat(loss: Tensor, leaves: dict[str, Tensor], gather: Gather, runs: int, keep_graph: bool = False) -> Tensor:
     found = torch.autograd.grad(loss, list(leaves.values()), retain_graph=keep_graph, allow_unused=True)
     named = {name: g for name, g in zip(leaves, found, strict=True) if g is not None}
-    return layout.gather(named, runs)
+    return gather(named, runs)
 
 
 def _on_streams(one: Callable[[int], StackGradients], runs: int) -> list[StackGradients]:

@@ -63,6 +63,10 @@ class Objective:
         correct = ((logits.argmax(2) == batch.targets) * batch.weight).sum(1)
         return Losses((main + alpha * auxiliary).sum(), main, auxiliary, correct)
 
+    def logits(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
+        """Logits (R, B, C) without dropout."""
+        return self.backbone.stacked(parameters, images)[0]
+
     def point(self, parameters: Mapping[str, Tensor], k: int, features: Tensor, batch: Batch) -> Tensor:
         """Sigmoid losses (R, B) of point k, whose features are (R, B, D) and weights (R, N, C, D)."""
         weight = parameters[f"branch.{k}"]

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch._functorch.config
 from torch import Tensor
 
+from asymtrain.engine.gradients import Gather
 from asymtrain.engine.losses import Batch, Losses
 from asymtrain.engine.optimizer import Moments, adamw_, adamw_elementwise_
 from asymtrain.models import Parameters
@@ -28,6 +30,9 @@ class Programs:
     def __init__(self, stack: "Stack") -> None:
         self.stack = stack
         self.losses: Callable[[Parameters, Batch, Tensor], Losses] = stack.objective
+        self.gather: Gather = stack.layout.gather
+        self.next_batch: Callable[[], Batch] = stack.data.next_batch
+        self.forward: Callable[[Parameters, Tensor], Tensor] = stack.objective.logits
 
     def train_step(self, measure: bool) -> None:
         """One step of every run."""
@@ -37,13 +42,13 @@ class Programs:
         """The optimiser's step, in place."""
         adamw_(weights, gradient, moments, rate, decay)
 
-    def next_batch(self) -> Batch:
-        """The next batch of every run."""
-        return self.stack.data.next_batch()
-
     def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
-        """Logits (R, B, C) without dropout."""
-        return self.stack.backbone.stacked(parameters, images)[0]
+        """Logits (R, B, C) without dropout, by the stack's path."""
+        if self.stack.path == "batched":
+            return self.forward(parameters, images)
+        rows = range(len(images))
+        parts = [{name: value[r : r + 1] for name, value in parameters.items()} for r in rows]
+        return torch.cat([self.forward(parts[r], images[r : r + 1]) for r in rows])
 
 
 class CapturedPrograms(Programs):
@@ -53,9 +58,12 @@ class CapturedPrograms(Programs):
         super().__init__(stack)
         self.losses = _compiled("losses", stack, stack.objective)
         self._measured_losses = _compiled("measured losses", stack, stack.objective)
-        self._forward = _compiled("logits", stack, super().logits)
+        self.gather = _compiled("gather", stack, stack.layout.gather)
+        self.forward = _compiled("forward", stack, stack.objective.logits)
         self._update = _compiled("update", stack, adamw_elementwise_)
+        self.next_batch = torch.compile(stack.data.next_batch, dynamic=False)
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._pool = torch.cuda.graph_pool_handle()
 
     def train_step(self, measure: bool) -> None:
         """Replay the step, after capturing it at its first call."""
@@ -68,27 +76,24 @@ class CapturedPrograms(Programs):
         moments.updates.add_(1)
         self._update(weights, gradient, moments.first, moments.second, moments.updates, rate, decay)
 
-    def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
-        """Logits from the compiled forward pass."""
-        return self._forward(parameters, images)
-
     def _capture(self, measure: bool) -> torch.cuda.CUDAGraph:
-        """Run the step a few times to compile it, put everything back, and record it."""
-        stack = self.stack
+        """Run the step a few times to compile it, record it, and put everything back as it was."""
+        stack, losses = self.stack, self.losses
         kept = {name: value.clone() for name, value in stack.changing().items()}
-        plain_losses = self.losses
         if measure:
             self.losses = self._measured_losses
-        side = torch.cuda.Stream()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UP_STEPS):
+        # Two backward passes over one graph need what a compiled backward would otherwise reuse as scratch memory.
+        with torch._functorch.config.patch(donated_buffer=not measure):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_UP_STEPS):
+                    stack.train_step(measure)
+            torch.cuda.current_stream().wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph, pool=self._pool):
                 stack.train_step(measure)
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            stack.train_step(measure)
-        self.losses = plain_losses
+        self.losses = losses
         for name, value in stack.changing().items():
             value.copy_(kept[name])
         return graph
@@ -101,11 +106,23 @@ def programs_for(stack: "Stack") -> Programs:
 
 def _compiled(part: str, stack: "Stack", function: Callable[..., Any]) -> Any:
     """The compiled function for this part and stack shape, made at most once in a process."""
-    runs = len(stack.specs) if stack.path == "batched" else 1
-    lead = stack.specs[0]
-    key = (part, lead.arch, lead.arch_options, stack.objective.settings, stack.dtype, runs, lead.batch)
+    runs, lead = len(stack.specs) if stack.path == "batched" else 1, stack.specs[0]
+    key = (
+        part,
+        lead.arch,
+        lead.arch_options,
+        stack.image_shape,
+        stack.objective.settings,
+        stack.dtype,
+        runs,
+        lead.batch,
+    )
     if key not in _COMPILED:
         # Every stack shape is one compilation; torch's default limit of eight would fall back to eager silently.
         torch._dynamo.config.recompile_limit = 256
-        _COMPILED[key] = torch.compile(function, dynamic=False)
+
+        def wrapped(*arguments: Any) -> Any:  # `function` is the guard that keeps the compiled forms apart
+            return function(*arguments)
+
+        _COMPILED[key] = torch.compile(wrapped, dynamic=False)
     return _COMPILED[key]

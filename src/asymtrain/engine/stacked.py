@@ -26,6 +26,7 @@ from asymtrain.engine.optimizer import Moments
 from asymtrain.engine.programs import Programs, programs_for
 from asymtrain.engine.setup import build_backbone, decays, learning_rate, live_branches, run_data
 from asymtrain.engine.tally import Tally
+from asymtrain.models.kernels import load_kernels
 from asymtrain.runs import Epoch, Run, RunSpec
 
 EVALUATION_IMAGES = 4000  # of all runs together, in one forward pass
@@ -38,6 +39,7 @@ class Stack:
         self, specs: list[RunSpec], dataset: Dataset, *, device: torch.device | str = "cpu", path: Path = "batched"
     ) -> None:
         self.specs, self.path, self.device = specs, path, torch.device(device)
+        load_kernels(self.device)
         self.image_shape = dataset.train.images.shape[1:]
         self.backbone = build_backbone(specs[0], dataset)
         self.objective = objective_of(specs, self.backbone)
@@ -85,8 +87,16 @@ class Stack:
         """One step of every run: what `Programs` compiles and captures."""
         batch = self.programs.next_batch()
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
-        shared = self.shared if measure else None
-        found = gradients(self.programs.losses, self.layout, weights, batch, self.alpha, path=self.path, shared=shared)
+        found = gradients(
+            self.programs.losses,
+            self.layout,
+            weights,
+            batch,
+            self.alpha,
+            path=self.path,
+            gather=self.programs.gather,
+            shared=self.shared if measure else None,
+        )
         if found.auxiliary is not None:
             # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
             main = (found.total - self.alpha[:, None] * found.auxiliary) * self.shared_mask

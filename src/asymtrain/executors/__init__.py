@@ -5,25 +5,41 @@ store has, continues stacks that were interrupted with the members they had, sto
 and records failures without stopping the others.
 """
 
-import shutil
 import time
-from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
-from asymtrain.engine import Progress, StackPlan, close_checkpoint, default_device, plan, unfinished_plans
+from asymtrain.engine import Progress, StackPlan, close_checkpoint, default_device, plan
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.executors.local import cores, local_devices, run_local
-from asymtrain.executors.outcomes import Failed, Finished, Job, Outcome
+from asymtrain.executors.local import Local
+from asymtrain.executors.outcomes import Failed, Finished, Job, Outcome, Report
 from asymtrain.executors.progress import ProgressSum
+from asymtrain.executors.stacks import choose_stacks, tidy
 from asymtrain.runs import Run, RunSpec
 from asymtrain.store import Store
 
 EXECUTORS = ("local", "ray")
 
 __all__ = ["EXECUTORS", "execute"]
+
+
+class Executor(Protocol):
+    """Where stacks train."""
+
+    @property
+    def device(self) -> torch.device:
+        """The kind of device that stacks are planned for."""
+
+    @property
+    def workers(self) -> int:
+        """How many stacks can train at the same time."""
+
+    def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
+        """Train all stacks and yield what came of each, as it comes; closing the iterator ends the training."""
 
 
 def execute(
@@ -42,80 +58,80 @@ def execute(
     """Train what is missing and yield every run of `specs`, stored ones first.
 
     With a `store`, runs and checkpoints outlive this process: the same call goes on where it stopped. `minutes`
-    ends it cleanly at the next epoch. `fresh` trains again what the store holds.
+    ends it cleanly at the next epoch. `fresh` trains again what the store holds. A run that another process is
+    training with the same store is left to it, with a note.
     """
-    if executor not in EXECUTORS:
-        raise unknown_name("executor", executor, EXECUTORS)
-    if address is not None and executor != "ray":
-        raise UsageError("--address is of a Ray cluster: add --executor ray")
-    place = _device(device)
     deadline = None if minutes is None else time.time() + 60 * minutes
-    with Store(store) if store is not None else nullcontext() as record:
-        checkpoints = None if store is None else store.with_name(store.name + ".checkpoints")
-        if fresh and checkpoints is not None:
-            shutil.rmtree(checkpoints, ignore_errors=True)
-        missing = list(dict.fromkeys(specs))
-        if record is not None:
-            missing = record.claim(specs, again=fresh)
-            skipped = {spec.id for spec in missing}
-            yield from record.runs([spec.id for spec in specs if spec.id not in skipped])
-        stacks = _stacks(missing, checkpoints, place, cores() if place.type == "cpu" else torch.cuda.device_count())
-        job = Job(data_root, checkpoints, deadline, checkpoint_seconds)
-        total = ProgressSum(stacks, progress)
-        if executor == "local":
-            outcomes = run_local(stacks, job, local_devices(place, len(stacks)), total)
-        else:
-            from asymtrain.executors.ray import run_on_ray
+    missing = list(dict.fromkeys(specs))
+    with _open_executor(executor, address, device) as place:
+        workers = max(1, place.workers)
+        if store is None:
+            stacks, job = plan(missing, place.device, workers=workers), Job(data_root, None, deadline)
+            yield from _results(place, stacks, job, ProgressSum(stacks, progress))
+            return
+        with Store(store) as record:
+            checkpoints = store.with_name(store.name + ".checkpoints")
+            wanted, missing = missing, record.claim(missing, again=fresh)
+            asked = {spec.id for spec in missing}
+            stored = record.runs([spec.id for spec in wanted if spec.id not in asked])
+            yield from stored
+            stacks = choose_stacks(missing, record, checkpoints, place.device, workers, fresh=fresh)
+            total = ProgressSum(stacks, progress)
+            elsewhere = len(wanted) - len(missing) - (0 if fresh else len(stored))
+            if elsewhere:
+                total(f"{elsewhere} runs are being trained by another process")
+            job = Job(data_root, checkpoints, deadline, checkpoint_seconds)
+            # Closed here and now: an exception's traceback would keep the iterator, and its workers, alive.
+            with closing(_results(place, stacks, job, total, record, again=fresh)) as runs:
+                yield from (run for run in runs if run.spec.id in asked)
+            tidy(record, checkpoints)
 
-            outcomes = run_on_ray(stacks, job, address, total)
-        yield from _record(outcomes, missing, record, total, checkpoints, fresh)
 
-
-def _record(
-    outcomes: Iterator[Outcome],
-    missing: list[RunSpec],
-    record: Store | None,
+def _results(
+    place: Executor,
+    stacks: list[StackPlan],
+    job: Job,
     total: ProgressSum,
-    checkpoints: Path | None,
-    again: bool,
-) -> Iterator[Run]:
-    """Store and yield what is finished; remember what failed, and say so at the end if nothing else came."""
-    wanted = {spec.id for spec in missing}
+    record: Store | None = None,
+    *,
+    again: bool = False,
+) -> Generator[Run]:
+    """Train; store and yield what is finished; remember what failed, and say so at the end if nothing else came."""
     reasons: list[str] = []
     done = 0
-    for outcome in outcomes:
-        if isinstance(outcome, Finished):
-            runs = [run for run in outcome.runs if run.spec.id in wanted]
-            for run in runs:
+    with closing(place.run(stacks, job, total)) as outcomes:
+        for outcome in outcomes:
+            if isinstance(outcome, Finished):
                 if record is not None:
-                    record.add(run, again=again)
-            if checkpoints is not None:
-                close_checkpoint(checkpoints / outcome.plan.id)
-            done += len(runs)
-            total.finished(len(outcome.plan.specs))
-            yield from runs
-        elif isinstance(outcome, Failed):
-            reasons.append(outcome.reason)
-            if record is not None:
-                record.fail([spec for spec in outcome.plan.specs if spec.id in wanted], outcome.reason)
-            total(f"{len(outcome.plan.specs)} runs failed: {outcome.reason}")
+                    for run in outcome.runs:
+                        record.add(run, again=again, provenance=outcome.provenance)
+                if job.checkpoints is not None:
+                    close_checkpoint(job.checkpoints / outcome.plan.id)
+                done += len(outcome.runs)
+                total.finished(len(outcome.plan.specs))
+                yield from outcome.runs
+            elif isinstance(outcome, Failed):
+                reasons.append(outcome.reason)
+                if record is not None:
+                    record.fail(outcome.plan.specs, outcome.reason)
+                total(f"{len(outcome.plan.specs)} runs failed: {outcome.reason}")
     if reasons and not done:
         raise UsageError(reasons[0])
 
 
-def _stacks(missing: list[RunSpec], checkpoints: Path | None, device: torch.device, workers: int) -> list[StackPlan]:
-    """Interrupted stacks first, with the members they had; then new stacks for the rest."""
-    left = {spec.id: spec for spec in missing}
-    kept = []
-    for begun in unfinished_plans(checkpoints) if checkpoints is not None else []:
-        if any(spec.id in left for spec in begun.specs):
-            kept.append(begun)
-            for spec in begun.specs:
-                left.pop(spec.id, None)
-    return kept + plan(list(left.values()), device, workers=max(1, workers))
+def _open_executor(name: str, address: str | None, device: str | None) -> AbstractContextManager[Executor]:
+    if name not in EXECUTORS:
+        raise unknown_name("executor", name, EXECUTORS)
+    if name == "local":
+        if address is not None:
+            raise UsageError("--address is of a Ray cluster: add --executor ray")
+        return nullcontext(Local(_local_device(device)))
+    from asymtrain.executors.ray import ray_cluster
+
+    return ray_cluster(address, device)
 
 
-def _device(name: str | None) -> torch.device:
+def _local_device(name: str | None) -> torch.device:
     try:
         device = default_device(name)
     except RuntimeError as problem:

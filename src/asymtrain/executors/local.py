@@ -1,36 +1,34 @@
 """Stacks on this machine: in this process on one device, or in one process for each of several.
 
 On a CPU several single-threaded processes train small networks faster than one process with several threads, so
-every core gets a worker. Workers talk through pipes of their own: killing one harms no other, and its stack is
-given to a new one.
+every core gets a worker. Workers share nothing, not even a lock: each has a pipe of its own, so killing one at any
+moment harms no other, and its stack is given to a new one. A worker whose parent is gone ends at once.
 """
 
 import multiprocessing
 import multiprocessing.connection
 import os
+import queue
 import signal
+import sys
+import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+import types
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from asymtrain.engine import StackPlan
-from asymtrain.executors.outcomes import Failed, Finished, Job, Outcome, Report, work
+from asymtrain.executors.interrupts import held_interrupt
+from asymtrain.executors.outcomes import Finished, Job, Lost, Outcome, Report, Result, work
+from asymtrain.executors.waiting import Waiting
 
-ATTEMPTS = 3  # a stack whose worker dies this often is given up
 SHUTDOWN_SECONDS = 20.0
-
-
-def local_devices(device: torch.device, stacks: int) -> list[torch.device]:
-    """Where stacks can train at the same time: every GPU, or a worker for each core of a CPU."""
-    if device.type == "cuda":
-        if device.index is not None:
-            return [device]
-        return [torch.device("cuda", i) for i in range(min(torch.cuda.device_count(), max(1, stacks)))]
-    return [device] * max(1, min(cores(), stacks))
+STRIKES = 2  # a device that was lost this often in a row is left alone, as long as there are others
+STOP = "stop"  # tells a worker to write a checkpoint and end its stack
 
 
 def cores() -> int:
@@ -39,145 +37,229 @@ def cores() -> int:
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
-def run_local(plans: list[StackPlan], job: Job, devices: list[torch.device], report: Report) -> Iterator[Outcome]:
-    """Train all stacks and yield what came of each, as it comes."""
+@dataclass(frozen=True)
+class Local:
+    """This machine. `device` without a number stands for all GPUs, or for all cores."""
+
+    device: torch.device
+
+    @property
+    def devices(self) -> list[torch.device]:
+        """A device for each stack that can train at the same time."""
+        if self.device.type == "cpu":
+            return [self.device] * cores()
+        if str(self.device) == "cuda":
+            return [torch.device("cuda", i) for i in range(torch.cuda.device_count())]
+        return [self.device]
+
+    @property
+    def workers(self) -> int:
+        """How many stacks can train at the same time."""
+        return len(self.devices)
+
+    def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
+        """Train all stacks and yield what came of each, as it comes."""
+        return run_local(plans, job, self.devices[: max(1, len(plans))], report)
+
+
+def run_local(plans: list[StackPlan], job: Job, devices: list[torch.device], report: Report) -> Generator[Outcome]:
+    """Train all stacks on these devices, one stack on each at a time."""
+    waiting = Waiting(plans, job, report)
     if len(devices) == 1:
-        for stack_plan in plans:
-            if _past(job.deadline):
-                return
-            yield from work(stack_plan, job, devices[0], report, stop=lambda: _past(job.deadline))
-    else:
-        yield from _run_in_processes(plans, job, devices, report)
+        yield from _run_here(waiting, job, devices[0], report)
+    # Not only with several devices: one that this process has lost may work in a new process.
+    yield from _run_in_processes(waiting, job, devices, report)
+
+
+def _run_here(waiting: Waiting, job: Job, device: torch.device, report: Report) -> Generator[Outcome]:
+    """Train one stack after the other in this process, until all are done or the device is lost."""
+    while stack_plan := waiting.take():
+        with held_interrupt() as interrupted:
+            result = work(stack_plan, job, device, report, interrupted)
+        yield from waiting.settle(result)
+        if isinstance(result, Lost):
+            return
 
 
 @dataclass
 class _Worker:
+    """A process, this end of its pipe, and what it is training."""
+
     process: Any
     pipe: multiprocessing.connection.Connection
-    device: torch.device
     plan: StackPlan | None = None
 
 
-def _run_in_processes(
-    plans: list[StackPlan], job: Job, devices: list[torch.device], report: Report
-) -> Iterator[Outcome]:
-    context = multiprocessing.get_context("spawn")
-    interrupted = context.Event()
-    waiting, attempts = list(plans), dict.fromkeys((p.id for p in plans), 0)
-    workers = [_start(context, job, device, interrupted) for device in devices[: len(plans)]]
+@dataclass
+class _Slot:
+    """A device, and its worker where it has one."""
+
+    device: torch.device
+    worker: _Worker | None = None
+    strikes: int = 0
+
+    @property
+    def is_busy(self) -> bool:
+        return self.worker is not None and self.worker.plan is not None
+
+
+def _run_in_processes(waiting: Waiting, job: Job, devices: list[torch.device], report: Report) -> Generator[Outcome]:
+    slots = [_Slot(device) for device in devices]
     try:
-        while waiting or any(worker.plan for worker in workers):
-            if _past(job.deadline):
-                waiting = []
-            for worker in workers:
-                if worker.plan is None and waiting:
-                    worker.plan = waiting.pop(0)
-                    attempts[worker.plan.id] += 1
-                    worker.pipe.send(worker.plan)
-            for worker, message in _messages(workers):
-                if message is None:
-                    lost = worker.plan
-                    workers[workers.index(worker)] = _start(context, job, worker.device, interrupted)
-                    if lost is not None and attempts[lost.id] < ATTEMPTS:
-                        report(f"a worker on {worker.device} died: its stack starts again from its last checkpoint")
-                        waiting.insert(0, lost)
-                    elif lost is not None:
-                        yield Failed(lost, f"its worker died {ATTEMPTS} times (killed, or out of memory)")
-                elif isinstance(message, list):
-                    worker.plan = None
-                    yield from message
-                else:
-                    report(message)
+        while waiting or any(slot.is_busy for slot in slots):
+            with held_interrupt():
+                _hand_out(slots, waiting, job)
+                results = _collect(slots, report)
+            for result in results:
+                yield from waiting.settle(result)
     finally:
-        interrupted.set()
-        _shut_down(workers)
+        _shut_down([slot.worker for slot in slots if slot.worker is not None])
 
 
-def _messages(workers: list[_Worker]) -> list[tuple[_Worker, Any]]:
-    """What the workers said within a moment; None from one that died."""
-    found: list[tuple[_Worker, Any]] = []
-    ready = multiprocessing.connection.wait([worker.pipe for worker in workers], timeout=0.2)
-    for worker in workers:
-        if worker.pipe in ready:
-            try:
-                found.append((worker, worker.pipe.recv()))
-            except (EOFError, OSError):
-                found.append((worker, None))
-    return found
+def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
+    """Give a stack to every device that has none."""
+    for slot in slots:
+        stack_plan = None if slot.is_busy else waiting.take()
+        if stack_plan is not None:
+            slot.worker = slot.worker or _start(job, slot.device)
+            slot.worker.plan = stack_plan
+            _send(slot.worker, stack_plan)
 
 
-def _start(context: Any, job: Job, device: torch.device, interrupted: Any) -> _Worker:
+def _collect(slots: list[_Slot], report: Report) -> list[Result]:
+    """Pass on what the workers said within a moment, and return how stacks ended."""
+    by_pipe = {slot.worker.pipe: slot for slot in slots if slot.worker is not None}
+    results: list[Result] = []
+    for pipe in multiprocessing.connection.wait(list(by_pipe), timeout=0.2):
+        slot = by_pipe[pipe]  # type: ignore[index]
+        message = _receive(slot.worker)
+        if isinstance(message, Result):
+            results.append(message)
+            _judge(slot, slots, message, report)
+        elif message is not None:
+            report(message)
+        else:
+            lost = slot.worker.plan if slot.worker else None
+            _let_go(slot)
+            if lost is not None:
+                results.append(Lost(lost, f"its worker on {slot.device} died (killed, or out of memory)"))
+    return results
+
+
+def _judge(slot: _Slot, slots: list[_Slot], result: Result, report: Report) -> None:
+    """The worker is free again; after a lost device it goes, and the device with it where that happens again."""
+    if slot.worker is not None:
+        slot.worker.plan = None
+    if isinstance(result, Finished):
+        slot.strikes = 0
+    elif isinstance(result, Lost):
+        slot.strikes += 1
+        _let_go(slot)
+        if slot.strikes >= STRIKES and len(slots) > 1:
+            slots.remove(slot)
+            report(f"{slot.device} failed {STRIKES} times in a row: the other devices go on without it")
+
+
+def _let_go(slot: _Slot) -> None:
+    if slot.worker is not None:
+        worker, slot.worker = slot.worker, None
+        worker.plan = None
+        _shut_down([worker])
+
+
+def _start(job: Job, device: torch.device) -> _Worker:
+    context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, job, device, interrupted), daemon=True)
-    with _single_threaded_children(device):
+    process = context.Process(target=_serve, args=(theirs, job, device), daemon=True)
+    with _child_settings(device):
         process.start()
     theirs.close()  # so that the worker's death shows as the end of the pipe
-    return _Worker(process, ours, device)
+    return _Worker(process, ours)
 
 
 @contextmanager
-def _single_threaded_children(device: torch.device) -> Iterator[None]:
-    """Threads of several processes would fight for the cores: two by two threads ran 20 times slower than one."""
-    before = os.environ.get("OMP_NUM_THREADS")
+def _child_settings(device: torch.device) -> Iterator[None]:
+    """What a worker takes over from this process at its start."""
+    main, threads = sys.modules["__main__"], os.environ.get("OMP_NUM_THREADS")
+    # A worker would import the caller's script, and run it where it has no `if __name__ == "__main__"`.
+    sys.modules["__main__"] = types.ModuleType("__main__")
     if device.type == "cpu":
+        # Threads of several processes would fight for the cores: two by two threads ran 20 times slower than one.
         os.environ["OMP_NUM_THREADS"] = "1"
+    # Ctrl-C reaches every process of a terminal; here the parent alone answers it, and asks for checkpoints.
+    mask = getattr(signal, "pthread_sigmask", None)  # not on every system
+    blocked = mask(signal.SIG_BLOCK, {signal.SIGINT}) if mask else None
     try:
         yield
     finally:
-        if before is None:
+        if mask:
+            mask(signal.SIG_SETMASK, blocked)
+        sys.modules["__main__"] = main
+        if threads is None:
             os.environ.pop("OMP_NUM_THREADS", None)
         else:
-            os.environ["OMP_NUM_THREADS"] = before
+            os.environ["OMP_NUM_THREADS"] = threads
 
 
-def _serve(pipe: multiprocessing.connection.Connection, job: Job, device: torch.device, interrupted: Any) -> None:
-    """A worker's life: take a plan, train it, answer with outcomes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which asks for a checkpoint
-    if device.type == "cpu":
-        torch.set_num_threads(1)
-    try:
-        while True:
-            stack_plan = pipe.recv()
-            outcomes = work(
-                stack_plan, job, device, pipe.send, stop=lambda: _past(job.deadline), interrupt=interrupted.is_set
-            )
-            pipe.send(outcomes)
-            if any(_device_is_lost(outcome) for outcome in outcomes):
-                return
-    except (EOFError, BrokenPipeError):
-        return  # the parent is gone or has closed the pipe
+def _serve(pipe: multiprocessing.connection.Connection, job: Job, device: torch.device) -> None:
+    """A worker's life: take a plan, train it, answer with the result."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    plans: queue.SimpleQueue[StackPlan] = queue.SimpleQueue()
+    stopped = threading.Event()
+    threading.Thread(target=_listen, args=(pipe, plans, stopped), daemon=True).start()
+    while True:
+        result = work(plans.get(), job, device, pipe.send, stopped.is_set)
+        pipe.send(result)
+        if isinstance(result, Lost):
+            return
 
 
-def _device_is_lost(outcome: Outcome) -> bool:
-    """After a CUDA error a process cannot use its device again; a new process may."""
-    return isinstance(outcome, Failed) and "CUDA error" in outcome.reason
+def _listen(
+    pipe: multiprocessing.connection.Connection, plans: "queue.SimpleQueue[StackPlan]", stopped: threading.Event
+) -> None:
+    """A worker's ear, a thread of its own: it hears a stop, or the parent's end, in the middle of a stack."""
+    while True:
+        try:
+            message = pipe.recv()
+        except (EOFError, OSError):
+            os._exit(0)  # files are whole at every moment, and nobody waits for the rest
+        if message == STOP:
+            stopped.set()
+        else:
+            plans.put(message)
 
 
 def _shut_down(workers: list[_Worker]) -> None:
-    for worker in workers:
-        if worker.plan is None:
-            worker.pipe.close()
+    """End workers, those that train with a checkpoint."""
     until = time.monotonic() + SHUTDOWN_SECONDS
-    for worker in workers:
-        while worker.plan is not None and worker.process.is_alive() and time.monotonic() < until:
-            # Keep reading: a worker that cannot send cannot end.
-            if worker.pipe.poll(0.1) and isinstance(_receive(worker), list | None):
-                worker.plan = None
-        worker.pipe.close()
-        worker.process.join(timeout=1.0)
-        if worker.process.is_alive():
-            worker.process.terminate()
-
-
-def _receive(worker: _Worker) -> Any:
     try:
-        return worker.pipe.recv()
+        for worker in workers:
+            if worker.plan is not None:
+                _send(worker, STOP)
+        for worker in workers:
+            # Keep reading: a worker that cannot send cannot end.
+            while worker.plan is not None and time.monotonic() < until:
+                if worker.pipe.poll(0.1) and isinstance(_receive(worker), Result | None):
+                    worker.plan = None
+    finally:
+        # A second Ctrl-C comes here at once.
+        for worker in workers:
+            worker.pipe.close()
+        for worker in workers:
+            worker.process.join(timeout=1.0)
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+
+
+def _send(worker: _Worker, message: StackPlan | str) -> None:
+    with suppress(OSError):  # it is dead, which shows when its pipe is read
+        worker.pipe.send(message)
+
+
+def _receive(worker: _Worker | None) -> Any:
+    """A worker's message; None where it died, which may be in the middle of one."""
+    try:
+        return worker.pipe.recv() if worker else None
     except (EOFError, OSError):
         return None
-
-
-def _past(deadline: float | None) -> bool:
-    return deadline is not None and time.time() > deadline
-
-
-__all__ = ["Finished", "cores", "local_devices", "run_local"]

@@ -33,9 +33,15 @@ def build(name: str, *, classes: int, seed: int | None = None, **options: object
     initialisation = chosen.pop("initialisation", "framework")
     if initialisation not in ("framework", "trunc_normal"):
         raise UsageError(f"initialisation must be 'framework' or 'trunc_normal', got {initialisation!r}")
+    for option, value in chosen.items():
+        least = 0 if option in ("points", "pool_after", "dropout") else 1
+        sizes = value if isinstance(value, list | tuple) else [value]
+        if any(isinstance(size, int | float) and size < least for size in sizes):
+            raise UsageError(f"{option} must be {least} or more, got {value}")
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
-            torch.manual_seed(seed)
+            # Not torch.manual_seed, which seeds every GPU too: only the CPU's state is put back.
+            torch.default_generator.manual_seed(seed)
         model = BUILDERS[name](classes, **chosen)
         if initialisation == "trunc_normal":
             _initialise_truncated(model)

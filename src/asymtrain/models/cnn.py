@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
 from asymtrain.models.backbone import Backbone, KeyedDropout, Outputs, Parameters, stacked_linear
+from asymtrain.models.kernels import pooling_kernels
 from asymtrain.models.mlp import choose_points
 
 
@@ -36,6 +37,8 @@ class CNN(Backbone):
         points: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
+        if not set(pool_after) <= set(range(len(widths))) or len(set(pool_after)) < len(pool_after):
+            raise UsageError(f"pool_after must be block numbers in 0..{len(widths) - 1}, each once, got {pool_after}")
         map_size = image_size // 2 ** len(pool_after)
         if map_size < 1 or image_size % 2 ** len(pool_after):
             raise UsageError(f"image_size {image_size} cannot be halved {len(pool_after)} times")
@@ -79,11 +82,8 @@ class CNN(Backbone):
         for i in range(len(self.blocks)):
             weight, bias = parameters[f"blocks.{i}.0.weight"], parameters[f"blocks.{i}.0.bias"]
             # One convolution for each run: a grouped convolution would be several times slower.
-            maps = [F.conv2d(m, w, b, padding=1) for m, w, b in zip(maps, weight, bias, strict=True)]
-            if i in self.pool_after:
-                # The maximum of ReLUs is the ReLU of the maximum, on a quarter of the values.
-                maps = [F.max_pool2d(m, 2) for m in maps]
-            maps = [torch.relu(m) for m in maps]
+            pool = i in self.pool_after
+            maps = [_convolve(m, w, b, pool) for m, w, b in zip(maps, weight, bias, strict=True)]
             outputs[f"blocks.{i}"] = maps
         hidden = torch.stack([m.flatten(1) for m in maps])
         if keep is not None:
@@ -92,3 +92,14 @@ class CNN(Backbone):
             hidden = torch.relu(stacked_linear(parameters, f"classifier.{i}.0", hidden))
         features = [torch.stack([m.mean((2, 3)) for m in outputs[name]]) for name in self.points]
         return stacked_linear(parameters, "head", hidden), features
+
+
+def _convolve(maps: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> Tensor:
+    """Convolution, ReLU and, where one follows, max-pool of one run."""
+    if not pool:
+        return torch.relu(F.conv2d(maps, weight, bias, padding=1))
+    kernels = pooling_kernels(maps)
+    if kernels is not None:
+        return kernels.pool_relu(F.conv2d(maps, weight, padding=1), bias)
+    # The maximum of ReLUs is the ReLU of the maximum, on a quarter of the values.
+    return torch.relu(F.max_pool2d(F.conv2d(maps, weight, bias, padding=1), 2))

@@ -52,7 +52,9 @@ class MLP(Backbone):
 
 def choose_points(chosen: Sequence[int], widths: Sequence[int]) -> tuple[tuple[str, ...], tuple[int, ...]]:
     """Names and widths of the chosen blocks."""
+    if not widths:
+        raise UsageError("the backbone has no block: give at least one width, or a depth of 1 or more")
     wrong = [i for i in chosen if not 0 <= i < len(widths)]
-    if wrong or not chosen:
-        raise UsageError(f"points must be block numbers in 0..{len(widths) - 1}, got {list(chosen)}")
+    if wrong or not chosen or len(set(chosen)) < len(chosen):
+        raise UsageError(f"points must be block numbers in 0..{len(widths) - 1}, each once, got {list(chosen)}")
     return tuple(f"blocks.{i}" for i in chosen), tuple(widths[i] for i in chosen)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
 from asymtrain.models.backbone import Backbone, Outputs, Parameters, stacked_linear
+from asymtrain.models.kernels import attention_kernels
 from asymtrain.models.mlp import choose_points
 
 
@@ -135,16 +136,23 @@ class ViT(Backbone):
         return logits, [p[:, :, 0] if self.pool == "class_token" else p.mean(2) for p in points]
 
     def _stacked_block(self, parameters: Parameters, name: str, tokens: Tensor, batch: int) -> Tensor:
-        runs, _, width = tokens.shape
         normed = stacked_norm(parameters, f"{name}.norm1", tokens)
-        qkv = stacked_linear(parameters, f"{name}.attention.qkv", normed)
-        # (R, B T, 3 D) -> three of (R B, heads, T, D / heads): runs are only a larger batch for attention.
-        query, key, value = qkv.view(runs * batch, -1, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(runs, -1, width)
+        mixed = self._stacked_attention(parameters, f"{name}.attention.qkv", normed, batch)
         tokens = tokens + stacked_linear(parameters, f"{name}.attention.proj", mixed)
         normed = stacked_norm(parameters, f"{name}.norm2", tokens)
         hidden = F.gelu(stacked_linear(parameters, f"{name}.mlp.0", normed))
         return tokens + stacked_linear(parameters, f"{name}.mlp.2", hidden)
+
+    def _stacked_attention(self, parameters: Parameters, name: str, normed: Tensor, batch: int) -> Tensor:
+        runs, rows, width = normed.shape
+        kernels = attention_kernels(normed, rows // batch, self.heads)
+        if kernels is not None:
+            raw = torch.bmm(normed, parameters[f"{name}.weight"].mT)
+            return kernels.attend(raw, parameters[f"{name}.bias"], batch, self.heads)
+        # (R, B T, 3 D) -> three of (R B, heads, T, D / heads): runs are only a larger batch for attention.
+        qkv = stacked_linear(parameters, name, normed).view(runs * batch, -1, 3, self.heads, width // self.heads)
+        query, key, value = qkv.permute(2, 0, 3, 1, 4)
+        return F.scaled_dot_product_attention(query, key, value).transpose(1, 2).reshape(runs, -1, width)
 
 
 def to_patches(images: Tensor, patch: int) -> Tensor:

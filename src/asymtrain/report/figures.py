@@ -64,7 +64,8 @@ def learning_curves(history: pd.DataFrame, name: str, title: str) -> str:
         figure, axes = _axes("epoch", measure.replace("_", " "))
         for variant in VARIANTS:
             _draw(axes, history[history["variant"] == variant], measure, variant)
-        axes.legend(handles=[_handle(variant) for variant in VARIANTS], loc="lower right")
+        handles = [_handle(variant) for variant in VARIANTS]
+        axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)  # above: it hides no line
         return _svg(figure, name, title)
 
 

@@ -168,7 +168,7 @@ def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -
     facts["Training time"] = f"{duration(rows['seconds'].sum())}, summed over runs"
     facts["Device"] = ", ".join(sorted(set(rows["device"]))) or MISSING
     facts["Engine path"] = ", ".join(sorted(set(rows["path"]))) or MISSING
-    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions.items())
+    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions.items()) or MISSING
     return facts
 
 

@@ -1,0 +1,45 @@
+# Two commands do everything on a fresh machine with Python 3.11 or 3.12 and make:
+#   make demo    install, run the main job on built-in data, write the report
+#   make test    install, then lint, types, import contracts and all tests
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+
+.PHONY: demo test lint bench test-gpu clean
+
+demo: $(VENV)/lab
+	$(BIN)/asymtrain run --out demo
+	@echo "Open demo/report.html"
+
+test: lint
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+
+lint: $(VENV)/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# The tests that need a CUDA device. They run from the source tree with the Python that has one.
+test-gpu:
+	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -s tests
+
+bench: $(VENV)/lab
+	$(BIN)/python benchmarks/stack.py
+	$(BIN)/python benchmarks/overhead.py
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/lab: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[lab]'
+	@touch $@
+
+$(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(INSTALL) --editable '.[lab,ray,tensorboard,dev]'
+	@touch $@ $(VENV)/lab
+
+clean:
+	rm -rf $(VENV) demo asymtrain-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,170 @@
+"""What the benchmarks share: data of CIFAR's shape, the loop a user would write, timing, and the device's ceilings."""
+
+import functools
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode
+
+from asymtrain import attach, models
+from asymtrain.data import Dataset, ImageSet
+from asymtrain.engine import Stack
+from asymtrain.engine.gradients import gradients
+from asymtrain.engine.losses import Batch
+
+CLASSES = 100
+# Runs in the engine's stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest.
+RUNS = {"cuda": {"mlp": 128, "cnn": 20, "vit": 20}, "cpu": {"mlp": 10, "cnn": 1, "vit": 1}}
+SECONDS = 2.0  # of timed work for each figure
+
+
+@functools.cache
+def synthetic() -> Dataset:
+    """Random images in CIFAR-100's shape: speed does not depend on what they show."""
+    drawn = np.random.default_rng(0)
+
+    def images(count: int) -> ImageSet:
+        pixels = drawn.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
+        return ImageSet(pixels, drawn.integers(0, CLASSES, count), None)
+
+    return Dataset("synthetic", images(50_000), images(1_000), tuple(map(str, range(CLASSES))))
+
+
+def plain_loop(
+    arch: str,
+    device: torch.device,
+    *,
+    redundancy: int = 20,
+    autocast: bool = False,
+    alpha: float = 1.0,
+) -> Callable[[], None]:
+    """One step of the loop a user would write: one run, eager, data on the device, fused AdamW."""
+    data = synthetic().train
+    images = torch.from_numpy(data.images).to(device)
+    labels = torch.from_numpy(data.labels).to(device)
+    model = models.build(arch, classes=CLASSES, seed=0).to(device)
+    parameters = list(model.parameters())
+    branches = None
+    if redundancy:
+        sample = images[:2].float()
+        where = {"at": list(model.points), "layout": model.layout, "pool": model.pool}
+        branches = attach(model, sample=sample, classes=CLASSES, redundancy=redundancy, **where)
+        parameters += branches.parameters()
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+    order = torch.randperm(len(labels), device=device)
+
+    def step() -> None:
+        chosen = order[:128]
+        x, y = images[chosen].float() / 127.5 - 1, labels[chosen]
+        with torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext():
+            loss = F.cross_entropy(model(x), y)
+            if branches is not None:
+                loss = loss + alpha * branches.loss(y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+class Timer:
+    """Median rates, after warming up, with the device's work included."""
+
+    def __init__(self, device: torch.device, seconds: float = SECONDS) -> None:
+        self.device, self.limit = device, seconds
+
+    def seconds(self, step: Callable[[], None], parts: int = 5) -> float:
+        """Seconds of one call: the median over parts of a run of about `SECONDS`."""
+        self._run(step, 1)
+        once = self._run(step, 1)
+        if once > self.limit:
+            return once  # a step this long needs no median
+        self._run(step, 3)
+        calls = max(1, int(self.limit / parts / max(once, 1e-7)))
+        return sorted(self._run(step, calls) / calls for _ in range(parts))[parts // 2]
+
+    def rate(self, step: Callable[[], None], items: int) -> float:
+        """Items a second, where one call handles `items`."""
+        return items / self.seconds(step)
+
+    def _run(self, step: Callable[[], None], calls: int) -> float:
+        self._wait()
+        start = time.perf_counter()
+        for _ in range(calls):
+            step()
+        self._wait()
+        return time.perf_counter() - start
+
+    def _wait(self) -> None:
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+
+
+def ceilings(device: torch.device) -> tuple[float, float]:
+    """Operations a second of a large product (bfloat16 on a GPU), and bytes a second of a large copy, both ways."""
+    on_gpu = device.type == "cuda"
+    size, kind = (8192, torch.bfloat16) if on_gpu else (2048, torch.float32)
+    a, b = (torch.randn(size, size, device=device).to(kind) for _ in range(2))
+    out = torch.empty_like(a)
+    source = torch.ones(2**30 if on_gpu else 2**27, dtype=torch.uint8, device=device)
+    target = torch.empty_like(source)
+    timer = Timer(device, 1.0)
+    product = timer.seconds(lambda: torch.mm(a, b, out=out))
+    copied = timer.seconds(lambda: target.copy_(source))
+    return 2 * size**3 / product, 2 * source.numel() / copied
+
+
+def counts(stack: Stack, item: int) -> tuple[float, float]:
+    """Operations and least bytes for one image: counted on one run's forward and backward of a few images."""
+    images = 4
+    weights = stack.weights[:1].cpu()
+    shape = (1, images, *stack.image_shape)
+    batch = Batch(torch.randn(shape), torch.zeros(1, images, dtype=torch.int64), torch.ones(images), None, None)
+    with FlopCounterMode(display=False) as operations, _ProductBytes() as moved:
+        gradients(
+            stack.objective, stack.layout, weights, batch, torch.ones(1), path="batched", gather=stack.layout.gather
+        )
+    # AdamW reads gradient, weight and two moments and writes three of them: seven float32 values a weight, a step.
+    optimiser = 7 * 4 * stack.layout.size / 128
+    weights_once = moved.weights * item / 128
+    return operations.get_total_flops() / images, moved.activations * item / images + weights_once + optimiser
+
+
+class _ProductBytes(TorchDispatchMode):
+    """Adds up the elements that products read and write, weights apart: they are shared by a batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.activations = self.weights = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        result = function(*args, **(kwargs or {}))
+        name = function.__name__
+        if any(word in name for word in ("mm", "convolution", "attention")):
+            for tensor in _tensors([args, result]):
+                # A weight has no batch of images in it: it does not grow with the number of rows.
+                if tensor.ndim >= 2 and tensor.shape[0] >= 4 and tensor.numel() >= 4 * 64 and _has_batch(tensor):
+                    self.activations += tensor.numel()
+                else:
+                    self.weights += tensor.numel()
+        return result
+
+
+def _has_batch(tensor: Tensor) -> bool:
+    return any(size in (4, 4 * 65, 4 * 64) for size in tensor.shape)
+
+
+def _tensors(tree: object) -> list[Tensor]:
+    found, _ = torch.utils._pytree.tree_flatten(tree)
+    return [item for item in found if isinstance(item, Tensor)]
+
+
+def device_name(device: torch.device) -> str:
+    """What to write beside a figure."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"CPU, {torch.get_num_threads()} threads"

@@ -1,0 +1,79 @@
+"""What do branches and measurements cost, relative to a step without them?
+
+    python benchmarks/overhead.py                  # on this machine's GPU, or its CPU
+    python benchmarks/overhead.py --device cpu --arch mlp
+
+In the loop a user would write: a step with branches against one without, and 300 branches against one (time, and
+memory beyond their weights). In the engine: the gradient cosine at every step and at every 16th, against none.
+"""
+
+import argparse
+
+import torch
+
+from asymtrain import models
+from asymtrain.engine import Stack
+from asymtrain.engine.plan import path_for
+from asymtrain.runs import RunSpec, grid
+from common import RUNS, Timer, device_name, plain_loop, synthetic
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--arch", nargs="+", default=["mlp", "cnn", "vit"])
+    chosen = options.parse_args()
+    device = torch.device(chosen.device)
+    print(f"{device_name(device)}, torch {torch.__version__}")
+    print(f"{'':4} {'branches / none':>15} {'N=300 / N=1':>12} {'extra memory':>13} {'its weights':>12}"
+          f" {'cosine each':>12} {'each 16th':>10}")  # fmt: skip
+    for arch in chosen.arch:
+        one, many, extra, weights = redundancy_cost(arch, device)
+        each, sixteenth = cosine_cost(arch, device)
+        memory = f"{extra / 2**20:9.1f} MiB" if device.type == "cuda" else "         -   "
+        print(f"{arch:4} {one:14.2f}x {many:11.3f}x {memory} {weights / 2**20:8.1f} MiB"
+              f" {each:11.2f}x {sixteenth:9.3f}x", flush=True)  # fmt: skip
+
+
+def redundancy_cost(arch: str, device: torch.device) -> tuple[float, float, float, float]:
+    """Time with one branch over none; with 300 over one; bytes that 300 take beyond one, and their weights' bytes."""
+    timer = Timer(device)
+    seconds, memory = {}, {}
+    steps = {}
+    for count in (0, 1, 300):
+        if device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+        steps[count] = plain_loop(arch, device, redundancy=count)
+        steps[count]()
+        memory[count] = (torch.cuda.max_memory_allocated() if device.type == "cuda" else 0) - before
+    # In turns, so that a drift of the clock meets all alike; the best of three.
+    for _ in range(3):
+        for count, step in steps.items():
+            seconds[count] = min(seconds.get(count, float("inf")), timer.seconds(step))
+    widths = sum(models.build(arch, classes=100).widths)
+    return seconds[1] / seconds[0], seconds[300] / seconds[1], memory[300] - memory[1], 299 * widths * 100 * 4
+
+
+def cosine_cost(arch: str, device: torch.device) -> tuple[float, float]:
+    """Time of a measured step over a plain one; and with every 16th step measured."""
+    spec = RunSpec(dataset="synthetic", arch=arch, epochs=1, precision="bf16" if device.type == "cuda" else "fp32")
+    runs = RUNS[device.type][arch]
+    stack = Stack(grid(spec, seed=range(runs)), synthetic(), device=device, path=path_for(arch, device))
+    stack.data.start_epoch(0)
+    timer = Timer(device)
+
+    def step(measure: bool) -> None:
+        stack.data.step.fill_(0)
+        stack.programs.train_step(measure)
+
+    def sixteen() -> None:
+        for i in range(16):
+            step(measure=i == 0)
+
+    plain = timer.seconds(lambda: step(False))
+    return timer.seconds(lambda: step(True)) / plain, timer.seconds(sixteen) / (16 * plain)
+
+
+if __name__ == "__main__":
+    main()

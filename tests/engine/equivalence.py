@@ -1,0 +1,213 @@
+"""Is a run in a stack what the reference makes of it alone? The asserts of DESIGN.md's invariant 2, for any device.
+
+Two equally right programs part, because rounding differs and training is chaotic. How far they may part is
+measured: after 50 steps, a stack must be as near to the reference as the reference is to itself with its initial
+weights moved by 1e-6. Over whole epochs, accuracies must agree on average.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from scipy import stats
+from torch import Tensor
+
+from asymtrain.data import Dataset
+from asymtrain.engine import Stack, reference, train_reference
+from asymtrain.engine.reference import matmul_precision
+from asymtrain.runs import RunSpec
+
+STEPS = 50
+PERTURBATION = 1e-6
+POINT = 0.01
+
+Named = dict[str, Tensor]
+
+
+class _Enough(Exception):
+    """The steps wanted are done."""
+
+
+_REFERENCES: dict[tuple[object, ...], tuple[Named, Named]] = {}
+
+
+def mixed_specs(base: RunSpec, runs: int = 4) -> list[RunSpec]:
+    """Runs that differ in everything that a stack keeps for each run: the first is the base, the third is Plain."""
+    settings: list[dict[str, Any]] = [
+        {},
+        {"seed": 43, "alpha": 0.1, "learning_rate": 3e-3, "weight_decay": 0.5, "label_noise": 0.3, "split_seed": 7},
+        {"seed": 42, "redundancy": 0, "weight_decay": 0.1},
+        {"seed": 44, "alpha": 10.0, "learning_rate": 3e-4, "weight_decay": 0.0, "label_noise": 0.9},
+    ]
+    more = [{"seed": 45 + i, "alpha": 0.5 * i, "learning_rate": 1e-3 / (i + 1)} for i in range(max(0, runs - 4))]
+    return [dataclasses.replace(base, **changed) for changed in (settings + more)[:runs]]
+
+
+def reference_after(
+    spec: RunSpec, dataset: Dataset, steps: int, device: str, perturb: float = 0.0
+) -> tuple[Named, Named]:
+    """Backbone and live branches of the reference after so many steps."""
+    key = (spec, id(dataset), steps, device, perturb)
+    if key not in _REFERENCES:
+        attached: list[Any] = []
+        found: list[tuple[Named, Named]] = []
+
+        def attach(*arguments: Any) -> Any:
+            attached.append(original(*arguments))
+            return attached[-1]
+
+        def look(step: int, backbone: torch.nn.Module) -> None:
+            if step + 1 == steps:
+                heads = [attached[0].head(place).live for place in attached[0].places] if attached else []
+                branches = {f"branch.{k}": live if live.ndim == 3 else live[None] for k, live in enumerate(heads)}
+                found.append((_copied(dict(backbone.named_parameters())), _copied(branches)))
+                raise _Enough
+
+        original = reference._attach
+        with patch.object(reference, "_attach", attach):
+            try:
+                train_reference(spec, dataset, device=device, on_step=look, perturb=perturb)
+            except _Enough:
+                pass
+        _REFERENCES[key] = found[0]
+    return _REFERENCES[key]
+
+
+def stack_after(
+    specs: list[RunSpec], dataset: Dataset, steps: int, device: str, path: str
+) -> list[tuple[Named, Named]]:
+    """Backbone and live branches of each run of a stack after so many steps."""
+    with matmul_precision(specs[0]):
+        stack = Stack(specs, dataset, device=device, path=path)
+        total = stack.data.steps
+
+        def enough() -> bool:
+            return stack.epoch * total + stack.step >= steps
+
+        while not enough():
+            stack.advance(pause=enough)
+        assert stack.epoch * total + stack.step == steps
+    views = stack.layout.views(stack.weights)
+    runs = []
+    for r, spec in enumerate(specs):
+        one = _copied({name: view[r] for name, view in views.items()})
+        branches = {name: one.pop(name) for name in list(one) if name.startswith("branch.")}
+        runs.append((one, branches if spec.redundancy else {}))
+    return runs
+
+
+def distance(first: Named, second: Named) -> float:
+    """|first - second| / |first| over all parameters."""
+    assert first.keys() == second.keys()
+    apart = sum((first[name] - second[name]).square().sum().item() for name in first)
+    return math.sqrt(apart / sum(value.square().sum().item() for value in first.values()))
+
+
+@dataclass(frozen=True)
+class Distances:
+    """How far one run of a stack lies from the reference, and how far that may be."""
+
+    spec: RunSpec
+    backbone: float
+    backbone_allowed: float
+    branches: float
+    branches_allowed: float
+
+    def row(self) -> str:
+        """One line of the table that the GPU tests print."""
+        return (
+            f"seed {self.spec.seed} alpha {self.spec.alpha:<6g} lr {self.spec.learning_rate:<8.2g} "
+            f"backbone {self.backbone:.2e} (allowed {self.backbone_allowed:.2e})  "
+            f"branches {self.branches:.2e} (allowed {self.branches_allowed:.2e})"
+        )
+
+
+def measure_distances(
+    specs: list[RunSpec], dataset: Dataset, *, device: str, path: str, steps: int = STEPS
+) -> list[Distances]:
+    """Each run of the stack against the reference, and the perturbed reference against the reference."""
+    found = []
+    for spec, together in zip(specs, stack_after(specs, dataset, steps, device, path), strict=True):
+        alone = reference_after(spec, dataset, steps, device)
+        moved = reference_after(spec, dataset, steps, device, PERTURBATION)
+        parts = [distance(alone[0], together[0]), distance(alone[0], moved[0]), 0.0, 0.0]
+        if spec.redundancy:
+            parts[2:] = [distance(alone[1], together[1]), distance(alone[1], moved[1])]
+        found.append(Distances(spec, *parts))
+    return found
+
+
+def assert_near_the_reference(found: Sequence[Distances]) -> None:
+    """Invariant 2, first half."""
+    for run in found:
+        assert run.backbone <= run.backbone_allowed, run.row()
+        assert run.branches <= run.branches_allowed, run.row()
+        assert run.backbone_allowed < 0.1, f"training has forgotten its start, nothing is compared: {run.row()}"
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The 90% interval of paired accuracy differences, stack minus reference."""
+
+    differences: tuple[float, ...]
+    mean: float
+    low: float
+    high: float
+
+    def row(self) -> str:
+        """One line of the table that the GPU tests print."""
+        return (
+            f"mean {100 * self.mean:+.3f} points, 90% interval [{100 * self.low:+.3f}, {100 * self.high:+.3f}] "
+            f"(n={len(self.differences)})"
+        )
+
+
+def interval_of(differences: Sequence[float]) -> Interval:
+    """Student's interval of the mean."""
+    count = len(differences)
+    mean = math.fsum(differences) / count
+    deviation = math.sqrt(math.fsum((d - mean) ** 2 for d in differences) / (count - 1))
+    reach = float(stats.t.ppf(0.95, count - 1)) * deviation / math.sqrt(count)
+    return Interval(tuple(differences), mean, mean - reach, mean + reach)
+
+
+def measure_accuracies(
+    specs: list[RunSpec], dataset: Dataset, *, device: str, path: str, log: Callable[[str], None] = lambda _: None
+) -> Interval:
+    """Train the stack and the reference of each spec to the end; compare the last test accuracies."""
+    with matmul_precision(specs[0]):
+        stack = Stack(specs, dataset, device=device, path=path)
+        while not stack.finished:
+            stack.advance()
+    together = [run.test_accuracy for run in stack.results()]
+    alone = [train_reference(spec, dataset, device=device).test_accuracy for spec in specs]
+    log(f"accuracy of the reference {min(alone):.3f} to {max(alone):.3f}, of the stack {min(together):.3f} to "
+        f"{max(together):.3f}")  # fmt: skip
+    chance = 1 / dataset.classes
+    assert sum(alone) / len(alone) > 1.5 * chance, "nothing was learnt, nothing is compared"
+    return interval_of([a - b for a, b in zip(together, alone, strict=True)])
+
+
+def assert_within_a_point(found: Interval) -> None:
+    """Invariant 2, second half."""
+    assert -POINT <= found.low <= found.high <= POINT, found.row()
+
+
+def _copied(named: Named) -> Named:
+    """In float64 on the host, without the key biases of attention.
+
+    A bias of the keys adds the same to all scores of a query, so the softmax, the loss and every other parameter do
+    not depend on it. Its gradient is rounding noise, which AdamW scales up to full steps: two runs of one program
+    with another order of summation differ there as much as two seeds do.
+    """
+    copied = {}
+    for name, value in named.items():
+        if name.endswith("attention.qkv.bias"):
+            query, _, rest = value.chunk(3)
+            value = torch.cat([query, rest])
+        copied[name] = value.detach().cpu().double().clone()
+    return copied

@@ -1,0 +1,43 @@
+"""Tiny runs whose stacks take about a second, and how two sets of rows are compared."""
+
+import dataclasses
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from asymtrain.runs import Run, RunSpec, pairs
+from asymtrain.store import Store
+
+DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
+SMALL = {
+    "mlp": {"widths": (16, 16)},
+    "cnn": {"widths": (4, 4), "hidden": (8,), "pool_after": (1,)},
+}
+
+
+def examples(arch: str, seeds: int, epochs: int = 30, **changes: Any) -> list[RunSpec]:
+    """Plain and Asymmetric of some seeds."""
+    fields = {"dataset_options": DATA, "batch": 16, "test": "every", "cosine_every": 2, **changes}
+    return pairs(RunSpec(arch=arch, arch_options=SMALL[arch], epochs=epochs, **fields), range(seeds))
+
+
+def bare(run: Run) -> Run:
+    """Without the clock."""
+    return dataclasses.replace(run, history=tuple(dataclasses.replace(epoch, seconds=0.0) for epoch in run.history))
+
+
+def rows(runs: Iterable[Run]) -> dict[str, Run]:
+    return {run.spec.id: bare(run) for run in runs}
+
+
+def stored(path: Path) -> dict[str, Run]:
+    """Rows of a store in which nothing was recorded twice."""
+    with Store(path, read_only=True) as store:
+        records = store.records(every_attempt=True)
+    found = rows(record.run for record in records)
+    assert len(found) == len(records), "a run was recorded twice"
+    return found
+
+
+def checkpoints(path: Path) -> Path:
+    return path.with_name(path.name + ".checkpoints")

@@ -1,0 +1,122 @@
+"""Scenes with real processes, run as a script: it has no threads, so it may fork, and it pays for its imports once.
+
+python executor_processes.py kill|interrupt|together FOLDER     a scene, in forked processes that train by themselves
+python executor_processes.py train STORE                        train in a pool of workers, as a user's script would
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+
+from executor_examples import checkpoints, examples, stored
+
+from asymtrain.executors import execute, local
+from asymtrain.runs import RunSpec
+
+# In two stacks of a pool, and in several stacks of one process.
+POOL = examples("mlp", 4, epochs=200)
+SERIAL = {"mlp": examples("mlp", 7), "cnn": examples("cnn", 2, epochs=12)}
+
+
+def start(work: Callable[[], None]) -> int:
+    """Fork a process that does the work and ends."""
+    process = os.fork()
+    if process:
+        return process
+    code = 1
+    try:
+        work()
+        code = 0
+    except KeyboardInterrupt:
+        code = 130
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def end(process: int) -> int:
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
+
+
+def train(specs: list[RunSpec], store: Path, seconds: float = 0.05) -> None:
+    for _ in execute(specs, store=store, device="cpu", checkpoint_seconds=seconds):
+        pass
+
+
+def kill(folder: Path) -> None:
+    """At random moments, again and again; in the end the rows are those of a process that nobody killed."""
+    local.cores = lambda: 1  # train in the process itself
+    chance = random.Random(time.time_ns())
+    for arch, specs in SERIAL.items():
+        began = time.monotonic()
+        assert end(start(lambda: train(specs, folder / f"{arch}.sqlite"))) == 0  # noqa: B023
+        seconds = time.monotonic() - began
+        expected, kills, resumed = stored(folder / f"{arch}.sqlite"), 0, 0
+        assert expected.keys() == {spec.id for spec in specs}
+        assert not checkpoints(folder / f"{arch}.sqlite").exists()
+        store, moments = folder / f"{arch}-killed.sqlite", []
+        while kills < 6:
+            process = start(lambda: train(specs, store))  # noqa: B023
+            moments.append(chance.uniform(0.02, seconds / 3))
+            time.sleep(moments[-1])
+            os.kill(process, signal.SIGKILL)
+            if end(process) == 0:
+                break
+            kills += 1
+            resumed += any(checkpoints(store).glob("*/state.safetensors"))
+        print(arch, f"{seconds:.2f} s, killed {kills} times, {resumed} with a checkpoint:", moments)
+        assert kills >= 2
+        assert resumed
+        assert end(start(lambda: train(specs, store))) == 0  # noqa: B023
+        assert stored(store) == expected
+        assert not checkpoints(store).exists()
+
+
+def interrupt(folder: Path) -> None:
+    """Ctrl-C in the middle of a stack writes a checkpoint, though none is due."""
+    local.cores = lambda: 1
+    specs, store = examples("mlp", 2, epochs=100), folder / "interrupted.sqlite"
+    assert end(start(lambda: train(specs, folder / "whole.sqlite"))) == 0
+    process = start(lambda: train(specs, store, seconds=1000))
+    wait_for(lambda: any(checkpoints(store).glob("*/plan.json")))
+    time.sleep(0.3)
+    os.kill(process, signal.SIGINT)
+    assert end(process) == 130
+    assert len(list(checkpoints(store).glob("*/state.safetensors"))) == 1
+    assert end(start(lambda: train(specs, store))) == 0
+    assert stored(store) == stored(folder / "whole.sqlite")
+
+
+def together(folder: Path) -> None:
+    """Two processes want overlapping runs at the same moment: every run is trained and stored once."""
+    local.cores = lambda: 1
+    specs, store = examples("mlp", 6), folder / "shared.sqlite"
+    both = [start(lambda part=part: train(part, store)) for part in (specs, specs, specs[6:], specs[:3])]
+    assert [end(process) for process in both] == [0, 0, 0, 0]
+    assert stored(store).keys() == {spec.id for spec in specs}
+    assert not checkpoints(store).exists()
+
+
+def wait_for(happened: Callable[[], bool], seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)
+
+
+# No `if __name__ == "__main__"` around what follows: workers must not run the script of whoever started them.
+scene, place = sys.argv[1], Path(sys.argv[2])
+if scene == "train":
+    try:
+        train(POOL, place, seconds=float(sys.argv[3]))
+    except KeyboardInterrupt:
+        sys.exit(130)
+else:
+    {"kill": kill, "interrupt": interrupt, "together": together}[scene](place)

@@ -1,0 +1,166 @@
+"""Against loops that a reader can check by eye, in float64."""
+
+import math
+
+import pytest
+import torch
+
+from asymtrain import UsageError, dialogue, sigmoid_loss, softmax_loss
+from asymtrain.objectives import check_targets
+
+B, C = 7, 5
+
+
+@pytest.fixture
+def logits():
+    return torch.randn(B, C, dtype=torch.float64, generator=torch.Generator().manual_seed(0)) * 3
+
+
+def naive_softmax(row, goal):
+    total = math.fsum(math.exp(z) for z in row)
+    return -math.fsum(t * math.log(math.exp(z) / total) for z, t in zip(row, goal, strict=True))
+
+
+def naive_sigmoid(row, goal, over_classes):
+    terms = []
+    for z, t in zip(row, goal, strict=True):
+        p = 1 / (1 + math.exp(-z))
+        terms.append(-(t * math.log(p) + (1 - t) * math.log(1 - p)))
+    return math.fsum(terms) / (len(terms) if over_classes == "mean" else 1)
+
+
+LOSSES = {
+    "softmax": (softmax_loss, naive_softmax, {}),
+    "sigmoid mean": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "mean"), {"over_classes": "mean"}),
+    "sigmoid sum": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "sum"), {"over_classes": "sum"}),
+    "sigmoid default": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "mean"), {}),
+}
+every_loss = pytest.mark.parametrize(("loss", "naive", "options"), LOSSES.values(), ids=LOSSES)
+
+
+def one_hot(target):
+    return [float(c == target) for c in range(C)]
+
+
+def assert_mean_of_rows(value, naive, logits, goals):
+    rows = [naive(row, goal) for row, goal in zip(logits.tolist(), goals, strict=True) if goal is not None]
+    expected = math.fsum(rows) / len(rows) if rows else 0.0
+    assert value.item() == pytest.approx(expected, rel=1e-12, abs=1e-15)
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8])
+def test_class_indices(loss, naive, options, logits, dtype):
+    targets = [4, 0, 1, 1, 3, 2, 0]
+    value = loss(logits, torch.tensor(targets, dtype=dtype), **options)
+    assert_mean_of_rows(value, naive, logits, map(one_hot, targets))
+
+
+@every_loss
+@pytest.mark.parametrize("ignore_index", [-100, -1, 2, 255])
+@pytest.mark.parametrize("kept", [[], [0], [1, 3, 6], list(range(B))])
+def test_ignored_targets_count_for_nothing(loss, naive, options, logits, ignore_index, kept):
+    logits = logits.requires_grad_()
+    targets = [[4, 0, 1, 1, 3, 1, 0][b] if b in kept else ignore_index for b in range(B)]
+    value = loss(logits, torch.tensor(targets), ignore_index=ignore_index, **options)
+    goals = [one_hot(t) if b in kept else None for b, t in enumerate(targets)]
+    assert_mean_of_rows(value, naive, logits, goals)
+    (gradient,) = torch.autograd.grad(value, logits)
+    assert gradient.isfinite().all()
+    assert gradient.any(1).nonzero().flatten().tolist() == kept
+
+
+@every_loss
+def test_soft_targets(loss, naive, options, logits):
+    soft = torch.rand(B, C, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    soft = soft / soft.sum(1, keepdim=True)
+    assert_mean_of_rows(loss(logits, soft, **options), naive, logits, soft.tolist())
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize("name", ["sigmoid mean", "sigmoid sum"])
+def test_several_labels_or_none_at_once(name, logits, dtype):
+    loss, naive, options = LOSSES[name]
+    labels = torch.tensor([[0, 1, 1, 0, 0], [0] * 5, [1] * 5, [1, 0, 0, 0, 1], *[[0, 0, 0, 1, 0]] * 3])
+    assert_mean_of_rows(loss(logits, labels.to(dtype), **options), naive, logits, labels.tolist())
+
+
+@every_loss
+def test_as_many_classes_as_images_is_not_ambiguous(loss, naive, options, logits):
+    square, targets = logits[:C], [4, 0, 1, 1, 3]
+    by_index = loss(square, torch.tensor(targets), **options)
+    assert_mean_of_rows(by_index, naive, square, map(one_hot, targets))
+    assert loss(square, torch.tensor([*map(one_hot, targets)]), **options).item() == pytest.approx(by_index.item())
+
+
+@every_loss
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_huge_logits_stay_finite(loss, naive, options, dtype):
+    logits = torch.tensor([[1e4, -1e4, 0.0]], dtype=dtype, requires_grad=True)
+    value = loss(logits, torch.tensor([1]), **options)
+    value.backward()
+    assert value.isfinite()
+    assert value.dtype == dtype
+    assert logits.grad.isfinite().all()
+
+
+def test_dialogue_is_main_and_alpha_times_the_sum_over_points():
+    main, points = torch.tensor(2.0), [torch.tensor(v) for v in (0.5, 1.0, 4.0)]
+    assert dialogue(main, points, 0.5).item() == 2 + 0.5 * 5.5
+    assert dialogue(main, iter(points), torch.tensor(0.5)).item() == 2 + 0.5 * 5.5
+    assert dialogue(main, points, 0).item() == 2
+    assert dialogue(main, [], 3.0).item() == 2
+    # What `Branches.loss` gives is one tensor.
+    assert dialogue(main, points[2], 0.5).item() == 4
+    assert dialogue(main, torch.stack(points), 0.5).item() == 2 + 0.5 * 5.5
+
+
+def test_dialogue_differentiates_each_part_with_its_weight():
+    main, point = torch.tensor(2.0, requires_grad=True), torch.tensor(3.0, requires_grad=True)
+    dialogue(main, [point, point], 0.25).backward()
+    assert (main.grad.item(), point.grad.item()) == (1, 0.5)
+
+
+@pytest.mark.parametrize("alpha", [-1, -1e-9, float("nan"), float("-inf")])
+def test_alpha_below_zero(alpha):
+    with pytest.raises(UsageError, match="alpha must be 0 or more"):
+        dialogue(torch.tensor(1.0), [torch.tensor(1.0)], alpha)
+
+
+BAD_TARGETS = {
+    "too large": (torch.tensor([0, 1, 2, 3, 4, 5, 0]), r"0\.\.4.*got 5: check `classes`"),
+    "negative": (torch.tensor([0, -1, 2, 3, 4, 0, 0]), r"0\.\.4.*got -1"),
+    # As a byte, 156 has the bits of -100.
+    "a byte": (torch.tensor([0, 156, 2, 3, 4, 0, 0], dtype=torch.uint8), "got 156"),
+    "too few": (torch.zeros(B - 1, dtype=torch.int64), r"shape \(7,\).*\(7, 5\).*got \(6,\)"),
+    "a column": (torch.zeros(B, 1, dtype=torch.int64), r"got \(7, 1\)"),
+    "another width": (torch.zeros(B, C + 1), r"got \(7, 6\)"),
+    "a scalar": (torch.tensor(1), r"got \(\)"),
+    "floats": (torch.zeros(B), r"integers, got torch\.float32: call targets\.long\(\)"),
+    "bools": (torch.zeros(B, dtype=torch.bool), r"integers, got torch\.bool"),
+}
+
+
+@every_loss
+@pytest.mark.parametrize(("targets", "message"), BAD_TARGETS.values(), ids=BAD_TARGETS)
+def test_bad_targets(loss, naive, options, logits, targets, message):
+    with pytest.raises(UsageError, match=message):
+        loss(logits, targets, **options)
+
+
+@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
+def test_logits_are_a_matrix(shape):
+    with pytest.raises(UsageError, match=r"logits must have shape \(batch, classes\)"):
+        check_targets(torch.zeros(shape), torch.zeros(2, dtype=torch.int64))
+
+
+def test_an_unknown_reduction_is_named():
+    with pytest.raises(UsageError, match="unknown over_classes 'means': did you mean 'mean'"):
+        sigmoid_loss(torch.zeros(2, 3), torch.tensor([0, 1]), over_classes="means")
+
+
+@every_loss
+def test_compiled_without_a_break(loss, naive, options, logits):
+    compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
+    targets = torch.tensor([4, 0, -100, 1, 3, 2, 0])
+    assert torch.equal(compiled(logits, targets, **options), loss(logits, targets, **options))
