@@ -7,7 +7,7 @@ from branch_zoo import CLASSES, Recurrent, Swin, Wave, bert, images, resnet, seq
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches.axes import BatchEvidence, FeatureEvidence, feature_axis_of, infer_layout
+from asymtrain.branches.axes import BatchEvidence, FeatureEvidence, feature_axis_of, infer_layout, lets_through
 from asymtrain.errors import UsageError
 
 
@@ -36,6 +36,26 @@ def layouts(model: nn.Module, at: object, sample: object, **options: object) -> 
 )
 def test_layers_know_their_axis(layer: nn.Module, axis: int | None) -> None:
     assert feature_axis_of(layer) == axis
+
+
+@pytest.mark.parametrize("layer", [nn.ReLU(), nn.GELU(), nn.Dropout2d(), nn.Identity(), nn.Softmax(1)])
+def test_what_follows_a_layer_element_by_element_has_its_layout(layer: nn.Module) -> None:
+    # A cube (B, 4, 4, 4) that no layer takes: the convolution before tells, through any number of such layers.
+    class Cube(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block = nn.Sequential(nn.Conv2d(3, 4, 1), layer, nn.ReLU())
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.block(x).mean((2, 3))
+
+    assert layouts(Cube(), "block", torch.randn(2, 3, 4, 4)) == ["BCHW"]
+
+
+def test_gates_do_not_count_as_element_by_element() -> None:
+    assert not lets_through(nn.GLU())
+    assert not lets_through(nn.MultiheadAttention(2, 1))
+    assert not lets_through(nn.Flatten())
 
 
 def test_a_derived_norm_is_not_trusted() -> None:

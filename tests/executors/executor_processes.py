@@ -64,7 +64,7 @@ def kill(folder: Path) -> None:
         store, moments = folder / f"{arch}-killed.sqlite", []
         while kills < 6:
             process = start(lambda: train(specs, store))  # noqa: B023
-            moments.append(chance.uniform(0.02, seconds / 3))
+            moments.append(chance.uniform(0.1, seconds / 2))
             time.sleep(moments[-1])
             os.kill(process, signal.SIGKILL)
             if end(process) == 0:
@@ -114,6 +114,7 @@ def wait_for(happened: Callable[[], bool], seconds: float = 60.0) -> None:
 # No `if __name__ == "__main__"` around what follows: workers must not run the script of whoever started them.
 scene, place = sys.argv[1], Path(sys.argv[2])
 if scene == "train":
+    local.cores = lambda: 2
     try:
         train(POOL, place, seconds=float(sys.argv[3]))
     except KeyboardInterrupt:

@@ -4,7 +4,8 @@ A shape alone does not tell (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (
 convolution has its channels on axis 1, a linear layer its features on the last axis. The evidence for the feature
 axis, strongest first:
 
-1. the layer that made the very tensor a place gives, or that takes this tensor as input;
+1. the layer that made the very tensor a place gives (activations and dropout let through what they take), or that
+   takes this tensor as input;
 2. the last layer that ran before the output was made, where the output has that layer's width on that layer's
    axis and not also on the other one.
 
@@ -18,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor, nn
-from torch.nn.modules import batchnorm, conv, instancenorm, pooling
+from torch.nn.modules import batchnorm, conv, dropout, instancenorm, pooling
 
 from asymtrain.errors import UsageError
 
@@ -60,6 +61,13 @@ def feature_axis_of(layer: nn.Module) -> Axis | None:
     return None
 
 
+def lets_through(layer: nn.Module) -> bool:
+    """Whether a layer of torch works element by element, so that its output has its input's layout."""
+    if isinstance(layer, nn.MultiheadAttention | nn.GLU):
+        return False
+    return type(layer).__module__ == nn.ReLU.__module__ or isinstance(layer, dropout._DropoutNd | nn.Identity)
+
+
 @dataclass
 class FeatureEvidence:
     """What layers say about one tensor's feature axis."""
@@ -99,7 +107,7 @@ class BatchEvidence:
             told = bool(self.images) or shape[:2] not in self.tables
             if told and shape[0] == self.size and shape[1] != self.size:
                 return True
-        return self.batch_first == {True} and self.size in (None, shape[0])
+        return self.batch_first == {True}
 
 
 def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence[Tensor]) -> BatchEvidence:

@@ -11,7 +11,14 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from asymtrain.branches.axes import Axis, BatchEvidence, FeatureEvidence, batch_evidence, feature_axis_of
+from asymtrain.branches.axes import (
+    Axis,
+    BatchEvidence,
+    FeatureEvidence,
+    batch_evidence,
+    feature_axis_of,
+    lets_through,
+)
 from asymtrain.branches.nested import Selector, first_feature, select, tensors_in
 from asymtrain.errors import UsageError
 
@@ -31,7 +38,7 @@ class Watcher:
     def __init__(self, selectors: Mapping[str, Selector | None]) -> None:
         self.selectors = selectors
         self.sights: dict[str, Sight] = {}
-        self.latest: dict[int, tuple[Axis, Tensor]] = {}  # number of axes -> the last telling layer's output
+        self.latest: dict[int, tuple[Axis, Tensor]] = {}  # number of axes -> the last telling layer's tensor
 
     @contextmanager
     def hooked(self, model: nn.Module, places: Mapping[str, nn.Module]) -> Iterator[None]:
@@ -42,6 +49,8 @@ class Watcher:
                 if axis is not None:
                     hooks.callback(module.register_forward_pre_hook(partial(self._before_layer, axis)).remove)
                     hooks.callback(module.register_forward_hook(partial(self._after_layer, axis)).remove)
+                elif lets_through(module):
+                    hooks.callback(module.register_forward_hook(self._after_elements).remove)
             # After the layers' own, so that a place which is a layer is told by itself.
             for name, module in places.items():
                 hooks.callback(module.register_forward_hook(partial(self._after_place, name)).remove)
@@ -57,6 +66,13 @@ class Watcher:
         made = first_feature(output)
         if made is not None and made.ndim >= 2:
             self.latest[made.ndim] = (axis, made)
+
+    def _after_elements(self, layer: nn.Module, args: object, output: object) -> None:
+        taken, made = next(tensors_in(args), None), first_feature(output)
+        if taken is not None and made is not None and taken.ndim in self.latest:
+            axis, told = self.latest[taken.ndim]
+            if told is taken:
+                self.latest[made.ndim] = (axis, made)
 
     def _after_place(self, name: str, place: nn.Module, args: object, output: object) -> None:
         feature = select(output, self.selectors[name])

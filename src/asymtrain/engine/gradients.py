@@ -71,9 +71,7 @@ def _one(
     if shared is not None:
         chosen = {name: leaves[name] for name in shared}
         auxiliary = _flat(found.auxiliary.sum(), chosen, gather, len(weights), keep_graph=True)
-    # A compiled backward that once ran without keeping its graph may reuse saved tensors as scratch memory ever
-    # after, so a measured step keeps it both times.
-    total = _flat(found.total, leaves, gather, len(weights), keep_graph=shared is not None)
+    total = _flat(found.total, leaves, gather, len(weights))
     return StackGradients(total, auxiliary, found.main.detach(), found.auxiliary.detach(), found.correct.detach())
 
 

@@ -64,8 +64,9 @@ def plan(
     groups: dict[tuple[object, ...], list[RunSpec]] = {}
     for spec in dict.fromkeys(specs):
         groups.setdefault(_key(spec), []).append(spec)
-    stacks = []
-    for members in _join_plain(groups):
+    stacks, order = [], {spec: i for i, spec in enumerate(specs)}
+    for joined in _join_plain(groups):
+        members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
         path = path_for(members[0].arch, device)
         size = min(_most(members[0].arch, path, device), most_runs or len(members))
         count = max(-(-len(members) // size), min(workers, len(members)))

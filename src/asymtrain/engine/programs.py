@@ -32,6 +32,7 @@ class Programs:
         self.losses: Callable[[Parameters, Batch, Tensor], Losses] = stack.objective
         self.gather: Gather = stack.layout.gather
         self.next_batch: Callable[[], Batch] = stack.data.next_batch
+        self.chunk: Callable[[Tensor, Tensor], Tensor] = stack.data.chunk
         self.forward: Callable[[Parameters, Tensor], Tensor] = stack.objective.logits
 
     def train_step(self, measure: bool) -> None:
@@ -56,12 +57,15 @@ class CapturedPrograms(Programs):
 
     def __init__(self, stack: "Stack") -> None:
         super().__init__(stack)
+        # A measured step goes back through one graph twice; a compiled backward would otherwise take what the
+        # forward saved as scratch memory in the first pass.
+        torch._functorch.config.donated_buffer = False
         self.losses = _compiled("losses", stack, stack.objective)
-        self._measured_losses = _compiled("measured losses", stack, stack.objective)
         self.gather = _compiled("gather", stack, stack.layout.gather)
         self.forward = _compiled("forward", stack, stack.objective.logits)
         self._update = _compiled("update", stack, adamw_elementwise_)
         self.next_batch = torch.compile(stack.data.next_batch, dynamic=False)
+        self.chunk = torch.compile(stack.data.chunk, dynamic=False)
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
@@ -78,22 +82,17 @@ class CapturedPrograms(Programs):
 
     def _capture(self, measure: bool) -> torch.cuda.CUDAGraph:
         """Run the step a few times to compile it, record it, and put everything back as it was."""
-        stack, losses = self.stack, self.losses
+        stack = self.stack
         kept = {name: value.clone() for name, value in stack.changing().items()}
-        if measure:
-            self.losses = self._measured_losses
-        # Two backward passes over one graph need what a compiled backward would otherwise reuse as scratch memory.
-        with torch._functorch.config.patch(donated_buffer=not measure):
-            side = torch.cuda.Stream()
-            side.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(side):
-                for _ in range(_WARM_UP_STEPS):
-                    stack.train_step(measure)
-            torch.cuda.current_stream().wait_stream(side)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph, pool=self._pool):
+        side = torch.cuda.Stream()
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UP_STEPS):
                 stack.train_step(measure)
-        self.losses = losses
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            stack.train_step(measure)
         for name, value in stack.changing().items():
             value.copy_(kept[name])
         return graph

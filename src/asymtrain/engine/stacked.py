@@ -29,7 +29,7 @@ from asymtrain.engine.tally import Tally
 from asymtrain.models.kernels import load_kernels
 from asymtrain.runs import Epoch, Run, RunSpec
 
-EVALUATION_IMAGES = 4000  # of all runs together, in one forward pass
+EVALUATION_IMAGES = 4000  # in one forward pass: of all runs together, or of each by itself
 
 
 class Stack:
@@ -44,7 +44,8 @@ class Stack:
         self.backbone = build_backbone(specs[0], dataset)
         self.objective = objective_of(specs, self.backbone)
         starts = [self._initial(spec, dataset) for spec in specs]
-        self.layout = layout_of(starts[0])
+        # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
+        self.layout = layout_of(max(starts, key=lambda start: sum(value.numel() for value in start.values())))
         self.weights = self.layout.pack(starts).to(self.device)
         self.moments = Moments.zeros(self.weights)
         self.dtype = torch.bfloat16 if specs[0].precision == "bf16" else torch.float32
@@ -111,12 +112,12 @@ class Stack:
         if not count:
             return [None] * runs
         weights = self.weights.to(self.dtype)
-        size = min(count, max(1, EVALUATION_IMAGES // runs))
+        size = min(count, max(1, EVALUATION_IMAGES // runs) if self.path == "batched" else EVALUATION_IMAGES)
         correct = torch.zeros(runs, device=self.device)
         for chosen in indices.split(size, 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
             filled = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
-            logits = self.programs.logits(self.layout.views(weights), self.data.chunk(images, filled))
+            logits = self.programs.logits(self.layout.views(weights), self.programs.chunk(images, filled))
             predicted = logits.argmax(2)[:, : chosen.shape[1]]
             correct += (predicted == labels[chosen]).sum(1)
         return [value / count for value in correct.tolist()]

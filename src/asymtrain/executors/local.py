@@ -7,6 +7,7 @@ moment harms no other, and its stack is given to a new one. A worker whose paren
 
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.resource_tracker
 import os
 import queue
 import signal
@@ -187,8 +188,10 @@ def _child_settings(device: torch.device) -> Iterator[None]:
         # Threads of several processes would fight for the cores: two by two threads ran 20 times slower than one.
         os.environ["OMP_NUM_THREADS"] = "1"
     # Ctrl-C reaches every process of a terminal; here the parent alone answers it, and asks for checkpoints.
-    mask = getattr(signal, "pthread_sigmask", None)  # not on every system
-    blocked = mask(signal.SIG_BLOCK, {signal.SIGINT}) if mask else None
+    mask, blocked = getattr(signal, "pthread_sigmask", None), None  # not on every system
+    if mask:
+        multiprocessing.resource_tracker.ensure_running()  # starting it with the first child would lift the block
+        blocked = mask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
     finally:

@@ -10,6 +10,7 @@ interruption the stacks, and with them the rows, are those of an execution that 
 
 import hashlib
 import json
+import os
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
@@ -56,6 +57,8 @@ def tidy(record: Store, checkpoints: Path) -> None:
         members = {spec.id for one in plans for spec in one.specs}
         if record.finished(members) == members:
             file.unlink(missing_ok=True)
+    for torn in checkpoints.glob("plans-*.new"):
+        torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
     with suppress(OSError):
         checkpoints.rmdir()
 
@@ -96,10 +99,18 @@ def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]
     stacks = [{"path": one.path, "specs": [spec.to_dict() for spec in one.specs]} for one in plans]
     name = hashlib.sha256(",".join(one.id for one in plans).encode()).hexdigest()[:16]
     file = checkpoints / PLANS.replace("*", name)
+    content = json.dumps({"device": device.type, "stacks": stacks}, indent=1)
     try:
-        checkpoints.mkdir(parents=True, exist_ok=True)
-        new = file.with_suffix(".new")
-        new.write_text(json.dumps({"device": device.type, "stacks": stacks}, indent=1))
-        new.replace(file)
+        try:
+            _replace(file, content)
+        except FileNotFoundError:
+            _replace(file, content)  # another process has tidied the empty folder away in between
     except OSError as problem:
         raise UsageError(f"{checkpoints} cannot be written ({problem.strerror}): give another place") from problem
+
+
+def _replace(file: Path, content: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    new = file.with_suffix(f".{os.getpid()}.new")
+    new.write_text(content)
+    new.replace(file)

@@ -32,7 +32,8 @@ def pool_relu_gradient(grad: Tensor, origin: Tensor) -> Tensor:
 
 def pool_relu(maps: Tensor, bias: Tensor) -> Tensor:
     """relu(maxpool(maps + bias)) of maps (B, C, H, W)."""
-    pooled, _ = pool_with_origin(maps, bias)
+    # Said here, where the compiler sees it: whatever makes the maps can then write them in this order.
+    pooled, _ = pool_with_origin(maps.contiguous(memory_format=torch.channels_last), bias)
     return pooled
 
 
@@ -84,6 +85,7 @@ def _keep_pooling(ctx, inputs, output):
 
 def _pooling_backward(ctx, grad, _):
     (origin,) = ctx.saved_tensors
+    grad = grad.contiguous(memory_format=torch.channels_last)
     live = torch.where(origin < pooling.DEAD, grad, 0)
     return pool_relu_gradient(grad, origin), live.sum((0, 2, 3))
 

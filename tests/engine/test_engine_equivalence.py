@@ -1,0 +1,153 @@
+"""Invariant 2 of DESIGN.md on the CPU, in float32: small backbones, every setting."""
+
+import dataclasses
+
+import pytest
+from equivalence import (
+    assert_near_the_reference,
+    assert_within_a_point,
+    distance,
+    interval_of,
+    measure_accuracies,
+    measure_distances,
+    mixed_specs,
+    patterns,
+    reference_after,
+    stack_after,
+)
+
+from asymtrain import models
+from asymtrain.runs import RunSpec, grid
+
+SMALL = {
+    "mlp": {"widths": (16, 24, 16)},
+    "cnn": {"widths": (6, 8, 8, 4), "hidden": (16, 12)},
+    "vit": {"depth": 2, "width": 16, "heads": 2, "patch": 4},
+}
+PATHS = ["batched", "side_by_side"]
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return patterns()
+
+
+def base_spec(arch, **fields):
+    """Ten epochs of five steps, the last of them with 2 images instead of 32."""
+    defaults = {"per_class": 26, "batch": 32, "epochs": 10, "redundancy": 3}
+    return RunSpec(arch=arch, **{"arch_options": SMALL.get(arch, {}), **defaults, **fields})
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("arch", models.BUILDERS)
+def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, path, dataset):
+    assert_near_the_reference(measure_distances(mixed_specs(base_spec(arch)), dataset, device="cpu", path=path))
+
+
+VARIANTS = {
+    "all": {"activation": "all"},
+    "all, mean": {"activation": "all", "combine": "mean"},
+    "random": {"activation": "random"},
+    "cycle": {"activation": "cycle"},
+    "sum over classes": {"over_classes": "sum"},
+    "drawn in sequence": {"draw": "sequence"},
+    "augmented": {"augmentation": "flip_shift"},
+    "cosine": {"schedule": "cosine"},
+    "decay of matrices": {"decay": "matrices", "weight_decay": 1.0},
+    "decay of backbone matrices": {"decay": "backbone_matrices", "weight_decay": 1.0},
+    "no validation": {"validation": "none", "per_class": None, "batch": 45},
+    "no subset": {"per_class": None, "batch": 48, "epochs": 13},
+    "whole batches": {"per_class": None, "batch": 32},
+    "one batch": {"per_class": 26, "batch": 500, "epochs": 50},
+    "cosine at every step": {"cosine_every": 1},
+    "truncated normal": {"arch_options": {**SMALL["mlp"], "initialisation": "trunc_normal"}},
+    "points in another order": {"arch_options": {**SMALL["mlp"], "points": (2, 0)}, "activation": "random"},
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_every_setting(variant, path, dataset):
+    specs = mixed_specs(base_spec("mlp", **variant))
+    assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path=path))
+
+
+COMBINED = {
+    "cnn": [
+        {"activation": "random", "over_classes": "sum", "augmentation": "flip_shift", "schedule": "cosine",
+         "decay": "matrices", "arch_options": {**SMALL["cnn"], "dropout": 0.3}},
+        {"activation": "all", "combine": "mean", "decay": "backbone_matrices", "validation": "none",
+         "arch_options": {**SMALL["cnn"], "dropout": 0, "points": (3, 1)}},
+    ],
+    "vit": [
+        {"activation": "cycle", "over_classes": "sum", "augmentation": "flip_shift", "schedule": "cosine",
+         "decay": "matrices"},
+        {"activation": "all", "decay": "backbone_matrices", "validation": "none",
+         "arch_options": {**SMALL["vit"], "branch_input": "mean", "points": (1,)}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "variant"), [(arch, v) for arch, found in COMBINED.items() for v in found], ids=str)
+def test_settings_together(arch, variant, dataset):
+    specs = mixed_specs(base_spec(arch, **variant))
+    assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path="batched"))
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_stack_takes_its_runs_in_any_order(first, dataset):
+    """`pairs` puts Plain first, and Plain has no branches to take the sizes from."""
+    specs = mixed_specs(base_spec("mlp", activation="all"))
+    specs = specs[first:] + specs[:first]
+    assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path="batched"))
+
+
+# What a careless engine could get wrong by a hair.
+MISTAKES = {
+    "alpha": lambda spec: {"alpha": spec.alpha * 1.001},
+    "learning rate": lambda spec: {"learning_rate": spec.learning_rate * 1.0001},
+    "weight decay": lambda spec: {"weight_decay": spec.weight_decay + 0.01},
+    "seed": lambda spec: {"seed": spec.seed + 1},
+    "noise": lambda spec: {"label_noise": 0.02},
+    "split": lambda spec: {"split_seed": 1},
+    "draw": lambda spec: {"draw": "sequence"},
+    "schedule": lambda spec: {"schedule": "cosine"},
+    "decay": lambda spec: {"decay": "matrices"},
+    "augmentation": lambda spec: {"augmentation": "flip_shift"},
+    "activation": lambda spec: {"activation": "cycle"},
+    "reduction": lambda spec: {"over_classes": "sum"},
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_the_yardstick_sees_small_mistakes(mistake, dataset):
+    spec = base_spec("mlp")
+    wrong = dataclasses.replace(spec, **mistake(spec))
+    alone, moved = (reference_after(spec, dataset, 50, "cpu", perturb)[0] for perturb in (0.0, 1e-6))
+    ((other, _),) = stack_after([wrong], dataset, 50, "cpu", "batched")
+    assert distance(alone, other) > 3 * distance(alone, moved)
+
+
+@pytest.fixture(scope="module")
+def larger():
+    return patterns(classes=10, size=1000, test_size=2000, noise=1.0)
+
+
+@pytest.mark.parametrize("arch", models.BUILDERS)
+def test_accuracies_agree_over_ten_seeds(arch, larger):
+    base = RunSpec(arch=arch, arch_options=SMALL.get(arch, {}), epochs=3, batch=32, learning_rate=5e-3, redundancy=2)
+    path = "batched" if arch == "mlp" else "side_by_side"
+    found = measure_accuracies(grid(base, seed=range(42, 52)), larger, device="cpu", path=path)
+    assert_within_a_point(found)
+
+
+def test_bf16_accuracies_agree_over_ten_seeds(larger):
+    base = RunSpec(arch_options=SMALL["mlp"], epochs=3, batch=32, learning_rate=5e-3, precision="bf16")
+    assert_within_a_point(measure_accuracies(grid(base, seed=range(42, 52)), larger, device="cpu", path="batched"))
+
+
+def test_the_interval_is_student_s():
+    found = interval_of([0.01, 0.03])
+    assert (found.mean, found.low, found.high) == pytest.approx((0.02, 0.02 - 0.0631375, 0.02 + 0.0631375), abs=1e-6)
+    with pytest.raises(AssertionError):
+        assert_within_a_point(found)
