@@ -121,43 +121,37 @@ def ceilings(device: torch.device) -> tuple[float, float]:
 
 
 def counts(stack: Stack, item: int) -> tuple[float, float]:
-    """Operations and least bytes for one image: counted on one run's forward and backward of a few images."""
-    images = 4
-    weights = stack.weights[:1].cpu()
-    shape = (1, images, *stack.image_shape)
-    batch = Batch(torch.randn(shape), torch.zeros(1, images, dtype=torch.int64), torch.ones(images), None, None)
-    with FlopCounterMode(display=False) as operations, _ProductBytes() as moved:
-        gradients(
-            stack.objective, stack.layout, weights, batch, torch.ones(1), path="batched", gather=stack.layout.gather
-        )
+    """Operations and least bytes for one image in a batch of 128, counted on forward and backward of one run."""
+    operations, elements = {}, {}
+    for images in (4, 8):
+        weights = stack.weights[:1].cpu()
+        shape = (1, images, *stack.image_shape)
+        batch = Batch(torch.randn(shape), torch.zeros(1, images, dtype=torch.int64), torch.ones(images), None, None)
+        with FlopCounterMode(display=False) as counted, _ProductElements() as moved:
+            gradients(
+                stack.objective, stack.layout, weights, batch, torch.ones(1), path="batched", gather=stack.layout.gather
+            )
+        operations[images], elements[images] = counted.get_total_flops(), moved.count
+    # What grows with the batch belongs to an image, the rest to the weights, which a batch shares.
+    by_image = (elements[8] - elements[4]) / 4
+    by_batch = elements[4] - 4 * by_image
     # AdamW reads gradient, weight and two moments and writes three of them: seven float32 values a weight, a step.
-    optimiser = 7 * 4 * stack.layout.size / 128
-    weights_once = moved.weights * item / 128
-    return operations.get_total_flops() / images, moved.activations * item / images + weights_once + optimiser
+    optimiser = 7 * 4 * stack.layout.size
+    return (operations[8] - operations[4]) / 4, by_image * item + (by_batch * item + optimiser) / 128
 
 
-class _ProductBytes(TorchDispatchMode):
-    """Adds up the elements that products read and write, weights apart: they are shared by a batch."""
+class _ProductElements(TorchDispatchMode):
+    """Adds up the elements that products read and write."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.activations = self.weights = 0
+        self.count = 0
 
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
         result = function(*args, **(kwargs or {}))
-        name = function.__name__
-        if any(word in name for word in ("mm", "convolution", "attention")):
-            for tensor in _tensors([args, result]):
-                # A weight has no batch of images in it: it does not grow with the number of rows.
-                if tensor.ndim >= 2 and tensor.shape[0] >= 4 and tensor.numel() >= 4 * 64 and _has_batch(tensor):
-                    self.activations += tensor.numel()
-                else:
-                    self.weights += tensor.numel()
+        if any(word in function.__name__ for word in ("mm", "convolution", "attention")):
+            self.count += sum(tensor.numel() for tensor in _tensors([args, result]))
         return result
-
-
-def _has_batch(tensor: Tensor) -> bool:
-    return any(size in (4, 4 * 65, 4 * 64) for size in tensor.shape)
 
 
 def _tensors(tree: object) -> list[Tensor]:

@@ -37,7 +37,7 @@ def main() -> None:
 
 def redundancy_cost(arch: str, device: torch.device) -> tuple[float, float, float, float]:
     """Time with one branch over none; with 300 over one; bytes that 300 take beyond one, and their weights' bytes."""
-    timer = Timer(device)
+    timer = Timer(device, 0.4)
     seconds, memory = {}, {}
     steps = {}
     for count in (0, 1, 300):
@@ -47,10 +47,10 @@ def redundancy_cost(arch: str, device: torch.device) -> tuple[float, float, floa
         steps[count] = plain_loop(arch, device, redundancy=count)
         steps[count]()
         memory[count] = (torch.cuda.max_memory_allocated() if device.type == "cuda" else 0) - before
-    # In turns, so that a drift of the clock meets all alike; the best of three.
-    for _ in range(3):
+    # In many short turns, so that other work on the machine meets all alike; the best of each.
+    for _ in range(12):
         for count, step in steps.items():
-            seconds[count] = min(seconds.get(count, float("inf")), timer.seconds(step))
+            seconds[count] = min(seconds.get(count, float("inf")), timer.seconds(step, parts=1))
     widths = sum(models.build(arch, classes=100).widths)
     return seconds[1] / seconds[0], seconds[300] / seconds[1], memory[300] - memory[1], 299 * widths * 100 * 4
 

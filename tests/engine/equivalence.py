@@ -7,7 +7,8 @@ weights moved by 1e-6. Over whole epochs, accuracies must agree on average.
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from unittest.mock import patch
@@ -36,7 +37,9 @@ class _Enough(Exception):
 _REFERENCES: dict[tuple[object, ...], tuple[Named, Named]] = {}
 
 
-def patterns(classes: int = 5, size: int = 200, test_size: int = 100, image_size: int = 8, noise: float = 0.5) -> Dataset:
+def patterns(
+    classes: int = 5, size: int = 200, test_size: int = 100, image_size: int = 8, noise: float = 0.5
+) -> Dataset:
     """Images that are a pattern of their class under noise: learnt in a few epochs by the smallest network."""
     source = np.random.default_rng(0)
     means = source.random((classes, 3, 4, 4)).repeat(image_size // 4, 2).repeat(image_size // 4, 3)
@@ -82,11 +85,8 @@ def reference_after(
                 raise _Enough
 
         original = reference._attach
-        with patch.object(reference, "_attach", attach):
-            try:
-                train_reference(spec, dataset, device=device, on_step=look, perturb=perturb)
-            except _Enough:
-                pass
+        with patch.object(reference, "_attach", attach), suppress(_Enough):
+            train_reference(spec, dataset, device=device, on_step=look, perturb=perturb)
         _REFERENCES[key] = found[0]
     return _REFERENCES[key]
 
@@ -157,11 +157,23 @@ def measure_distances(
 
 
 def assert_near_the_reference(found: Sequence[Distances]) -> None:
-    """Invariant 2, first half."""
+    """Invariant 2, first half, run by run."""
     for run in found:
         assert run.backbone <= run.backbone_allowed, run.row()
         assert run.branches <= run.branches_allowed, run.row()
         assert run.backbone_allowed < 0.1, f"training has forgotten its start, nothing is compared: {run.row()}"
+
+
+def assert_near_the_reference_together(found: Sequence[Distances]) -> None:
+    """Invariant 2, first half, over all runs of a stack: the farthest, the second farthest and so on.
+
+    At full size a run's distance is 1e-6 or, where a ReLU happens to fall on the other side of zero, 1e-3 to 1e-1.
+    Which runs cross is chance for the perturbation as for rounding; how many do, and how far they then go, is not.
+    """
+    for part in ("backbone", "branches"):
+        distances = sorted(getattr(run, part) for run in found)
+        allowed = sorted(getattr(run, f"{part}_allowed") for run in found)
+        assert all(d <= a for d, a in zip(distances, allowed, strict=True)), f"{part}: {distances} against {allowed}"
 
 
 @dataclass(frozen=True)
@@ -172,12 +184,13 @@ class Interval:
     mean: float
     low: float
     high: float
+    learnt: float = math.inf  # the reference's mean accuracy, as a multiple of chance
 
     def row(self) -> str:
         """One line of the table that the GPU tests print."""
         return (
             f"mean {100 * self.mean:+.3f} points, 90% interval [{100 * self.low:+.3f}, {100 * self.high:+.3f}] "
-            f"(n={len(self.differences)})"
+            f"(n={len(self.differences)}); the reference is at {self.learnt:.1f} times chance"
         )
 
 
@@ -190,9 +203,7 @@ def interval_of(differences: Sequence[float]) -> Interval:
     return Interval(tuple(differences), mean, mean - reach, mean + reach)
 
 
-def measure_accuracies(
-    specs: list[RunSpec], dataset: Dataset, *, device: str, path: str, log: Callable[[str], None] = lambda _: None
-) -> Interval:
+def measure_accuracies(specs: list[RunSpec], dataset: Dataset, *, device: str, path: str) -> Interval:
     """Train the stack and the reference of each spec to the end; compare the last test accuracies."""
     with matmul_precision(specs[0]):
         stack = Stack(specs, dataset, device=device, path=path)
@@ -200,15 +211,13 @@ def measure_accuracies(
             stack.advance()
     together = [run.test_accuracy for run in stack.results()]
     alone = [train_reference(spec, dataset, device=device).test_accuracy for spec in specs]
-    log(f"accuracy of the reference {min(alone):.3f} to {max(alone):.3f}, of the stack {min(together):.3f} to "
-        f"{max(together):.3f}")  # fmt: skip
-    chance = 1 / dataset.classes
-    assert sum(alone) / len(alone) > 1.5 * chance, "nothing was learnt, nothing is compared"
-    return interval_of([a - b for a, b in zip(together, alone, strict=True)])
+    found = interval_of([a - b for a, b in zip(together, alone, strict=True)])
+    return dataclasses.replace(found, learnt=dataset.classes * math.fsum(alone) / len(alone))
 
 
-def assert_within_a_point(found: Interval) -> None:
+def assert_within_a_point(found: Interval, learnt: float = 1.5) -> None:
     """Invariant 2, second half."""
+    assert found.learnt > learnt, f"nothing was learnt, nothing is compared: {found.row()}"
     assert -POINT <= found.low <= found.high <= POINT, found.row()
 
 

@@ -68,7 +68,7 @@ VARIANTS = {
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
 def test_every_setting(variant, path, dataset):
-    specs = mixed_specs(base_spec("mlp", **variant))
+    specs = mixed_specs(base_spec("mlp", **variant), runs=3)
     assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path=path))
 
 
@@ -90,7 +90,7 @@ COMBINED = {
 
 @pytest.mark.parametrize(("arch", "variant"), [(arch, v) for arch, found in COMBINED.items() for v in found], ids=str)
 def test_settings_together(arch, variant, dataset):
-    specs = mixed_specs(base_spec(arch, **variant))
+    specs = mixed_specs(base_spec(arch, **variant), runs=3)
     assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path="batched"))
 
 
@@ -128,22 +128,27 @@ def test_the_yardstick_sees_small_mistakes(mistake, dataset):
     assert distance(alone, other) > 3 * distance(alone, moved)
 
 
+LEARNING = {**SMALL, "cnn": {"widths": (8, 8, 8, 8), "hidden": (32,), "dropout": 0.2}}
+
+
 @pytest.fixture(scope="module")
 def larger():
-    return patterns(classes=10, size=1000, test_size=2000, noise=1.0)
+    return patterns(classes=10, size=700, test_size=1000)
 
 
-@pytest.mark.parametrize("arch", models.BUILDERS)
-def test_accuracies_agree_over_ten_seeds(arch, larger):
-    base = RunSpec(arch=arch, arch_options=SMALL.get(arch, {}), epochs=3, batch=32, learning_rate=5e-3, redundancy=2)
-    path = "batched" if arch == "mlp" else "side_by_side"
-    found = measure_accuracies(grid(base, seed=range(42, 52)), larger, device="cpu", path=path)
-    assert_within_a_point(found)
-
-
-def test_bf16_accuracies_agree_over_ten_seeds(larger):
-    base = RunSpec(arch_options=SMALL["mlp"], epochs=3, batch=32, learning_rate=5e-3, precision="bf16")
-    assert_within_a_point(measure_accuracies(grid(base, seed=range(42, 52)), larger, device="cpu", path="batched"))
+@pytest.mark.parametrize(
+    ("arch", "path", "precision"),
+    [
+        ("mlp", "batched", "fp32"),
+        ("mlp", "batched", "bf16"),
+        ("cnn", "side_by_side", "fp32"),
+        ("vit", "batched", "fp32"),
+    ],
+)
+def test_accuracies_agree_over_ten_seeds(arch, path, precision, larger):
+    base = RunSpec(arch=arch, arch_options=LEARNING[arch], epochs=3, batch=32, learning_rate=5e-3, precision=precision)
+    specs = grid(base, seed=range(42, 52))
+    assert_within_a_point(measure_accuracies(specs, larger, device="cpu", path=path))
 
 
 def test_the_interval_is_student_s():

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from asymtrain.executors import execute, local
+from asymtrain.executors.outcomes import Job
 from asymtrain.runs import Run, RunSpec
 
 
@@ -35,5 +36,23 @@ def train_here(monkeypatch: pytest.MonkeyPatch, store: Path, notes: Notes) -> Ca
 
     def train(specs: list[RunSpec], **options: Any) -> list[Run]:
         return list(execute(specs, **{"store": store, "device": "cpu", "progress": notes, **options}))
+
+    return train
+
+
+@pytest.fixture
+def train_a_little(train_here: Callable[..., list[Run]], monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[Run]]:
+    """The same with a time limit that ends after two epochs, however fast this machine is."""
+
+    def train(specs: list[RunSpec], **options: Any) -> list[Run]:
+        ended: list[bool] = []
+
+        def watch(progress: Any) -> None:
+            if progress.epochs_done >= 2 * len(specs):
+                ended.append(True)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Job, "is_over", lambda self: bool(ended))
+            return train_here(specs, progress=watch, **options)
 
     return train

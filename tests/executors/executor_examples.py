@@ -41,3 +41,15 @@ def stored(path: Path) -> dict[str, Run]:
 
 def checkpoints(path: Path) -> Path:
     return path.with_name(path.name + ".checkpoints")
+
+
+def processes() -> list[int]:
+    """All processes of this machine (Linux)."""
+    return [int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal()]
+
+
+def parent_of(process: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None

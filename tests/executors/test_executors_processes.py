@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from executor_examples import checkpoints, stored
+from executor_examples import checkpoints, parent_of, processes, stored
 
 from asymtrain.store import Store
 
@@ -50,18 +50,10 @@ class Training:
 
     def workers(self) -> list[int]:
         """Process ids of the workers: they are the ones that have torch in memory."""
-        children = [int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal()]
-        return [child for child in children if parent_of(child) == self.process.pid and has_torch(child)]
+        return [one for one in processes() if parent_of(one) == self.process.pid and has_torch(one)]
 
     def states(self) -> list[Path]:
         return list(checkpoints(self.store).glob("*/state.safetensors"))
-
-
-def parent_of(process: int) -> int | None:
-    try:
-        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
-    except OSError:
-        return None
 
 
 def has_torch(process: int) -> bool:

@@ -3,6 +3,7 @@
 import json
 import socket
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,7 +19,6 @@ from asymtrain.runs import Run
 from asymtrain.store import Store, StoreError, claims
 
 Train = Callable[..., list[Run]]
-LONG = 0.3 / 60  # minutes: some epochs of a long run
 
 
 def test_stored_runs_are_not_trained_again(train_here: Train, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -37,12 +37,12 @@ def test_without_a_store_nothing_is_written(train_here: Train, tmp_path: Path) -
 
 @pytest.mark.parametrize("arch", ["mlp", "cnn"])
 def test_a_time_limit_ends_at_an_epoch_and_the_rest_follows(
-    arch: str, train_here: Train, store: Path, tmp_path: Path
+    arch: str, train_here: Train, train_a_little: Train, store: Path, tmp_path: Path
 ) -> None:
-    specs = examples(arch, 2, epochs={"mlp": 150, "cnn": 40}[arch])
-    assert len(train_here(specs, minutes=LONG)) < 4
-    states = list(checkpoints(store).glob("*/state.safetensors"))
-    assert len(states) == 1  # of the stack that was at work; those behind it were not begun
+    specs = examples(arch, 2, epochs=7)
+    assert len(train_a_little(specs)) < 4
+    # Of the stack that was at work: those behind it were not begun.
+    assert len(list(checkpoints(store).glob("*/state.safetensors"))) == 1
     with Store(store, read_only=True) as record:
         assert record.failures() == []
         assert record.pending()
@@ -50,6 +50,15 @@ def test_a_time_limit_ends_at_an_epoch_and_the_rest_follows(
     train_here(specs)
     assert stored(store) == rows(train_here(specs, store=tmp_path / "whole.sqlite"))
     assert not checkpoints(store).exists()
+
+
+def test_a_limit_in_minutes(train_here: Train, store: Path) -> None:
+    began = time.monotonic()
+    assert train_here(examples("mlp", 1, epochs=10**6), minutes=0.5 / 60) == []
+    assert time.monotonic() - began < 20
+    with Store(store, read_only=True) as record:
+        assert record.summary().total.pending == 2
+        assert record.summary().total.failed == 0
 
 
 def test_a_limit_that_is_past_trains_nothing(train_here: Train, store: Path) -> None:
@@ -126,17 +135,19 @@ def test_a_store_that_fails_half_way_loses_nothing(
     assert not checkpoints(store).exists()
 
 
-def test_begun_stacks_store_unasked_members_too(train_here: Train, store: Path) -> None:
-    specs = examples("mlp", 2, epochs=150)
-    train_here(specs, minutes=LONG)
+def test_begun_stacks_store_unasked_members_too(train_here: Train, train_a_little: Train, store: Path) -> None:
+    specs = examples("mlp", 2, epochs=5)
+    assert train_a_little(specs) == []
     assert [run.spec for run in train_here(specs[:1])] == specs[:1]
     assert stored(store).keys() == {spec.id for spec in specs}
 
 
-def test_fresh_forgets_the_checkpoints_of_its_own_runs_only(train_here: Train, store: Path) -> None:
-    mine, others = examples("mlp", 2, epochs=150), examples("mlp", 1, epochs=151)
-    train_here(mine, minutes=LONG)
-    train_here(others, minutes=LONG)
+def test_fresh_forgets_the_checkpoints_of_its_own_runs_only(
+    train_here: Train, train_a_little: Train, store: Path
+) -> None:
+    mine, others = examples("mlp", 2, epochs=5), examples("mlp", 1, epochs=6)
+    train_a_little(mine)
+    train_a_little(others)
     assert len(unfinished_plans(checkpoints(store))) == 2
     again = train_here(mine, fresh=True)
     assert rows(again).keys() == {spec.id for spec in mine}

@@ -9,7 +9,7 @@ All answers are about the model's latest forward, whatever mode it ran in.
 """
 
 import weakref
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -143,7 +143,7 @@ class Branches(nn.Module):
         made = self._given(logits)
         return {name: place_accuracy(one, targets, ignore_index=ignore_index) for name, one in made.items()}
 
-    def strip(self, optimizer: Optimizer | Iterable[Optimizer] | None = None) -> None:
+    def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once."""
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")

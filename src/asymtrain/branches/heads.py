@@ -78,6 +78,7 @@ def _linear(feature: Tensor, weight: Tensor) -> Tensor:
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:
-    if torch.amp.is_autocast_available(device):
+    # torch 2.11 cannot trace the question; what is compiled is on a device that has autocast.
+    if torch.compiler.is_compiling() or torch.amp.is_autocast_available(device):
         return torch.autocast(device, enabled=False)
     return nullcontext()

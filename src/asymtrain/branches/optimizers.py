@@ -1,6 +1,6 @@
 """Taking parameters out of an optimizer that has already made steps with them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
@@ -9,7 +9,7 @@ from torch.optim import Optimizer
 from asymtrain.errors import UsageError
 
 
-def drop_parameters(optimizers: Optimizer | Iterable[Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+def drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:
     """Remove parameters from the groups and the state.
 
     A group that ends empty stays: learning-rate schedulers count the groups.

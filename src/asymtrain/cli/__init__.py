@@ -1,4 +1,4 @@
-"""The command line: `asymtrain run | report | status | data`. One file for each command."""
+"""The command line: `asymtrain run | report | status | data | store`. One file for each command."""
 
 from typing import Annotated
 
@@ -9,6 +9,7 @@ from asymtrain.cli.data import data as data_commands
 from asymtrain.cli.report import report as report_command
 from asymtrain.cli.run import run as run_command
 from asymtrain.cli.status import status as status_command
+from asymtrain.cli.store import store as store_commands
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -17,6 +18,7 @@ app.command("run")(run_command)
 app.command("report")(report_command)
 app.command("status")(status_command)
 app.add_typer(data_commands, name="data")
+app.add_typer(store_commands, name="store")
 
 
 @app.callback(invoke_without_command=True)

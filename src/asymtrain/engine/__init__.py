@@ -6,7 +6,7 @@
       losses.py        one pure loss of a stack        gradients.py    batched, or side by side on streams
       layout.py        all parameters in one matrix    optimizer.py    AdamW over that matrix
       programs.py      eager, compiled, captured       tally.py        sums over an epoch
-    plan.py          which specs share a stack, and by which path
+    plan.py          which specs share a stack, and by which path; memory.py: how many fit
     checkpoint.py    a stack on disk
     training.py      plan, train, yield
 

@@ -49,6 +49,7 @@ def save_checkpoint(place: Path, stack: Stack) -> None:
     from safetensors.torch import save
 
     progress = {
+        "members": [spec.id for spec in stack.specs],
         "epoch": stack.epoch,
         "step": stack.step,
         "seconds": stack.seconds,
@@ -68,7 +69,9 @@ def load_checkpoint(place: Path, stack: Stack) -> bool:
         return False
     try:
         with safe_open(file, "pt") as opened:
-            progress = json.loads(opened.metadata()["progress"])
+            progress = json.loads((opened.metadata() or {})["progress"])
+            if progress["members"] != [spec.id for spec in stack.specs]:
+                raise ValueError("it has other members, or in another order")
             stack.load_state({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118  (no dict)
     except (SafetensorError, KeyError, ValueError, RuntimeError) as problem:
         raise UsageError(

@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from asymtrain.alignment import stacked_cosine
 from asymtrain.engine.layout import Layout
 from asymtrain.engine.losses import Batch, Losses
 
@@ -54,6 +55,15 @@ def gradients(
         return _one(losses, layout, weights[r : r + 1], parts[r], alpha[r : r + 1], gather, shared)
 
     return _join(_on_streams(one, len(weights)) if weights.is_cuda else [one(r) for r in runs])
+
+
+def dialogue_cosines(total: Tensor, auxiliary: Tensor, alpha: Tensor, shared: Tensor) -> Tensor:
+    """Cosines (R,) between main and auxiliary gradients over shared parameters, from flat gradients (R, P).
+
+    The main gradient is what the auxiliary part leaves of the total: the update stays as it was. alpha: (R, 1).
+    shared: (1, P), 1 where both objectives reach a parameter.
+    """
+    return stacked_cosine((total - alpha * auxiliary) * shared, auxiliary)
 
 
 def _one(

@@ -1,8 +1,8 @@
 """Which specs share a stack, how large stacks are, and which path trains them.
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate, weight
-decay, alpha, label noise, split seed, and whether the run is Plain. The plan is a pure function of the specs and
-of the limits it is given; nothing is timed, so the same specs give the same stacks and the same numbers.
+decay, alpha, label noise, split seed, and whether the run is Plain. The plan depends on the specs and on the kind of
+device; nothing is timed, so the same specs give the same stacks and the same numbers.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from asymtrain.engine.gradients import Path
+from asymtrain.engine.memory import runs_that_fit
 from asymtrain.errors import UsageError
 from asymtrain.models import BUILDERS
 from asymtrain.runs import RunSpec
@@ -69,6 +70,8 @@ def plan(
         members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
         path = path_for(members[0].arch, device)
         size = min(_most(members[0].arch, path, device), most_runs or len(members))
+        if device.type == "cuda":
+            size = min(size, runs_that_fit(members[0], device))
         count = max(-(-len(members) // size), min(workers, len(members)))
         stacks += [StackPlan(tuple(part), path) for part in _even_parts(members, count)]
     return stacks
@@ -105,7 +108,7 @@ def _join_plain(groups: dict[tuple[object, ...], list[RunSpec]]) -> list[list[Ru
     plain = {key: members for key, members in groups.items() if members[0].redundancy == 0}
     joined = []
     for key, members in groups.items():
-        if key in plain:
+        if members[0].redundancy == 0:
             continue
         partner = next((other for other in plain if _backbone_side(other) == _backbone_side(key)), None)
         joined.append([*members, *(plain.pop(partner) if partner else [])])

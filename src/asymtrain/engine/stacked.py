@@ -16,7 +16,6 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from asymtrain.alignment import stacked_cosine
 from asymtrain.data import Dataset
 from asymtrain.engine.device_data import DeviceData
 from asymtrain.engine.gradients import Path, gradients
@@ -99,9 +98,8 @@ class Stack:
             shared=self.shared if measure else None,
         )
         if found.auxiliary is not None:
-            # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
-            main = (found.total - self.alpha[:, None] * found.auxiliary) * self.shared_mask
-            self.tally.add_cosines(stacked_cosine(main, found.auxiliary))
+            alpha = self.alpha[:, None]
+            self.tally.add_cosines(self.programs.cosines(found.total, found.auxiliary, alpha, self.shared_mask))
         self.programs.update(self.weights, found.total, self.moments, self.rate, self.decay)
         self.tally.add_losses(found.main_loss, found.auxiliary_loss, found.correct, batch.weight.sum())
 

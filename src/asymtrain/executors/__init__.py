@@ -81,7 +81,6 @@ def execute(
             if elsewhere:
                 total(f"{elsewhere} runs are being trained by another process")
             job = Job(data_root, checkpoints, deadline, checkpoint_seconds)
-            # Closed here and now: an exception's traceback would keep the iterator, and its workers, alive.
             with closing(_results(place, stacks, job, total, record, again=fresh)) as runs:
                 yield from (run for run in runs if run.spec.id in asked)
             tidy(record, checkpoints)
@@ -99,6 +98,7 @@ def _results(
     """Train; store and yield what is finished; remember what failed, and say so at the end if nothing else came."""
     reasons: list[str] = []
     done = 0
+    # Closed here and now: the traceback of a full disk would keep the iterator, and its workers, alive.
     with closing(place.run(stacks, job, total)) as outcomes:
         for outcome in outcomes:
             if isinstance(outcome, Finished):

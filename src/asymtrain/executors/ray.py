@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import asymtrain
-from asymtrain.engine import StackPlan
+from asymtrain.engine import StackPlan, StackProgress
 from asymtrain.engine.checkpoint import PLAN, open_checkpoint
 from asymtrain.errors import UsageError
 from asymtrain.executors.interrupts import held_interrupt
@@ -68,6 +68,8 @@ class RayCluster:
 
 def _import_ray() -> Any:
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray prints these to stdout, where results go; we note every lost worker ourselves.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died|node with node id|running low on memory")
     # Ray announces that it will leave the devices of tasks without GPUs visible; ours name their device.
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     try:
@@ -107,6 +109,8 @@ def _describe(ray: Any, device: str | None) -> RayCluster:
 
 
 def _run(plans: list[StackPlan], job: Job, device: torch.device, report: Report) -> Generator[Outcome]:
+    if not plans:
+        return
     waiting = Waiting(plans, job, report)
     driver = _Driver(_absolute(job), device, report)
     try:
@@ -148,12 +152,13 @@ class _Driver:
                 open_checkpoint(self.job.checkpoints, stack_plan)
         self.heard.discard(stack_plan.id)
         self.last_words.pop(stack_plan.id, None)
-        self.running[self.task.remote(stack_plan, self.job, self.device.type, self.mailbox, str(Path.cwd()))] = (
-            stack_plan
-        )
+        ref = self.task.remote(stack_plan, self.job, self.device.type, self.mailbox, str(Path.cwd()))
+        self.running[ref] = stack_plan
 
     def collect(self) -> list[Result]:
         """Pass on what the workers said within a moment, and return how stacks ended."""
+        if not self.running:
+            return []
         done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
         self._read_mailbox()
         if self.job.is_over():
@@ -215,12 +220,13 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
     import ray
 
     node = ray.util.get_node_ip_address()
+    sent: list[Any] = []  # the last message
     with suppress(OSError):  # relative paths of datasets mean the driver's folder, where there is one
         os.chdir(folder)
 
-    def send(message: Any) -> Any:
+    def send(message: StackProgress | str | Lost) -> None:
         # As bytes: the mailbox need not import torch to pass it on. Nobody waits, so a dead mailbox harms nothing.
-        return mailbox.actor.put_nowait.remote(pickle.dumps((stack_plan.id, message)))
+        sent[:] = [mailbox.actor.put_nowait.remote(pickle.dumps((stack_plan.id, message)))]
 
     if job.is_over():
         return Stopped(stack_plan)
@@ -231,14 +237,13 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
         job = replace(job, checkpoints=None)
     with held_interrupt() as interrupted:  # Ray cancels by a Ctrl-C
         result = work(stack_plan, job, torch.device(device), send, interrupted)
-    if isinstance(result, Failed):
-        return Failed(stack_plan, f"{result.reason} (on node {node})")
     if isinstance(result, Lost):
-        # This process has lost its GPU, and Ray would give it the next stack: it says why, and ends.
-        with suppress(ray.exceptions.RayError):
-            ray.get(send(Lost(stack_plan, f"{result.reason} (on node {node})")), timeout=MAILBOX_SECONDS)
-        os._exit(1)
-    return result
+        send(Lost(stack_plan, f"{result.reason} (on node {node})"))
+    if sent:
+        ray.wait(sent, timeout=MAILBOX_SECONDS)  # the driver reads the mailbox when it sees the result
+    if isinstance(result, Lost):
+        os._exit(1)  # this process has lost its GPU, and Ray would give it the next stack
+    return Failed(stack_plan, f"{result.reason} (on node {node})") if isinstance(result, Failed) else result
 
 
 def _absolute(job: Job) -> Job:

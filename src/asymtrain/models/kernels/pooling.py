@@ -31,7 +31,7 @@ def _forward(maps, bias, pooled, origin, count, C: tl.constexpr, HALF: tl.conste
     where = tl.zeros((BLOCK,), tl.int32)
     for i in tl.static_range(1, 4):
         value = tl.load(maps + corner + (i // 2 * 2 * HALF + i % 2) * C, mask=inside, other=0.0).to(tl.float32)
-        larger = value > best  # the first of equals wins, as in torch
+        larger = (value > best) | (value != value)  # as in torch: the first of equals wins, and NaN above all
         best, where = tl.where(larger, value, best), tl.where(larger, i, where)
     best += tl.load(bias + channel, mask=inside, other=0.0).to(tl.float32)
     positive = best > 0

@@ -1,0 +1,93 @@
+"""`asymtrain store`: carry a store to other machines and into git, and show it in TensorBoard."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated, cast
+
+import typer
+
+from asymtrain.cli.options import STORE_NAME
+from asymtrain.errors import UsageError
+from asymtrain.store import Imported, Store, export_store, import_store, write_tensorboard
+from asymtrain.store.formats import Format
+
+store = typer.Typer(name="store")
+Source = Annotated[Path, typer.Argument(metavar="STORE", help="Record of runs.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; made where it is missing.")]
+
+
+@store.callback(invoke_without_command=True)
+def start(context: typer.Context) -> None:
+    """Export, import and convert a record of runs."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@store.command()
+def export(
+    store: Source,
+    folder: Folder,
+    format: Annotated[str, typer.Option(help="csv or parquet.")] = "csv",
+) -> None:
+    """Write everything that was run and measured to a folder of tables."""
+    with explained(), Store(store, read_only=True) as opened:
+        export_store(opened, folder, format=cast(Format, format))  # which checks the format
+        runs = len(opened.records(every_attempt=True))
+    typer.echo(f"Exported {count(runs, 'run')} to {folder} as {format}")
+
+
+@store.command("import")
+def import_(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Record of runs; made where it is missing.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that `asymtrain store export` wrote.")],
+) -> None:
+    """Add what an exported folder holds and the store does not."""
+    with explained():
+        if not store.exists():
+            # A folder that is refused must not leave an empty store behind.
+            with TemporaryDirectory() as place, Store(Path(place) / STORE_NAME) as trial:
+                import_store(trial, folder)
+        with Store(store) as opened:
+            imported = import_store(opened, folder)
+    typer.echo(sentence(imported, store))
+
+
+@store.command()
+def tensorboard(store: Source, folder: Folder) -> None:
+    """Write the history of each run as a TensorBoard log."""
+    with explained():
+        with Store(store, read_only=True) as opened:
+            runs = opened.runs()
+        if not runs:
+            raise UsageError(f"{store} holds no run yet: `asymtrain status --store {store}` shows what is pending")
+        write_tensorboard(runs, folder)
+    typer.echo(f"Wrote the curves of {count(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what the system says of a path into a `UsageError`."""
+    try:
+        yield
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise UsageError(f"{place}{error.strerror or error}: check the path, or give another") from error
+
+
+def sentence(imported: Imported, store: Path) -> str:
+    """What an import did, in one line."""
+    text = f"Imported {count(imported.added, 'run')} into {store}"
+    if imported.measurements:
+        text += f", with {count(imported.measurements, 'measured value')}"
+    if imported.present:
+        text += f"; {count(imported.present, 'run')} already there"
+    if imported.differing:
+        text += f"; {count(imported.differing, 'run')} left out: the store has its own of the same spec"
+    return text
+
+
+def count(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

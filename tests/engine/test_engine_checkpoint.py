@@ -1,0 +1,202 @@
+"""What a stack leaves on disk, how it goes on from there, and training from specs to rows."""
+
+import dataclasses
+import itertools
+import json
+
+import pytest
+import torch
+from equivalence import patterns
+
+from asymtrain import UsageError
+from asymtrain.engine import Stack, StackPlan, train, train_stack, unfinished_plans
+from asymtrain.engine.checkpoint import close_checkpoint, load_checkpoint, open_checkpoint, save_checkpoint
+from asymtrain.runs import RunSpec, grid, pairs
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return patterns(classes=4, size=100, test_size=40)
+
+
+def specs_of(**fields):
+    options = {"arch_options": {"widths": (8, 8)}, "batch": 24, "epochs": 3, "cosine_every": 1, "activation": "random"}
+    base = RunSpec(**{**options, "redundancy": 3, **fields})
+    return [base.plain(), base, dataclasses.replace(base, seed=7, alpha=0.2)]
+
+
+def assert_same_state(first, second):
+    assert first.state().keys() == second.state().keys()
+    for name, value in first.state().items():
+        assert torch.equal(value, second.state()[name]), name
+    for run, other in zip(first.results(), second.results(), strict=True):
+        assert run.outcome == other.outcome
+        assert [dataclasses.replace(epoch, seconds=0) for epoch in run.history] == [
+            dataclasses.replace(epoch, seconds=0) for epoch in other.history
+        ]
+
+
+@pytest.mark.parametrize("path", ["batched", "side_by_side"])
+@pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 11])
+def test_a_stack_goes_on_from_any_step_to_the_same_bits(stop_at, path, dataset, tmp_path):
+    specs = specs_of(augmentation="flip_shift", schedule="cosine")
+    whole = Stack(specs, dataset, path=path)
+    while not whole.finished:
+        whole.advance()
+
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), path))
+    begun = Stack(specs, dataset, path=path)
+    assert not load_checkpoint(place, begun)
+    steps = itertools.count(1)
+    while begun.epoch * begun.data.steps + begun.step < stop_at:
+        begun.advance(pause=lambda: next(steps) >= stop_at - begun.epoch)
+    save_checkpoint(place, begun)
+    position = (begun.epoch, begun.step)
+
+    resumed = Stack(specs, dataset, path=path)
+    assert load_checkpoint(place, resumed)
+    assert (resumed.epoch, resumed.step) == position
+    assert resumed.seconds == begun.seconds
+    while not resumed.finished:
+        resumed.advance()
+    assert_same_state(resumed, whole)
+
+
+def test_a_diverged_run_stays_diverged(dataset, tmp_path):
+    specs = [RunSpec(learning_rate=500.0, batch=24, epochs=5), RunSpec(batch=24, epochs=5)]
+    whole, begun, resumed = (Stack(specs, dataset) for _ in range(3))
+    while not whole.finished:
+        whole.advance()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    for _ in range(4):
+        begun.advance()
+    assert begun.diverged == [True, False]
+    save_checkpoint(place, begun)
+    load_checkpoint(place, resumed)
+    resumed.advance()
+    assert resumed.finished
+    assert [run.outcome for run in resumed.results()] == ["diverged", "finished"]
+    assert [len(run.history) for run in resumed.results()] == [len(run.history) for run in whole.results()]
+
+
+def damaged_files():
+    from safetensors.torch import save
+
+    yield "cut", lambda content: content[: len(content) // 2]
+    yield "empty", lambda content: b""
+    yield "foreign", lambda content: b"PK\x03\x04 not a checkpoint at all"
+    yield "without a header", lambda content: save({"weights": torch.zeros(2)})
+    yield "of another program", lambda content: save({"weights": torch.zeros(2)}, {"progress": "{}"})
+    yield "with damaged text", lambda content: save({"weights": torch.zeros(2)}, {"progress": "{"})
+
+
+@pytest.mark.parametrize("damage", [pytest.param(damage, id=name) for name, damage in damaged_files()])
+def test_a_damaged_checkpoint_is_one_clear_error(damage, dataset, tmp_path):
+    specs = specs_of()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    save_checkpoint(place, Stack(specs, dataset))
+    file = place / "state.safetensors"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UsageError, match=r"is no checkpoint of this stack .*: delete .* to start anew"):
+        load_checkpoint(place, Stack(specs, dataset))
+
+
+def test_a_checkpoint_is_not_read_into_other_members(dataset, tmp_path):
+    """In another order each run would go on with its neighbour's weights."""
+    specs = specs_of()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    save_checkpoint(place, Stack(specs, dataset))
+    for others in (specs[::-1], specs[:1], specs_of(seed=3)):
+        with pytest.raises(UsageError, match="other members"):
+            load_checkpoint(place, Stack(others, dataset))
+
+
+def test_a_checkpoint_leaves_no_second_file_and_closing_leaves_none(dataset, tmp_path):
+    specs = specs_of()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    for _ in range(2):
+        save_checkpoint(place, Stack(specs, dataset))
+        assert sorted(file.name for file in place.iterdir()) == ["plan.json", "state.safetensors"]
+    close_checkpoint(place)
+    assert list(tmp_path.iterdir()) == []
+    close_checkpoint(place)
+
+
+def test_unfinished_stacks_keep_their_members(tmp_path):
+    specs = specs_of()
+    plans = [StackPlan(tuple(specs), "side_by_side"), StackPlan((RunSpec(arch_options={"points": [0]}),), "batched")]
+    for one in plans:
+        open_checkpoint(tmp_path, one)
+    assert {one.id: one for one in unfinished_plans(tmp_path)} == {one.id: one for one in plans}
+    assert unfinished_plans(tmp_path / "nothing") == []
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"path": "batched", "specs": [{"mood": "bad"}]})])
+def test_a_plan_of_another_version_is_one_clear_error(content, tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "plan.json").write_text(content)
+    with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version .*: move .* away"):
+        unfinished_plans(tmp_path)
+
+
+# Training.
+
+
+def test_train_stack_stops_and_goes_on_to_the_same_rows(dataset, tmp_path):
+    stack_plan = StackPlan(tuple(specs_of()), "batched")
+    whole = train_stack(stack_plan, dataset, CPU)
+    seen, calls = [], itertools.count()
+    assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path, stop=lambda: True, progress=seen.append) is None
+    assert (seen[0].epoch, seen[-1].epoch, seen[-1].images) == (0, 1, 3 * 80)
+    # Then in the middle of the second epoch.
+    assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path, interrupt=lambda: next(calls) >= 1) is None
+    again = train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path, progress=seen.append)
+    assert seen[-1].epoch == 3
+    for run, other in zip(whole, again, strict=True):
+        assert run.spec == other.spec
+        assert [dataclasses.replace(epoch, seconds=0) for epoch in run.history] == [
+            dataclasses.replace(epoch, seconds=0) for epoch in other.history
+        ]
+    # A finished stack is not trained again.
+    assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path) == again
+
+
+def test_train_yields_every_spec_once():
+    options = {
+        "dataset_options": {"classes": 3, "size": 60, "test_size": 12, "image_size": 8},
+        "epochs": 1,
+        "batch": 32,
+    }
+    specs = [
+        *pairs(RunSpec(**options), [1, 2]),
+        RunSpec(arch="vit", arch_options={"depth": 1, "width": 8, "heads": 2}, **options),
+        RunSpec(activation="all", **{**options, "epochs": 2}),
+        RunSpec(seed=1, **options),
+    ]
+    runs = list(train(specs, device="cpu"))
+    assert sorted(run.spec.id for run in runs) == sorted({spec.id for spec in specs})
+    for run in runs:
+        assert run.outcome == "finished"
+        assert len(run.history) == run.spec.epochs
+        assert 0 <= run.test_accuracy <= 1
+        assert run.seconds > 0
+
+
+def test_a_stack_too_large_for_memory_is_halved(dataset, monkeypatch):
+    from asymtrain.engine import training
+
+    sizes = []
+
+    def scarce(stack_plan, *arguments, **options):
+        sizes.append(len(stack_plan.specs))
+        if len(stack_plan.specs) > 2:
+            raise torch.OutOfMemoryError
+        return train_stack(stack_plan, *arguments, **options)
+
+    monkeypatch.setattr(training, "train_stack", scarce)
+    monkeypatch.setattr(training, "load_for", lambda *_: dataset)
+    specs = grid(RunSpec(arch_options={"widths": (8,)}, epochs=1), seed=range(5))
+    assert [run.spec for run in train(specs, device="cpu")] == specs
+    assert sizes == [5, 2, 3, 1, 2]

@@ -1,0 +1,116 @@
+"""Which specs share a stack."""
+
+import dataclasses
+import itertools
+import sys
+
+import pytest
+import torch
+
+from asymtrain import UsageError
+from asymtrain.engine import StackPlan, plan
+from asymtrain.runs import DEFAULTS, RunSpec, grid, pairs
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+OTHER = {
+    "dataset": "cifar10",
+    "dataset_options": {"size": 100},
+    "per_class": 5,
+    "label_noise": 0.5,
+    "validation": "none",
+    "split_seed": 1,
+    "arch": "vit",
+    "arch_options": {"widths": (8, 8)},
+    "redundancy": 20,
+    "activation": "all",
+    "combine": "mean",
+    "draw": "sequence",
+    "alpha": 0.1,
+    "over_classes": "sum",
+    "learning_rate": 0.1,
+    "weight_decay": 0.1,
+    "decay": "matrices",
+    "batch": 64,
+    "epochs": 3,
+    "schedule": "cosine",
+    "augmentation": "flip_shift",
+    "precision": "bf16",
+    "seed": 1,
+    "test": "never",
+    "cosine_every": 1,
+}
+SHARED = {"label_noise", "split_seed", "draw", "alpha", "learning_rate", "weight_decay", "seed", "redundancy"}
+
+
+@pytest.mark.parametrize("field", DEFAULTS)
+def test_specs_share_a_stack_where_a_stack_can_tell_them_apart(field):
+    specs = [RunSpec(), RunSpec(**{field: OTHER[field]})]
+    assert specs[0] != specs[1]
+    assert len(plan(specs, CPU)) == (1 if field in SHARED else 2)
+
+
+@pytest.mark.parametrize("activation", ["all", "random", "cycle"])
+def test_with_several_live_branches_their_number_parts_the_stacks(activation):
+    assert len(plan(grid(RunSpec(activation=activation), redundancy=[2, 3]), CPU)) == 2
+
+
+@pytest.mark.parametrize("activation", ["last", "all", "random"])
+def test_plain_trains_beside_its_partner(activation):
+    specs = pairs(RunSpec(activation=activation, redundancy=4, over_classes="sum", cosine_every=2), [1, 2, 3])
+    (stack,) = plan(specs, CPU)
+    assert stack.specs == tuple(specs)  # pairs stay together
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_plain_joins_one_group_whatever_comes_first(order):
+    base = RunSpec()
+    specs = [base, dataclasses.replace(base, activation="all"), base.plain()]
+    stacks = plan([specs[i] for i in order], CPU)
+    assert sorted(len(stack.specs) for stack in stacks) == [1, 2]
+
+
+def test_plain_stays_alone_where_nothing_fits_it():
+    base = RunSpec()
+    other = dataclasses.replace(base, batch=64)
+    assert [len(stack.specs) for stack in plan([other, base.plain()], CPU)] == [1, 1]
+    assert [len(stack.specs) for stack in plan([base.plain()], CPU)] == [1]
+
+
+@pytest.mark.parametrize("device", [CPU, GPU], ids=str)
+@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("most_runs", [None, 1, 4])
+@pytest.mark.parametrize("arch", ["mlp", "cnn", "vit"])
+def test_every_spec_is_planned_once_in_even_parts(arch, device, workers, most_runs, monkeypatch):
+    # By its name in sys.modules: the package's attribute `plan` is the function.
+    monkeypatch.setattr(sys.modules["asymtrain.engine.plan"], "runs_that_fit", lambda *_: 15)
+    specs = [*pairs(RunSpec(arch=arch), range(13)), RunSpec(arch=arch, seed=0)]
+    stacks = plan(specs, device, workers=workers, most_runs=most_runs)
+    planned = [spec for stack in stacks for spec in stack.specs]
+    assert len(planned) == 26
+    assert set(planned) == set(specs)
+    sizes = [len(stack.specs) for stack in stacks]
+    assert max(sizes) - min(sizes) <= 1
+    assert len(stacks) >= workers
+    assert max(sizes) <= (most_runs or 15)
+    assert {stack.path for stack in stacks} == {
+        "batched" if arch == "mlp" or (arch == "vit" and device == GPU) else "side_by_side"
+    }
+    assert stacks == plan(specs, device, workers=workers, most_runs=most_runs)
+
+
+def test_a_plan_is_named_by_its_members_and_path():
+    a, b = RunSpec(seed=1), RunSpec(seed=2)
+    one = StackPlan((a, b), "batched")
+    assert one.id == StackPlan((a, b), "batched").id
+    assert len({one.id, StackPlan((a,), "batched").id, StackPlan((a, b), "side_by_side").id}) == 3
+    assert one.id == "5902312fa2bc6752"  # checkpoints are found by it
+
+
+def test_halves():
+    specs = tuple(grid(RunSpec(), seed=range(5)))
+    first, second = StackPlan(specs, "batched").halves()
+    assert first.specs + second.specs == specs
+    assert (len(first.specs), first.path, second.path) == (2, "batched", "batched")
+    with pytest.raises(UsageError, match="one run of mlp does not fit into this device's memory"):
+        StackPlan(specs[:1], "batched").halves()

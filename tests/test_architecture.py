@@ -1,0 +1,132 @@
+"""Policy as tests: import direction, what an import loads, the public face, file sizes, machine paths."""
+
+import ast
+import inspect
+import json
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import asymtrain
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src" / "asymtrain"
+
+
+def test_the_import_contracts_hold():
+    """Those of pyproject.toml; an undrawn room is an error too."""
+    tool = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
+    assert tool, "lint-imports is not installed beside this Python: pip install -e '.[dev]'"
+    found = subprocess.run([tool, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout
+
+
+def test_every_room_is_in_the_contract():
+    """A module left out of the layers could import anything."""
+    import tomllib
+
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    layers = {name.split(".")[1] for c in contracts if c["type"] == "layers" for layer in c["layers"]
+              for name in (part.strip() for part in re.split(r"[|:]", layer))}  # fmt: skip
+    rooms = {path.stem for path in SOURCE.iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()}
+    assert rooms - {"__init__"} == layers
+
+
+LOADED = """
+import json, sys
+import {first}
+before = set(sys.modules)
+import {second}
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
+def modules_loaded_by(second, after):
+    program = LOADED.format(first=after, second=second)
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    return {name.partition(".")[0] for name in json.loads(found.stdout)}
+
+
+def test_import_asymtrain_loads_torch_and_the_standard_library_only():
+    assert modules_loaded_by("asymtrain", after="torch") - sys.stdlib_module_names == {"asymtrain"}
+
+
+@pytest.mark.parametrize("room", ["runs", "engine", "data", "store", "executors", "report", "cli"])
+def test_a_stranger_s_import_never_meets_the_experiment_side(room):
+    program = f"import asymtrain, sys; sys.exit(int(any(n.startswith('asymtrain.{room}') for n in sys.modules)))"
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+PUBLIC = {
+    **{name: getattr(asymtrain, name) for name in asymtrain.__all__},
+    **{f"models.{name}": getattr(asymtrain.models, name) for name in asymtrain.models.__all__},
+}
+
+
+@pytest.mark.parametrize(("name", "thing"), PUBLIC.items(), ids=PUBLIC)
+def test_public_names_have_docstrings(name, thing):
+    if inspect.isclass(thing) or inspect.isroutine(thing) or inspect.ismodule(thing):
+        assert len((thing.__doc__ or "").strip()) > 20
+        # Dataclasses get their signature as a docstring.
+        assert not (thing.__doc__ or "").startswith(f"{getattr(thing, '__name__', '')}(")
+    if inspect.isclass(thing):
+        for method, value in vars(thing).items():
+            if not method.startswith("_") and inspect.isfunction(value):
+                assert value.__doc__, f"{name}.{method} has no docstring"
+
+
+def test_all_is_sorted_and_complete():
+    assert list(asymtrain.__all__) == sorted(asymtrain.__all__)
+    assert len(asymtrain.__all__) <= 20, "the public face is small"
+
+
+@pytest.mark.parametrize("name", asymtrain.__all__)
+def test_public_names_are_in_the_documentation(name):
+    text = "".join(page.read_text() for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))])
+    assert re.search(rf"(?<![\w.]){name}\b|`(asymtrain\.)?{name}\b", text), (
+        f"{name} is in no page of docs/ or README.md"
+    )
+
+
+def python_files(*folders):
+    return [file for folder in folders for file in sorted((ROOT / folder).rglob("*.py"))]
+
+
+def test_no_file_holds_two_ideas():
+    long = {
+        str(file.relative_to(ROOT)): n
+        for file in python_files("src")
+        if (n := len(file.read_text().splitlines())) > 300
+    }
+    assert not long, "a file that passes 300 lines is two ideas: split it"
+
+
+def test_modules_say_what_they_are():
+    silent = [str(file) for file in python_files("src") if not ast.get_docstring(ast.parse(file.read_text()))]
+    assert not silent
+
+
+def tracked_files():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.split("\0") if name]
+
+
+# In parts, so that this file does not find itself.
+MACHINE_PATHS = re.compile(
+    "|".join([r"\.\./" + "shared", "/work" + "/", "/root" + "/", "/home" + r"/\w+/", "/Users" + "/"])
+)
+
+
+def test_no_tracked_file_names_a_path_of_one_machine():
+    found = []
+    for file in tracked_files():
+        if file.is_file():
+            text = file.read_bytes().decode("utf-8", "ignore")
+            found += [f"{file.relative_to(ROOT)}: {match.group()}" for match in MACHINE_PATHS.finditer(text)]
+    assert not found

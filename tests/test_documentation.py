@@ -1,0 +1,90 @@
+"""The documentation runs: code blocks from their source, in order, one namespace for each page.
+
+A block fenced ```python runs. One after the comment `<!-- not run: reason -->` does not.
+"""
+
+import doctest
+import re
+from pathlib import Path
+
+import pytest
+
+import asymtrain
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(
+    r"^(?P<indent>[ ]*)```python[^\S\n]*\n(?P<code>.*?)^(?P=indent)```[^\S\n]*$", re.MULTILINE | re.DOTALL
+)
+NOT_RUN = re.compile(r"<!-- not run: \S.*? -->\s*\Z", re.DOTALL)
+
+
+def blocks_of(text):
+    """Line number and code of each block that runs."""
+    found = []
+    for match in FENCE.finditer(text):
+        if not NOT_RUN.search(text[: match.start()]):
+            indent = len(match["indent"])
+            code = "".join(line[indent:] or "\n" for line in match["code"].splitlines(keepends=True))
+            found.append((text[: match.start("code")].count("\n") + 1, code))
+    return found
+
+
+def run_blocks(page, text):
+    namespace = {"__name__": "__main__"}
+    for line, code in blocks_of(text):
+        # Blank lines in front, so that a traceback names the page's own line.
+        exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_code_blocks_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+    run_blocks(page, page.read_text())
+
+
+def test_the_package_docstring_runs():
+    found = doctest.testmod(asymtrain, optionflags=doctest.ELLIPSIS)
+    assert found.attempted > 5
+    assert found.failed == 0
+
+
+PAGE = """
+Text
+```python
+x = 1
+```
+<!-- not run: it would fail -->
+```python
+raise SystemExit
+```
+
+- in a list
+  ```python
+  def double(value):
+
+      return 2 * value
+  x = double(x)
+  ```
+```pycon
+nor this
+```
+```python
+assert x == 2
+{last}
+```
+"""
+
+
+def test_blocks_run_in_order_in_one_namespace():
+    assert [line for line, _ in blocks_of(PAGE)] == [4, 13, 22]
+    run_blocks("page.md", PAGE.format(last=""))
+    with pytest.raises(ZeroDivisionError) as problem:
+        run_blocks("page.md", PAGE.format(last="1 / 0"))
+    assert (str(problem.traceback[-1].path), problem.traceback[-1].lineno + 1) == ("page.md", 23)
+
+
+def test_a_reason_must_be_given():
+    assert len(blocks_of("<!-- not run: -->\n```python\nx\n```\n")) == 1
+    assert len(blocks_of("<!-- not run: slow -->\nBut then text.\n```python\nx\n```\n")) == 1
