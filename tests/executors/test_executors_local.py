@@ -11,10 +11,10 @@ import pytest
 import torch
 from executor_examples import checkpoints, examples, rows, stored
 
-from asymtrain.engine import Progress, StackPlan, unfinished_plans
+from asymtrain.engine import Progress, StackPlan, plan, unfinished_plans
 from asymtrain.errors import UsageError
 from asymtrain.executors import execute, local, outcomes
-from asymtrain.executors.outcomes import Failed, Finished, Job, Lost, Outcome, Stopped, TooLarge, work
+from asymtrain.executors.outcomes import Failed, Finished, Job, Lost, Stopped, TooLarge, work
 from asymtrain.executors.waiting import ATTEMPTS, Waiting
 from asymtrain.runs import Run, RunSpec
 from asymtrain.store import Store
@@ -121,26 +121,26 @@ def test_a_lost_device_is_used_again_by_a_new_process(
 
 def test_what_is_lost_again_and_again_fails() -> None:
     told: list[Any] = []
-    (plan,) = [StackPlan(tuple(examples("mlp", 1)), "batched")]
-    waiting = Waiting([plan], Job(), told.append)
+    stack = StackPlan(tuple(examples("mlp", 1)), "batched")
+    waiting = Waiting([stack], Job(), told.append)
     for _ in range(ATTEMPTS - 1):
-        assert waiting.take() == plan
-        assert waiting.settle(Lost(plan, "its worker died")) == []
-    assert waiting.take() == plan
-    assert waiting.settle(Lost(plan, "its worker died")) == [Failed(plan, "its worker died (3 times)")]
+        assert waiting.take() == stack
+        assert waiting.settle(Lost(stack, "its worker died")) == []
+    assert waiting.take() == stack
+    assert waiting.settle(Lost(stack, "its worker died")) == [Failed(stack, "its worker died (3 times)")]
     assert not waiting
     assert told == ["its worker died: the stack starts again anew"] * 2
-    assert waiting.settle(Stopped(plan)) == [Stopped(plan)]
-    assert waiting.settle(TooLarge(plan)) == []
+    assert waiting.settle(Stopped(stack)) == [Stopped(stack)]
+    assert waiting.settle(TooLarge(stack)) == []
     assert [len(half.specs) for half in waiting.plans] == [1, 1]
 
 
 def test_a_device_that_fails_in_a_row_is_left_alone() -> None:
     told: list[Any] = []
-    (plan,) = [StackPlan(tuple(examples("mlp", 1)), "batched")]
+    stack = StackPlan(tuple(examples("mlp", 1)), "batched")
     slots = [local._Slot(torch.device("cuda", i)) for i in range(2)]
     first, second = slots
-    lost, finished = Lost(plan, "CUDA error"), Finished(plan, (), None)  # type: ignore[arg-type]
+    lost, finished = Lost(stack, "CUDA error"), Finished(stack, (), None)  # type: ignore[arg-type]
     for result in (lost, finished, lost):
         local._judge(first, slots, result, told.append)
     assert slots == [first, second]
@@ -169,15 +169,9 @@ def test_a_killed_worker_is_replaced(store: Path, monkeypatch: pytest.MonkeyPatc
     assert [note for note in notes if note] == [died]
     assert runs == stored(store)
     assert not multiprocessing.active_children()
-    alone: list[Outcome] = []
-    for start in (0, 3):
-        alone.append(work(StackPlan(_as_planned(specs)[start : start + 3], "batched"), Job(), CPU, lambda _: None))
+    alone = [work(stack, Job(), CPU, lambda _: None) for stack in plan(specs, CPU, workers=2)]
+    assert len(alone) == 2
     assert runs == rows(run for one in alone if isinstance(one, Finished) for run in one.runs)
-
-
-def _as_planned(specs: list[RunSpec]) -> tuple[RunSpec, ...]:
-    """Asymmetric runs first: Plain ones join their stacks."""
-    return tuple(sorted(specs, key=lambda spec: spec.redundancy == 0))
 
 
 def test_training_on_a_cpu_takes_one_thread_and_gives_it_back() -> None:
