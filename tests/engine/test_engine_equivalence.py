@@ -4,7 +4,9 @@ import dataclasses
 
 import pytest
 from equivalence import (
+    Distances,
     assert_near_the_reference,
+    assert_near_the_reference_together,
     assert_within_a_point,
     distance,
     interval_of,
@@ -149,6 +151,22 @@ def test_accuracies_agree_over_ten_seeds(arch, path, precision, larger):
     base = RunSpec(arch=arch, arch_options=LEARNING[arch], epochs=3, batch=32, learning_rate=5e-3, precision=precision)
     specs = grid(base, seed=range(42, 52))
     assert_within_a_point(measure_accuracies(specs, larger, device="cpu", path=path))
+
+
+def test_the_paired_test_sees_a_stack_that_is_farther():
+    """On distances like those of full size: mostly 1e-6, now and then a crossing."""
+    allowed = [1e-6, 2e-6, 1e-2, 1e-6, 3e-3, 2e-6, 1e-6, 5e-2, 1e-6, 2e-6]
+    spec = base_spec("mlp")
+
+    def found(distances):
+        return [Distances(spec, d, a, 0.0, 1e-6) for d, a in zip(distances, allowed, strict=True)]
+
+    assert_near_the_reference_together(found([1e-7] * 10))
+    assert_near_the_reference_together(found(allowed[::-1]))  # as many crossings, in other runs
+    assert_near_the_reference_together(found([1e-7] * 9 + [1e-2]))
+    for wrong in ([1e-2] * 10, [2 * a for a in allowed]):
+        with pytest.raises(AssertionError):
+            assert_near_the_reference_together(found(wrong))
 
 
 def test_the_interval_is_student_s():
