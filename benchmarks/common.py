@@ -1,8 +1,10 @@
 """What the benchmarks share: data of CIFAR's shape, the loop a user would write, timing, and the device's ceilings."""
 
 import functools
+import multiprocessing
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 
 import numpy as np
@@ -17,10 +19,13 @@ from asymtrain.data import Dataset, ImageSet
 from asymtrain.engine import Stack
 from asymtrain.engine.gradients import gradients
 from asymtrain.engine.losses import Batch
+from asymtrain.engine.plan import path_for
+from asymtrain.executors.local import cores
+from asymtrain.runs import RunSpec, grid
 
 CLASSES = 100
-# Runs in the engine's stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest.
-RUNS = {"cuda": {"mlp": 128, "cnn": 20, "vit": 20}, "cpu": {"mlp": 10, "cnn": 1, "vit": 1}}
+# Runs in one stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest.
+RUNS = {"cuda": {"mlp": 128, "cnn": 20, "vit": 20}, "cpu": {"mlp": 5, "cnn": 1, "vit": 1}}
 SECONDS = 2.0  # of timed work for each figure
 
 
@@ -71,6 +76,34 @@ def plain_loop(
         optimizer.step()
 
     return step
+
+
+def engine_step(arch: str, runs: int, precision: str, device: torch.device) -> tuple[Stack, Callable[[], None]]:
+    """A stack, and one training step of it."""
+    spec = RunSpec(dataset="synthetic", arch=arch, redundancy=20, precision=precision, epochs=1)
+    stack = Stack(grid(spec, seed=range(runs)), synthetic(), device=device, path=path_for(arch, device))
+    stack.data.start_epoch(0)
+
+    def step() -> None:
+        stack.data.step.fill_(0)
+        stack.programs.train_step(False)
+
+    return stack, step
+
+
+def rate_in_processes(arch: str, runs: int, precision: str) -> float:
+    """Images a second of the engine on a CPU, summed over a single-threaded process for each core."""
+    with ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn"), initializer=_single_thread) as pool:
+        return sum(pool.map(_rate, [arch] * cores(), [runs] * cores(), [precision] * cores()))
+
+
+def _single_thread() -> None:
+    torch.set_num_threads(1)
+
+
+def _rate(arch: str, runs: int, precision: str) -> float:
+    _, step = engine_step(arch, runs, precision, torch.device("cpu"))
+    return Timer(torch.device("cpu"), 2 * SECONDS).rate(step, 128 * runs)
 
 
 class Timer:

@@ -12,10 +12,7 @@ import argparse
 import torch
 
 from asymtrain import models
-from asymtrain.engine import Stack
-from asymtrain.engine.plan import path_for
-from asymtrain.runs import RunSpec, grid
-from common import RUNS, Timer, device_name, plain_loop, synthetic
+from common import RUNS, Timer, device_name, engine_step, plain_loop
 
 
 def main() -> None:
@@ -57,10 +54,8 @@ def redundancy_cost(arch: str, device: torch.device) -> tuple[float, float, floa
 
 def cosine_cost(arch: str, device: torch.device) -> tuple[float, float]:
     """Time of a measured step over a plain one; and with every 16th step measured."""
-    spec = RunSpec(dataset="synthetic", arch=arch, epochs=1, precision="bf16" if device.type == "cuda" else "fp32")
-    runs = RUNS[device.type][arch]
-    stack = Stack(grid(spec, seed=range(runs)), synthetic(), device=device, path=path_for(arch, device))
-    stack.data.start_epoch(0)
+    precision = "bf16" if device.type == "cuda" else "fp32"
+    stack, _ = engine_step(arch, RUNS[device.type][arch], precision, device)
     timer = Timer(device)
 
     def step(measure: bool) -> None:

@@ -4,7 +4,8 @@
     python benchmarks/stack.py --device cpu --arch mlp
 
 For each backbone of the paper with branches (C = 100, batch 128): images per second of a plain eager loop of one run
-(data on the device, fused AdamW), and of the engine, summed over its runs. Then the engine's model TFLOP/s, and its
+(data on the device, fused AdamW), and of the engine, summed over its runs (on a CPU: over a process for each core, as
+the local executor runs it). Then the engine's model TFLOP/s, and its
 share of what the device reaches in a large matrix product and in a large copy.
 
 Operations are those of the products, forward and backward. Bytes are the inputs and outputs of the products, each
@@ -18,10 +19,18 @@ import platform
 
 import torch
 
-from asymtrain.engine import Stack
-from asymtrain.engine.plan import path_for
-from asymtrain.runs import RunSpec, grid
-from common import CLASSES, RUNS, Timer, ceilings, counts, device_name, plain_loop, synthetic
+from asymtrain.executors.local import cores
+from common import (
+    CLASSES,
+    RUNS,
+    Timer,
+    ceilings,
+    counts,
+    device_name,
+    engine_step,
+    plain_loop,
+    rate_in_processes,
+)
 
 
 def main() -> None:
@@ -44,9 +53,10 @@ def main() -> None:
     rows = []
     for arch in chosen.arch:
         runs = chosen.runs or RUNS[device.type][arch]
+        shown = runs if device.type == "cuda" else runs * cores()
         row = measure(arch, device, precision, runs, matmul, copy)
         rows.append({"arch": arch, "device": device_name(device), "torch": torch.__version__, **row})
-        print(f"{arch:4} {row['plain']:12,.0f} {row['plain_bf16']:10,.0f} {row['engine']:13,.0f} {runs:5}"
+        print(f"{arch:4} {row['plain']:12,.0f} {row['plain_bf16']:10,.0f} {row['engine']:13,.0f} {shown:5}"
               f" {row['engine'] / row['plain']:7.1f}x {row['flops'] / 1e12:8.2f} {row['of_product']:10.1%}"
               f" {row['of_copy']:8.1%}", flush=True)  # fmt: skip
     if chosen.json:
@@ -55,18 +65,18 @@ def main() -> None:
 
 
 def measure(arch: str, device: torch.device, precision: str, runs: int, matmul: float, copy: float) -> dict[str, float]:
-    spec = RunSpec(dataset="synthetic", arch=arch, redundancy=20, precision=precision, epochs=1)
     timer = Timer(device)
-    plain = timer.rate(plain_loop(arch, device), 128)
-    half = timer.rate(plain_loop(arch, device, autocast=True), 128) if device.type == "cuda" else float("nan")
-    stack = Stack(grid(spec, seed=range(runs)), synthetic(), device=device, path=path_for(arch, device))
-    stack.data.start_epoch(0)
-
-    def step() -> None:
-        stack.data.step.fill_(0)
-        stack.programs.train_step(False)
-
-    engine = timer.rate(step, 128 * runs)
+    plain, half = timer.rate(plain_loop(arch, device), 128), float("nan")
+    stack, step = engine_step(arch, runs, precision, device)
+    if device.type == "cuda":
+        half = timer.rate(plain_loop(arch, device, autocast=True), 128)
+        engine = timer.rate(step, 128 * runs)
+    else:
+        # As the executor does it: a single-threaded process for each core. In turns with the loop, the best of each.
+        engine = 0.0
+        for _ in range(3):
+            engine = max(engine, rate_in_processes(arch, runs, precision))
+            plain = max(plain, timer.rate(plain_loop(arch, device), 128))
     operations, moved = counts(stack, 2 if precision == "bf16" else 4)
     return {
         "plain": plain,

@@ -70,9 +70,11 @@ def test_fifty_steps_in_fp32(arch, path, dataset):
     for steps in (5, 50):
         start = time.perf_counter()
         found = measure_distances(specs, dataset, device=DEVICE, path=path, steps=steps)
-        print(f"\n{arch} {path} fp32: distance to the reference after {steps} steps (allowed: of the reference moved by "
-              f"{PERTURBATION:g}); p = {probability_of_being_no_farther(found):.2g}; "
-              f"{time.perf_counter() - start:.0f} s")  # fmt: skip
+        print(
+            f"\n{arch} {path} fp32: distance to the reference after {steps} steps "
+            f"(allowed: of the reference moved by {PERTURBATION:g}); "
+            f"p = {probability_of_being_no_farther(found):.2g}; {time.perf_counter() - start:.0f} s"
+        )
         for run in found:
             print("   ", run.row())
         assert_near_the_reference_together(found)

@@ -40,4 +40,5 @@ def normalise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
     Mean and std are (3,), or (R, 3) for a stack of runs x (R, B, 3, H, W).
     """
     mean, std = (s[..., None, :, None, None] if s.ndim > 1 else s[:, None, None] for s in (mean, std))
-    return (x.to(mean.dtype) / 255 - mean) / std
+    # One multiplication and one addition: on a CPU each pass over a batch of images counts.
+    return torch.addcmul(-mean / std, x.to(mean.dtype), 1 / (255 * std))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 
@@ -28,8 +29,33 @@ class Moments:
 
 def adamw_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
     """Update flat (R, P) in place. rate: (R, 1). decay: weight decay, (R, 1) or (R, P), 0 where it does not act."""
+    if flat.is_cpu and decay.shape[1] == 1:
+        _adamw_run_by_run_(flat, gradient, moments, rate, decay)
+    else:
+        adamw_elementwise_(flat, gradient, moments.first, moments.second, moments.updates + 1, rate, decay)
     moments.updates.add_(1)
-    adamw_elementwise_(flat, gradient, moments.first, moments.second, moments.updates, rate, decay)
+
+
+def _adamw_run_by_run_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
+    """torch's fused AdamW for each run: one pass over memory, where the elementwise form makes a dozen on a CPU."""
+    rows = zip(flat, gradient, moments.first, moments.second, rate.tolist(), decay.tolist(), strict=True)
+    for weights, grad, first, second, (lr,), (weight_decay,) in rows:
+        adamw(
+            [weights],
+            [grad],
+            [first],
+            [second],
+            [],
+            [moments.updates.float()],
+            fused=True,
+            amsgrad=False,
+            beta1=BETA_1,
+            beta2=BETA_2,
+            lr=lr,
+            weight_decay=weight_decay,
+            eps=EPSILON,
+            maximize=False,
+        )
 
 
 def adamw_elementwise_(
@@ -42,4 +68,4 @@ def adamw_elementwise_(
     second.mul_(BETA_2).addcmul_(gradient, gradient, value=1 - BETA_2)
     scale = second.sqrt().div_(correction_2.sqrt()).add_(EPSILON)
     flat.mul_(1 - rate * decay)
-    flat.sub_(rate / correction_1 * (first / scale))
+    flat.addcdiv_(first * (rate / correction_1), scale, value=-1)

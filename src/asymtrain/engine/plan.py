@@ -24,7 +24,7 @@ _AUXILIARY = ("activation", "combine", "over_classes", "cosine_every")
 
 # Runs in one stack, where more no longer pays: benchmarks/stack.py prints the curve.
 _MOST_ON_GPU = {"batched": 128, "side_by_side": 20}
-_MOST_ON_CPU = {"batched": 10, "side_by_side": 1}
+_MOST_ON_CPU = {"batched": 6, "side_by_side": 1}
 _MOST_TOKENS = 20  # runs of a backbone that works on token sequences: each is a large batch already
 
 
@@ -71,7 +71,8 @@ def plan(
         path = path_for(members[0].arch, device)
         size = min(_most(members[0].arch, path, device), most_runs or len(members))
         if device.type == "cuda":
-            size = min(size, runs_that_fit(members[0], device))
+            widest = max(members, key=lambda spec: spec.redundancy)  # a Plain member has no branches to count
+            size = min(size, runs_that_fit(widest, device))
         count = max(-(-len(members) // size), min(workers, len(members)))
         stacks += [StackPlan(tuple(part), path) for part in _even_parts(members, count)]
     return stacks

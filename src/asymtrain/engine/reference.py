@@ -102,7 +102,7 @@ class _Loop:
             if on_step is not None:
                 on_step(step, self.model)
         count = len(self.train)
-        if not math.isfinite(main_sum.item()):
+        if not (math.isfinite(main_sum.item()) and all(p.isfinite().all() for p in self.model.parameters())):
             return None
         return Epoch(
             epoch=epoch + 1,

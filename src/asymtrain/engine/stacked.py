@@ -149,6 +149,7 @@ class Stack:
 
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.size)
+        finite = self.weights.isfinite().all(1).tolist()  # the last step may have lost what its loss does not show
         validation = self.accuracies(self.data.images, self.data.clean_labels, self.data.validation)
         test: list[float | None] = [None] * len(self.specs)
         lead, last = self.specs[0], self.epoch + 1 == self.specs[0].epochs
@@ -157,7 +158,7 @@ class Stack:
             test = self.accuracies(self.data.test_images, self.data.test_labels, everything)
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
-            self.diverged[r] = self.diverged[r] or not math.isfinite(totals[r].main_loss)
+            self.diverged[r] = self.diverged[r] or not (finite[r] and math.isfinite(totals[r].main_loss))
             if not self.diverged[r]:
                 with_branches = bool(spec.redundancy)
                 self.histories[r].append(
