@@ -1,4 +1,4 @@
-"""Is a run in a stack what the reference makes of it alone? The asserts of DESIGN.md's invariant 2, for any device.
+"""Is a run in a stack what the reference makes of it alone? The asserts of invariant 2, for any device.
 
 Two equally right programs part, because rounding differs and training is chaotic. How far they may part is
 measured: after 50 steps, a stack must be as near to the reference as the reference is to itself with its initial

@@ -1,4 +1,4 @@
-"""Invariant 2 of DESIGN.md on the CPU, in float32: small backbones, every setting."""
+"""Invariant 2 (CONTRIBUTING.md) on the CPU, in float32: small backbones, every setting."""
 
 import dataclasses
 

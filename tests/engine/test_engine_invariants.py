@@ -1,4 +1,4 @@
-"""Invariants 3 to 5 of DESIGN.md: exact, so bits are compared."""
+"""Invariants 3 to 5 (CONTRIBUTING.md): exact, so bits are compared."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The paper's parameter counts, to the last one (READING.md derives the sizes from them)."""
+"""The paper's parameter counts, to the last one (the sizes were derived from them)."""
 
 import pytest
 import torch
