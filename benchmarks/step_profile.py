@@ -1,13 +1,14 @@
 """What is a step of the engine made of? The kernels that take most of it, on this machine's GPU.
 
-python benchmarks/profile.py --arch vit
+python benchmarks/step_profile.py --arch vit
 """
 
 import argparse
 
 import torch
-from common import RUNS, engine_step
 from torch.profiler import ProfilerActivity, profile
+
+from common import RUNS, engine_step
 
 STEPS, ROWS = 3, 20
 
