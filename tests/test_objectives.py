@@ -164,3 +164,12 @@ def test_compiled_without_a_break(loss, naive, options, logits):
     compiled = torch.compile(loss, backend="aot_eager", fullgraph=True)
     targets = torch.tensor([4, 0, -100, 1, 3, 2, 0])
     assert torch.equal(compiled(logits, targets, **options), loss(logits, targets, **options))
+
+
+@pytest.mark.parametrize("value", [float("nan"), 2.0, -0.1])
+@pytest.mark.parametrize("loss", [softmax_loss, sigmoid_loss])
+def test_values_that_are_no_shares_are_refused(loss, value):
+    targets = torch.full((2, 3), 0.5)
+    targets[1, 1] = value
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        loss(torch.zeros(2, 3), targets)

@@ -86,9 +86,9 @@ def test_equal_differences_give_none_and_no_warning():
     # 0.1 + 0.2 style rounding: the differences differ in their last bits only.
     row = only(compare(rows([0.1, 0.3, 0.7], [0.2, 0.4, 0.8])))
     assert (row["p"], row["low"], row["high"], row["d_z"]) == (None, None, None, None)
-    assert "same amount in each of 3 seeds" in sentence(row)
+    assert "same difference in accuracy in each of 3 seeds" in sentence(row)
     same = only(compare(rows([0.1, 0.3], [0.1, 0.3])))
-    assert sentence(same) == "ViT: the branches made no difference in any of 2 seeds."
+    assert sentence(same) == "ViT: the same test accuracy with and without branches in each of 2 seeds."
 
 
 def test_no_value_of_a_comparison_is_nan():

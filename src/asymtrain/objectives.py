@@ -71,6 +71,7 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
         raise UsageError(f"logits must have shape (batch, classes), got {tuple(logits.shape)}")
     batch, classes = logits.shape
     if targets.shape == (batch, classes):
+        _check_shares(targets)
         return
     if targets.shape != (batch,):
         raise UsageError(
@@ -79,9 +80,7 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
         )
     if targets.dtype.is_floating_point or targets.dtype == torch.bool:
         raise UsageError(f"class indices must be integers, got {targets.dtype}: call targets.long()")
-    # Reading values from a GPU would stall it at every step, and a compiled graph would break here;
-    # out-of-range indices trip torch's own device-side assertion there.
-    if targets.device.type != "cpu" or torch.compiler.is_compiling():
+    if not _readable(targets):  # out-of-range indices trip torch's own device-side assertion there
         return
     indices = targets.long()  # comparisons of bytes wrap: 156 would pass for -100
     wrong = (indices != ignore_index) & ((indices < 0) | (indices >= classes))
@@ -90,3 +89,13 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
             f"targets must lie in 0..{classes - 1} (or be ignore_index={ignore_index}), "
             f"got {int(indices[wrong][0])}: check `classes`"
         )
+
+
+def _check_shares(targets: Tensor) -> None:
+    if _readable(targets) and not ((targets >= 0) & (targets <= 1)).all():  # false for NaN as well
+        raise UsageError("targets with one value a class must lie between 0 and 1 and not be NaN: they are shares")
+
+
+def _readable(targets: Tensor) -> bool:
+    """May values be read? From a GPU that would stall every step, and a compiled graph would break there."""
+    return targets.device.type == "cpu" and not torch.compiler.is_compiling()

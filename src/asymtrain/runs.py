@@ -58,7 +58,7 @@ class RunSpec:
     seed: int = 42
     # What is recorded.
     test: Literal["last", "every", "never"] = "last"  # a search says never
-    cosine_every: int = 16  # steps between two gradient cosines; 0 for none
+    cosine_every: int = 16  # steps between gradient cosines, and one at each epoch's start; 0 for none
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

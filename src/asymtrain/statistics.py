@@ -122,9 +122,10 @@ def sentence(row: Mapping[str, Any], name: str | None = None, confidence: float 
     elif shown == "single":
         text = f"{name}: {row['improvement']:+.1f}% in one seed; a single pair cannot tell an effect from chance."
     elif shown == "constant" and row["plain_mean"] == row["asymmetric_mean"]:
-        text = f"{name}: the branches made no difference in any of {n} seeds."
+        text = f"{name}: the same test accuracy with and without branches in each of {n} seeds."
     elif shown == "constant":
-        text = f"{name}: {row['improvement']:+.1f}%, by the same amount in each of {n} seeds: no spread to judge it by."
+        difference = f"{row['improvement']:+.1f}%, the same difference in accuracy in each of {n} seeds"
+        text = f"{name}: {difference}: no spread to judge it by."
     else:
         opening = {"helped": "the branches helped", "hurt": "the branches hurt"}.get(shown, "no clear effect")
         text = (

@@ -31,6 +31,7 @@ OPTIONS = {
     "layout": ({"layout": "XY"}, "layout 'XY' is not one letter an axis"),
     "name": ({"at": "9"}, "unknown module '9'"),
     "NaN": ({"sample": nan()}, "`sample` contains NaN: give a batch of clean inputs"),
+    "nothing in the batch": ({"sample": nan()[:0]}, "`sample` holds an empty tensor"),
     "NaN in a tuple": ({"sample": (nan(),)}, "`sample` contains NaN"),
     "NaN in a dict": ({"sample": {"input": nan()}}, "`sample` contains NaN"),
     "shape": ({"sample": torch.randn(3, 9)}, r"the model cannot be called on `sample` \(RuntimeError: "),

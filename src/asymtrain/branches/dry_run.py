@@ -91,6 +91,8 @@ def dry_run(
     inputs = list(tensors_in(sample))
     if any(tensor.is_floating_point() and bool(tensor.isnan().any()) for tensor in inputs):
         raise UsageError("`sample` contains NaN: give a batch of clean inputs")
+    if any(tensor.numel() == 0 for tensor in inputs):
+        raise UsageError("`sample` holds an empty tensor: give a batch of at least one input")
     watcher = Watcher(selectors)
     with watcher.hooked(model, places), undisturbed(model):
         try:

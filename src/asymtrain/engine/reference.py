@@ -28,6 +28,7 @@ from asymtrain.engine.setup import (
     decays,
     dropout_mask,
     learning_rate,
+    measures_at,
     run_data,
     stream_keys,
 )
@@ -92,7 +93,7 @@ class _Loop:
         cosines: list[float] = []
         for i, indices in enumerate(batches):
             step = epoch * len(batches) + i
-            measure = bool(spec.redundancy and spec.cosine_every and step % spec.cosine_every == 0)
+            measure = bool(spec.redundancy) and measures_at(spec.cosine_every, step, len(batches))
             logits, main, auxiliary, similarity = self.step(step, indices, measure)
             main_sum = main_sum + main * len(indices)
             auxiliary_sum = auxiliary_sum + auxiliary * len(indices)

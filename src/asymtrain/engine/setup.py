@@ -85,6 +85,11 @@ def learning_rate(spec: RunSpec, epoch: int) -> float:
     return spec.learning_rate * 0.5 * (1 + np.cos(np.pi * epoch / spec.epochs)).item()
 
 
+def measures_at(every: int, step: int, steps: int) -> bool:
+    """Is the cosine measured at this step (from 0) of training? At every so many, and at the first of each epoch."""
+    return bool(every) and (step % every == 0 or step % steps == 0)
+
+
 def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
     """Does weight decay act on this parameter? `value` is one run's tensor."""
     if spec.decay == "all":

@@ -23,7 +23,7 @@ from asymtrain.engine.layout import layout_of
 from asymtrain.engine.losses import objective_of
 from asymtrain.engine.optimizer import Moments
 from asymtrain.engine.programs import Programs, programs_for
-from asymtrain.engine.setup import build_backbone, decays, learning_rate, live_branches, run_data
+from asymtrain.engine.setup import build_backbone, decays, learning_rate, live_branches, measures_at, run_data
 from asymtrain.engine.tally import Tally
 from asymtrain.models.kernels import load_kernels
 from asymtrain.runs import Epoch, Run, RunSpec
@@ -75,7 +75,7 @@ class Stack:
             row.fill_(learning_rate(spec, self.epoch))
         self.data.start_epoch(self.epoch, self.step)
         while self.step < steps:
-            measure = bool(every) and (self.epoch * steps + self.step) % every == 0
+            measure = measures_at(every, self.epoch * steps + self.step, steps)
             self.programs.train_step(measure)
             self.step += 1
             if self.step < steps and pause():
