@@ -32,6 +32,13 @@ PINNED_DEFAULTS = {
     "draw": "independent",
     "alpha": 1.0,
     "over_classes": "mean",
+    "alpha_schedule": "constant",
+    "objective": "sigmoid",
+    "branch_labels": "true",
+    "branch_bias": "none",
+    "branch_weights": "trained",
+    "signal": "gradient",
+    "label_smoothing": 0.0,
     "learning_rate": 1e-3,
     "weight_decay": 1e-2,
     "decay": "all",
@@ -43,9 +50,10 @@ PINNED_DEFAULTS = {
     "seed": 42,
     "test": "last",
     "cosine_every": 16,
+    "cosine_by": "model",
 }
 
-ALL_FIELDS = {
+FIRST_FIELDS = {
     "dataset": "cifar100",
     "dataset_options": {"download": False},
     "per_class": 5,
@@ -72,6 +80,16 @@ ALL_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
+ALL_FIELDS = FIRST_FIELDS | {
+    "alpha_schedule": "early",
+    "objective": "softmax",
+    "branch_labels": "random",
+    "branch_bias": "prior",
+    "branch_weights": "frozen",
+    "signal": "noise",
+    "label_smoothing": 0.1,
+    "cosine_by": "layer",
+}
 
 # Ids that results are stored under.
 PINNED_IDS = {
@@ -84,7 +102,8 @@ PINNED_IDS = {
         "alpha": 46.416,
         "learning_rate": 3e-4,
     },
-    "10d73a3a6ae0a3bc": ALL_FIELDS,
+    "10d73a3a6ae0a3bc": FIRST_FIELDS,
+    "0bda39aadfab9fc8": ALL_FIELDS,
 }
 
 # What follows the defaults in `Literal`, and values of every other field.
@@ -106,6 +125,7 @@ VALUES = {
     "epochs": st.integers(1, 1000),
     "seed": st.integers(0, 2**70),
     "cosine_every": st.integers(0, 1000),
+    "label_smoothing": st.floats(0, 0.999),
 }
 for _field in dataclasses.fields(RunSpec):
     if get_origin(_field.type) is Literal:
@@ -129,7 +149,7 @@ def test_every_field_is_part_of_the_id():
     assert ALL_FIELDS.keys() == DEFAULTS.keys() == VALUES.keys()
     ids = {RunSpec(arch="cnn", activation="all", **{name: value}).id for name, value in ALL_FIELDS.items()
            if name not in ("arch", "activation")}  # fmt: skip
-    assert len(ids | {RunSpec().id, RunSpec(arch="cnn").id, RunSpec(arch="cnn", activation="all").id}) == 26
+    assert len(ids | {RunSpec().id, RunSpec(arch="cnn").id, RunSpec(arch="cnn", activation="all").id}) == len(DEFAULTS) + 1
 
 
 # The hashing needs no torch: with the package's front door and the backbones left out, any Python can run it.

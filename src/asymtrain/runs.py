@@ -46,7 +46,15 @@ class RunSpec:
     draw: Literal["independent", "sequence"] = "independent"  # does the live branch's draw depend on N?
     alpha: float = 1.0
     over_classes: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
+    alpha_schedule: Literal["constant", "linear", "cosine", "early"] = "constant"  # early: the first half only
+    # Controls: what is the auxiliary signal made of?
+    objective: Literal["sigmoid", "softmax"] = "sigmoid"  # the loss of a branch
+    branch_labels: Literal["true", "random"] = "true"  # random: one fixed for each image, keyed by the seed
+    branch_bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
+    branch_weights: Literal["trained", "frozen"] = "trained"
+    signal: Literal["gradient", "detached", "noise", "gated"] = "gradient"  # what of it reaches the backbone
     # How it is trained.
+    label_smoothing: float = 0.0  # of the main loss
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     decay: Literal["all", "matrices", "backbone_matrices"] = "all"  # what weight decay acts on
@@ -59,14 +67,14 @@ class RunSpec:
     # What is recorded.
     test: Literal["last", "every", "never"] = "last"  # a search says never
     cosine_every: int = 16  # steps between gradient cosines, and one at each epoch's start; 0 for none
+    cosine_by: Literal["model", "layer"] = "model"  # layer: for each layer as well
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             _normalise(self, field)
         if self.redundancy == 0:
-            for name in ("activation", "combine", "draw", "over_classes", "cosine_every"):
-                object.__setattr__(self, name, DEFAULTS[name])
-            object.__setattr__(self, "alpha", 0.0)
+            for name in AUXILIARY:
+                object.__setattr__(self, name, PLAIN.get(name, DEFAULTS[name]))
         _check(self)
 
     @property
@@ -100,7 +108,11 @@ class RunSpec:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What one epoch left. Losses, training accuracy and cosine are means over the epoch's steps."""
+    """What one epoch left. Losses and training accuracy are means over the epoch's steps.
+
+    Cosines and norms are of the gradients of the main and the auxiliary loss over the backbone parameters that both
+    reach, at the measured steps; a cosine is None where it is undefined.
+    """
 
     epoch: int  # from 1
     main_loss: float
@@ -108,10 +120,15 @@ class Epoch:
     train_accuracy: float  # on the batches as they were trained, dropout and augmentation included
     validation_accuracy: float | None
     test_accuracy: float | None
-    cosine: float | None  # between main and auxiliary gradients over the backbone; None where undefined
+    cosine: float | None  # mean over the measured steps
     cosine_min: float | None
     cosine_max: float | None
     seconds: float
+    cosine_std: float | None = None  # over the measured steps, divided by their number less one
+    conflict: float | None = None  # share of the measured steps whose cosine is negative
+    main_norm: float | None = None  # mean norm of the main gradient
+    auxiliary_norm: float | None = None  # mean norm of the auxiliary gradient, before alpha
+    layer_cosines: tuple[tuple[str, float | None], ...] | None = None  # mean cosine of each layer
 
 
 @dataclass(frozen=True)
@@ -123,6 +140,7 @@ class Run:
     outcome: Literal["finished", "diverged"] = "finished"
     device: str = "cpu"
     path: str = "reference"  # which engine path trained it
+    answers: bytes | None = None  # one bit for each test image: was it classified right after the last epoch?
 
     @property
     def seconds(self) -> float:
@@ -148,6 +166,12 @@ class Run:
 
 
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+AUXILIARY = (
+    "redundancy", "activation", "combine", "draw", "alpha", "over_classes", "alpha_schedule", "objective",
+    "branch_labels", "branch_bias", "branch_weights", "signal", "cosine_every", "cosine_by",
+)  # fmt: skip
+"""Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
+PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
 
 
 def grid(base: RunSpec, **axes: Iterable[Any]) -> list[RunSpec]:
@@ -228,7 +252,8 @@ def _check(spec: RunSpec) -> None:
             allowed = ", ".join(map(repr, get_args(field.type)))
             raise UsageError(f"{field.name} must be one of {allowed}, got {value!r}")
     for name, least in (("redundancy", 0), ("alpha", 0), ("weight_decay", 0), ("batch", 1), ("epochs", 1), ("seed", 0),
-                        ("cosine_every", 0), ("label_noise", 0), ("per_class", 1), ("split_seed", 0)):  # fmt: skip
+                        ("cosine_every", 0), ("label_noise", 0), ("per_class", 1), ("split_seed", 0),
+                        ("label_smoothing", 0)):  # fmt: skip
         value = getattr(spec, name)
         if value is not None and value < least:
             raise UsageError(f"{name} must be {least} or more, got {value}")
@@ -236,6 +261,8 @@ def _check(spec: RunSpec) -> None:
         raise UsageError(f"learning_rate must be above 0, got {spec.learning_rate}")
     if spec.label_noise > 1:
         raise UsageError(f"label_noise is a share between 0 and 1, got {spec.label_noise}")
+    if spec.label_smoothing >= 1:
+        raise UsageError(f"label_smoothing is a share below 1, got {spec.label_smoothing}")
     check_options(spec.arch, dict(spec.arch_options))
 
 

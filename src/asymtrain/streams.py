@@ -45,6 +45,13 @@ def uniform(keys: Tensor, *position: Tensor | int) -> Tensor:
     return (bits(keys, *position) >> 40 & 0xFFFFFF).to(torch.float32) * (1.0 / (1 << 24))
 
 
+def normal(keys: Tensor, *position: Tensor | int) -> Tensor:
+    """Standard normal floats (Box and Muller), the same on every device but for rounding."""
+    drawn = bits(keys, *position)
+    first, second = ((drawn >> shift & 0xFFFFFF).to(torch.float32) * (1.0 / (1 << 24)) for shift in (40, 16))
+    return (-2 * (first + 2.0**-25).log()).sqrt() * (2 * torch.pi * second).cos()
+
+
 def permutations(keys: Tensor, epoch: Tensor | int, n: int) -> Tensor:
     """For keys (R,), a permutation of range(n) per key: (R, n)."""
     order = torch.arange(n, device=keys.device)

@@ -79,8 +79,12 @@ def reference_after(
 
         def look(step: int, backbone: torch.nn.Module) -> None:
             if step + 1 == steps:
-                heads = [attached[0].head(place).live for place in attached[0].places] if attached else []
-                branches = {f"branch.{k}": live if live.ndim == 3 else live[None] for k, live in enumerate(heads)}
+                heads = [attached[0].head(place) for place in attached[0].places] if attached else []
+                branches = {}
+                for k, head in enumerate(heads):
+                    branches[f"branch.{k}"] = head.live.reshape(-1, *head.live.shape[-2:])
+                    if head.bias is not None:
+                        branches[f"branch.{k}.bias"] = head.bias.reshape(-1, head.bias.shape[-1])
                 found.append((_copied(dict(backbone.named_parameters())), _copied(branches)))
                 raise _Enough
 
@@ -207,16 +211,27 @@ def interval_of(differences: Sequence[float]) -> Interval:
     return Interval(tuple(differences), mean, mean - reach, mean + reach)
 
 
-def measure_accuracies(specs: list[RunSpec], dataset: Dataset, *, device: str, path: str) -> Interval:
-    """Train the stack and the reference of each spec to the end; compare the last test accuracies."""
+def measure_accuracies(
+    specs: list[RunSpec], dataset: Dataset, *, device: str, path: str, alone: Sequence[float] | None = None
+) -> Interval:
+    """Train the stack and the reference of each spec to the end; compare the last test accuracies.
+
+    `alone` are the reference's, where they are known.
+    """
     with matmul_precision(specs[0]):
         stack = Stack(specs, dataset, device=device, path=path)
         while not stack.finished:
             stack.advance()
     together = [run.test_accuracy for run in stack.results()]
-    alone = [train_reference(spec, dataset, device=device).test_accuracy for spec in specs]
+    if alone is None:
+        alone = reference_accuracies(specs, dataset, device=device)
     found = interval_of([a - b for a, b in zip(together, alone, strict=True)])
     return dataclasses.replace(found, learnt=dataset.classes * math.fsum(alone) / len(alone))
+
+
+def reference_accuracies(specs: list[RunSpec], dataset: Dataset, *, device: str) -> list[float]:
+    """The last test accuracy of each spec, trained by the reference."""
+    return [train_reference(spec, dataset, device=device).test_accuracy or 0.0 for spec in specs]
 
 
 def assert_within_a_point(found: Interval, learnt: float = 1.5) -> None:

@@ -114,31 +114,36 @@ def test_the_gaps_of_a_trained_stack_stay_zero():
 
 
 def test_a_tally_is_the_mean_over_images_and_over_defined_cosines():
-    tally = Tally(2, torch.device("cpu"))
-    nan = float("nan")
+    """Two layers. The first run's gradients have lengths 5 and 10; the second run's auxiliary one is zero."""
+    tally = Tally(2, 2, torch.device("cpu"))
     steps = [
-        (4, [1.0, 2.0], [10.0, 20.0], [3, 0], [0.5, nan]),
-        (4, [2.0, 4.0], [30.0, 40.0], [4, 1], [-0.25, nan]),
+        (4, [1.0, 2.0], [10.0, 20.0], [3, 0], 0.5),
+        (4, [2.0, 4.0], [30.0, 40.0], [4, 1], -0.25),
         (1, [9.0, 9.0], [90.0, 90.0], [0, 1], None),
     ]
     for _ in range(2):  # a second epoch does not remember the first
         tally.clear()
-        for images, main, auxiliary, correct, cosines in steps:
+        for images, main, auxiliary, correct, cosine in steps:
             tally.add_losses(
                 *(torch.tensor(v).float() for v in (main, auxiliary, correct)), torch.tensor(float(images))
             )
-            if cosines is not None:
-                tally.add_cosines(torch.tensor(cosines))
+            if cosine is not None:
+                # All of the auxiliary gradient is in the first layer; 16 of main's 25 are.
+                products = [[[50 * cosine, 0.0], [0.0, 0.0]], [[16.0, 9.0], [4.0, 0.0]], [[100.0, 0.0], [0.0, 0.0]]]
+                tally.add_dialogue(torch.tensor(products, dtype=torch.float64))
         first, second = tally.read(9)
-    assert first == pytest.approx(((4 + 8 + 9) / 9, (40 + 120 + 90) / 9, 7 / 9, 0.125, -0.25, 0.5))
+    assert first[:-1] == pytest.approx(
+        ((4 + 8 + 9) / 9, (40 + 120 + 90) / 9, 7 / 9, 0.125, -0.25, 0.5, 0.75 / math.sqrt(2), 0.5, 5.0, 10.0)
+    )
+    assert first.layer_cosines == (pytest.approx(0.125 * 5 / 4), None)
     assert second[:3] == pytest.approx(((8 + 16 + 9) / 9, (80 + 160 + 90) / 9, 2 / 9))
-    assert second[3:] == (None, None, None)
+    assert second[3:] == (None, None, None, None, None, 2.0, 0.0, (None, None))
 
 
 def test_one_run_s_nan_is_its_own():
-    tally = Tally(2, torch.device("cpu"))
+    tally = Tally(2, 1, torch.device("cpu"))
     tally.add_losses(torch.tensor([float("nan"), 1.0]), torch.zeros(2), torch.zeros(2), torch.tensor(2.0))
-    tally.add_cosines(torch.tensor([float("inf"), 0.5]))
+    tally.add_dialogue(torch.tensor([[[float("inf")], [0.5]], [[float("inf")], [1.0]], [[1.0], [1.0]]]))
     lost, fine = tally.read(2)
     assert math.isnan(lost.main_loss)
     assert lost.cosine is None

@@ -166,7 +166,7 @@ def test_foreign_and_newer_folders_are_refused(store: Store, empty: Store, tmp_p
     with pytest.raises(StoreError, match="not an asymtrain export"):
         import_store(empty, tmp_path / "nowhere")
     folder = export_store(store, tmp_path / "export")
-    (folder / MANIFEST).write_text('{"format": "asymtrain export", "version": 2}')
+    (folder / MANIFEST).write_text('{"format": "asymtrain export", "version": 3}')
     with pytest.raises(StoreError, match="upgrade"):
         import_store(empty, folder)
     for text in ('{"name": "my-app"}', "[]"):
@@ -197,3 +197,13 @@ def test_tables_open_in_pandas(store: Store, tmp_path: Path) -> None:
     for table in ("runs", "epochs"):
         left, right = pd.read_csv(csv / f"{table}.csv"), pd.read_parquet(parquet / f"{table}.parquet")
         pd.testing.assert_frame_equal(left, right, check_dtype=False, check_exact=False)
+
+
+def test_a_folder_of_the_first_version_is_read(empty: Store) -> None:
+    """The kept results were exported before gradient norms and answers were recorded."""
+    folder = Path(__file__).parents[2] / "results" / "cifar100-5-epochs"
+    assert json.loads((folder / MANIFEST).read_text())["version"] == 1
+    assert import_store(empty, folder).added == 60
+    run = empty.runs()[0]
+    assert run.test_accuracy is not None
+    assert (run.answers, run.history[0].main_norm, run.history[0].layer_cosines) == (None, None, None)

@@ -35,6 +35,7 @@ def attach(
     output: Selector | Mapping[str, Selector] | None = None,
     over_classes: ClassReduction = "mean",
     loss_fn: Objective | None = None,
+    bias: Tensor | None = None,
     seed: int = 0,
     dtype: torch.dtype | None = None,
     allow_skipped: bool = False,
@@ -61,6 +62,8 @@ def attach(
             floating-point tensor in it.
         over_classes: mean or sum over classes in the sigmoid loss.
         loss_fn: another objective, from logits (B, C) and the targets to a scalar.
+        bias: what each branch's bias begins with, one value for each class (C,), for example the logits of the class
+            shares; None for branches without bias.
         seed: of the initial weights and of the random choice. torch's global random state is not used.
         dtype: of the weights; otherwise float32, or float64 in a model of float64.
         allow_skipped: whether a place may be skipped in a forward. Its loss is then left out.
@@ -74,6 +77,8 @@ def attach(
     _check_name("combine", combine, get_args(Combine))
     _check_name("draw", draw, get_args(Draw))
     _check_name("over_classes", over_classes, get_args(ClassReduction))
+    if bias is not None and (not isinstance(bias, Tensor) or bias.shape != (classes,)):
+        raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
     refuse_wrapped(model)
     places = find_places(model, at)
     refuse_places(model, places)
@@ -96,7 +101,7 @@ def attach(
         name, row = list(rows.items())[index]
         # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
         kind = torch.promote_types(row.dtype, torch.float32) if dtype is None else dtype
-        heads[name] = Head(weights, activation, choice_key(seed, index)).to(row.device, kind)
+        heads[name] = Head(weights, activation, choice_key(seed, index), bias).to(row.device, kind)
     branches = Branches(heads, readers, Settings(combine, over_classes, loss_fn, allow_skipped))
     if branches.step is not None:
         branches.step = branches.step.to(next(iter(rows.values())).device)

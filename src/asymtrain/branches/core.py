@@ -73,7 +73,7 @@ class Branches(nn.Module):
         return head
 
     def num_weights(self) -> int:
-        """The number of weights of all branches, live and idle: places x redundancy x classes x width."""
+        """The number of weights of all branches, live and idle: places x redundancy x classes x width, no biases."""
         heads = [self.head(name) for name in self.places]
         return sum(head.redundancy * head.live.shape[-2:].numel() for head in heads)
 

@@ -13,7 +13,7 @@ from asymtrain.branches.drawing import Activation, choose_branch
 
 
 class Head(nn.Module):
-    """N bias-free linear maps from D features to C classes.
+    """N linear maps from D features to C classes, without bias unless one is given.
 
     What can be live is a parameter, the rest a buffer: an optimizer, DDP's reducer and autograd meet live
     weights only.
@@ -22,12 +22,17 @@ class Head(nn.Module):
     |---|---|---|
     | last | (C, D), the last branch | (N-1, C, D) |
     | all, random, cycle | (N, C, D) | none |
+
+    `bias` is (C,) or (N, C), like the live weights; idle branches have none.
     """
 
     live: nn.Parameter
     idle: Tensor | None
+    bias: nn.Parameter | None
 
-    def __init__(self, weights_NCD: Tensor, activation: Activation, place_key: int) -> None:
+    def __init__(
+        self, weights_NCD: Tensor, activation: Activation, place_key: int, bias_C: Tensor | None = None
+    ) -> None:
         super().__init__()
         self.activation: Activation = activation
         self.redundancy = len(weights_NCD)
@@ -38,6 +43,9 @@ class Head(nn.Module):
         else:
             self.live = nn.Parameter(weights_NCD.clone())
             self.register_buffer("idle", None)
+
+        shape = self.live.shape[:-1]
+        self.bias = None if bias_C is None else nn.Parameter(bias_C.to(self.live.dtype).expand(shape).clone())
 
     @property
     def weights(self) -> Tensor:
@@ -58,23 +66,25 @@ class Head(nn.Module):
 
     def forward(self, feature_BD: Tensor, step: Tensor | None) -> Tensor:
         """Logits (B, C) of the live branch; (N, B, C) where all are live."""
-        weight = self.live
+        weight, bias = self.live, self.bias
         if self.activation in ("random", "cycle"):
             assert step is not None
             # An index tensor, not a Python number: a compiled graph must not be rebuilt for every choice.
             index = choose_branch(self.activation, self.place_key, step, self.redundancy)
             weight_CD = weight.index_select(0, index.reshape(1)).squeeze(0)
-            return _linear(feature_BD, weight_CD)
+            bias_C = None if bias is None else bias.index_select(0, index.reshape(1)).squeeze(0)
+            return _linear(feature_BD, weight_CD, bias_C)
         if self.activation == "last":
-            return _linear(feature_BD, weight)
-        joint_BNC = _linear(feature_BD, weight.flatten(0, 1)).unflatten(-1, weight.shape[:2])
+            return _linear(feature_BD, weight, bias)
+        flat = None if bias is None else bias.flatten()
+        joint_BNC = _linear(feature_BD, weight.flatten(0, 1), flat).unflatten(-1, weight.shape[:2])
         return joint_BNC.transpose(0, 1)
 
 
-def _linear(feature: Tensor, weight: Tensor) -> Tensor:
+def _linear(feature: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     # In the weights' own precision, so that the loss is the same inside and outside autocast.
     with _without_autocast(weight.device.type):
-        return F.linear(feature.to(weight.dtype), weight)
+        return F.linear(feature.to(weight.dtype), weight, bias)
 
 
 def _without_autocast(device: str) -> AbstractContextManager[object]:

@@ -9,8 +9,10 @@
 
 import dataclasses
 import json
+import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 from asymtrain.engine.gradients import Path as EnginePath
 from asymtrain.engine.plan import StackPlan
@@ -54,6 +56,7 @@ def save_checkpoint(place: Path, stack: Stack) -> None:
         "step": stack.step,
         "seconds": stack.seconds,
         "diverged": stack.diverged,
+        "answers": [None if answers is None else answers.hex() for answers in stack.answers],
         "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
     }
     tensors = {name: value.cpu() for name, value in stack.state().items()}
@@ -79,8 +82,14 @@ def load_checkpoint(place: Path, stack: Stack) -> bool:
         ) from problem
     stack.epoch, stack.step, stack.seconds = progress["epoch"], progress["step"], progress["seconds"]
     stack.diverged = progress["diverged"]
-    stack.histories = [[Epoch(**epoch) for epoch in history] for history in progress["histories"]]
+    stack.answers = [None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]]
+    stack.histories = [[_epoch(values) for values in history] for history in progress["histories"]]
     return True
+
+
+def _epoch(values: dict[str, Any]) -> Epoch:
+    layers = values["layer_cosines"]  # JSON has lists only
+    return Epoch(**values | {"layer_cosines": None if layers is None else tuple(map(tuple, layers))})
 
 
 def close_checkpoint(place: Path) -> None:
@@ -89,6 +98,6 @@ def close_checkpoint(place: Path) -> None:
 
 
 def _replace(file: Path, content: bytes) -> None:
-    new = file.with_suffix(".new")
+    new = file.with_suffix(f".{os.getpid()}.new")  # two processes may hold one stack for a moment
     new.write_bytes(content)
     new.replace(file)

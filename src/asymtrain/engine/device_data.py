@@ -12,7 +12,7 @@ from asymtrain.data import Dataset
 from asymtrain.data.augment import flip_and_shift
 from asymtrain.data.normalise import normalise
 from asymtrain.engine.losses import Batch
-from asymtrain.engine.setup import RunData, dropout_mask, stream_keys
+from asymtrain.engine.setup import RunData, dropout_mask, random_labels, stream_keys
 from asymtrain.models import Backbone
 from asymtrain.runs import RunSpec
 
@@ -41,10 +41,15 @@ class DeviceData:
         self.validation = torch.stack([torch.from_numpy(d.validation) for d in data]).to(device)
         self.mean = torch.stack([d.mean for d in data]).to(device)
         self.std = torch.stack([d.std for d in data]).to(device)
-        self.keys = {p: stream_keys(specs, p, device) for p in ("shuffle", "augment", "dropout")}
+        self.keys = {p: stream_keys(specs, p, device) for p in ("shuffle", "augment", "dropout", "noise")}
         self.augmented = lead.augmentation == "flip_shift"
         self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
         places = range(len(backbone.points))
+        random = any(s.branch_labels == "random" for s in specs)
+        drawn = [random_labels(s.seed, len(dataset.train.labels), dataset.classes) for s in specs] if random else []
+        self.branch_labels = torch.stack(drawn).to(device) if drawn else None
+        smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
+        self.smoothing = smoothing if any(s.label_smoothing for s in specs) else None
         self.choice_keys = torch.tensor([[choice_key(s.seed, k) for k in places] for s in specs], device=device)
         self.size = self.train.shape[1]
         self.steps = -(-self.size // self.batch)
@@ -82,6 +87,8 @@ class DeviceData:
             weight=(at < self.size).float(),
             keep=keep,
             live=self._live(),
+            branch_targets=None if self.branch_labels is None else self.branch_labels.gather(1, indices),
+            smoothing=self.smoothing,
         )
         self.step += 1
         self.global_step += 1

@@ -13,7 +13,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from asymtrain.alignment import stacked_cosine
 from asymtrain.engine.layout import Layout
 from asymtrain.engine.losses import Batch, Losses
 
@@ -55,15 +54,6 @@ def gradients(
         return _one(losses, layout, weights[r : r + 1], parts[r], alpha[r : r + 1], gather, shared)
 
     return _join(_on_streams(one, len(weights)) if weights.is_cuda else [one(r) for r in runs])
-
-
-def dialogue_cosines(total: Tensor, auxiliary: Tensor, alpha: Tensor, shared: Tensor) -> Tensor:
-    """Cosines (R,) between main and auxiliary gradients over shared parameters, from flat gradients (R, P).
-
-    The main gradient is what the auxiliary part leaves of the total: the update stays as it was. alpha: (R, 1).
-    shared: (1, P), 1 where both objectives reach a parameter.
-    """
-    return stacked_cosine((total - alpha * auxiliary) * shared, auxiliary)
 
 
 def _one(
@@ -119,6 +109,5 @@ def _join(parts: list[StackGradients]) -> StackGradients:
 
 def _slice(batch: Batch, run: int) -> Batch:
     part = slice(run, run + 1)
-    keep = None if batch.keep is None else batch.keep[part]
-    live = None if batch.live is None else batch.live[part]
-    return Batch(batch.images[part], batch.targets[part], batch.weight, keep, live)
+    own = {name: value[part] for name, value in batch._asdict().items() if value is not None and name != "weight"}
+    return batch._replace(**own)

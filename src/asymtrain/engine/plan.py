@@ -1,8 +1,8 @@
 """Which specs share a stack, how large stacks are, and which path trains them.
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate, weight
-decay, alpha, label noise, split seed, and whether the run is Plain. The plan depends on the specs and on the kind of
-device; nothing is timed, so the same specs give the same stacks and the same numbers.
+decay, alpha and its schedule, label noise and smoothing, split seed, and whether the run is Plain. The plan depends
+on the specs and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
 """
 
 import dataclasses
@@ -15,12 +15,15 @@ from asymtrain.engine.gradients import Path
 from asymtrain.engine.memory import runs_that_fit
 from asymtrain.errors import UsageError
 from asymtrain.models import BUILDERS
-from asymtrain.runs import RunSpec
+from asymtrain.runs import AUXILIARY, RunSpec
 
 # What a stack holds as a vector over runs.
-_PER_RUN = ("seed", "learning_rate", "weight_decay", "alpha", "label_noise", "split_seed")
-# What only the auxiliary side reads: a Plain run fits into a stack whatever these are.
-_AUXILIARY = ("activation", "combine", "over_classes", "cosine_every")
+_PER_RUN = (
+    "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing", "split_seed",
+)  # fmt: skip
+# What only the auxiliary side reads: a Plain run fits into a stack whatever these are. The interval of measured
+# steps is not among them, since Plain's gradient norm is measured at its own.
+_AUXILIARY = tuple(name for name in AUXILIARY if name != "cosine_every")
 
 # Runs in one stack, where more no longer pays: benchmarks/stack.py prints the curve.
 _MOST_ON_GPU = {"batched": 128, "side_by_side": 20}
@@ -117,7 +120,7 @@ def _join_plain(groups: dict[tuple[object, ...], list[RunSpec]]) -> list[list[Ru
 
 
 def _backbone_side(key: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple(item for item in key if isinstance(item, tuple) and item[0] not in (*_AUXILIARY, "redundancy"))
+    return tuple(item for item in key if isinstance(item, tuple) and item[0] not in _AUXILIARY)
 
 
 def _even_parts(members: list[RunSpec], count: int) -> list[list[RunSpec]]:

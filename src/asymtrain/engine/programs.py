@@ -12,7 +12,8 @@ import torch
 import torch._functorch.config
 from torch import Tensor
 
-from asymtrain.engine.gradients import Gather, dialogue_cosines
+from asymtrain.engine.gradients import Gather
+from asymtrain.engine.layers import dialogue_sums, gated, with_noise
 from asymtrain.engine.losses import Batch, Losses
 from asymtrain.engine.optimizer import Moments, adamw_, adamw_elementwise_
 from asymtrain.models import Parameters
@@ -31,7 +32,9 @@ class Programs:
         self.stack = stack
         self.losses: Callable[[Parameters, Batch, Tensor], Losses] = stack.objective
         self.gather: Gather = stack.layout.gather
-        self.cosines: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_cosines
+        self.dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
+        self.with_noise: Callable[..., Tensor] = with_noise
+        self.gated: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = gated
         self.next_batch: Callable[[], Batch] = stack.data.next_batch
         self.chunk: Callable[[Tensor, Tensor], Tensor] = stack.data.chunk
         self.forward: Callable[[Parameters, Tensor], Tensor] = stack.objective.logits
@@ -64,7 +67,9 @@ class CapturedPrograms(Programs):
         self.losses = _compiled("losses", stack, stack.objective)
         self.gather = _compiled("gather", stack, stack.layout.gather)
         self.forward = _compiled("forward", stack, stack.objective.logits)
-        self.cosines = _compiled("cosines", stack, dialogue_cosines)
+        self.dialogue = _compiled("dialogue", stack, dialogue_sums)
+        self.with_noise = _compiled("with_noise", stack, with_noise)
+        self.gated = _compiled("gated", stack, gated)
         self._update = _compiled("update", stack, adamw_elementwise_)
         self.next_batch = torch.compile(stack.data.next_batch, dynamic=False)
         self.chunk = torch.compile(stack.data.chunk, dynamic=False)

@@ -14,24 +14,33 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 
+import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain import streams
-from asymtrain.alignment import cosine
 from asymtrain.branches import Branches, attach
 from asymtrain.data import Dataset
 from asymtrain.data.augment import flip_and_shift
 from asymtrain.data.normalise import normalise
+from asymtrain.engine.layers import layer_name
+from asymtrain.engine.layout import layout_of
+from asymtrain.engine.reference_dialogue import Measured, gated_signal, noise_signal, totals
+from asymtrain.engine.reference_dialogue import measure as measure_pairs
 from asymtrain.engine.setup import (
+    alpha_at,
     build_backbone,
     decays,
     dropout_mask,
     learning_rate,
     measures_at,
+    prior_bias,
+    random_labels,
     run_data,
     stream_keys,
 )
+from asymtrain.engine.tally import epoch_record
 from asymtrain.models import Backbone, KeyedDropout
 from asymtrain.objectives import softmax_loss
 from asymtrain.runs import Epoch, Run, RunSpec
@@ -61,7 +70,7 @@ def train_reference(
             if record is None:
                 return Run(spec, tuple(history), "diverged", _device_name(place))
             history.append(record)
-    return Run(spec, tuple(history), "finished", _device_name(place))
+    return Run(spec, tuple(history), "finished", _device_name(place), answers=loop.answers)
 
 
 class _Loop:
@@ -76,11 +85,21 @@ class _Loop:
         self.test_images = torch.from_numpy(dataset.test.images).to(device)
         self.test_labels = torch.from_numpy(dataset.test.labels).to(device)
         self.mean, self.std = self.data.mean.to(device), self.data.std.to(device)
-        self.keys = {name: stream_keys([spec], name, device) for name in ("shuffle", "augment", "dropout")}
+        self.keys = {name: stream_keys([spec], name, device) for name in ("shuffle", "augment", "dropout", "noise")}
         self.model = build_backbone(spec, dataset).to(device)
         if perturb:
             _perturb(self.model, perturb)
-        self.branches = _attach(spec, self.model, self.normalised(self.images[:2])) if spec.redundancy else None
+        self.branches: Branches | None = None
+        self.branch_labels: Tensor | None = None
+        self.answers: bytes | None = None
+        sample = self.normalised(self.images[:2])
+        if spec.redundancy:
+            prior = prior_bias(spec, self.data, dataset.classes) if spec.branch_bias == "prior" else None
+            self.branches = _attach(spec, self.model, sample, prior)
+        if spec.branch_labels == "random":
+            self.branch_labels = random_labels(spec.seed, len(self.images), dataset.classes).to(device)
+        self.shared = reached_by_branches(self.model, sample)
+        self.layout = layout_of(dict(self.model.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
 
     def run_epoch(self, epoch: int, on_step: Callable[[int, Backbone], None] | None) -> Epoch | None:
@@ -90,35 +109,37 @@ class _Loop:
         order = self.train[streams.permutations(self.keys["shuffle"], epoch, len(self.train))[0]]
         batches = order.split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
-        cosines: list[float] = []
+        measured: list[Measured] = []
         for i, indices in enumerate(batches):
             step = epoch * len(batches) + i
-            measure = bool(spec.redundancy) and measures_at(spec.cosine_every, step, len(batches))
-            logits, main, auxiliary, similarity = self.step(step, indices, measure)
-            main_sum = main_sum + main * len(indices)
-            auxiliary_sum = auxiliary_sum + auxiliary * len(indices)
+            measure = measures_at(spec.cosine_every, step, len(batches))
+            logits, main, auxiliary = self.losses(step, indices)
+            seen = self.update(step, main, auxiliary, alpha_at(spec, epoch), measure)
+            main_sum = main_sum + main.detach() * len(indices)
+            auxiliary_sum = auxiliary_sum + auxiliary.detach() * len(indices)
             correct = correct + (logits.argmax(1) == self.labels[indices]).sum()
-            if similarity is not None:
-                cosines.append(similarity)
+            if seen is not None:
+                measured.append(seen)
             if on_step is not None:
                 on_step(step, self.model)
-        count = len(self.train)
         if not (math.isfinite(main_sum.item()) and all(p.isfinite().all() for p in self.model.parameters())):
             return None
-        return Epoch(
-            epoch=epoch + 1,
-            main_loss=main_sum.item() / count,
-            auxiliary_loss=auxiliary_sum.item() / count if spec.redundancy else None,
-            train_accuracy=correct.item() / count,
-            validation_accuracy=self.accuracy(self.images, self.clean_labels, self.validation),
-            test_accuracy=self.test_accuracy(epoch),
-            cosine=math.fsum(cosines) / len(cosines) if cosines else None,
-            cosine_min=min(cosines, default=None),
-            cosine_max=max(cosines, default=None),
-            seconds=time.perf_counter() - start,
+        count, names = len(self.train), list(dict.fromkeys(map(layer_name, self.shared)))
+        sums = (main_sum.item() / count, auxiliary_sum.item() / count, correct.item() / count)
+        validation = self.right_answers(self.images, self.clean_labels, self.validation)
+        test = self.test_answers(epoch)
+        return epoch_record(
+            spec,
+            epoch + 1,
+            totals(sums, measured, names),
+            validation.double().mean().item() if len(validation) else None,
+            None if test is None else test.double().mean().item(),
+            time.perf_counter() - start,
+            names,
         )
 
-    def step(self, step: int, indices: Tensor, measure: bool) -> tuple[Tensor, Tensor, Tensor, float | None]:
+    def losses(self, step: int, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits, main and auxiliary loss of a batch, with their graph."""
         spec, model = self.spec, self.model
         images, targets = self.images[indices], self.labels[indices]
         if spec.augmentation == "flip_shift":
@@ -132,35 +153,75 @@ class _Loop:
         with autocast(spec, self.device):
             logits = model(self.normalised(images))
             main = softmax_loss(logits.float(), targets)
-            auxiliary = self.branches.loss(targets) if self.branches is not None else main.new_zeros(())
-            total = main + spec.alpha * auxiliary
-        shared = _auxiliary_gradients(auxiliary, model) if measure else []
-        self.optimizer.zero_grad()
-        total.backward()
-        similarity = None
-        if measure:
-            # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
-            seen = [(p.grad - spec.alpha * g, g) for p, g in shared if p.grad is not None]
-            similarity = cosine([g for g, _ in seen], [g for _, g in seen])
-        self.optimizer.step()
-        return logits.detach(), main.detach(), auxiliary.detach(), similarity
+            if spec.label_smoothing:
+                main = F.cross_entropy(logits.float(), targets, label_smoothing=spec.label_smoothing)
+            auxiliary = main.new_zeros(())
+            if self.branches is not None:
+                auxiliary = self.branches.loss(targets if self.branch_labels is None else self.branch_labels[indices])
+        return logits, main, auxiliary
 
-    def test_accuracy(self, epoch: int) -> float | None:
-        wanted = self.spec.test == "every" or (self.spec.test == "last" and epoch + 1 == self.spec.epochs)
+    def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
+        """One step of the optimiser, and what the two gradients were where that is asked for."""
+        signal = self.spec.signal if self.branches is not None else "gradient"
+        apart = measure or signal in ("noise", "gated")
+        shared = self.auxiliary_gradients(auxiliary) if apart and self.branches is not None else {}
+        self.optimizer.zero_grad()
+        if signal == "detached":
+            self.teach_branches(alpha * auxiliary)
+            main.backward()
+        else:
+            (main + alpha * auxiliary).backward()
+        if not apart:
+            self.optimizer.step()
+            return None
+        # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
+        applied = 0.0 if signal == "detached" else alpha
+        named = {name: value for name, value in self.model.named_parameters() if name in self.shared}
+        pairs = {}
+        for name, value in named.items():
+            assert value.grad is not None
+            other = shared.get(name, torch.zeros_like(value))
+            pairs[name] = (value.grad - applied * other, other)
+        if signal in ("noise", "gated"):
+            key = self.keys["noise"]
+            replaced = gated_signal(pairs) if signal == "gated" else noise_signal(pairs, self.layout, key, step)
+            for name, value in named.items():
+                value.grad = pairs[name][0] + alpha * replaced[name]
+        self.optimizer.step()
+        return measure_pairs(pairs) if measure else None
+
+    def teach_branches(self, loss: Tensor) -> None:
+        """Gradients for the branches alone."""
+        assert self.branches is not None
+        own = [value for value in self.branches.parameters() if value.requires_grad]
+        for value, gradient in zip(own, torch.autograd.grad(loss, own, retain_graph=True) if own else [], strict=True):
+            value.grad = gradient
+
+    def auxiliary_gradients(self, auxiliary: Tensor) -> dict[str, Tensor]:
+        named = {name: value for name, value in self.model.named_parameters() if name in self.shared}
+        found = torch.autograd.grad(auxiliary, list(named.values()), retain_graph=True)
+        return dict(zip(named, found, strict=True))
+
+    def test_answers(self, epoch: int) -> Tensor | None:
+        last = epoch + 1 == self.spec.epochs
+        if not (self.spec.test == "every" or (self.spec.test == "last" and last)):
+            return None
         everything = torch.arange(len(self.test_labels), device=self.device)
-        return self.accuracy(self.test_images, self.test_labels, everything) if wanted else None
+        right = self.right_answers(self.test_images, self.test_labels, everything)
+        if last:
+            self.answers = np.packbits(right.cpu().numpy()).tobytes()
+        return right
 
     @torch.no_grad()
-    def accuracy(self, images: Tensor, labels: Tensor, indices: Tensor) -> float | None:
-        if not len(indices):
-            return None
+    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """Which of images[indices] are classified right, without dropout: (n,)."""
         self.model.eval()
-        correct = 0
-        for chunk in indices.split(EVALUATION_BATCH):
+        right = [torch.zeros(0, dtype=torch.bool, device=self.device)]
+        for chunk in indices.split(EVALUATION_BATCH) if len(indices) else ():
             with autocast(self.spec, self.device):
                 predicted = self.model(self.normalised(images[chunk])).argmax(1)
-            correct += int((predicted == labels[chunk]).sum())
-        return correct / len(indices)
+            right.append(predicted == labels[chunk])
+        return torch.cat(right)
 
     def normalised(self, images: Tensor) -> Tensor:
         return normalise(images, self.mean, self.std)
@@ -182,8 +243,15 @@ def matmul_precision(spec: RunSpec) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
 
 
-def _attach(spec: RunSpec, model: Backbone, sample: Tensor) -> Branches:
-    return attach(
+def reached_by_branches(model: Backbone, sample: Tensor) -> list[str]:
+    """Names of the parameters that the auxiliary loss has a gradient for."""
+    named = dict(model.named_parameters())
+    found = torch.autograd.grad([f.sum() for f in model.features(sample)[1]], list(named.values()), allow_unused=True)
+    return [name for name, gradient in zip(named, found, strict=True) if gradient is not None]
+
+
+def _attach(spec: RunSpec, model: Backbone, sample: Tensor, bias: Tensor | None) -> Branches:
+    branches = attach(
         model,
         at=list(model.points),
         sample=sample,
@@ -196,23 +264,20 @@ def _attach(spec: RunSpec, model: Backbone, sample: Tensor) -> Branches:
         pool=model.pool,
         layout=model.layout,
         seed=spec.seed,
+        bias=bias,
+        loss_fn=softmax_loss if spec.objective == "softmax" else None,
     )
+    return branches.requires_grad_(spec.branch_weights == "trained")
 
 
 def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> torch.optim.AdamW:
     named = dict(model.named_parameters())
     if branches is not None:
-        named |= {f"branch.{name}": value for name, value in branches.named_parameters()}
+        named |= {f"branch.{name}": value for name, value in branches.named_parameters() if value.requires_grad}
     decayed = [value for name, value in named.items() if decays(spec, name, value)]
     others = [value for name, value in named.items() if not decays(spec, name, value)]
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=spec.learning_rate)
-
-
-def _auxiliary_gradients(auxiliary: Tensor, model: nn.Module) -> list[tuple[nn.Parameter, Tensor]]:
-    parameters = list(model.parameters())
-    found = torch.autograd.grad(auxiliary, parameters, retain_graph=True, allow_unused=True)
-    return [(p, g) for p, g in zip(parameters, found, strict=True) if g is not None]
 
 
 def _perturb(model: nn.Module, size: float) -> None:

@@ -3,6 +3,7 @@
 Everything is keyed by (seed, purpose) alone, so every engine path starts a spec in the same place.
 """
 
+import math
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -66,6 +67,36 @@ def live_branches(spec: RunSpec, backbone: Backbone) -> list[Tensor]:
     return [w[-1:] if spec.activation == "last" else w for w in weights]
 
 
+def initial_parameters(
+    spec: RunSpec, dataset: Dataset, data: RunData, *, branches: bool, bias: bool
+) -> dict[str, Tensor]:
+    """What a run starts from by name: its backbone and, where wanted, live branches `branch.k` and `branch.k.bias`.
+
+    A Plain run has a branch as well where its neighbours in a stack do; nothing of it reaches the backbone.
+    """
+    backbone = build_backbone(spec, dataset)
+    start = {name: value.detach() for name, value in backbone.named_parameters()}
+    if branches:
+        start |= {f"branch.{k}": weight for k, weight in enumerate(live_branches(spec, backbone))}
+    if branches and bias:
+        prior = prior_bias(spec, data, dataset.classes)
+        start |= {f"branch.{k}.bias": prior.expand(len(start[f"branch.{k}"]), -1) for k in range(len(backbone.points))}
+    return start
+
+
+def prior_bias(spec: RunSpec, data: RunData, classes: int) -> Tensor:
+    """Logits (C,) at which a branch gives each class its share of the training labels."""
+    counts = np.bincount(data.labels[data.train], minlength=classes)
+    share = torch.as_tensor((counts + 0.5) / (counts.sum() + 0.5 * classes), dtype=torch.float32)
+    return share.logit() if spec.objective == "sigmoid" else share.log()
+
+
+def random_labels(seed: int, count: int, classes: int) -> Tensor:
+    """A label for each of `count` images that says nothing about it: (count,)."""
+    keys = torch.tensor(streams.key(seed, "random branch labels"))
+    return (streams.bits(keys, torch.arange(count)) & (2**63 - 1)) % classes
+
+
 def stream_keys(specs: list[RunSpec], purpose: str, device: torch.device) -> Tensor:
     """One key for each run: (R,)."""
     return torch.tensor([streams.key(spec.seed, purpose) for spec in specs], device=device)
@@ -85,6 +116,13 @@ def learning_rate(spec: RunSpec, epoch: int) -> float:
     return spec.learning_rate * 0.5 * (1 + np.cos(np.pi * epoch / spec.epochs)).item()
 
 
+def alpha_at(spec: RunSpec, epoch: int) -> float:
+    """The weight of the auxiliary objective in an epoch (from 0)."""
+    part = epoch / spec.epochs
+    shares = {"constant": 1.0, "linear": 1 - part, "cosine": 0.5 * (1 + math.cos(math.pi * part))}
+    return spec.alpha * shares.get(spec.alpha_schedule, float(part < 0.5))
+
+
 def measures_at(every: int, step: int, steps: int) -> bool:
     """Is the cosine measured at this step (from 0) of training? At every so many, and at the first of each epoch."""
     return bool(every) and (step % every == 0 or step % steps == 0)
@@ -92,8 +130,10 @@ def measures_at(every: int, step: int, steps: int) -> bool:
 
 def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
     """Does weight decay act on this parameter? `value` is one run's tensor."""
+    branch = name.startswith("branch.")
+    if branch and spec.branch_weights == "frozen":
+        return False
     if spec.decay == "all":
         return True
-    branch = name.startswith("branch.")
-    matrix = branch or (value.ndim >= 2 and "token" not in name and "position" not in name)
+    matrix = not name.endswith("bias") and value.ndim >= 2 and "token" not in name and "position" not in name
     return matrix and not (branch and spec.decay == "backbone_matrices")

@@ -13,18 +13,28 @@ import math
 import time
 from collections.abc import Callable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from asymtrain.data import Dataset
 from asymtrain.engine.device_data import DeviceData
-from asymtrain.engine.gradients import Path, gradients
+from asymtrain.engine.gradients import Path, StackGradients, gradients
+from asymtrain.engine.layers import layers_of
 from asymtrain.engine.layout import layout_of
 from asymtrain.engine.losses import objective_of
 from asymtrain.engine.optimizer import Moments
 from asymtrain.engine.programs import Programs, programs_for
-from asymtrain.engine.setup import build_backbone, decays, learning_rate, live_branches, measures_at, run_data
-from asymtrain.engine.tally import Tally
+from asymtrain.engine.setup import (
+    alpha_at,
+    build_backbone,
+    decays,
+    initial_parameters,
+    learning_rate,
+    measures_at,
+    run_data,
+)
+from asymtrain.engine.tally import Tally, epoch_record
 from asymtrain.models.kernels import load_kernels
 from asymtrain.runs import Epoch, Run, RunSpec
 
@@ -42,24 +52,31 @@ class Stack:
         self.image_shape = dataset.train.images.shape[1:]
         self.backbone = build_backbone(specs[0], dataset)
         self.objective = objective_of(specs, self.backbone)
-        starts = [self._initial(spec, dataset) for spec in specs]
+        # What the runs share on the auxiliary side; Plain runs have nothing to say there.
+        self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
+        data = [run_data(spec, dataset) for spec in specs]
+        bias = self.lead.branch_bias == "prior"
+        starts = [
+            initial_parameters(spec, dataset, mine, branches=self.objective.branches, bias=bias)
+            for spec, mine in zip(specs, data, strict=True)
+        ]
         # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
         self.layout = layout_of(max(starts, key=lambda start: sum(value.numel() for value in start.values())))
         self.weights = self.layout.pack(starts).to(self.device)
         self.moments = Moments.zeros(self.weights)
         self.dtype = torch.bfloat16 if specs[0].precision == "bf16" else torch.float32
-        data = [run_data(spec, dataset) for spec in specs]
         self.data = DeviceData(specs, dataset, data, self.backbone, self.device, self.dtype)
-        self.tally = Tally(len(specs), self.device)
-        self.alpha = torch.tensor([spec.alpha for spec in specs], device=self.device)
+        self.alpha = torch.zeros(len(specs), device=self.device)
         self.rate = torch.zeros(len(specs), 1, device=self.device)
         self.decay = self._decay(starts[0])
-        self.shared = _shared_names(self) if self.objective.branches else []
-        self.shared_mask = self._mask(set(self.shared))
+        self.shared = _shared_names(self)
+        self.layers = layers_of(self.layout, self.shared, self.device)
+        self.tally = Tally(len(specs), len(self.layers.names), self.device)
         self.programs: Programs = programs_for(self)
         self.epoch, self.step = 0, 0
         self.histories: list[list[Epoch]] = [[] for _ in specs]
         self.diverged = [False] * len(specs)
+        self.answers: list[bytes | None] = [None] * len(specs)
         self.seconds = 0.0  # spent in the epoch at hand
 
     @property
@@ -70,9 +87,10 @@ class Stack:
     def advance(self, pause: Callable[[], bool] = lambda: False) -> None:
         """Train to the end of the epoch, or to the next step at which `pause` says so."""
         start = time.perf_counter()
-        steps, every = self.data.steps, self._cosine_every()
-        for row, spec in zip(self.rate, self.specs, strict=True):
-            row.fill_(learning_rate(spec, self.epoch))
+        steps, every = self.data.steps, self.lead.cosine_every
+        for rate, alpha, spec in zip(self.rate, self.alpha, self.specs, strict=True):
+            rate.fill_(learning_rate(spec, self.epoch))
+            alpha.fill_(alpha_at(spec, self.epoch))
         self.data.start_epoch(self.epoch, self.step)
         while self.step < steps:
             measure = measures_at(every, self.epoch * steps + self.step, steps)
@@ -87,6 +105,7 @@ class Stack:
         """One step of every run: what `Programs` compiles and captures."""
         batch = self.programs.next_batch()
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
+        whole = self.lead.signal in ("noise", "gated")  # these need the auxiliary gradient by itself, at every step
         found = gradients(
             self.programs.losses,
             self.layout,
@@ -95,37 +114,38 @@ class Stack:
             self.alpha,
             path=self.path,
             gather=self.programs.gather,
-            shared=self.shared if measure else None,
+            shared=self.shared if self.objective.branches and (measure or whole) else None,
         )
-        if found.auxiliary is not None:
-            alpha = self.alpha[:, None]
-            self.tally.add_cosines(self.programs.cosines(found.total, found.auxiliary, alpha, self.shared_mask))
-        self.programs.update(self.weights, found.total, self.moments, self.rate, self.decay)
+        if measure:
+            self._measure(found)
+        gradient = found.total
+        if found.auxiliary is not None and whole:
+            gradient = self._signal(found.total, found.auxiliary)
+        self.programs.update(self.weights, gradient, self.moments, self.rate, self.decay)
         self.tally.add_losses(found.main_loss, found.auxiliary_loss, found.correct, batch.weight.sum())
 
     @torch.no_grad()
-    def accuracies(self, images: Tensor, labels: Tensor, indices: Tensor) -> list[float | None]:
-        """Share of right answers of each run on images[indices], indices (R, n)."""
+    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """Which of images[indices] each run classifies right: indices (R, n) -> (R, n)."""
         runs, count = indices.shape
-        if not count:
-            return [None] * runs
         weights = self.weights.to(self.dtype)
         size = min(count, max(1, EVALUATION_IMAGES // runs) if self.path == "batched" else EVALUATION_IMAGES)
-        correct = torch.zeros(runs, device=self.device)
-        for chosen in indices.split(size, 1):
+        right = []
+        for chosen in indices.split(max(1, size), 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
             filled = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
             logits = self.programs.logits(self.layout.views(weights), self.programs.chunk(images, filled))
-            predicted = logits.argmax(2)[:, : chosen.shape[1]]
-            correct += (predicted == labels[chosen]).sum(1)
-        return [value / count for value in correct.tolist()]
+            right.append(logits.argmax(2)[:, : chosen.shape[1]] == labels[chosen])
+        return torch.cat(right, 1)
 
     def results(self) -> list[Run]:
         """The record of each run; call it when the stack is finished."""
         name = torch.cuda.get_device_name(self.device) if self.device.type == "cuda" else self.device.type
         return [
-            Run(spec, tuple(history), "diverged" if lost else "finished", name, self.path)
-            for spec, history, lost in zip(self.specs, self.histories, self.diverged, strict=True)
+            Run(spec, tuple(history), "diverged" if lost else "finished", name, self.path, None if lost else answers)
+            for spec, history, lost, answers in zip(
+                self.specs, self.histories, self.diverged, self.answers, strict=True
+            )
         ]
 
     def state(self) -> dict[str, Tensor]:
@@ -150,43 +170,53 @@ class Stack:
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.size)
         finite = self.weights.isfinite().all(1).tolist()  # the last step may have lost what its loss does not show
-        validation = self.accuracies(self.data.images, self.data.clean_labels, self.data.validation)
-        test: list[float | None] = [None] * len(self.specs)
-        lead, last = self.specs[0], self.epoch + 1 == self.specs[0].epochs
-        if lead.test == "every" or (lead.test == "last" and last):
-            everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
-            test = self.accuracies(self.data.test_images, self.data.test_labels, everything)
+        validation = self._validation()
+        test = self._test()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
             self.diverged[r] = self.diverged[r] or not (finite[r] and math.isfinite(totals[r].main_loss))
+            if spec.cosine_every != self.lead.cosine_every:  # a Plain run that was measured at its neighbours' steps
+                totals[r] = totals[r]._replace(main_norm=None)
             if not self.diverged[r]:
-                with_branches = bool(spec.redundancy)
+                share = self.seconds / len(self.specs)  # a run's share of the stack's time
                 self.histories[r].append(
-                    Epoch(
-                        epoch=self.epoch + 1,
-                        main_loss=totals[r].main_loss,
-                        auxiliary_loss=totals[r].auxiliary_loss if with_branches else None,
-                        train_accuracy=totals[r].accuracy,
-                        validation_accuracy=validation[r],
-                        test_accuracy=test[r],
-                        cosine=totals[r].cosine if with_branches else None,
-                        cosine_min=totals[r].cosine_min if with_branches else None,
-                        cosine_max=totals[r].cosine_max if with_branches else None,
-                        seconds=self.seconds / len(self.specs),  # a run's share of the stack's time
-                    )
+                    epoch_record(spec, self.epoch + 1, totals[r], validation[r], test[r], share, self.layers.names)
                 )
         self.tally.clear()
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
 
-    def _initial(self, spec: RunSpec, dataset: Dataset) -> dict[str, Tensor]:
-        backbone = build_backbone(spec, dataset)
-        start = {name: value.detach() for name, value in backbone.named_parameters()}
-        if self.objective.branches:
-            start |= {f"branch.{k}": w for k, w in enumerate(live_branches(spec, backbone))}
-        return start
+    def _measure(self, found: StackGradients) -> None:
+        auxiliary = torch.zeros_like(found.total) if found.auxiliary is None else found.auxiliary
+        applied = torch.zeros_like(self.alpha) if self.objective.detached else self.alpha
+        sums = self.programs.dialogue(found.total, auxiliary, applied[:, None], self.layers.members)
+        self.tally.add_dialogue(sums)
+
+    def _signal(self, total: Tensor, auxiliary: Tensor) -> Tensor:
+        """The gradient of the update, where it is not that of the total loss."""
+        alpha, (members, inside, _) = self.alpha[:, None], self.layers
+        if self.lead.signal == "gated":
+            return self.programs.gated(total, auxiliary, alpha, members)
+        step = self.data.global_step - 1  # the counter has moved on with the batch
+        return self.programs.with_noise(total, auxiliary, alpha, self.data.keys["noise"], step, members, inside)
+
+    def _validation(self) -> list[float | None]:
+        if not self.data.validation.shape[1]:
+            return [None] * len(self.specs)
+        right = self.right_answers(self.data.images, self.data.clean_labels, self.data.validation)
+        return list(right.double().mean(1).tolist())
+
+    def _test(self) -> list[float | None]:
+        last = self.epoch + 1 == self.specs[0].epochs
+        if not (self.specs[0].test == "every" or (self.specs[0].test == "last" and last)):
+            return [None] * len(self.specs)
+        everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
+        right = self.right_answers(self.data.test_images, self.data.test_labels, everything)
+        if last:
+            self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
+        return list(right.double().mean(1).tolist())
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
-        decayed = {name for name, value in start.items() if decays(self.specs[0], name, value)}
+        decayed = {name for name, value in start.items() if decays(self.lead, name, value)}
         strength = torch.tensor([[spec.weight_decay] for spec in self.specs], device=self.device)
         return strength if len(decayed) == len(start) else strength * self._mask(decayed)
 
@@ -195,9 +225,6 @@ class Stack:
         for name, view in self.layout.views(mask).items():
             view.fill_(float(name in names))
         return mask
-
-    def _cosine_every(self) -> int:
-        return next((spec.cosine_every for spec in self.specs if spec.redundancy), 0)
 
 
 def _shared_names(stack: Stack) -> list[str]:

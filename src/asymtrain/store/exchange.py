@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast, get_args
 
 from asymtrain.errors import UsageError
-from asymtrain.runs import Epoch, RunSpec
+from asymtrain.runs import RunSpec
 from asymtrain.store import measurements, records
 from asymtrain.store.formats import Format, Rows, Table, decode, encode
 from asymtrain.store.problems import StoreError
@@ -24,15 +24,21 @@ from asymtrain.store.records import Record
 from asymtrain.store.store import Store
 
 MANIFEST = "manifest.json"
-_HEAD = {"format": "asymtrain export", "version": 1}
+_HEAD = {"format": "asymtrain export", "version": 2}
+_VERSIONS = (1, 2)  # 2 added gradient norms, deviations and layers of cosines, and the answers to the test images
 
-_TEXT_OF_RUNS = {"spec_id", "outcome", "device", "path", "python", "torch", "asymtrain", "commit", "source", "created"}
+_TEXT_OF_RUNS = {
+    "spec_id", "outcome", "device", "path", "python", "torch", "asymtrain", "commit", "source", "created", "answers",
+}  # fmt: skip
 _KINDS_OF_RUNS = {"attempt": int, "dirty": int, "seconds": float} | dict.fromkeys(_TEXT_OF_RUNS, str)
 SPECS = Table("specs", {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str})
-RUNS = Table("runs", {name: _KINDS_OF_RUNS[name] for name in records.RUN_COLUMNS})
+RUNS = Table("runs", {name: _KINDS_OF_RUNS[name] for name in records.RUN_COLUMNS}, added=1)
 EPOCHS = Table(
     "epochs",
-    {"spec_id": str, "attempt": int, "epoch": int} | dict.fromkeys(records.EPOCH_COLUMNS[1:], float),
+    {"spec_id": str, "attempt": int, "epoch": int}
+    | dict.fromkeys(records.EPOCH_COLUMNS[1:], float)
+    | {"layer_cosines": str},
+    added=5,
 )
 MEASUREMENTS = Table(
     "measurements", {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
@@ -149,7 +155,7 @@ def _read_folder(folder: Path) -> list[tuple[Table, Rows]]:
         raise StoreError(f"{folder / MANIFEST} is damaged: export again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _HEAD["format"]:
         raise StoreError(f"{folder} is not an asymtrain export: its {MANIFEST} is another program's")
-    if manifest.get("version") != _HEAD["version"]:
+    if manifest.get("version") not in _VERSIONS:
         raise StoreError(f"{folder} was exported by a newer asymtrain: upgrade asymtrain")
     form, hashes = manifest.get("files"), manifest.get("sha256")
     if form not in get_args(Format) or not isinstance(hashes, dict):
@@ -174,7 +180,7 @@ def _records_from(specs: dict[str, RunSpec], runs: Rows, epochs: Rows) -> dict[s
     for row in runs:
         values = dict(zip(records.RUN_COLUMNS, row, strict=True))
         key = (values["spec_id"], values["attempt"])
-        history = tuple(Epoch(*epoch[2:]) for epoch in histories.pop(key, []))
+        history = tuple(records.make_epoch(epoch[2:]) for epoch in histories.pop(key, []))
         record = records.make_record(specs[key[0]], history, values)
         records.check_whole(record.run)
         found.append(record)

@@ -16,10 +16,25 @@ Rows = list[tuple[Any, ...]]
 
 @dataclass(frozen=True)
 class Table:
-    """A file's name and its columns: str, int or float. Numbers may be missing (None), texts may not."""
+    """A file's name and its columns: str, int or float. Numbers may be missing (None), texts may not.
+
+    The last `added` columns are not in files of the first version; what they hold may be missing, texts included.
+    """
 
     name: str
     columns: dict[str, type]
+    added: int = 0
+
+    def known_columns(self, found: Sequence[str]) -> int:
+        """How many of the columns a file has that names these; an error where they are others."""
+        names = list(self.columns)
+        if list(found) not in (names, names[: len(names) - self.added]):
+            raise ValueError(f"its columns are {', '.join(found)}, not {', '.join(names)}")
+        return len(found)
+
+    def filled(self, row: Sequence[Any]) -> tuple[Any, ...]:
+        """A row with None for what an older file lacks."""
+        return (*row, *[None] * (len(self.columns) - len(row)))
 
 
 def encode(table: Table, rows: Sequence[tuple[Any, ...]], form: Format) -> bytes:
@@ -41,24 +56,23 @@ def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
 
 
 def _decode_csv(table: Table, content: bytes, path: Path) -> Rows:
-    kinds = list(table.columns.values())
     try:
         header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
-        if header != list(table.columns):
-            raise ValueError(f"its columns are {', '.join(header)}, not {', '.join(table.columns)}")
-        return [tuple(_cell(kind, cell) for kind, cell in zip(kinds, row, strict=True)) for row in rows]
+        kinds = list(table.columns.values())[: table.known_columns(header)]
+        first = len(table.columns) - table.added
+        empty = ["" if kind is str and place < first else None for place, kind in enumerate(kinds)]
+        return [
+            table.filled([kind(cell) if cell else none for kind, cell, none in zip(kinds, row, empty, strict=True)])
+            for row in rows
+        ]
     except (ValueError, csv.Error) as error:
         raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
-
-
-def _cell(kind: type, text: str) -> Any:
-    return None if text == "" and kind is not str else kind(text)
 
 
 def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     pa, pq = _pyarrow()
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
-    schema = _parquet_schema(table)
+    schema = _parquet_schema(table, len(table.columns))
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
     sink = pa.BufferOutputStream()
     pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
@@ -69,18 +83,24 @@ def _decode_parquet(table: Table, content: bytes, path: Path) -> Rows:
     pa, pq = _pyarrow()
     try:
         read = pq.read_table(pa.BufferReader(content))
-        if not read.schema.equals(_parquet_schema(table)):
-            raise ValueError(f"its columns are {', '.join(read.schema.names)}, not {', '.join(table.columns)}")
+        if not read.schema.equals(_parquet_schema(table, table.known_columns(read.schema.names))):
+            raise ValueError(f"its columns are not of the kinds of {', '.join(table.columns)}")
     except (ValueError, OSError) as error:  # pyarrow's own errors are one or the other
         raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
-    columns = [read.column(name).to_pylist() for name in table.columns]
-    return list(zip(*columns, strict=True))
+    columns = [read.column(name).to_pylist() for name in read.schema.names]
+    return [table.filled(row) for row in zip(*columns, strict=True)]
 
 
-def _parquet_schema(table: Table) -> Any:
+def _parquet_schema(table: Table, count: int) -> Any:
     pa, _ = _pyarrow()
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-    return pa.schema([pa.field(name, kinds[kind], nullable=kind is not str) for name, kind in table.columns.items()])
+    first = len(table.columns) - table.added
+    return pa.schema(
+        [
+            pa.field(name, kinds[kind], nullable=kind is not str or place >= first)
+            for place, (name, kind) in enumerate(table.columns.items())
+        ][:count]
+    )
 
 
 def _pyarrow() -> tuple[Any, Any]:

@@ -4,11 +4,12 @@ A run is checked before it is written: SQLite turns NaN into NULL without a word
 would poison every table made from it.
 """
 
+import base64
 import dataclasses
 import json
 import math
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -18,9 +19,12 @@ from asymtrain.store.problems import StoreError
 from asymtrain.store.provenance import Provenance
 
 EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
-_OPTIONAL = {"auxiliary_loss", "validation_accuracy", "test_accuracy", "cosine", "cosine_min", "cosine_max"}
+_REQUIRED = {"main_loss", "train_accuracy", "seconds"}
+_LAYERS = "layer_cosines"  # the one column of an epoch that is not a number
 PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance))
-RUN_COLUMNS = ("spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created")
+RUN_COLUMNS = (
+    "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,9 +47,10 @@ def check_whole(run: Run) -> None:
     if run.outcome == "finished" and len(numbers) != run.spec.epochs:
         raise ValueError(f"{run.spec.id} is called finished after {len(numbers)} of {run.spec.epochs} epochs")
     for epoch in run.history:
-        for name in EPOCH_COLUMNS[1:]:
-            value = getattr(epoch, name)
-            if value is None and name in _OPTIONAL:
+        numbers_of = {name: getattr(epoch, name) for name in EPOCH_COLUMNS[1:] if name != _LAYERS}
+        layers = {f"the cosine of {layer}": value for layer, value in epoch.layer_cosines or ()}
+        for name, value in {**numbers_of, **layers}.items():
+            if value is None and name not in _REQUIRED:
                 continue
             if not isinstance(value, float | int) or not math.isfinite(value):
                 raise ValueError(f"{name} of epoch {epoch.epoch} of {run.spec.id} is {value!r}, not a finite number")
@@ -122,7 +127,9 @@ def select_records(
     found = connection.execute(
         f"SELECT run_id, {', '.join(EPOCH_COLUMNS)} FROM epochs WHERE {condition} ORDER BY run_id, epoch", values
     )
-    histories = {run: tuple(Epoch(*row[1:]) for row in rows) for run, rows in groupby(found, key=lambda row: row[0])}
+    histories = {
+        run: tuple(make_epoch(row[1:]) for row in rows) for run, rows in groupby(found, key=lambda row: row[0])
+    }
     place = {spec_id: number for number, spec_id in enumerate(specs)}
     return [
         make_record(specs[row[1]], histories.get(row[0], ()), dict(zip(RUN_COLUMNS, row[1:], strict=True)))
@@ -136,18 +143,28 @@ def run_row(record: Record) -> tuple[Any, ...]:
     return (
         run.spec.id, record.attempt, run.outcome, run.device, run.path, run.seconds,
         *dataclasses.astuple(record.provenance), record.created,
+        None if run.answers is None else base64.b64encode(run.answers).decode(),
     )  # fmt: skip
 
 
 def epoch_row(epoch: Epoch) -> tuple[Any, ...]:
     """The values of `EPOCH_COLUMNS`, every measured number a float."""
-    values = (getattr(epoch, name) for name in EPOCH_COLUMNS[1:])
-    return (epoch.epoch, *(None if value is None else float(value) for value in values))
+    values = (getattr(epoch, name) for name in EPOCH_COLUMNS[1:-1])
+    layers = None if epoch.layer_cosines is None else json.dumps(epoch.layer_cosines, separators=(",", ":"))
+    return (epoch.epoch, *(None if value is None else float(value) for value in values), layers)
+
+
+def make_epoch(row: Sequence[Any]) -> Epoch:
+    """Inverse of `epoch_row`."""
+    values = dict(zip(EPOCH_COLUMNS, row, strict=True))
+    layers = tuple((name, value) for name, value in json.loads(values[_LAYERS])) if values[_LAYERS] else None
+    return Epoch(**values | {_LAYERS: layers})
 
 
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: dict[str, Any]) -> Record:
     """Inverse of `run_row`."""
-    run = Run(spec=spec, history=history, outcome=row["outcome"], device=row["device"], path=row["path"])
+    answers = base64.b64decode(row["answers"]) if row["answers"] else None
+    run = Run(spec, history, outcome=row["outcome"], device=row["device"], path=row["path"], answers=answers)
     code = {name: row[name] for name in PROVENANCE_COLUMNS} | {"dirty": bool(row["dirty"])}
     return Record(run=run, attempt=row["attempt"], provenance=Provenance(**code), created=row["created"])
 

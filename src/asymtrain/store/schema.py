@@ -71,7 +71,16 @@ _APPEND_ONLY = tuple(
     for change in ("update", "delete")
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_TABLES, *_VIEWS, *_APPEND_ONLY),)
+# Columns of texts are NULL where there is none: `layer_cosines` is JSON, `answers` the bits in base 64.
+_GRADIENTS_AND_ANSWERS = (
+    *(
+        f"ALTER TABLE epochs ADD COLUMN {name}"
+        for name in ("cosine_std", "conflict", "main_norm", "auxiliary_norm", "layer_cosines TEXT")
+    ),
+    "ALTER TABLE runs ADD COLUMN answers TEXT",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_TABLES, *_VIEWS, *_APPEND_ONLY), _GRADIENTS_AND_ANSWERS)
 
 
 def read_version(connection: sqlite3.Connection, path: Path) -> int:
