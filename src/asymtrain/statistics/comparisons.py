@@ -13,11 +13,9 @@ import pandas as pd
 from scipy import stats
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.runs import DEFAULTS
+from asymtrain.runs import AUXILIARY, DEFAULTS
 
 NAMES = {"mlp": "MLP", "cnn": "CNN", "vit": "ViT"}
-AUXILIARY = ("redundancy", "activation", "combine", "draw", "alpha", "over_classes", "cosine_every")
-"""Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 
 Verdict = Literal["helped", "hurt", "unclear", "constant", "single"]
 

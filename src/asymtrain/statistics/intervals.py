@@ -1,0 +1,112 @@
+"""Intervals and tests of a mean over seeds: one sample of paired differences, or two samples without pairs.
+
+Without spread there is nothing to divide by, and the answer is exact: the interval is a point, and p is 1 where the
+mean is 0 and 0 where it is not.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from asymtrain.errors import UsageError
+
+ROUNDING = 1e-12
+"""Accuracies and cosines are of order one: a deviation below this is rounding."""
+LEAST_WILCOXON = 6
+"""With five differences the smallest two-sided p is 1/16: the test cannot reach 5%."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its interval and the two-tailed p of "it is 0", not corrected."""
+
+    estimate: float
+    low: float
+    high: float
+    p: float
+    n: int  # values, or pairs; of two samples the smaller count
+
+
+def t_interval(values: Sequence[float], confidence: float = 0.95, family: int = 1) -> Interval:
+    """The mean of `values` and its t interval, Bonferroni-corrected for a family of tests.
+
+    Of paired differences this is the paired t-test.
+    """
+    sample = _sample(values)
+    mean, error = float(sample.mean()), float(sample.std(ddof=1)) / len(sample) ** 0.5
+    return _around(mean, error, len(sample) - 1, len(sample), _level(confidence, family))
+
+
+def welch_interval(
+    first: Sequence[float], second: Sequence[float], confidence: float = 0.95, family: int = 1
+) -> Interval:
+    """Mean of `second` minus mean of `first`, two samples without pairs and of any spread each (Welch)."""
+    one, other = _sample(first), _sample(second)
+    parts = [float(sample.var(ddof=1)) / len(sample) for sample in (one, other)]
+    error = sum(parts) ** 0.5
+    freedom = float(min(len(one), len(other)) - 1)
+    if error > ROUNDING:
+        freedom = sum(parts) ** 2 / sum(
+            part**2 / (len(sample) - 1) for part, sample in zip(parts, (one, other), strict=True)
+        )
+    mean = float(other.mean() - one.mean())
+    return _around(mean, error, freedom, min(len(one), len(other)), _level(confidence, family))
+
+
+def welch_p_from_moments(first_mean: float, first_std: float, second_mean: float, second_std: float, n: int) -> float:
+    """Two-tailed Welch p from printed means and deviations of two samples of `n` each."""
+    return float(
+        stats.ttest_ind_from_stats(first_mean, first_std, n, second_mean, second_std, n, equal_var=False).pvalue
+    )
+
+
+def equivalence_p(values: Sequence[float], margin: float) -> float:
+    """Twice the larger p of "the mean is not above -margin" and "not below margin".
+
+    Below 1 - confidence exactly where the t interval of that confidence lies within the margin on both sides of 0.
+    """
+    sample = _sample(values)
+    mean, error = float(sample.mean()), float(sample.std(ddof=1)) / len(sample) ** 0.5
+    if error <= ROUNDING:
+        return 0.0 if abs(mean) < margin else 1.0
+    one_sided = [stats.t.sf((margin - side * mean) / error, len(sample) - 1) for side in (1, -1)]
+    return float(min(1.0, 2 * max(one_sided)))
+
+
+def wilcoxon_p(differences: Sequence[float]) -> float | None:
+    """Two-tailed Wilcoxon signed-rank p, zeros left out; None where fewer than 6 differences are left.
+
+    Exact without ties, and with ties up to 13 differences (every sign is tried); beyond that from 9999 drawn signs.
+    """
+    # Differences that are equal as counts of images differ in their last bits: rounding makes them ties again.
+    sample = np.round(np.asarray(differences, float), 12)
+    sample = sample[sample != 0]
+    if len(sample) < LEAST_WILCOXON:
+        return None
+    tied = len(np.unique(np.abs(sample))) < len(sample)
+    signs = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
+    return float(stats.wilcoxon(sample, method=signs if tied else "exact").pvalue)
+
+
+def _sample(values: Sequence[float]) -> "np.ndarray[tuple[int], np.dtype[np.float64]]":
+    sample = np.asarray(values, np.float64)
+    if sample.ndim != 1 or len(sample) < 2:
+        raise UsageError("an interval needs two values or more: train more seeds")
+    if not np.isfinite(sample).all():
+        raise UsageError("a value is not finite: a diverged run counts at chance accuracy")
+    return sample
+
+
+def _level(confidence: float, family: int) -> float:
+    if not 0 < confidence < 1 or family < 1:
+        raise UsageError(f"confidence lies between 0 and 1, a family has 1 test or more: got {confidence}, {family}")
+    return 1 - (1 - confidence) / family
+
+
+def _around(mean: float, error: float, freedom: float, n: int, level: float) -> Interval:
+    if error <= ROUNDING:
+        return Interval(mean, mean, mean, 1.0 if abs(mean) <= ROUNDING else 0.0, n)
+    reach = float(stats.t.ppf((1 + level) / 2, freedom)) * error
+    return Interval(mean, mean - reach, mean + reach, float(2 * stats.t.sf(abs(mean) / error, freedom)), n)
