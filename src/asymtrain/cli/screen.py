@@ -14,8 +14,9 @@ from rich.text import Text
 
 from asymtrain.engine import Progress
 from asymtrain.report import HEADINGS, Summary, cells, duration
-from asymtrain.runs import Run
+from asymtrain.runs import DEFAULTS, Run
 
+_KINDS = ("signal", "branch_weights", "branch_labels", "objective", "branch_bias")  # what tells controls apart
 WIDE = 104  # columns that the widest table takes with room around its cells
 
 
@@ -84,11 +85,16 @@ class Display:
         """Called for each run that the executor yields."""
         if self.console.is_terminal:
             return
-        accuracy = "diverged" if run.outcome == "diverged" else f"test accuracy {run.test_accuracy or 0:.3f}"
+        accuracy = "diverged" if run.outcome == "diverged" else "trained"
+        if run.test_accuracy is not None:
+            accuracy = f"test accuracy {run.test_accuracy:.3f}"
         left = self.latest.seconds_left if self.latest else None
         rest = "" if left is None or done == total else f", {duration(left)} left"
         spec = run.spec
-        self.console.print(f"{done}/{total} {spec.arch} {spec.variant} seed {spec.seed}: {accuracy}{rest}")
+        kind = " ".join(
+            [spec.variant, *(str(getattr(spec, name)) for name in _KINDS if getattr(spec, name) != DEFAULTS[name])]
+        )
+        self.console.print(f"{done}/{total} {spec.arch} {kind} seed {spec.seed}: {accuracy}{rest}")
 
 
 @contextmanager

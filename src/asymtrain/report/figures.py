@@ -154,4 +154,4 @@ def _svg(figure: Figure, name: str, title: str) -> str:
         text = text.replace(stand_in, variable)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
-    return re.sub(r'(url\(#|href="#)', rf"\1{name}-", text)
+    return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)

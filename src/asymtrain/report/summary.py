@@ -46,7 +46,8 @@ def summarise(runs: Iterable[Run]) -> Summary:
     runs = list(runs)
     rows, history = rows_frame(runs), history_frame(runs)
     # Test accuracy is what is compared; a search's runs have none and are left to the rows.
-    tested = rows[rows["test_accuracy"].notna() | (rows["outcome"] == "diverged")]
+    # Runs of a search are never tested, also where they diverge.
+    tested = rows[rows["test_accuracy"].notna() | ((rows["outcome"] == "diverged") & (rows["test"] != "never"))]
     pairs, by = statistics.paired(tested)
     table = statistics.compare(tested, by)
     comparisons = [_worded(label, row) for label, row in zip(statistics.labels(table), records(table), strict=True)]

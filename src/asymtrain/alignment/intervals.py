@@ -1,0 +1,71 @@
+"""Means of a series and their intervals, without scipy: a training loop needs torch alone."""
+
+import itertools
+import math
+from collections.abc import Sequence
+from functools import lru_cache
+
+from asymtrain.errors import UsageError
+
+BLOCKS = 20  # of the batch-means interval, at most
+BLOCK_STEPS = 5  # in each block, at least
+
+
+def mean(values: Sequence[float]) -> float | None:
+    """The mean; None of nothing."""
+    return math.fsum(values) / len(values) if values else None
+
+
+def deviation(values: Sequence[float]) -> float | None:
+    """Standard deviation over the number less one; None of fewer than two values."""
+    if len(values) < 2:
+        return None
+    centre = math.fsum(values) / len(values)
+    return math.sqrt(math.fsum((value - centre) ** 2 for value in values) / (len(values) - 1))
+
+
+def batch_means(
+    values: Sequence[float], confidence: float = 0.95, least: int = BLOCK_STEPS
+) -> tuple[float | None, float | None, int, float | None]:
+    """Interval of the mean of a series whose neighbours resemble each other: low, high, blocks, autocorrelation.
+
+    See `AlignmentSummary` for what they mean. The interval is around the mean of all values; where the blocks do not
+    fill the series, its first values take no part in the spread. `least` values make a block.
+    """
+    count = min(BLOCKS, len(values) // least)
+    if count < 2:
+        return None, None, 0, None
+    length = len(values) // count
+    first = len(values) - count * length
+    means = [math.fsum(values[i : i + length]) / length for i in range(first, len(values), length)]
+    centre, spread = math.fsum(means) / count, deviation(means) or 0.0
+    half = student_quantile(confidence, count - 1) * spread / math.sqrt(count)
+    around = [value - centre for value in means]
+    square = math.fsum(value * value for value in around)
+    lagged = math.fsum(a * b for a, b in itertools.pairwise(around))
+    whole = math.fsum(values) / len(values)
+    return whole - half, whole + half, count, lagged / square if square > 0 and count > 3 else None
+
+
+@lru_cache
+def student_quantile(confidence: float, freedom: int) -> float:
+    """The t for which a Student variable lies in [-t, t] with this probability. Exact, and needs no scipy."""
+    if not 0 < confidence < 1 or freedom < 1:
+        raise UsageError(
+            f"an interval needs a confidence between 0 and 1 and two values, got {confidence} and {freedom}"
+        )
+    low, high = 0.0, math.pi / 2
+    for _ in range(60):  # bisection: the probability grows with the angle
+        middle = (low + high) / 2
+        low, high = (middle, high) if _student_inside(middle, freedom) < confidence else (low, middle)
+    return math.tan((low + high) / 2) * math.sqrt(freedom)
+
+
+def _student_inside(angle: float, freedom: int) -> float:
+    """P(|T| <= tan(angle) * sqrt(freedom)), by the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
+    odd, cos, sin = freedom % 2, math.cos(angle), math.sin(angle)
+    term, total = (cos, 0.0) if odd else (1.0, 0.0)
+    for k in range(1 + odd, freedom, 2):
+        total += term
+        term *= cos * cos * k / (k + 1)
+    return 2 / math.pi * (angle + sin * total) if odd else sin * total

@@ -1,0 +1,132 @@
+"""`asymtrain measure attention`: where a vision transformer looks, Plain beside Asymmetric."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from asymtrain.cli import measure_options as options
+from asymtrain.cli.screen import stderr
+from asymtrain.engine import load_for
+from asymtrain.engine.states import State, states_at
+from asymtrain.errors import UsageError
+from asymtrain.measure.attention import check_spec, measure_states
+from asymtrain.measure.attention_metrics import DEFAULT_THRESHOLD
+from asymtrain.measure.attention_pictures import MOST_IMAGES
+from asymtrain.measure.attention_result import AttentionResult
+from asymtrain.measure.attention_settings import AttentionSettings
+from asymtrain.report.attention_page import write_attention
+from asymtrain.runs import RunSpec
+from asymtrain.store import Store
+
+
+def attention(
+    context: typer.Context,
+    run: options.RunIds = None,
+    data: options.Data = None,
+    arch: options.Arch = None,
+    scale: options.ScaleName = None,
+    seeds: options.Seeds = None,
+    epochs: options.Epochs = None,
+    redundancy: options.Redundancy = None,
+    alpha: options.Alpha = None,
+    at: Annotated[
+        str | None, typer.Option(help="Epochs to look at, with commas; 0 is before training. Default: three of them.")
+    ] = None,
+    sample: Annotated[int, typer.Option(help="Test images to look at.")] = 100,
+    layers: Annotated[str | None, typer.Option(help="Layers, by number from 1 or by name. Default: all.")] = None,
+    query: Annotated[str, typer.Option(help="class_token, or mean: averaged over all queries.")] = "class_token",
+    threshold: Annotated[
+        float, typer.Option(help="A patch is covered above this multiple of the uniform value.")
+    ] = DEFAULT_THRESHOLD,
+    raw: Annotated[bool, typer.Option("--raw", help="Do not renormalise maps over the patches.")] = False,
+    images: Annotated[int, typer.Option(help=f"Images in the figures of maps, 0 to {MOST_IMAGES}.")] = 4,
+    states: Annotated[Path | None, typer.Option(help="Folder that keeps weights. Default: states in --out.")] = None,
+    device: options.Device = None,
+    data_root: options.DataRoot = None,
+    store: options.StorePath = None,
+    out: options.Out = options.MEASURE_OUT,
+    json: options.Json = False,
+) -> None:
+    """Measure how attention is spread over an image: peak, entropy, Gini, coverages, maps.
+
+    Of stored runs (--run), or of pairs that are trained for it. A run is a function of its settings: weights that are
+    not in the folder of states are trained again.
+    """
+    if not 0 <= images <= MOST_IMAGES:
+        raise UsageError(f"--images must be between 0 and {MOST_IMAGES}, got {images}")
+    asked: dict[str, Any] = {"sample": sample, "query": query, "threshold": threshold, "renormalise": not raw}
+    AttentionSettings(**asked)  # what is wrong with them shows before anything else is done
+    chosen = options.choose_runs(
+        run=run, data=data, arch=arch, scale=scale, seeds=seeds, epochs=epochs, redundancy=redundancy, alpha=alpha,
+        store=store, out=out, archs=("vit",),
+    )  # fmt: skip
+    specs = list(chosen.specs) if chosen.stored else chosen.with_plain()
+    if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
+        raise UsageError("these runs learn different data: measure those of one dataset at a time")
+    dataset = load_for(specs[0], data_root)
+    known = [check_spec(spec, dataset, AttentionSettings(**asked)) for spec in _one_of_each_kind(specs)]
+    settings = AttentionSettings(**asked, layers=parse_layers(layers, known[0]))
+    for spec in _one_of_each_kind(specs):
+        check_spec(spec, dataset, settings)
+    wanted = parse_epochs(at, min(spec.epochs for spec in specs))
+    found = _states(specs, wanted, device, data_root, states or out / "states")
+    results = measure_states(found, dataset, settings, device, keep=images)
+    if not results:
+        raise UsageError("every run diverged before these epochs: give smaller ones in --at")
+    if chosen.stored:
+        _keep(results, chosen.store)
+    facts = options.common_facts(context, specs, Epochs=", ".join(map(str, wanted)))
+    tables, document, files = write_attention(results, dataset, out, facts, images=images)
+    options.show_result(tables, document, files, json=json)
+
+
+def parse_epochs(text: str | None, epochs: int) -> tuple[int, ...]:
+    """Epochs from a list with commas; by default a fifth, three fifths and all of training (20, 60, 100 of 100)."""
+    if text is None:
+        return tuple(sorted({max(1, round(epochs * share)) for share in (0.2, 0.6, 1)}))
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) <= epochs for part in parts):
+        raise UsageError(f"--at {text!r}: write epochs from 0 to {epochs} with commas, as in 0,{epochs}")
+    return tuple(sorted({int(part) for part in parts}))
+
+
+def parse_layers(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    """Layers from numbers (from 1) or names with commas; empty for all."""
+    names = []
+    for part in filter(None, (part.strip() for part in (text or "").split(","))):
+        if part.isdecimal() and not 1 <= int(part) <= len(known):
+            raise UsageError(f"--layers {text}: there are layers 1 to {len(known)}")
+        names.append(known[int(part) - 1] if part.isdecimal() else part)
+    return tuple(dict.fromkeys(names))
+
+
+def _one_of_each_kind(specs: Sequence[RunSpec]) -> list[RunSpec]:
+    return list({(spec.arch, spec.arch_options): spec for spec in specs}.values())
+
+
+def _states(
+    specs: Sequence[RunSpec], epochs: Sequence[int], device: str | None, data_root: Path | None, cache: Path
+) -> list[State]:
+    with stderr().status("training") as status:
+        return states_at(
+            specs,
+            epochs,
+            device=device,
+            data_root=data_root,
+            cache=cache,
+            progress=lambda done, total: status.update(f"training: epoch {done} of {total}"),
+        )
+
+
+def _keep(results: Sequence[AttentionResult], store: Path) -> None:
+    """The numbers go beside the stored runs that they are of."""
+    values: dict[tuple[str, str], dict[int, Any]] = {}
+    for result in results:
+        assert result.spec is not None, "states have a spec"
+        assert result.epoch is not None, "states have an epoch"
+        values.setdefault((result.spec.id, result.settings.key), {})[result.epoch] = result.to_dict()
+    with Store(store) as opened:
+        for (spec_id, name), found in values.items():
+            opened.add_measurement(spec_id, name, found, again=True)

@@ -1,0 +1,152 @@
+"""`asymtrain measure landscape`: the loss surface around a state, at several redundancies."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from asymtrain.cli import measure_options as options
+from asymtrain.cli.screen import stderr
+from asymtrain.engine import load_for
+from asymtrain.engine.states import State
+from asymtrain.errors import UsageError
+from asymtrain.measure import Landscape, LandscapeSettings, measure_landscape
+from asymtrain.measure.landscape_levels import REDUNDANCIES, states_of_redundancies
+from asymtrain.report.landscape_page import write_landscape
+from asymtrain.runs import RunSpec
+from asymtrain.store import Store
+
+DEFAULTS = LandscapeSettings()
+# What fits into a minute on two cores, for the small networks of --scale quick. A convolution or a block of attention
+# costs about twenty times as much there as the layers of the MLP.
+QUICK: dict[str, dict[str, int]] = {
+    "mlp": {"draws": 5},
+    "cnn": {"draws": 2, "sample": 50, "grid": 25},
+    "vit": {"draws": 2, "sample": 50, "grid": 25},
+}
+
+
+def landscape(
+    context: typer.Context,
+    run: options.RunIds = None,
+    data: options.Data = None,
+    arch: options.Arch = None,
+    scale: options.ScaleName = None,
+    seeds: options.Seeds = None,
+    epochs: options.Epochs = None,
+    alpha: options.Alpha = None,
+    redundancy: Annotated[
+        str, typer.Option("--redundancy", help="Levels to compare, with commas; 0 is Plain.")
+    ] = ",".join(map(str, REDUNDANCIES)),
+    at: Annotated[int, typer.Option(help="Epoch to look at; 0 is before training, more is trained for it.")] = 0,
+    loss: Annotated[str, typer.Option(help="main, or total: main + alpha * auxiliary.")] = DEFAULTS.loss,
+    directions: Annotated[
+        str, typer.Option(help="all (idle branches included), live, filter; several with commas.")
+    ] = ",".join(DEFAULTS.directions),
+    draws: Annotated[
+        int | None, typer.Option(help=f"Pairs of directions. Default: {DEFAULTS.draws}, quick fewer.")
+    ] = None,
+    grid: Annotated[int | None, typer.Option(help=f"Points a side. Default: {DEFAULTS.grid}, quick fewer.")] = None,
+    sample: Annotated[int | None, typer.Option(help=f"Images. Default: {DEFAULTS.sample}, quick fewer.")] = None,
+    step: Annotated[
+        float, typer.Option(help="Between grid points, in deviations of a weight's direction (unit variance).")
+    ] = DEFAULTS.step,
+    norm_step: Annotated[float, typer.Option(help="The same for unit-norm directions.")] = DEFAULTS.norm_step,
+    filter_step: Annotated[float, typer.Option(help="The same for filter-normalised ones.")] = DEFAULTS.filter_step,
+    precision: Annotated[str, typer.Option(help="fp32, or tf32: faster on a GPU, rougher.")] = DEFAULTS.precision,
+    states: Annotated[Path | None, typer.Option(help="Folder that keeps weights. Default: states in --out.")] = None,
+    device: options.Device = None,
+    data_root: options.DataRoot = None,
+    store: options.StorePath = None,
+    out: options.Out = options.MEASURE_OUT,
+    json: options.Json = False,
+) -> None:
+    """Measure the loss surface around a state: deviation, range, slope, how much of it is a plane.
+
+    Before training by default, as in the paper, at redundancies 0, 1, 20 and 300, along directions over all
+    parameters and over live ones. With --run, around the settings of stored runs.
+    """
+    levels = parse_levels(redundancy)
+    asked: dict[str, Any] = {"loss": loss, "directions": tuple(filter(None, map(str.strip, directions.split(",")))),
+                             "step": step, "norm_step": norm_step, "filter_step": filter_step,
+                             "precision": precision}  # fmt: skip
+    sizes: dict[str, Any] = {
+        name: value for name, value in (("draws", draws), ("grid", grid), ("sample", sample)) if value is not None
+    }
+    LandscapeSettings(**{**asked, **sizes})  # what is wrong with them shows before anything else is done
+    chosen = options.choose_runs(
+        run=run, data=data, arch=arch, scale=scale, seeds=seeds, epochs=epochs, redundancy=None, alpha=alpha,
+        store=store, out=out, archs=("mlp",), default_seeds=(42,),
+    )  # fmt: skip
+    quick = not chosen.stored and scale in (None, "quick")
+    groups = _by_backbone(chosen.specs)
+    if any(specs[0].redundancy == 0 for specs in groups.values()) and any(levels) and (at or loss == "total"):
+        raise UsageError("a Plain run has no alpha: name Asymmetric runs (Plain is level 0 of them), or --redundancy 0")
+    found: dict[str, Landscape] = {}
+    for label, specs in groups.items():
+        settings = LandscapeSettings(**{**asked, **(QUICK.get(specs[0].arch, {}) if quick else {}), **sizes})
+        places: dict[str, Any] = {"device": device, "data_root": data_root, "cache": states or out / "states"}
+        found[label] = _measure(label, specs, levels, at, settings, places)
+        if chosen.stored:
+            _keep(found[label], chosen.store)
+    facts = options.common_facts(context, chosen.specs, Epoch=str(at), Device=next(iter(found.values())).device)
+    tables, document, files = write_landscape(found, out, facts)
+    options.show_result(tables, document, files, json=json)
+
+
+def parse_levels(text: str) -> tuple[int, ...]:
+    """Redundancies from a list with commas."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() for part in parts):
+        raise UsageError(f"--redundancy {text!r}: write levels with commas, as in 0,1,20 (0 is Plain)")
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
+def _by_backbone(specs: tuple[RunSpec, ...]) -> dict[str, list[RunSpec]]:
+    """Specs that differ in their seed and redundancy alone, by a label; each seed once.
+
+    Plain is one of the levels of the Asymmetric run of its seed, which knows the settings of both.
+    """
+    groups: dict[RunSpec, dict[int, RunSpec]] = {}
+    covered = {spec.plain() for spec in specs if spec.redundancy}
+    for spec in specs:
+        if spec not in covered:
+            same = dataclasses.replace(spec, seed=0, redundancy=min(1, spec.redundancy))
+            groups.setdefault(same, {})[spec.seed] = spec
+    labels: dict[str, list[RunSpec]] = {}
+    for same, members in groups.items():
+        label = f"{same.arch} on {same.dataset}"
+        labels[label if label not in labels else f"{label}, {len(labels) + 1}"] = list(members.values())
+    return labels
+
+
+def _measure(
+    label: str,
+    specs: list[RunSpec],
+    levels: tuple[int, ...],
+    at: int,
+    settings: LandscapeSettings,
+    places: dict[str, Any],
+) -> Landscape:
+    with stderr().status(f"{label}: states") as status:
+        found: list[State] = states_of_redundancies(specs, levels, at, **places)
+        dataset = load_for(specs[0], places["data_root"])
+        return measure_landscape(
+            found,
+            dataset,
+            settings,
+            device=places["device"],
+            progress=lambda done, total: status.update(f"{label}: draw {done} of {total}"),
+        )
+
+
+def _keep(found: Landscape, store: Path) -> None:
+    """The numbers go beside the stored runs that they are of; other levels are in the document alone."""
+    levels = {(row.level.spec_id, row.level.epoch) for row in found.rows}
+    with Store(store) as opened:
+        known = {run.spec.id for run in opened.runs()}
+        for spec_id, epoch in sorted(levels):
+            if spec_id in known:
+                values = {epoch: found.of_state(spec_id, epoch)}
+                opened.add_measurement(spec_id, found.settings.key, values, again=True)

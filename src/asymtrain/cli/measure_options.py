@@ -1,0 +1,183 @@
+"""What the instruments of `asymtrain measure` share: their options, the runs they name, how results are shown."""
+
+import dataclasses
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from asymtrain.cli.options import DEFAULT_OUT, STORE_NAME, parse_archs, parse_seeds, typed_command
+from asymtrain.cli.run import train
+from asymtrain.cli.screen import show_json, show_table, stderr, stdout
+from asymtrain.engine import load_for
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.report import check_folder, current_versions
+from asymtrain.report.measurement import Listed
+from asymtrain.runs import Run, RunSpec
+from asymtrain.scales import get_scale, scaled_spec
+from asymtrain.store import Store
+
+MEASURE_OUT = Path("asymtrain-measure")
+
+RunIds = Annotated[
+    list[str] | None, typer.Option("--run", help="Id of a stored run, or its beginning; several with commas; or all.")
+]
+Data = Annotated[str | None, typer.Option("--data", help="shapes, cifar10, cifar100 or folder:PATH.")]
+Arch = Annotated[list[str] | None, typer.Option("--arch", help="mlp, cnn, vit; several with commas.")]
+ScaleName = Annotated[str | None, typer.Option("--scale", help="quick (the default): small nets. paper: as published.")]
+Seeds = Annotated[str | None, typer.Option("--seeds", help="A count (3), a list (42,43) or a range (42-51).")]
+Epochs = Annotated[int | None, typer.Option("--epochs", help="Epochs of each run.")]
+Redundancy = Annotated[int | None, typer.Option("--redundancy", help="Branches at each point.")]
+Alpha = Annotated[float | None, typer.Option("--alpha", help="Weight of the auxiliary objective.")]
+Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1. Default: the fastest there is.")]
+DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Where downloaded data lies.")]
+StorePath = Annotated[
+    Path | None,
+    typer.Option(
+        "--store",
+        help=f"Record of runs. Default: {STORE_NAME} in the folder; with --run, {DEFAULT_OUT / STORE_NAME}.",
+    ),
+]
+Out = Annotated[Path, typer.Option("--out", help="Folder of the page, the numbers and the figures.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Which runs are measured. Fresh specs are Asymmetric; stored ones are whatever was named."""
+
+    specs: tuple[RunSpec, ...]
+    store: Path  # of stored runs; where fresh ones go
+    stored: bool
+
+    def with_plain(self) -> list[RunSpec]:
+        """Every spec with its Plain partner before it, each spec once."""
+        return list(dict.fromkeys(one for spec in self.specs for one in (spec.plain(), spec)))
+
+
+def choose_runs(
+    *,
+    run: Sequence[str] | None,
+    data: str | None,
+    arch: Sequence[str] | None,
+    scale: str | None,
+    seeds: str | None,
+    epochs: int | None,
+    redundancy: int | None,
+    alpha: float | None,
+    store: Path | None,
+    out: Path,
+    archs: Sequence[str] | None = None,
+    default_seeds: Sequence[int] | None = None,
+    **fields: Any,
+) -> Chosen:
+    """The specs that the options name: stored runs (`--run`), or fresh ones from a scale.
+
+    `archs` are the backbones that are measured where none is asked for (None: all), `default_seeds` the seeds (None:
+    those of the scale). `fields` are further fields of fresh specs; None leaves a default. Writes nothing, and
+    refuses a folder that could not be written.
+    """
+    settings = {"data": data, "arch": arch, "scale": scale, "seeds": seeds, "epochs": epochs,
+                "redundancy": redundancy, "alpha": alpha}  # fmt: skip
+    check_folder(out)
+    if run:
+        given = [name for name, value in settings.items() if value is not None]
+        if given:
+            raise UsageError(f"--run names stored runs with all their settings: leave out --{given[0]}")
+        place = store or DEFAULT_OUT / STORE_NAME
+        return Chosen(tuple(stored_specs(place, run)), place, stored=True)
+    if redundancy is not None and redundancy < 1:
+        raise UsageError(f"--redundancy must be 1 or more, got {redundancy}")
+    chosen = get_scale(scale or "quick")
+    wanted = parse_seeds(seeds) if seeds else tuple(default_seeds or chosen.seeds)
+    names = parse_archs(arch) if arch else tuple(archs or parse_archs(None))
+    fields = {**fields, "alpha": alpha, "redundancy": redundancy, "epochs": epochs}
+    bases = [scaled_spec(chosen, name, data, **fields) for name in names]
+    place = store or out / STORE_NAME
+    check_folder(place.parent)
+    specs = tuple(dataclasses.replace(base, seed=seed) for base in bases for seed in wanted)
+    return Chosen(specs, place, stored=False)
+
+
+def stored_specs(store: Path, texts: Iterable[str]) -> list[RunSpec]:
+    """Specs of finished runs by their ids or the beginnings of them; `all` for every one."""
+    with Store(store, read_only=True) as opened:
+        known = {run.spec.id: run.spec for run in opened.runs()}
+    if not known:
+        raise UsageError(f"{store} holds no finished run yet: `asymtrain status --store {store}` shows what is pending")
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    if not names:
+        raise UsageError(f"--run needs the id of a run: `asymtrain report --store {store}` writes them into rows.csv")
+    found: dict[str, RunSpec] = {}
+    for name in names:
+        matching = list(known) if name == "all" else [spec_id for spec_id in known if spec_id.startswith(name.lower())]
+        if not matching:
+            raise unknown_name(f"run in {store}", name, known)
+        if len(matching) > 1 and name != "all":
+            raise UsageError(f"--run {name} is the beginning of {len(matching)} ids: write more of it")
+        found |= {spec_id: known[spec_id] for spec_id in matching}
+    return list(found.values())
+
+
+def runs_of(
+    chosen: Chosen, specs: Sequence[RunSpec], *, device: str | None = None, data_root: Path | None = None
+) -> list[Run]:
+    """The runs of `specs` in their order: from the store, or trained into it where they are missing.
+
+    Stored runs are read and never trained. What could not be trained is said on stderr and left out; Ctrl-C ends the
+    command with the runs stored that were finished.
+    """
+    if chosen.stored:
+        with Store(chosen.store, read_only=True) as opened:
+            runs = opened.runs([spec.id for spec in specs])
+    else:
+        load_for(specs[0], data_root)  # data that are missing or broken show before anything is written
+        runs, interrupted = train(list(specs), store=chosen.store, device=device, data_root=data_root)
+        if len(runs) < len(set(specs)):
+            done = f"{len(runs)} of {len(set(specs))} runs are in {chosen.store}"
+            stderr().print(f"{'Stopped' if interrupted else 'Not finished'}: {done}. Give the same command to go on.")
+        if interrupted:
+            raise typer.Exit(130)
+    by_id = {run.spec.id: run for run in runs}
+    return [by_id[spec.id] for spec in dict.fromkeys(specs) if spec.id in by_id]
+
+
+def common_facts(context: typer.Context, specs: Sequence[RunSpec], **more: str) -> dict[str, str]:
+    """The facts of every measurement page: command, what was measured, further ones, versions."""
+    seeds = sorted({spec.seed for spec in specs})
+    archs = dict.fromkeys(spec.arch for spec in specs)
+    datasets = dict.fromkeys(spec.dataset for spec in specs)
+    versions = ", ".join(f"{name} {version}" for name, version in current_versions().items())
+    return {
+        "Command": typed_command(context),
+        "Runs": f"{len(specs)}: {', '.join(archs)} on {', '.join(datasets)}, seeds {', '.join(map(str, seeds))}",
+        **more,
+        "Versions": versions,
+    }
+
+
+def show_result(
+    tables: Sequence[Listed], document: Mapping[str, Any], files: Mapping[str, Path], *, json: bool
+) -> None:
+    """The document with the paths of its files on stdout, or the tables; where the page is goes to stderr."""
+    if json:
+        show_json({**document, "files": {kind: str(path) for kind, path in files.items()}})
+    else:
+        for table in tables:
+            console = stdout()
+            console.print(table.title)
+            show_table(table.columns, table.rows, left=_words(table.rows))
+            if table.note:
+                console.print(table.note)
+            console.print()
+    stderr().print(f"Page: {files['page']}")
+
+
+def _words(rows: Sequence[Sequence[str]]) -> int:
+    """How many of the first columns hold words; they are aligned left."""
+    columns = list(zip(*rows, strict=True))
+    numbers = [i for i, column in enumerate(columns) if any(re.match(r"[-+]?\d", cell) for cell in column)]
+    return max(1, numbers[0]) if numbers else 1

@@ -1,0 +1,195 @@
+"""How a vision transformer attends: maps of every layer and head on a sample of images, and how they are spread.
+
+    measure_attention(state, dataset)       a state of a run
+    measure_states(states, dataset)         many of them, on the same images
+    measure_model(model, images)            any model whose queries and keys can be reached
+
+Nothing is changed: parameters, modes, buffers and random numbers are after a measurement what they were before.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from asymtrain.data import Dataset
+from asymtrain.data.normalise import normalise
+from asymtrain.engine import default_device
+from asymtrain.engine.setup import build_backbone, run_data
+from asymtrain.engine.states import State
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.measure.attention_capture import attention_layers, recorded_attention
+from asymtrain.measure.attention_readers import Read
+from asymtrain.measure.attention_regions import saliency_region
+from asymtrain.measure.attention_result import AttentionResult
+from asymtrain.measure.attention_settings import AttentionSettings
+from asymtrain.measure.attention_spread import Spread, join, spread
+from asymtrain.models import Backbone, Parameters
+from asymtrain.runs import RunSpec
+
+CHUNK = 256  # images in one forward pass: bounds the memory of the maps
+
+
+def measure_attention(
+    state: State,
+    dataset: Dataset,
+    settings: AttentionSettings | None = None,
+    device: torch.device | str | None = None,
+) -> AttentionResult:
+    """The attention of one training state on a sample of the dataset's test images."""
+    return measure_states([state], dataset, settings, device)[0]
+
+
+def measure_states(
+    states: Sequence[State],
+    dataset: Dataset,
+    settings: AttentionSettings | None = None,
+    device: torch.device | str | None = None,
+    *,
+    keep: int = 0,
+) -> list[AttentionResult]:
+    """The attention of many states of one dataset, each on the same images; maps of the first `keep` are kept."""
+    settings, place = settings or AttentionSettings(), default_device(device)
+    chosen = settings.indices(len(dataset.test))
+    pixels = torch.from_numpy(dataset.test.images[chosen])
+    masks = None if dataset.test.masks is None else torch.from_numpy(dataset.test.masks[chosen])
+    regions = {name: region.to(place) for name, region in _regions(pixels, masks, settings).items()}
+    pixels = pixels.to(place)
+    backbones: dict[object, Backbone] = {}
+    statistics: dict[object, tuple[Tensor, Tensor]] = {}
+    results = []
+    for state in states:
+        spec = state.spec
+        kind = (spec.arch, spec.arch_options)
+        trained_on = (spec.validation, spec.split_seed, spec.per_class, spec.seed)
+        if kind not in backbones:
+            backbones[kind] = build_backbone(spec, dataset).to(place).eval()
+            check_spec(spec, dataset, settings)
+        if trained_on not in statistics:  # a second for each seed of CIFAR: not for each epoch again
+            data = run_data(spec, dataset)
+            statistics[trained_on] = (data.mean.to(place), data.std.to(place))
+        _check_state(state, backbones[kind])
+        images = normalise(pixels, *statistics[trained_on])
+        weights = {name: value.to(place) for name, value in state.parameters.items() if not _of_branch(name)}
+        call = partial(_call, backbones[kind], weights)
+        found = _measure(backbones[kind], call, images, regions, settings, keep=keep)
+        results.append(dataclasses.replace(found, images=tuple(chosen), spec=spec, epoch=state.epoch))
+    return results
+
+
+def check_spec(spec: RunSpec, dataset: Dataset, settings: AttentionSettings) -> list[str]:
+    """The names of the attention layers of a spec; what cannot be measured is refused before it is trained."""
+    layers = list(attention_layers(build_backbone(spec, dataset)))
+    if not layers:
+        raise UsageError(f"{spec.arch} has no attention: measure a vision transformer (vit)")
+    _check_layers(layers, settings)
+    settings.indices(len(dataset.test))
+    return layers
+
+
+def measure_model(
+    model: nn.Module,
+    images: Tensor,
+    settings: AttentionSettings | None = None,
+    *,
+    prefix: int = 1,
+    read: Read | None = None,
+    pixels: Tensor | None = None,
+    masks: Tensor | None = None,
+    forward: Callable[[Tensor], object] | None = None,
+    keep: int = 0,
+) -> AttentionResult:
+    """The attention of any model on images (B, 3, H, W) as it takes them; all of them, `settings.sample` is not read.
+
+    `prefix` tokens stand before the patches. `read` finds queries and keys in layers that are not recognised (named in
+    `settings.layers`). `pixels` are the images before normalisation, for the saliency; `masks` (B, H, W) the objects.
+    `forward` calls the model where `model(images)` does not. The model is measured in evaluation mode and left as it
+    was. Its attention is checked (see `attention_capture`).
+    """
+    settings = settings or AttentionSettings()
+    regions = _regions(images if pixels is None else pixels, masks, settings)
+    regions = {name: region.to(images.device) for name, region in regions.items()}
+    with evaluating(model):
+        call = forward or model
+        return _measure(model, call, images, regions, settings, prefix=prefix, read=read, check=True, keep=keep)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode inside the block; afterwards every module is in the mode that it was in."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@torch.no_grad()
+def _measure(
+    model: nn.Module,
+    call: Callable[[Tensor], object],
+    images: Tensor,
+    regions: Mapping[str, Tensor],
+    settings: AttentionSettings,
+    *,
+    prefix: int = 1,
+    read: Read | None = None,
+    check: bool = False,
+    keep: int = 0,
+) -> AttentionResult:
+    if read is None:
+        _check_layers(attention_layers(model), settings)
+    only = None if read is None else settings.layers or None  # a rollout needs every layer, whichever is reported
+    parts: list[Spread] = []
+    for start in range(0, len(images), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        with recorded_attention(model, only, read=read, check=check) as seen:
+            call(images[chunk])
+        if not seen:
+            raise UsageError("no attention layer ran in this forward pass: call the module that holds them")
+        attention = {name: found[-1] for name, found in seen.items()}
+        inside = {name: region[chunk] for name, region in regions.items()}
+        parts.append(spread(attention, inside, settings, prefix=prefix, keep=max(0, keep - start)))
+    joined = join(parts)
+    shares = {name: float(region.float().mean()) for name, region in regions.items()}
+    return AttentionResult(
+        settings, joined.layers, joined.patches, joined.scopes, joined.values(), shares, maps=joined.kept_maps()
+    )
+
+
+def _call(model: nn.Module, weights: Parameters, images: Tensor) -> object:
+    return functional_call(model, dict(weights), (images,), strict=False)  # buffers stay the module's
+
+
+def _regions(pixels: Tensor, masks: Tensor | None, settings: AttentionSettings) -> dict[str, Tensor]:
+    """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object where there are masks."""
+    found = {"saliency": saliency_region(pixels, settings.saliency_share)}
+    return found if masks is None else {"mask": masks.to(torch.float32), **found}
+
+
+def _check_layers(known: Iterable[str], settings: AttentionSettings) -> None:
+    names = list(known)
+    for name in settings.layers if names else ():
+        if name not in names:
+            raise unknown_name("attention layer", name, names)
+
+
+def _check_state(state: State, backbone: Backbone) -> None:
+    wanted = {name: tuple(value.shape) for name, value in backbone.named_parameters()}
+    given = {name: tuple(value.shape) for name, value in state.parameters.items() if not _of_branch(name)}
+    if given != wanted:
+        differing = sorted(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))
+        raise UsageError(
+            f"the state is from another backbone than its spec {state.spec.id} ({state.spec.arch}): "
+            f"{differing[0]} differs; load the state that was saved with this spec"
+        )
+
+
+def _of_branch(name: str) -> bool:
+    return name.startswith("branch")

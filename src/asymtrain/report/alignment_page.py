@@ -1,0 +1,139 @@
+"""The page of gradient alignment: Table 2 and 15 of the paper, with intervals, and the cosine over training."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asymtrain.measure.conflict import Conflict, conflicts
+from asymtrain.measure.trajectory import Curve, curve
+from asymtrain.report.alignment_figures import cosines_by_layer, cosines_over_training
+from asymtrain.report.measurement import Drawn, Listed, interval, number, spec_labels, write_measurement
+from asymtrain.report.summary import MISSING
+from asymtrain.runs import Run
+
+VARIANT_FIELDS = ("branch_weights", "signal")  # named in a column of their own
+LEAD = (
+    "The cosine between the gradients of the main and of the auxiliary loss, over the weights that both reach: above "
+    "zero they pull the same way, below zero against each other. It is measured on training batches before the "
+    "update, and measuring changes no weight."
+)
+
+
+def write_alignment(
+    runs: Sequence[Run], out: Path, facts: Mapping[str, str], confidence: float = 0.95
+) -> tuple[list[Listed], dict[str, Any], dict[str, Path]]:
+    """Write alignment.html, alignment.json and the figures of the runs with branches; tables, document and paths."""
+    found = conflicts(runs, confidence)
+    labels = spec_labels([one.spec for one in found], without=VARIANT_FIELDS)
+    by_id = {run.spec.id: run for run in runs}
+    curves = [_cosines([by_id[one.id] for one in group.runs], confidence) for group in found]
+    tables = alignment_tables(found, labels, confidence)
+    document = {
+        "measurement": "alignment",
+        "confidence": confidence,
+        "groups": [
+            {"label": label, **one.to_dict(), "cosine": [_point(e, p) for e, p in zip(c.epochs, c.points, strict=True)]}
+            for label, one, c in zip(labels, found, curves, strict=True)
+        ],
+    }
+    paths = write_measurement(
+        out,
+        "alignment",
+        title="Gradient alignment",
+        lead=LEAD,
+        tables=tables,
+        figures=_figures(found, labels, curves),
+        facts=facts,
+        document=document,
+    )
+    return tables, document, paths
+
+
+def alignment_tables(found: Sequence[Conflict], labels: Sequence[str], confidence: float = 0.95) -> list[Listed]:
+    """Over seeds, within each run, gradient norms, and layer by layer where that was recorded."""
+    level = f"{confidence:.0%} interval"
+    named = list(zip(labels, found, strict=True))
+    tables = [
+        Listed(
+            "Gradient cosine",
+            ("Backbone", "Branches", "Final", "Average", level, "Least", "Largest", "In conflict", "Seeds"),
+            [
+                (
+                    label, one.variant, number(one.final.mean, "+.3f"), number(one.mean.mean, "+.3f"),
+                    interval(one.mean, "+.3f"), number(one.min.mean, "+.3f"), number(one.max.mean, "+.3f"),
+                    number(one.conflict.mean, ".0%"), str(len(one.runs)),
+                )
+                for label, one in named
+            ],
+            "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
+            "largest: of a single measured step. In conflict: share of measured steps with a negative cosine.",
+        ),
+        Listed(
+            "Within each run",
+            ("Backbone", "Branches", "Seed", "Average", f"{level} over batches", "Blocks", "Correlation", "Undefined"),
+            [
+                (
+                    label, one.variant, str(run.seed), number(run.mean, "+.3f"),
+                    MISSING if run.low is None else f"{run.low:+.3f} to {run.high:+.3f}", str(run.blocks),
+                    number(run.autocorrelation, "+.2f"), f"{run.undefined} of {run.epochs}",
+                )
+                for label, one in named
+                for run in one.runs
+            ],
+            "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
+            "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
+            "rather than another one. Undefined: epochs in which a gradient was zero at every measured step.",
+        ),
+        Listed(
+            "Gradient norms",
+            ("Backbone", "Branches", "Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}"),
+            [
+                (
+                    label, one.variant, number(one.main_norm.mean, ".3g"), interval(one.main_norm, ".3g"),
+                    number(one.auxiliary_norm.mean, ".3g"), interval(one.auxiliary_norm, ".3g"),
+                )
+                for label, one in named
+            ],
+            "Average over epochs, over the weights that both losses reach; the auxiliary gradient before alpha.",
+        ),
+    ]  # fmt: skip
+    rows: list[tuple[str, ...]] = [
+        (f"{label}, {layer}", one.variant, number(estimate.mean, "+.3f"), interval(estimate, "+.3f"), str(estimate.n))
+        for label, one in named
+        for layer, estimate in one.layers
+    ]
+    if rows:
+        tables.append(Listed("Layer by layer", ("Layer", "Branches", "Average cosine", level, "Seeds"), rows))
+    return tables
+
+
+def _figures(found: Sequence[Conflict], labels: Sequence[str], curves: Sequence[Curve]) -> list[Drawn]:
+    drawn = []
+    several = len({one.variant for one in found}) > 1
+    lines = [f"{label}, {one.variant}" if several else label for label, one in zip(labels, found, strict=True)]
+    for variant in dict.fromkeys(one.variant for one in found):
+        chosen = {label: c for label, one, c in zip(labels, found, curves, strict=True) if one.variant == variant}
+        title = f"Gradient cosine over training, branches {variant}" if several else "Gradient cosine over training"
+        caption = "Means over seeds; the bands are their intervals."
+        svg = cosines_over_training(chosen, f"cosine-{variant}", title)
+        drawn.append(Drawn(f"cosine-{variant}", title, svg, caption))
+    for i, (line, one) in enumerate(zip(lines, found, strict=True)):
+        if one.layers:
+            seeds = [[dict(run.layers).get(layer) for run in one.runs] for layer, _ in one.layers]
+            title = f"Layers of {line}"
+            svg = cosines_by_layer(one.layers, seeds, f"layers-{i}", title)
+            drawn.append(
+                Drawn(f"layers-{i}", title, svg, "Diamonds are means, bars their intervals, dots single seeds.")
+            )
+    return drawn
+
+
+def _cosines(runs: Sequence[Run], confidence: float) -> Curve:
+    """The cosine of each epoch that every run reached: one that ended early must not move the mean by leaving it."""
+    reached = min(len(run.history) for run in runs)
+    cut = [Run(run.spec, run.history[:reached], run.outcome) for run in runs]
+    return curve(cut, lambda epoch: epoch.cosine, confidence)
+
+
+def _point(epoch: int, point: Any) -> dict[str, Any]:
+    return {"epoch": epoch, "n": point.n, "mean": point.mean, "low": point.low, "high": point.high}

@@ -1,0 +1,123 @@
+"""The fast path of the backbones against modules with loaded weights, one grid point at a time."""
+
+import numpy as np
+import pytest
+import torch
+from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_dataset
+
+from asymtrain import models
+from asymtrain.engine.setup import build_backbone
+from asymtrain.measure.directions import gaussian_direction
+from asymtrain.measure.landscape_backbone import main_score, plane, points_that_fit
+from asymtrain.measure.landscape_settings import LandscapeSettings
+from asymtrain.measure.landscape_subjects import draw_sample, subjects_of
+from asymtrain.measure.landscape_surface import evaluate, grid_coordinates
+
+every_arch = pytest.mark.parametrize("arch", models.BUILDERS)
+GRID = (grid_coordinates(3, 0.05), grid_coordinates(4, 0.03))
+CPU = torch.device("cpu")
+
+
+def plane_of(state, loss="main"):
+    settings = LandscapeSettings(sample=20, loss=loss)
+    (subject,), scores = subjects_of([state], tiny_dataset(), settings, CPU)
+    sample, score = scores[0]
+    directions = tuple(gaussian_direction(subject.counted, 0, 0, axis) for axis in (0, 1))
+    backbone = build_backbone(state.spec, tiny_dataset())
+    return plane(backbone, sample.images, score, subject.center, directions), subject, sample, directions
+
+
+@every_arch
+@pytest.mark.parametrize("loss", ["main", "total"])
+def test_against_loaded_weights(arch, loss):
+    (state,) = states_of(arch, (3,), alpha=0.7)
+    along, subject, sample, directions = plane_of(state, loss)
+    found = evaluate(along, GRID, chunk=5)
+    assert np.ptp(found) > 0.01
+    for i, a in enumerate(GRID[0]):
+        for j, b in enumerate(GRID[1]):
+            weights = moved(subject.center, directions, float(a), float(b))
+            slow = slow_loss(state.spec, weights, sample.images, sample.targets, total=loss == "total")
+            assert found[i, j] == pytest.approx(slow, rel=3e-6)
+
+
+@pytest.mark.parametrize("activation", ["last", "all"])
+def test_the_total_loss_moves_every_live_branch(activation):
+    (state,) = states_of("mlp", (3,), alpha=2.0, activation=activation)
+    along, subject, sample, directions = plane_of(state, "total")
+    assert subject.center["branch.0"].shape[0] == (3 if activation == "all" else 1)
+    weights = moved(subject.center, directions, 0.05, -0.03)
+    slow = slow_loss(state.spec, weights, sample.images, sample.targets, total=True)
+    found = along(torch.tensor([[0.05, -0.03]], dtype=torch.float64)).item()
+    assert found == pytest.approx(slow, rel=3e-6)
+
+
+def test_label_smoothing_and_random_branch_labels_are_those_of_training():
+    """Against the engine's own losses of the same batch."""
+    from asymtrain.engine.losses import Batch, objective_of
+
+    (state,) = states_of("mlp", (1,), alpha=2.0, label_smoothing=0.2, branch_labels="random", branch_bias="prior")
+    along, _, sample, _ = plane_of(state, "total")
+    backbone = build_backbone(state.spec, tiny_dataset())
+    stacked = {name: value[None] for name, value in state.parameters.items()}
+    batch = Batch(
+        sample.images[None],
+        sample.targets[None],
+        torch.ones(20),
+        None,
+        None,
+        sample.branch_targets[None],
+        torch.tensor([0.2]),
+    )
+    expected = objective_of([state.spec], backbone)(stacked, batch, torch.tensor([2.0])).total.item()
+    assert not torch.equal(sample.targets, sample.branch_targets)
+    assert along(torch.zeros(1, 2, dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-6)
+
+
+@every_arch
+def test_batched_is_one_by_one(arch):
+    (state,) = states_of(arch, (0,))
+    along, *_ = plane_of(state)
+    np.testing.assert_allclose(evaluate(along, GRID, chunk=12), evaluate(along, GRID, chunk=1), rtol=1e-6)
+
+
+@every_arch
+def test_every_parameter_moves_the_loss_as_in_the_module(arch):
+    """A direction along one tensor alone, for each tensor: none is left out or taken for another."""
+    (state,) = states_of(arch, (0,))
+    _, subject, sample, _ = plane_of(state)
+    backbone, score = build_backbone(state.spec, tiny_dataset()), main_score(sample.targets)
+    noise = gaussian_direction(subject.center, 1, 0, 0)
+    still = {name: torch.zeros_like(value) for name, value in subject.center.items()}
+    for name in subject.center:
+        direction = {**still, name: noise[name]}
+        along = plane(backbone, sample.images, score, subject.center, (direction, still))
+        weights = moved(subject.center, (direction, still), 0.3, 0.0)
+        slow = slow_loss(state.spec, weights, sample.images, sample.targets)
+        assert along(torch.tensor([[0.3, 0.0]], dtype=torch.float64)).item() == pytest.approx(slow, rel=3e-6), name
+
+
+def test_more_images_leave_room_for_fewer_points():
+    spec = spec_of("cnn", redundancy=0)
+    backbone = build_backbone(spec, tiny_dataset())
+    center = dict(backbone.named_parameters())
+    sizes = []
+    for size in (4, 40):
+        sample = draw_sample(spec, tiny_dataset(), size, CPU)
+        along = plane(backbone, sample.images, main_score(sample.targets), center, (center, center))
+        sizes.append(points_that_fit(along))
+    assert sizes[0] > sizes[1] >= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")
+@every_arch
+def test_on_a_gpu_as_on_the_cpu(arch):
+    (state,) = states_of(arch, (0,))
+    along, subject, sample, directions = plane_of(state)
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    backbone = build_backbone(state.spec, tiny_dataset())
+    images, targets = sample.images.cuda(), sample.targets.cuda()
+    there = plane(backbone, images, main_score(targets), subject.center, directions)
+    np.testing.assert_allclose(evaluate(there, GRID, chunk=5), evaluate(along, GRID, chunk=5), rtol=2e-6)
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
