@@ -38,6 +38,9 @@ pytestmark = [
 ]
 DEVICE = "cuda"
 RUNS = 10
+# Runs whose accuracies are compared. The CNN's scatter by about a point between equally right programs, the others' by
+# a fifth of one: ten would leave it open.
+SEEDS = {"cnn": 20}
 
 
 @pytest.fixture(scope="module")
@@ -91,24 +94,25 @@ def alone(dataset):
         if arch not in found:
             start = time.perf_counter()
             found[arch] = reference_accuracies(three_epochs(arch, dataset, "fp32"), dataset, device=DEVICE)
-            print(f"\n{arch}: {RUNS} runs of the float32 reference in {time.perf_counter() - start:.0f} s")
+            seconds = time.perf_counter() - start
+            print(f"\n{arch}: {len(found[arch])} runs of the float32 reference in {seconds:.0f} s")
         return found[arch]
 
     return accuracies
 
 
 def three_epochs(arch, dataset, precision):
-    """The paper's settings for ten seeds: 938 steps on CIFAR, where training and test images are those of the study."""
+    """The paper's settings for many seeds: 939 steps on CIFAR, with the images of the study."""
     scale, fields = get_scale("paper"), {"epochs": 3, "precision": precision, "test": "last"}
     if dataset.name != "cifar100":
         fields["learning_rate"] = 1e-3  # far fewer images
-    return grid(scaled_spec(scale, arch, **fields), seed=range(42, 42 + RUNS))
+    return grid(scaled_spec(scale, arch, **fields), seed=range(42, 42 + SEEDS.get(arch, RUNS)))
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 @pytest.mark.parametrize("arch", models.BUILDERS)
-def test_accuracies_agree_over_ten_seeds(arch, precision, dataset, alone):
+def test_accuracies_agree_over_seeds(arch, precision, dataset, alone):
     """Each precision of the stack against the reference in float32."""
     wanted, start = alone(arch), time.perf_counter()
     specs, path = three_epochs(arch, dataset, precision), path_for(arch, torch.device(DEVICE))

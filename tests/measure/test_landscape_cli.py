@@ -53,7 +53,7 @@ def test_a_fresh_spec_with_figures_and_a_page(call, tmp_path):
 
 def test_the_tables_on_a_screen(call):
     shown = call(*SMALL, "--redundancy", "0,20", "--loss", "total", "--arch", "vit")
-    assert "Surfaces, vit on shapes" in shown
+    assert "Deviation of the surface, vit on shapes" in shown
     assert "all parameters, unit norm" in shown
     assert "total loss, 5 x 5 points, 20 images, 2 draws" in shown
 

@@ -1,6 +1,7 @@
 """The whole measurement: what is shared, what is paired, what is predicted, what is refused."""
 
 import dataclasses
+import functools
 import json
 
 import numpy as np
@@ -8,6 +9,7 @@ import pytest
 import torch
 from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_dataset
 
+from asymtrain.engine import train_reference
 from asymtrain.engine.setup import build_backbone
 from asymtrain.engine.states import State
 from asymtrain.errors import UsageError
@@ -210,3 +212,20 @@ def test_states_of_redundancies_are_the_initial_states(fields):
         assert all(torch.equal(value, expected.parameters[name]) for name, value in state.parameters.items())
     with pytest.raises(UsageError, match="0 \\(Plain\\) or more"):
         states_of_redundancies([spec_of("mlp")], (-1,))
+
+
+def test_measuring_leaves_the_next_training_steps_bit_identical():
+    """In the middle of training, on the very tensors that are trained."""
+    spec, weights = spec_of("cnn", redundancy=0, epochs=1, batch=16), []
+
+    def keep(step, backbone, *, measure):
+        if measure and step == 1:
+            measured([State(spec, 1, {name: value.detach() for name, value in backbone.named_parameters()})])
+        weights.append({name: value.detach().clone() for name, value in backbone.named_parameters()})
+
+    for measure in (False, True):
+        train_reference(spec, tiny_dataset(), on_step=functools.partial(keep, measure=measure))
+    half = len(weights) // 2
+    assert half == 3
+    for first, second in zip(weights[:half], weights[half:], strict=True):
+        assert all(torch.equal(value, second[name]) for name, value in first.items())

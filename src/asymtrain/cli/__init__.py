@@ -1,4 +1,7 @@
-"""The command line: `asymtrain run | report | status | data | store`. One file for each command."""
+"""The command line: `asymtrain run | measure | search | paper | report | status | data | store`.
+
+One file for each command.
+"""
 
 from typing import Annotated
 
@@ -6,8 +9,11 @@ import typer
 
 import asymtrain
 from asymtrain.cli.data import data as data_commands
+from asymtrain.cli.measure import measure as measure_commands
+from asymtrain.cli.paper import paper as paper_commands
 from asymtrain.cli.report import report as report_command
 from asymtrain.cli.run import run as run_command
+from asymtrain.cli.search import search as search_command
 from asymtrain.cli.status import status as status_command
 from asymtrain.cli.store import store as store_commands
 
@@ -15,6 +21,9 @@ HELP = {"help_option_names": ["-h", "--help"]}
 
 app = typer.Typer(name="asymtrain", pretty_exceptions_enable=False, context_settings=HELP)
 app.command("run")(run_command)
+app.add_typer(measure_commands, name="measure")
+app.command("search")(search_command)
+app.add_typer(paper_commands, name="paper")
 app.command("report")(report_command)
 app.command("status")(status_command)
 app.add_typer(data_commands, name="data")

@@ -18,12 +18,12 @@ from asymtrain.runs import RunSpec
 from asymtrain.store import Store
 
 DEFAULTS = LandscapeSettings()
-# What fits into a minute on two cores, for the small networks of --scale quick. A convolution or a block of attention
-# costs about twenty times as much there as the layers of the MLP.
+# What fits into a minute on two cores, for the small networks of --scale quick. For one image a convolutional network
+# or a transformer costs several times as much there as the MLP behind its first layer.
 QUICK: dict[str, dict[str, int]] = {
-    "mlp": {"draws": 5},
-    "cnn": {"draws": 2, "sample": 50, "grid": 25},
-    "vit": {"draws": 2, "sample": 50, "grid": 25},
+    "mlp": {"draws": 3},
+    "cnn": {"draws": 3, "sample": 50, "grid": 25},
+    "vit": {"draws": 3, "sample": 50, "grid": 25},
 }
 
 

@@ -1,0 +1,151 @@
+"""How fast is a loss surface here, and with the PyPI package loss-landscapes?
+
+    pip install --target peer --no-deps loss-landscapes
+    python benchmarks/landscape.py --peer peer           # on this machine's GPU, or its CPU
+    python benchmarks/landscape.py --device cpu --arch mlp
+
+The same network, the same images, the same 51 x 51 points. The package draws directions of its own in `random_plane`,
+so its `planar_interpolation` is used, which takes the plane's corners as models. It evaluates start + (i / steps) *
+(end_1 - start) + (j + 1) / steps * (end_2 - start) in even columns i, and one step of j less in odd ones, since it
+walks the grid as a snake. `same_points` gives our side those very points, and the surfaces must agree. The package adds
+up its steps in place, so its points drift by rounding; the agreement says how much.
+
+Without --peer, our side is timed alone, and checked against `module_losses`, one network at a time.
+"""
+
+import argparse
+import copy
+import json
+import platform
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from asymtrain import models
+from asymtrain.measure.directions import gaussian_direction
+from asymtrain.measure.landscape_backbone import main_score, plane, points_that_fit
+from asymtrain.measure.landscape_surface import evaluate, module_losses, surface
+from common import device_name
+
+STEPS, EXTENT = 51, 0.01
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--arch", nargs="+", default=["mlp"])
+    options.add_argument("--sample", type=int, default=1000)
+    options.add_argument("--classes", type=int, default=10)
+    options.add_argument("--peer", help="folder that holds the package loss_landscapes")
+    options.add_argument("--rounds", type=int, default=3, help="in turns; the best of each side is taken")
+    options.add_argument("--json", help="write the rows here too")
+    chosen = options.parse_args()
+    device = torch.device(chosen.device)
+    peer = import_peer(chosen.peer)
+    print(
+        f"{device_name(device)}, torch {torch.__version__}, Python {platform.python_version()}, {chosen.sample} images"
+    )
+    print(f"{'':4} {'ours (s)':>9} {'peer (s)':>9} {'ratio':>7} {'largest difference':>19} {'of the range':>13}")
+    rows = []
+    for arch in chosen.arch:
+        row = measure(arch, device, chosen.sample, chosen.classes, peer, chosen.rounds)
+        rows.append({"arch": arch, "device": device_name(device), "torch": torch.__version__, **row})
+        shown = f"{row['peer']:9.3f} {row['peer'] / row['ours']:6.1f}x" if row["peer"] else f"{'-':>9} {'-':>7}"
+        print(f"{arch:4} {row['ours']:9.3f} {shown} {row['difference']:19.2e} {row['share']:13.1e}", flush=True)
+    if chosen.json:
+        with open(chosen.json, "w") as file:  # noqa: PTH123  (a plain script)
+            json.dump(rows, file, indent=1)
+
+
+def import_peer(folder: str | None):  # type: ignore[no-untyped-def]
+    if folder:
+        sys.path.insert(0, folder)
+    try:
+        import loss_landscapes
+        import loss_landscapes.metrics
+    except ImportError:
+        print("loss-landscapes is not installed: our side alone (see --help)")
+        return None
+    return loss_landscapes
+
+
+def measure(arch: str, device: torch.device, sample: int, classes: int, peer, rounds: int) -> dict[str, float | None]:  # type: ignore[no-untyped-def]
+    drawn = torch.Generator().manual_seed(0)
+    images = torch.randn(sample, 3, 32, 32, generator=drawn).to(device)
+    targets = torch.randint(classes, (sample,), generator=drawn).to(device)
+    model = models.build(arch, classes=classes, seed=0).to(device).eval()
+    center = {name: value.detach().clone() for name, value in model.named_parameters()}
+    directions = tuple(gaussian_direction(center, 0, 0, axis) for axis in (0, 1))
+    grid = (np.linspace(-EXTENT, EXTENT, STEPS), np.linspace(-EXTENT, EXTENT, STEPS))
+
+    def ours(points: tuple[np.ndarray, np.ndarray] = grid) -> np.ndarray:
+        along = plane(model, images, main_score(targets), center, directions)  # type: ignore[arg-type]
+        return evaluate(along, points, points_that_fit(along))
+
+    best = {"ours": float("inf"), "peer": float("inf")}
+    theirs = None
+    ours((grid[0][:3], grid[1]))  # libraries start up
+    for _ in range(rounds):
+        best["ours"] = min(best["ours"], seconds(ours, device))
+        if peer is not None:
+            ends = corner_models(model, center, directions)
+            start = time.perf_counter()
+            theirs = peer.planar_interpolation(
+                *ends, peer.metrics.Loss(F.cross_entropy, images, targets), STEPS, deepcopy_model=False
+            )
+            best["peer"] = min(best["peer"], time.perf_counter() - start)
+    if theirs is not None:
+        mine = same_points(ours)
+    else:
+        points = (grid[0][::10], grid[1][::10])
+        slow = module_losses(model, images, targets, F.cross_entropy)
+        mine, theirs = ours(points), surface(slow, center, directions, points)  # type: ignore[arg-type]
+    difference = float(np.abs(mine - theirs).max())
+    return {
+        "ours": best["ours"],
+        "peer": best["peer"] if peer is not None else None,
+        "difference": difference,
+        "share": difference / float(np.ptp(theirs)),
+        "sample": sample,
+        "steps": STEPS,
+    }
+
+
+def corner_models(model, center, directions):  # type: ignore[no-untyped-def]
+    """The plane's origin and its two ends, as the package wants them: at -EXTENT, and 2 EXTENT further on."""
+    found = []
+    for a, b in ((-1, -1), (1, -1), (-1, 1)):
+        one = copy.deepcopy(model)
+        with torch.no_grad():
+            for name, value in one.named_parameters():
+                value.copy_(
+                    center[name]
+                    + EXTENT * a * directions[0][name].to(value)
+                    + EXTENT * b * directions[1][name].to(value)
+                )
+        found.append(one)
+    return found
+
+
+def same_points(ours) -> np.ndarray:  # type: ignore[no-untyped-def]
+    """Our losses at the points that the package evaluates (see above)."""
+    step = 2 * EXTENT / STEPS
+    x = -EXTENT + step * np.arange(STEPS)
+    even = ours((x, -EXTENT + step * np.arange(1, STEPS + 1)))
+    odd = ours((x, -EXTENT + step * np.arange(STEPS)))
+    return np.where(np.arange(STEPS)[:, None] % 2 == 0, even, odd)
+
+
+def seconds(call, device: torch.device) -> float:  # type: ignore[no-untyped-def]
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    start = time.perf_counter()
+    call()  # ends with a copy to the host, so the device is done
+    return time.perf_counter() - start
+
+
+if __name__ == "__main__":
+    main()

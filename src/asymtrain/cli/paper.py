@@ -1,0 +1,227 @@
+"""`asymtrain paper list | run | show`: every table and figure of the paper, beside its numbers."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from asymtrain.cli.options import typed_command
+from asymtrain.cli.paper_options import (
+    PAPER_OUT,
+    Data,
+    DataRoot,
+    Device,
+    Epochs,
+    Json,
+    Names,
+    Out,
+    Precision,
+    ReadingNames,
+    ScaleName,
+    Seeds,
+    StorePath,
+    Values,
+    build_study,
+    place_of,
+    workers_of,
+)
+from asymtrain.cli.paper_screen import document, elsewhere, listing, plan_sentence, show_results, show_trial
+from asymtrain.cli.screen import progress_display, show_json, show_table, stderr, stdout
+from asymtrain.errors import UsageError
+from asymtrain.paper.judging import judge_results
+from asymtrain.paper.known import read_store
+from asymtrain.paper.recipe import Measuring, Recipe, cook
+from asymtrain.paper.recipes import RECIPES, choose
+from asymtrain.paper.result import RecipeResult
+from asymtrain.paper.running import check_data, missing, run_recipes
+from asymtrain.paper.study import Study
+from asymtrain.report import check_folder, duration
+from asymtrain.report.paper_figures import draw
+from asymtrain.report.paper_page import write_paper
+from asymtrain.runs import Run
+from asymtrain.store import Failure, Store
+
+paper = typer.Typer(name="paper")
+
+
+@paper.callback(invoke_without_command=True)
+def start(context: typer.Context) -> None:
+    """Reproduce the paper: its tables and figures as recipes, beside its own numbers."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@paper.command("list")
+def list_(
+    scale: ScaleName = "quick",
+    seeds: Seeds = None,
+    epochs: Epochs = None,
+    reading: ReadingNames = None,
+    precision: Precision = "fp32",
+    data: Data = "shapes",
+    hyperparameters: Values = "searched",
+    out: Out = PAPER_OUT,
+    store: StorePath = None,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
+    json: Json = False,
+) -> None:
+    """List the recipes: what each covers, the claims that it tests, what it needs, what is there, how long it takes.
+
+    Runs that several recipes share count in each of them; the last line counts them once.
+    """
+    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters)
+    kind, workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
+    known = read_store(place_of(store, out))
+    rows = listing(study, known, RECIPES.values(), kind, workers)
+    if json:
+        show_json(rows)
+        return
+    headings = ["Name", "Covers", "Claims", "Trainings", "Measurements", "Time left"]
+    show_table(headings, [_list_row(row) for row in rows], left=3, wrapped=(1, 2))
+    small = study.sizes.scale == "quick"
+    left = missing(tuple(RECIPES.values()), study, known)
+    stdout().print(plan_sentence(left, known, kind, workers, small=small), soft_wrap=True)
+
+
+@paper.command()
+def run(
+    context: typer.Context,
+    names: Names,
+    scale: ScaleName = "quick",
+    seeds: Seeds = None,
+    epochs: Epochs = None,
+    reading: ReadingNames = None,
+    precision: Precision = "fp32",
+    data: Data = "shapes",
+    hyperparameters: Values = "searched",
+    minutes: Annotated[float | None, typer.Option(help="Stop after this time; the next call goes on.")] = None,
+    out: Out = PAPER_OUT,
+    store: StorePath = None,
+    device: Device = None,
+    data_root: DataRoot = None,
+    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
+    address: Annotated[str | None, typer.Option(help="Of the Ray cluster. Default: one on this machine.")] = None,
+    json: Json = False,
+) -> None:
+    """Train and measure what the named tables and figures still need, then show them.
+
+    Says first how many trainings are missing and how long they will take. Called again, it goes on where it stopped.
+    """
+    if minutes is not None and not minutes > 0:
+        raise UsageError(f"--minutes must be above 0, got {minutes:g}")
+    recipes = choose(names)
+    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters)
+    place = place_of(store, out)
+    for folder in (out, place.parent):
+        check_folder(folder)
+    kind, workers = workers_of(executor, address, device)
+    known = read_store(place)
+    check_data(recipes, study, data_root)
+    console = stderr()
+    if others := elsewhere(known, study):
+        console.print(others)
+    console.print(
+        plan_sentence(missing(recipes, study, known), known, kind, workers, small=study.sizes.scale == "quick")
+    )
+    with progress_display() as display:
+
+        def on_run(one: Run, done: int, total: int) -> None:
+            if one.spec.test == "never":
+                show_trial(display, one, done, total)
+            else:
+                display.finished(one, done, total)
+
+        def on_measurement(one: Measuring, done: int, total: int) -> None:
+            spec = one.spec
+            display.console.print(f"{done}/{total} {one.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
+
+        done = run_recipes(
+            recipes,
+            study,
+            place,
+            minutes=minutes,
+            device=device,
+            data_root=data_root,
+            executor=executor,
+            address=address,
+            progress=display.update,
+            on_run=on_run,
+            on_measurement=on_measurement,
+        )
+    results = _cook(recipes, study, place)
+    files = _write(context, out, results, study)
+    _show(results, study, json=json)
+    left = done.left
+    for reason in sorted({failure.reason for failure in _failures(place, {spec.id for spec in left.specs})}):
+        console.print(f"failed: {reason}")
+    if left.specs or left.measurements or left.later:
+        opening = "Stopped" if done.interrupted else "Not finished"
+        rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
+        console.print(f"{opening}: {rest} are left. Give the same command again to go on.")
+    console.print(f"Report: {files['page']}")
+    if done.interrupted:
+        raise typer.Exit(130)
+
+
+@paper.command()
+def show(
+    context: typer.Context,
+    names: Names,
+    scale: ScaleName = "quick",
+    seeds: Seeds = None,
+    epochs: Epochs = None,
+    reading: ReadingNames = None,
+    precision: Precision = "fp32",
+    data: Data = "shapes",
+    hyperparameters: Values = "searched",
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None,
+    store: StorePath = None,
+    json: Json = False,
+) -> None:
+    """Show tables and figures from what a store holds; nothing is trained."""
+    recipes = choose(names)
+    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters)
+    place = place_of(store, PAPER_OUT if out is None else out)
+    if not place.exists():
+        raise UsageError(f"there is no store at {place}: `asymtrain paper run` makes one, or name yours with --store")
+    results = _cook(recipes, study, place)
+    if out is not None:
+        check_folder(out)
+        files = _write(context, out, results, study)
+        stderr().print(f"Report: {files['page']}")
+    _show(results, study, json=json)
+    if others := elsewhere(read_store(place), study):
+        stderr().print(others)
+
+
+def _cook(recipes: Sequence[Recipe], study: Study, store: Path) -> list[RecipeResult]:
+    known = read_store(store)
+    return [cook(recipe, study, known, draw) for recipe in recipes]
+
+
+def _write(context: typer.Context, out: Path, results: Sequence[RecipeResult], study: Study) -> dict[str, Path]:
+    judgements = judge_results(results)
+    return write_paper(out, results, judgements, study, typed_command(context), document(results, judgements, study))
+
+
+def _show(results: Sequence[RecipeResult], study: Study, *, json: bool) -> None:
+    judgements = judge_results(results)
+    if json:
+        show_json(document(results, judgements, study))
+    else:
+        show_results(results, judgements)
+
+
+def _list_row(row: dict[str, Any]) -> list[str]:
+    runs = f"{row['runs_there']}/{row['runs_needed']}"
+    measured = f"{row['measurements_there']}/{row['measurements_needed']}"
+    claims = ", ".join(row["claims"]) or "—"
+    return [row["name"], ", ".join(row["covers"]), claims, runs, measured, duration(row["seconds_left"])]
+
+
+def _failures(store: Path, ids: set[str]) -> list[Failure]:
+    if not store.exists():
+        return []
+    with Store(store, read_only=True) as opened:
+        return [failure for failure in opened.failures() if failure.spec.id in ids]

@@ -1,0 +1,95 @@
+"""How long trainings will take: from like runs of the store, else by a stated rule."""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asymtrain.data import cifar
+from asymtrain.paper.known import Known, class_count
+from asymtrain.runs import Run, RunSpec
+
+# Images a second that the engine trains, summed over the runs of a stack: docs/performance.md has the measurement (H200
+# in bf16; one core of a CPU in float32). A guess for any other device, and for smaller networks a pessimistic one.
+RULE = {
+    "cuda": {"mlp": 18e6, "cnn": 169e3, "vit": 227e3},
+    "cpu": {"mlp": 20e3, "cnn": 37e0, "vit": 121e0},
+}
+# The same on one core for the small networks of the scale `quick`.
+SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
+SURFACES = 6  # that a draw of directions takes at four redundancies, both scalings and the control
+PASSES = 3  # forward passes in the time of a training step
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of wall time, and how many of the trainings were like a stored one."""
+
+    seconds: float
+    runs: int
+    like: int
+
+    @property
+    def basis(self) -> str:
+        """What the number rests on."""
+        if self.like == self.runs:
+            return "by like runs of the store"
+        rule = "a rule of thumb (images a second of each backbone)"
+        return f"by {rule}" if not self.like else f"by like runs of the store for {self.like} of them, else by {rule}"
+
+
+def training_images(spec: RunSpec) -> int:
+    """Images of one epoch."""
+    classes = class_count(spec)
+    if spec.per_class is not None:
+        total = spec.per_class * classes
+    elif spec.dataset in cifar.SOURCES:
+        total = 50_000
+    else:
+        total = int(dict(spec.dataset_options).get("size", 4000))  # type: ignore[arg-type]
+    return total if spec.validation == "none" else round(0.8 * total)
+
+
+def estimate(specs: Sequence[RunSpec], known: Known, device: str, workers: int, small: bool) -> Estimate:
+    """Wall time of these trainings on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
+    rates = _rates(known.runs.values(), device)
+    rule = SMALL if small and device == "cpu" else RULE[device]
+    seconds, like = 0.0, 0
+    for spec in specs:
+        images = training_images(spec) * spec.epochs
+        rate = rates.get(_kind(spec))
+        like += rate is not None
+        seconds += images / (rate or rule.get(spec.arch, min(rule.values())))
+    return Estimate(seconds / max(1, workers), len(specs), like)
+
+
+def _rates(runs: Iterable[Run], device: str) -> dict[tuple[object, ...], float]:
+    """Images a second of each kind of run; a run's seconds are its share of its stack's."""
+    images: dict[tuple[object, ...], float] = {}
+    seconds: dict[tuple[object, ...], float] = {}
+    for run in runs:
+        if (run.device == "cpu") == (device == "cpu") and run.seconds > 0:
+            kind = _kind(run.spec)
+            images[kind] = images.get(kind, 0.0) + training_images(run.spec) * len(run.history)
+            seconds[kind] = seconds.get(kind, 0.0) + run.seconds
+    return {kind: images[kind] / seconds[kind] for kind in images}
+
+
+def _kind(spec: RunSpec) -> tuple[object, ...]:
+    return (spec.arch, spec.arch_options, spec.precision, spec.activation == "all" and spec.redundancy)
+
+
+def measurement_seconds(wanted: Sequence[Any], known: Known, device: str, workers: int, small: bool) -> float:
+    """Wall time of measurements: states are trained again to their last epoch, landscapes are forward passes alone."""
+    again = {
+        one.spec.id: dataclasses.replace(one.spec, epochs=max(one.epochs)) for one in wanted if max(one.epochs) > 0
+    }
+    # One process measures: on a CPU the other cores help little.
+    trained = estimate(list(again.values()), known, device, workers if device == "cuda" else 1, small).seconds
+    rule = SMALL if small and device == "cpu" else RULE[device]
+    forward = 0.0
+    for one in wanted:
+        if one.kind == "landscape":
+            settings = one.settings
+            forward += SURFACES * settings.draws * settings.grid**2 * settings.sample / (PASSES * rule[one.spec.arch])
+    return trained + forward

@@ -1,0 +1,45 @@
+"""What verdicts are computed from: measured numbers, one for each seed, under the label of a printed cell.
+
+`Effect` is a cell that has Plain beside Asymmetric; `Quantity` is a number of one side alone, such as a mean
+cosine. Labels are those of `numbers.labels` ("table1/vit/20"); `claim.needs` lists those that a claim wants. A
+diverged run stays in, at chance accuracy. Where a seed has several draws (landscape directions, images), the
+values here are means over them: a seed counts once.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One cell under one reading: Plain and Asymmetric, paired by seed."""
+
+    label: str
+    plain: tuple[float, ...]
+    asymmetric: tuple[float, ...]
+    epochs: int  # trained; 0 for a measurement of the initial state
+    spec_ids: tuple[str, ...]  # every run behind the numbers
+    seeds: tuple[int, ...]  # one for each pair
+    stand_in: str = ""  # what stands in for the paper's data or networks; not empty: never more than preliminary
+
+    def __post_init__(self) -> None:
+        if not len(self.plain) == len(self.asymmetric) == len(self.seeds) == len(set(self.seeds)):
+            raise ValueError(f"{self.label}: plain, asymmetric and seeds must pair up, each seed once")
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """A measured number under one reading, one value for each seed."""
+
+    label: str
+    values: tuple[float, ...]
+    epochs: int
+    spec_ids: tuple[str, ...]
+    seeds: tuple[int, ...]
+    stand_in: str = ""
+
+    def __post_init__(self) -> None:
+        if not len(self.values) == len(self.seeds) == len(set(self.seeds)):
+            raise ValueError(f"{self.label}: values and seeds must pair up, each seed once")
+
+
+Evidence = Effect | Quantity

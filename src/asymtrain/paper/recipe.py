@@ -1,0 +1,110 @@
+"""A recipe: which runs and measurements a table or figure of the paper rests on, and how they become it.
+
+`needs` is a function of what is known, since some runs cannot be named before others are done (the settings that a
+search chooses): `later` counts them. `make` must work with any part of the rows there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from asymtrain.paper.known import Known
+from asymtrain.paper.result import RecipeResult, ResultFigure, ResultTable
+from asymtrain.paper.study import Study
+from asymtrain.runs import RunSpec
+
+Draw = Callable[[str, str, Any], str]
+"""From the kind of a figure ("panels", "surfaces", "maps"), its name and its data to SVG.
+
+Drawing belongs to the report, above this room: `report.paper_figures.draw` is the one that commands pass.
+"""
+
+
+class Measuring(Protocol):
+    """A measurement that a recipe wants on one spec."""
+
+    @property
+    def spec(self) -> RunSpec:
+        """On which run's states it is taken."""
+
+    @property
+    def name(self) -> str:
+        """Under which it is stored: instrument and settings."""
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """At which states; 0 is before training."""
+
+    @property
+    def kind(self) -> str:
+        """Which instrument takes it: a name in `measuring.INSTRUMENTS`."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """Trainings and measurements, and how many trainings (at most) wait for others before they can be named.
+
+    `later` has a name for each group of them, so that what several recipes wait for is counted once.
+    """
+
+    specs: tuple[RunSpec, ...] = ()
+    measurements: tuple[Measuring, ...] = ()
+    later: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a recipe made of the rows; `evidence` by reading and then by label."""
+
+    tables: tuple[ResultTable, ...] = ()
+    figures: tuple[ResultFigure, ...] = ()
+    evidence: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One table or figure, or those that the paper prints together."""
+
+    name: str
+    covers: tuple[str, ...]  # the paper's names: table 2, table 15, figure 2
+    title: str
+    question: str
+    how: str
+    claims: tuple[str, ...]
+    needs: Callable[[Study, Known], Needs]
+    make: Callable[[Study, Known, Draw], Made]
+
+
+def cook(recipe: Recipe, study: Study, known: Known, draw: Draw) -> RecipeResult:
+    """The recipe's result from what is known."""
+    needs = recipe.needs(study, known)
+    made = recipe.make(study, known, draw)
+    runs = known.of(needs.specs)
+    there = [one for one in needs.measurements if known.values(one.spec, one.name) is not None]
+    return RecipeResult(
+        name=recipe.name,
+        title=recipe.title,
+        question=recipe.question,
+        how=recipe.how,
+        tables=made.tables,
+        figures=made.figures,
+        evidence=made.evidence,
+        runs_needed=len(needs.specs) + sum(needs.later.values()),
+        runs_there=len(runs),
+        measurements_needed=len(needs.measurements),
+        measurements_there=len(there),
+        seconds=sum(run.seconds for run in runs),
+        devices=tuple(sorted({run.device for run in runs})),
+        versions=_versions(known, [run.spec.id for run in runs]),
+        claims=recipe.claims,
+        diverged=tuple(run.spec.id for run in runs if run.outcome == "diverged"),
+        notes=made.notes,
+    )
+
+
+def _versions(known: Known, ids: Sequence[str]) -> dict[str, str]:
+    """Versions behind these runs; several of one thing are all named."""
+    seen = [known.versions[one] for one in ids if one in known.versions]
+    names = dict.fromkeys(name for one in seen for name in one)
+    return {name: " and ".join(sorted({one[name] for one in seen})) for name in names}

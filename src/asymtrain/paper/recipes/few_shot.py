@@ -1,0 +1,66 @@
+"""Tables 7 to 9: few images a class."""
+
+from asymtrain.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
+from asymtrain.paper.known import Known
+from asymtrain.paper.numbers import labels
+from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
+from asymtrain.paper.searched import settled, values_for, waiting
+from asymtrain.paper.study import Study, few_shot_size, readings_for, shown_dataset
+
+TABLES = {"table7": ("mlp", "cifar10", 1), "table8": ("mlp", "cifar100", 1), "table9": ("vit", "cifar100", 20)}
+"""Backbone, dataset, redundancy. The paper states N for Table 9 alone; in Table 1 the MLP gains with one branch."""
+
+
+def sizes_of(table: str) -> list[int]:
+    """The paper's numbers of images a class."""
+    return [int(label.rpartition("/")[2]) for label in labels(table)]
+
+
+def comparisons(study: Study, known: Known, table: str) -> list[Comparison]:
+    """Every size."""
+    arch, dataset, redundancy = TABLES[table]
+    values = values_for(study, known, arch, dataset, redundancy)
+    found = []
+    for reading in readings_for(study, redundancy, "training"):  # without a validation split there is no best epoch
+        for size in sizes_of(table):
+            taken = few_shot_size(study, dataset, size)
+            shown = f"{size:,}" if taken in (size, None) else f"{size:,} ({taken} here)"
+            found.append(
+                compare(
+                    study, reading, f"{table}/{arch}/{size}", (shown,), arch, dataset, values, redundancy,
+                    per_class=taken, validation="none", test="last",
+                )
+            )  # fmt: skip
+    return found
+
+
+def _recipe(table: str, title: str, claims: tuple[str, ...]) -> Recipe:
+    arch, dataset, redundancy = TABLES[table]
+
+    def needs(study: Study, known: Known) -> Needs:
+        return needs_of(study, comparisons(study, known, table), waiting(study, known, arch, dataset))
+
+    def make(study: Study, known: Known, draw: Draw) -> Made:
+        listed = comparisons(study, known, table)
+        note = f"Learnt: {shown_dataset(study, dataset)}. {settled(study, known, arch, dataset, redundancy)}"
+        shown = effect_table(known, listed, table, title, ("Images a class",), note)
+        return Made((shown,), evidence=evidence_of(known, listed))
+
+    return Recipe(
+        name=table,
+        covers=(table,),
+        title=title,
+        question="Do branches help more where there are few images?",
+        how="A stratified subset of each seed's own draw, trained on whole (no validation split) for as many epochs as "
+        "the full set, tested on all test images.",
+        claims=claims,
+        needs=needs,
+        make=make,
+    )
+
+
+RECIPES = (
+    _recipe("table7", "Table 7: few-shot learning, MLP on CIFAR-10", ()),
+    _recipe("table8", "Table 8: few-shot learning, MLP on CIFAR-100", ("c28",)),
+    _recipe("table9", "Table 9: few-shot learning, ViT on CIFAR-100", ("c29",)),
+)

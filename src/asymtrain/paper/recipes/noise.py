@@ -1,0 +1,61 @@
+"""Tables 11 and 12: flipped training labels."""
+
+from asymtrain.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
+from asymtrain.paper.known import Known
+from asymtrain.paper.numbers import labels
+from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
+from asymtrain.paper.searched import settled, values_for, waiting
+from asymtrain.paper.study import Study, readings_for, shown_dataset
+
+ARCH, REDUNDANCY = "mlp", 1  # the paper does not state N; one branch is where Table 1 has the MLP gain
+DATASETS = {"table11": "cifar10", "table12": "cifar100"}
+
+
+def share_of(label: str) -> float:
+    """The share of flipped labels that a cell's label ends with."""
+    return float(label.rpartition("/")[2])
+
+
+def comparisons(study: Study, known: Known, table: str) -> list[Comparison]:
+    """Every share of flipped labels."""
+    dataset = DATASETS[table]
+    values = values_for(study, known, ARCH, dataset, REDUNDANCY)
+    return [
+        compare(
+            study, reading, label, (f"{100 * share_of(label):.0f}%",), ARCH, dataset, values, REDUNDANCY,
+            label_noise=share_of(label), validation="none", test="last",
+        )
+        for reading in readings_for(study, REDUNDANCY, "training")
+        for label in labels(table)
+    ]  # fmt: skip
+
+
+def _recipe(table: str, title: str, claims: tuple[str, ...]) -> Recipe:
+    dataset = DATASETS[table]
+
+    def needs(study: Study, known: Known) -> Needs:
+        return needs_of(study, comparisons(study, known, table), waiting(study, known, ARCH, dataset))
+
+    def make(study: Study, known: Known, draw: Draw) -> Made:
+        listed = comparisons(study, known, table)
+        note = f"Learnt: {shown_dataset(study, dataset)}. {settled(study, known, ARCH, dataset, REDUNDANCY)}"
+        shown = effect_table(known, listed, table, title, ("Flipped labels",), note)
+        return Made((shown,), evidence=evidence_of(known, listed))
+
+    return Recipe(
+        name=table,
+        covers=(table,),
+        title=title,
+        question="Do branches make the MLP robust to wrong labels?",
+        how="A share of the training labels is replaced by other classes, drawn for each seed. All training images are "
+        "used (no validation split); the test labels are right.",
+        claims=claims,
+        needs=needs,
+        make=make,
+    )
+
+
+RECIPES = (
+    _recipe("table11", "Table 11: label noise, MLP on CIFAR-10", ("c32",)),
+    _recipe("table12", "Table 12: label noise, MLP on CIFAR-100", ("c31",)),
+)

@@ -1,0 +1,107 @@
+"""Table 13: the settings that a three-stage search chooses, beside the paper's."""
+
+from asymtrain.paper.comparisons import needs_of
+from asymtrain.paper.known import Known
+from asymtrain.paper.numbers import all_hyperparameters
+from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
+from asymtrain.paper.result import Cell, ResultTable, missing_cell
+from asymtrain.paper.searched import gold_search, state_of, trials
+from asymtrain.paper.sizes import ARCHS
+from asymtrain.paper.study import Study, shown_dataset
+from asymtrain.search import Search, SearchResult
+from asymtrain.statistics import NAMES
+
+DATASETS = ("cifar100", "cifar10")
+FIELDS = {"learning_rate": "Learning rate", "weight_decay": "Weight decay", "alpha": "Alpha"}
+
+
+def searches(study: Study) -> dict[tuple[str, str], Search]:
+    """One for each dataset and backbone."""
+    return {(dataset, arch): gold_search(study, arch, dataset) for dataset in DATASETS for arch in ARCHS}
+
+
+def needs(study: Study, known: Known) -> Needs:
+    """All trials of the stages that can be named."""
+    return needs_of(study, [], *(trials(search, known) for search in searches(study).values()))
+
+
+def make(study: Study, known: Known, draw: Draw) -> Made:
+    """What was chosen beside the paper's, and every trial."""
+    states = {key: state_of(search, known) for key, search in searches(study).items()}
+    return Made((_chosen(study, states), _tried(study, states)), notes=_notes(states))
+
+
+def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> ResultTable:
+    rows = []
+    for dataset in DATASETS:
+        for arch in ARCHS:
+            paper = [row for row in all_hyperparameters() if row.arch == arch] if dataset == "cifar100" else [None]
+            for printed in paper:
+                level = "any" if printed is None else f"{printed.redundancy}x"
+                cells = [Cell(shown_dataset(study, dataset)), Cell(NAMES[arch]), Cell(level)]
+                for name in FIELDS:
+                    cells += [
+                        _chosen_cell(states[dataset, arch], name),
+                        Cell("—") if printed is None else Cell(f"{getattr(printed, name):g}", getattr(printed, name)),
+                    ]
+                rows.append(tuple(cells))
+    headings = [text for shown in FIELDS.values() for text in (shown, f"Paper: {shown.lower()}")]
+    return ResultTable(
+        "table13",
+        "Table 13: settings found by the search",
+        ("Data", "Backbone", "N", *headings),
+        tuple(rows),
+        "Learning rate and weight decay are searched on Plain, so they cannot depend on N; with one live branch alpha "
+        "cannot either. Our values are therefore the same in every row of a backbone. * marks an end of the grid.",
+    )
+
+
+def _chosen_cell(state: SearchResult, name: str) -> Cell:
+    for stage in state.stages:
+        if stage.chosen and name in stage.chosen:
+            ids = tuple(one for trial in stage.trials for one in trial.spec_ids)
+            edge = "*" if name in stage.edges else ""
+            return Cell(f"{stage.chosen[name]:g}{edge}", float(stage.chosen[name]), ids)
+    return missing_cell()
+
+
+def _tried(study: Study, states: dict[tuple[str, str], SearchResult]) -> ResultTable:
+    rows = []
+    for (dataset, arch), state in states.items():
+        for stage in state.stages:
+            for trial in stage.trials:
+                shown = ", ".join(f"{value:g}" for value in trial.settings.values())
+                mark = "chosen" if stage.chosen == trial.settings else ""
+                mean = missing_cell() if trial.mean is None else Cell(f"{trial.mean:.3f}", trial.mean, trial.spec_ids)
+                texts = [shown_dataset(study, dataset), NAMES[arch], stage.stage.name, shown]
+                rows.append((*map(Cell, texts), mean, Cell(str(trial.n), trial.n, trial.spec_ids), Cell(mark)))
+        for later in [stage for stages in state.search.rounds for stage in stages][len(state.stages) :]:
+            texts = [shown_dataset(study, dataset), NAMES[arch], later.name]
+            rows.append((*map(Cell, texts), *(missing_cell() for _ in range(3)), Cell("")))
+    return ResultTable(
+        "table13-trials",
+        "What the search tried",
+        ("Data", "Backbone", "Stage", "Value", "Validation accuracy", "n", ""),
+        tuple(rows),
+        f"Best validation accuracy within {study.search_epochs} epochs, mean over search seeds "
+        f"{', '.join(map(str, study.sizes.search_seeds))}; test accuracy is never computed.",
+    )
+
+
+def _notes(states: dict[tuple[str, str], SearchResult]) -> tuple[str, ...]:
+    chosen = [(stage, name) for state in states.values() for stage in state.stages for name in stage.chosen or ()]
+    edges = sum(name in stage.edges for stage, name in chosen)
+    return (f"{edges} of {len(chosen)} chosen values lie at an end of their grid.",) if chosen else ()
+
+
+RECIPE = Recipe(
+    name="table13",
+    covers=("table13",),
+    title="Table 13: hyperparameters by the three-stage search",
+    question="Which learning rate, weight decay and alpha does validation accuracy choose?",
+    how="Learning rate on Plain, then weight decay on Plain, then alpha on Asymmetric, each grid as one stack, on "
+    "seeds that no final result uses.",
+    claims=(),
+    needs=needs,
+    make=make,
+)

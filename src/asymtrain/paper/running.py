@@ -1,0 +1,119 @@
+"""Train and measure what recipes need: what is missing, how long it will take, and the loop that does it.
+
+A round trains everything that can be named now, in one call of `executors.execute`, so that runs of several recipes
+share stacks; the next round knows more (the choices of a search). What was stored is never done twice, so the same
+call goes on where the last one stopped.
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asymtrain import executors
+from asymtrain.engine import load_for
+from asymtrain.paper.known import Known, read_store
+from asymtrain.paper.measuring import Place, take
+from asymtrain.paper.recipe import Measuring, Needs, Recipe
+from asymtrain.paper.study import Study
+from asymtrain.runs import Run, RunSpec
+
+
+@dataclass(frozen=True)
+class Missing:
+    """What is still to be done, as far as it can be named."""
+
+    specs: tuple[RunSpec, ...]
+    measurements: tuple[Measuring, ...]
+    later: int  # trainings that wait for others, at most
+
+
+def needs_of(recipes: Iterable[Recipe], study: Study, known: Known) -> Needs:
+    """The needs of several recipes, each run and measurement once."""
+    found = [recipe.needs(study, known) for recipe in recipes]
+    specs = dict.fromkeys(spec for one in found for spec in one.specs)
+    measurements = {(one.spec.id, one.name): one for needs in found for one in needs.measurements}
+    later = {name: count for one in found for name, count in one.later.items()}
+    return Needs(tuple(specs), tuple(measurements.values()), later)
+
+
+def missing(recipes: Sequence[Recipe], study: Study, known: Known) -> Missing:
+    """What the store does not hold."""
+    needs = needs_of(recipes, study, known)
+    return Missing(
+        tuple(spec for spec in needs.specs if spec.id not in known.runs),
+        tuple(one for one in needs.measurements if known.values(one.spec, one.name) is None),
+        sum(needs.later.values()),
+    )
+
+
+def check_data(recipes: Sequence[Recipe], study: Study, data_root: Path | None) -> None:
+    """Load every dataset that the recipes name, so that missing files show before anything is trained."""
+    needs = needs_of(recipes, study, Known())
+    wanted = [*needs.specs, *(one.spec for one in needs.measurements)]
+    for spec in {(spec.dataset, spec.dataset_options): spec for spec in wanted}.values():
+        load_for(spec, data_root)
+
+
+@dataclass(frozen=True)
+class Done:
+    """How a call ended: what is left, and whether time or the user ended it."""
+
+    left: Missing
+    interrupted: bool
+
+
+def run_recipes(
+    recipes: Sequence[Recipe],
+    study: Study,
+    store: Path,
+    *,
+    minutes: float | None = None,
+    device: str | None = None,
+    data_root: Path | None = None,
+    on_round: Callable[[Missing], None] = lambda _: None,
+    on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
+    on_measurement: Callable[[Measuring, int, int], None] = lambda one, done, total: None,
+    **options: Any,
+) -> Done:
+    """Do what is missing, round by round, until nothing is or `minutes` are over. `options` are those of `execute`."""
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    tried: set[str] = set()  # a training that failed is not asked for again in this call
+    place = Place(store, device, data_root)
+    try:
+        while True:
+            left = missing(recipes, study, read_store(store))
+            specs = [spec for spec in left.specs if spec.id not in tried]
+            if not specs or _seconds_left(deadline) <= 0:
+                break
+            on_round(left)
+            tried.update(spec.id for spec in specs)
+            trained = executors.execute(
+                specs, store=store, device=device, data_root=data_root, minutes=_minutes(deadline), **options
+            )
+            for done, run in enumerate(trained, 1):
+                on_run(run, done, len(specs))
+        wanted = left.measurements
+        for done, one in enumerate(_until(deadline, take(wanted, place)), 1):
+            on_measurement(one, done, len(wanted))
+    except KeyboardInterrupt:
+        return Done(missing(recipes, study, read_store(store)), interrupted=True)
+    return Done(missing(recipes, study, read_store(store)), interrupted=False)
+
+
+def _until(deadline: float | None, taken: Iterator[Measuring]) -> Iterator[Measuring]:
+    """What is taken until time is over; a measurement that has begun is finished."""
+    while _seconds_left(deadline) > 0:
+        one = next(taken, None)
+        if one is None:
+            return
+        yield one
+
+
+def _seconds_left(deadline: float | None) -> float:
+    return float("inf") if deadline is None else deadline - time.monotonic()
+
+
+def _minutes(deadline: float | None) -> float | None:
+    return None if deadline is None else max(1e-3, _seconds_left(deadline) / 60)

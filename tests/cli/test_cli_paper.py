@@ -1,0 +1,133 @@
+"""`asymtrain paper list | run | show`."""
+
+import dataclasses
+import json
+import re
+
+import pytest
+
+from asymtrain import executors
+from asymtrain.paper.sizes import SIZES
+from asymtrain.store import Store
+
+TINY = dataclasses.replace(
+    SIZES["quick"],
+    epochs=2,
+    archs={
+        "mlp": {"arch_options": {"widths": (8, 8, 8, 8, 8)}},
+        "cnn": {"arch_options": {"widths": (2, 2, 2, 2, 2, 2), "hidden": (8, 8), "pool_after": (0, 1)}},
+        "vit": {"arch_options": {"depth": 2, "width": 8, "heads": 2, "patch": 16, "mlp_ratio": 1}},
+    },
+    stands_for={
+        name: {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 100, "test_size": 40}}
+        for name in ("cifar10", "cifar100")
+    },
+)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """The scale `quick` with tiny networks."""
+    monkeypatch.setitem(SIZES, "quick", TINY)
+
+
+def test_the_list_names_every_recipe_with_its_claims_and_counts(cli):
+    shown = cli("paper", "list", "--json")
+    assert shown.code == 0, shown.err
+    rows = {row["name"]: row for row in json.loads(shown.out)}
+    assert rows["table2"]["covers"] == ["table2", "table15", "figure2"]
+    assert rows["table1"]["claims"][0] == "c01"
+    assert (rows["table3"]["runs_there"], rows["table3"]["runs_needed"]) == (0, 12)
+    assert rows["table5"]["measurements_needed"] == 6
+    text = cli("paper", "list").out
+    assert re.search(r"^table3 .* 0/12 +0/0 +\d+ s *$", text, re.MULTILINE)
+    assert text.splitlines()[-1].startswith("Missing: ")
+
+
+def test_run_says_what_is_missing_then_shows_ours_beside_the_papers(cli, tmp_path):
+    result = cli("paper", "run", "table3", "figure3", "--out", "study")
+    assert result.code == 0, result.err
+    first = result.err.splitlines()[0]
+    assert re.match(r"Missing: 12 trainings, 0 measurements\. About .* on 1 core, by a rule of thumb", first)
+    assert re.search(r"Paper +Paper", result.out)
+    assert "0.4568" in result.out
+    assert "c14 " in result.out
+    assert "Not yet run" in result.out
+    page = (tmp_path / "study" / "paper.html").read_text()
+    assert "0.4568" in page
+    assert "<svg" in page
+    # Nothing is trained twice, and the page is the same but for the command.
+    again = cli("paper", "run", "table3", "figure3", "--out", "study")
+    assert again.err.splitlines()[0] == "Nothing is missing."
+    assert (tmp_path / "study" / "paper.html").read_text() == page
+    with Store(tmp_path / "study" / "runs.sqlite", read_only=True) as store:
+        assert len(store.records(every_attempt=True)) == 12
+
+
+def test_show_reads_a_store_and_says_what_else_lies_there(cli, tmp_path):
+    assert cli("paper", "run", "table3", "--epochs", "1", "--out", "study").code == 0
+    store = ("--store", "study/runs.sqlite")
+    whole = json.loads(cli("paper", "show", "table3", "--epochs", "1", *store, "--json").out)
+    (result,) = whole["results"]
+    assert (result["runs_there"], result["runs_needed"]) == (12, 12)
+    assert whole["study"]["epochs"] == 1
+    assert [claim["id"] for claim in whole["claims"]] == ["c13", "c14", "c15"]
+    assert all(claim["verdict"] == "Not yet run" for claim in whole["claims"])
+    other = cli("paper", "show", "table3", *store, "--json")
+    (result,) = json.loads(other.out)["results"]
+    assert result["runs_there"] == 0
+    assert any(cell["missing"] for table in result["tables"] for row in table["rows"] for cell in row)
+    assert "also holds 12 runs of another scale, reading or length (shapes; 1 epochs)" in other.err
+    assert not (tmp_path / "asymtrain-paper").exists()
+
+
+def test_several_readings_side_by_side(cli):
+    shown = cli("paper", "run", "table3", "--epochs", "1", "--reading", "sum", "--json")
+    assert shown.code == 0, shown.err
+    (result,) = json.loads(shown.out)["results"]
+    readings = [row[1]["text"] for row in result["tables"][0]["rows"]]
+    assert readings == ["primary reading"] * 3 + ["losses summed over classes"] * 3
+
+
+def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
+    result = cli("paper", "run", "table3", "--minutes", "0.0000001")
+    assert result.code == 0, result.err
+    assert "Not finished: 12 trainings and 0 measurements are left" in result.err
+    assert "—" in result.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("run", "table18"), "table17"),
+        (("show", "figure1"), "choose among all, table1"),
+        (("run", "table1", "--scale", "huge"), "unknown scale 'huge'"),
+        (("run", "table1", "--reading", "som"), "did you mean 'sum'"),
+        (("run", "table1", "--epochs", "0"), "--epochs must be 1 or more"),
+        (("run", "table1", "--seeds", "1000,"), "one of the search's"),
+        (("run", "table1", "--minutes", "0"), "--minutes must be above 0"),
+        (("run", "table1", "--precision", "fp8"), "precision must be one of"),
+        (("run", "table1", "--data", "imagenet"), "--data must be shapes or cifar"),
+        (("run", "table1", "--hyperparameters", "guessed"), "unknown hyperparameters 'guessed'"),
+        (("run", "table1", "--address", "x"), "--executor ray"),
+        (("run", "table1", "--device", "abacus"), "abacus"),
+        (("show", "table1"), "there is no store at"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, arguments, text):
+    assert text in refused("paper", *arguments)
+
+
+@pytest.mark.parametrize("scale", [("--scale", "paper"), ("--data", "cifar")])
+def test_missing_cifar_is_said_before_any_training(refused, monkeypatch, scale):
+    from asymtrain.data.archives import Unavailable
+
+    def offline(*args, **kwargs):
+        raise Unavailable("the network is off in tests")
+
+    def never(*args, **kwargs):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr("asymtrain.data.archives.download", offline)
+    monkeypatch.setattr(executors, "execute", never)
+    assert "--data-root" in refused("paper", "run", "table1", *scale)

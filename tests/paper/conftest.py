@@ -1,0 +1,78 @@
+"""One small study of the whole paper, trained once for all tests of the recipes."""
+
+import dataclasses
+import os
+
+import pytest
+
+from asymtrain.paper.known import read_store
+from asymtrain.paper.readings import parse_readings
+from asymtrain.paper.recipe import cook
+from asymtrain.paper.recipes import RECIPES
+from asymtrain.paper.running import run_recipes
+from asymtrain.paper.sizes import SIZES
+from asymtrain.paper.study import Study
+from asymtrain.report.paper_figures import draw
+
+TINY = dataclasses.replace(
+    SIZES["quick"],
+    epochs=2,
+    search_epochs=1,
+    learning_rates=(1e-3, 3e-3),
+    weight_decays=(1e-2, 1e-3),
+    alphas=(0.1, 1.0),
+    alphas_mlp_cifar10=(0.0, 50.0),
+    archs={
+        "mlp": {"arch_options": {"widths": (8, 8, 8, 8, 8)}},
+        "cnn": {"arch_options": {"widths": (2, 2, 2, 2, 2, 2), "hidden": (8, 8), "pool_after": (0, 1)}},
+        "vit": {"arch_options": {"depth": 2, "width": 8, "heads": 2, "patch": 16, "mlp_ratio": 1}},
+    },
+    stands_for={
+        "cifar10": {"dataset": "shapes", "dataset_options": {"classes": 2, "size": 100, "test_size": 40}},
+        "cifar100": {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 100, "test_size": 40}},
+    },
+    few_shot={
+        "cifar10": {10: 2, 50: 3, 100: 4, 500: 5, 1000: 6},
+        "cifar100": {5: 2, 10: 3, 20: 4, 50: 5, 100: 6, 200: 7},
+    },
+    landscape={"grid": 3, "sample": 10, "draws": 2},
+    attention={"sample": 5},
+    attention_images=2,
+)
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """A study of every table with tiny networks, two seeds and two epochs."""
+    return Study(sizes=TINY)
+
+
+@pytest.fixture(scope="session")
+def kitchen(tiny, tmp_path_factory):
+    """The store of that study, with everything that the recipes need under the primary reading."""
+    store = tmp_path_factory.mktemp("paper") / "runs.sqlite"
+    with pytest.MonkeyPatch.context() as patch:
+        # With one core the executor trains in this process: no time goes into starting workers.
+        patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+        done = run_recipes(list(RECIPES.values()), tiny, store, device="cpu")
+    assert not done.left.specs
+    assert not done.left.measurements
+    return store
+
+
+@pytest.fixture(scope="session")
+def known(kitchen):
+    """What that store holds."""
+    return read_store(kitchen)
+
+
+@pytest.fixture(scope="session")
+def results(tiny, known):
+    """Every recipe's result by its name."""
+    return {name: cook(recipe, tiny, known, draw) for name, recipe in RECIPES.items()}
+
+
+@pytest.fixture(scope="session")
+def every_reading():
+    """The tiny study under all readings."""
+    return Study(sizes=TINY, readings=parse_readings(["every"]))

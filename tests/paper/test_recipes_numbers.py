@@ -1,0 +1,175 @@
+"""The numbers in the tables against plain computations from the rows."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from asymtrain.paper.comparisons import effect_of, effect_table
+from asymtrain.paper.known import Known
+from asymtrain.paper.readings import PRIMARY, READINGS
+from asymtrain.paper.recipes import table01, table10, trajectories
+from asymtrain.paper.searched import gold_search
+from asymtrain.paper.study import Study
+from asymtrain.runs import Epoch, Run
+
+pytestmark = pytest.mark.xdist_group("paper")  # one worker: they share what was trained
+
+
+def cells(table, **heading):
+    """The row whose first cells read as given, by the names of the columns."""
+    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+    (found,) = [row for row in rows if all(row[name].text == text for name, text in heading.items())]
+    return found
+
+
+def test_table_1_against_numpy_and_scipy(results, known):
+    table, _ = results["table1"].tables
+    row = cells(table, Backbone="ViT", N="7x")
+    runs = [known.runs[one] for one in row["Improvement"].spec_ids]
+    plain = np.array([run.test_accuracy for run in runs if run.spec.redundancy == 0])
+    other = np.array([run.test_accuracy for run in runs if run.spec.redundancy == 1])
+    # Table 13 at N = 7.
+    assert {(run.spec.weight_decay, run.spec.alpha) for run in runs} == {(0.01, 0.0), (0.01, 4.642)}
+    assert [run.spec.seed for run in runs] == [42, 42, 43, 43]
+    assert row["Plain"].value == pytest.approx(plain.mean())
+    assert row["Plain"].text == f"{plain.mean():.3f} ± {plain.std(ddof=1):.3f}"
+    assert row["Improvement"].value == pytest.approx(100 * (other - plain).mean() / plain.mean())
+    test = stats.ttest_rel(other, plain)
+    if math.isfinite(test.pvalue):
+        assert row["p"].value == pytest.approx(min(1.0, 12 * test.pvalue))
+        low, high = test.confidence_interval(1 - 0.05 / 12)
+        shown = f"{100 * low / plain.mean():+.1f}% to {100 * high / plain.mean():+.1f}%"
+        assert row["Interval"].text == shown
+    assert row["Paper: improvement"].text == "+11.3%"
+    assert row["Difference"].value == pytest.approx(row["Improvement"].value - 11.3)
+
+
+def test_at_equal_settings_the_rows_of_a_backbone_are_one_run(results):
+    _, equal = results["table1"].tables
+    for name in ("MLP", "CNN", "ViT"):
+        rows = [row for row in equal.rows if row[0].text == name]
+        assert len(rows) == 4
+        assert len({row[4].spec_ids for row in rows}) == 1
+
+
+def test_the_gap_and_convergence_are_those_of_the_histories(results, tiny, known):
+    (table,) = results["table4"].tables
+    row = cells(table, Backbone="CNN", Epoch="2")
+    runs = [known.runs[one] for one in row["Asymmetric"].spec_ids]
+    gaps = [run.history[1].train_accuracy - run.history[1].validation_accuracy for run in runs]
+    assert row["Asymmetric"].value == pytest.approx(sum(gaps) / 2)
+    convergence, final = results["table3"].tables
+    row = cells(convergence, Backbone="MLP")
+    firsts = []
+    for one in row["Plain"].spec_ids:
+        seen = [epoch.validation_accuracy for epoch in known.runs[one].history]
+        firsts.append(1 + next(i for i, value in enumerate(seen) if value >= 0.99 * max(seen)))
+    assert row["Plain"].value == pytest.approx(sum(firsts) / 2)
+    row = cells(final, Backbone="MLP")
+    last = [known.runs[one].history[-1].validation_accuracy for one in row["Plain"].spec_ids]
+    assert row["Plain"].value == pytest.approx(sum(last) / 2)
+
+
+def test_cosines_are_those_of_the_histories(results, known):
+    (table,) = results["table2"].tables
+    row = cells(table, Backbone="ViT", Branches="as trained")
+    runs = [known.runs[one] for one in row["Average"].spec_ids]
+    means = [np.mean([epoch.cosine for epoch in run.history]) for run in runs]
+    assert row["Average"].value == pytest.approx(np.mean(means))
+    assert row["Least"].value == pytest.approx(np.mean([min(e.cosine_min for e in run.history) for run in runs]))
+    detached = cells(table, Backbone="ViT", Branches="on detached features")
+    ids = detached["Average"].spec_ids
+    assert {known.runs[one].spec.signal for one in ids} == {"detached"}
+
+
+def test_landscape_changes_against_the_rows(results, known):
+    table = next(table for table in results["table5"].tables if table.name == "table5")
+    row = cells(table, Directions="all parameters, unit norm", N="300x")
+    changes = []
+    for one in row["Deviation"].spec_ids:
+        (values,) = [
+            value[0] for (spec, _), value in known.measured.items() if spec == one and "rows" in value.get(0, {})
+        ]
+        view = [r for r in values["rows"] if (r["directions"], r["scaling"]) == ("all", "norm")]
+        mean = {n: np.mean([r["std"] for r in view if r["redundancy"] == n]) for n in (0, 300)}
+        changes.append(100 * (mean[300] / mean[0] - 1))
+        counts = {r["redundancy"]: r["parameters"] for r in view}
+    assert row["Change"].value == pytest.approx(np.mean(changes))
+    assert row["By parameter count"].value == pytest.approx(100 * (math.sqrt(counts[0] / counts[300]) - 1))
+    # Directions of unit variance move every weight as far at every N: the surface is the same.
+    same = cells(table, Directions="all parameters, unit variance", N="300x")
+    assert same["Change"].value == 0
+
+
+def test_attention_is_the_mean_over_seeds(results, known, tiny):
+    (table,) = results["table14"].tables
+    row = cells(table, Metric="Map entropy (nats)", Epoch=str(tiny.at(100)))
+    ids = row["Asymmetric"].spec_ids
+    found = [value for (spec, _), value in known.measured.items() if spec in ids]
+    means = [value[tiny.at(100)]["scopes"]["mean"]["entropy"][0] for value in found if tiny.at(100) in value]
+    assert len(ids) == 2
+    assert row["Asymmetric"].value == pytest.approx(np.mean(means))
+
+
+def test_identities_are_exact(results):
+    (table,) = results["identity"].tables
+    assert [[cell.value for cell in row[1:]] for row in table.rows] == [[0.0, 0.0, 0.0]] * 3
+
+
+def test_the_search_chooses_by_validation_and_table_10_takes_it(results, known, tiny):
+    search = gold_search(tiny, "cnn", "cifar10")
+    trials = [run for run in known.runs.values() if run.spec.seed == 1000 and run.spec.arch == "cnn"]
+    options = search.base.dataset_options
+    plain = [run for run in trials if run.spec.redundancy == 0 and run.spec.dataset_options == options]
+    first = [run for run in plain if run.spec.weight_decay == 1e-3]
+    best = max(first, key=lambda run: (run.best_validation.validation_accuracy, -run.spec.learning_rate))
+    used = {spec.learning_rate for one in table10.comparisons(tiny, known) for spec in one.plain if spec.arch == "cnn"}
+    assert used == {best.spec.learning_rate}
+    chosen = next(table for table in results["table13"].tables if table.name == "table13")
+    shown = {row[3].value for row in chosen.rows if row[0].text.endswith("CIFAR-10)") and row[1].text == "CNN"}
+    assert shown == used
+
+
+def fake_run(spec, accuracies, outcome="finished"):
+    history = tuple(
+        Epoch(i + 1, 1.0, None, 0.5, validation, test, None, None, None, 0.1)
+        for i, (validation, test) in enumerate(accuracies)
+    )
+    return Run(spec, history, outcome)
+
+
+def test_a_diverged_run_counts_at_chance_and_the_best_epoch_is_by_validation(tiny):
+    one = dataclasses.replace(table01.comparisons(tiny)[0], paper=None)
+    runs = {}
+    for plain, other in zip(one.plain, one.asymmetric, strict=True):
+        runs[plain.id] = fake_run(plain, [(0.9, 0.6), (0.5, 0.4)])
+        runs[other.id] = fake_run(other, [(0.3, 0.3)], "diverged")
+    known = Known(runs)
+    effect = effect_of(known, one)
+    assert effect.plain == (0.4, 0.4)
+    assert effect.asymmetric == (0.25, 0.25)
+    best = effect_of(known, dataclasses.replace(one, reading=READINGS["best"]))
+    assert best.plain == (0.6, 0.6)
+    assert best.stand_in
+    table = effect_table(known, [one], "name", "title", ("Backbone", "N"))
+    assert cells(table, Backbone="MLP")["Improvement"].value == pytest.approx(100 * (0.25 - 0.4) / 0.4)
+
+
+def test_one_seed_has_a_number_and_no_interval(tiny, known):
+    study = Study(sizes=tiny.sizes, seeds=(42,))
+    table = effect_table(known, table01.comparisons(study), "name", "title", ("Backbone", "N"))
+    for row in table.rows:
+        shown = dict(zip(table.columns, row, strict=True))
+        assert shown["n"].text == "1"
+        assert shown["Interval"].text == "—"
+        assert not shown["Interval"].missing
+
+
+def test_pairs_that_are_half_there_are_left_out(tiny, known):
+    one = trajectories.comparisons(tiny)[0]
+    runs = {spec_id: run for spec_id, run in known.runs.items() if spec_id != one.plain[0].id}
+    effect = effect_of(Known(runs), dataclasses.replace(one, reading=PRIMARY))
+    assert effect.seeds == (43,)

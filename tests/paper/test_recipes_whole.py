@@ -1,0 +1,101 @@
+"""Every recipe, from nothing to a table without an empty place."""
+
+import pytest
+
+from asymtrain import executors
+from asymtrain.paper.claims import claims
+from asymtrain.paper.judging import gather, judge_results
+from asymtrain.paper.known import Known
+from asymtrain.paper.recipe import cook
+from asymtrain.paper.recipes import ALIASES, RECIPES
+from asymtrain.paper.running import missing, run_recipes
+from asymtrain.report.paper_figures import draw
+from asymtrain.store import Store
+
+pytestmark = pytest.mark.xdist_group("paper")  # one worker: they share what was trained
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_no_place_is_empty(results, name):
+    result = results[name]
+    assert result.empty_places == 0
+    assert result.is_complete
+    assert result.tables or result.figures
+    for table in result.tables:
+        assert table.rows
+        assert all(cell.text for row in table.rows for cell in row[:-1])
+    for figure in result.figures:
+        assert figure.svg.startswith("<svg")
+        assert figure.caption
+
+
+def test_all_tables_and_figures_of_the_paper_are_covered():
+    wanted = {f"table{n}" for n in range(1, 18)} | {f"figure{n}" for n in range(2, 10)}
+    assert set(ALIASES) == wanted | {"identity"}
+
+
+def test_every_claim_has_its_evidence_and_belongs_to_one_recipe(results):
+    labels = set(gather(results.values())["primary"])
+    for claim in claims():
+        assert set(claim.needs) <= labels, claim.id
+    owners = [name for result in results.values() for name in result.claims]
+    assert sorted(owners) == [claim.id for claim in claims()]
+
+
+def test_two_seeds_of_a_stand_in_are_never_a_verdict(results):
+    for judgement in judge_results(results.values()):
+        assert judgement.verdict == "Not yet run"
+        assert judgement.preliminary is not None
+
+
+def test_the_same_rows_give_the_same_bytes(results, tiny, known):
+    for name, recipe in RECIPES.items():
+        assert cook(recipe, tiny, known, draw) == results[name]
+
+
+def test_nothing_is_trained_or_measured_twice(kitchen, tiny, monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr(executors, "execute", never)
+    monkeypatch.setattr("asymtrain.paper.running.take", lambda wanted, place: iter(list(map(never, wanted))))
+    assert run_recipes(list(RECIPES.values()), tiny, kitchen).left.specs == ()
+    with Store(kitchen, read_only=True) as store:
+        assert {record.attempt for record in store.records(every_attempt=True)} == {1}
+        assert store.pending() == []
+
+
+def test_of_nothing_every_place_is_shown_as_missing(tiny):
+    for recipe in RECIPES.values():
+        result = cook(recipe, tiny, Known(), draw)
+        assert result.empty_places > 0
+        assert not result.is_complete
+        assert result.evidence == {}
+        assert result.runs_there == 0
+
+
+def test_searches_computed_no_test_accuracy(known, tiny):
+    trials = [run for run in known.runs.values() if run.spec.seed in tiny.sizes.search_seeds]
+    assert trials
+    assert all(epoch.test_accuracy is None for run in trials for epoch in run.history)
+
+
+def test_time_that_is_over_leaves_the_rest_for_the_next_call(tiny, tmp_path):
+    recipes = [RECIPES["table3"]]
+    done = run_recipes(recipes, tiny, tmp_path / "runs.sqlite", minutes=1e-9)
+    assert len(done.left.specs) == 12
+    assert not done.interrupted
+
+
+def test_ctrl_c_is_told_from_the_end(tiny, tmp_path, monkeypatch):
+    def stopped(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(executors, "execute", stopped)
+    assert run_recipes([RECIPES["table3"]], tiny, tmp_path / "runs.sqlite").interrupted
+
+
+def test_every_reading_needs_more_runs_but_names_each_once(tiny, every_reading):
+    few, many = (missing(list(RECIPES.values()), study, Known()).specs for study in (tiny, every_reading))
+    assert set(few) < set(many)
+    assert len(set(many)) == len(many)
