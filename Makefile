@@ -1,13 +1,14 @@
 # Two commands do everything on a fresh machine with Python 3.11 or 3.12 and make:
 #   make demo    install, run the main job on built-in data, write the report
 #   make test    install, then lint, types, import contracts and all tests
+# And: make docs (the site), make bench, make test-gpu.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint bench test-gpu clean
+.PHONY: demo test lint docs bench test-gpu clean
 
 demo: $(VENV)/lab
 	$(BIN)/asymtrain run --out demo
@@ -21,6 +22,10 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+# The site, into build/site. Without --quiet, which would hide warnings from --strict.
+docs: $(VENV)/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # The tests that need a CUDA device. They run from the source tree with the Python that has one.
 test-gpu:
@@ -38,7 +43,7 @@ $(VENV)/lab: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[lab,ray,tensorboard,dev]'
+	$(INSTALL) --editable '.[lab,ray,tensorboard,docs,dev]'
 	@touch $@ $(VENV)/lab
 
 clean:

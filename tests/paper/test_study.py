@@ -3,7 +3,7 @@
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.paper.estimate import estimate, training_images
+from asymtrain.paper.estimate import estimate, image_steps
 from asymtrain.paper.known import Known
 from asymtrain.paper.numbers import hyperparameters
 from asymtrain.paper.readings import ALTERNATES, PRIMARY, READINGS, parse_readings
@@ -142,9 +142,10 @@ def test_recipes_all_or_a_list():
 
 def test_an_estimate_rests_on_like_runs_where_there_are_some():
     spec = plain_spec(PAPER, "vit", "cifar100", table_values(PAPER, "vit", 20))
-    assert training_images(spec) == 40_000
+    # 40,000 trained on, 10,000 validated and 10,000 tested in each epoch.
+    assert image_steps(spec) == pytest.approx(200 * (40_000 + 20_000 / 3))
     rule = estimate([spec], Known(), "cuda", 1, small=False)
-    assert (rule.like, rule.seconds) == (0, pytest.approx(200 * 40_000 / 227e3))
+    assert (rule.like, rule.seconds) == (0, pytest.approx(image_steps(spec) / 227e3))
     history = tuple(Epoch(i + 1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 2.0) for i in range(3))
     known = Known({"x": Run(spec, history, device="NVIDIA H200")})
     like = estimate([spec, spec], known, "cuda", 2, small=False)

@@ -38,16 +38,18 @@ class Estimate:
         return f"by {rule}" if not self.like else f"by like runs of the store for {self.like} of them, else by {rule}"
 
 
-def training_images(spec: RunSpec) -> int:
-    """Images of one epoch."""
-    classes = class_count(spec)
+def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
+    """What a run costs, in images that are trained on: an evaluated one is a forward pass alone."""
+    classes, real = class_count(spec), spec.dataset in cifar.SOURCES
+    options = dict(spec.dataset_options)
     if spec.per_class is not None:
         total = spec.per_class * classes
-    elif spec.dataset in cifar.SOURCES:
-        total = 50_000
     else:
-        total = int(dict(spec.dataset_options).get("size", 4000))  # type: ignore[arg-type]
-    return total if spec.validation == "none" else round(0.8 * total)
+        total = 50_000 if real else int(options.get("size", 4000))  # type: ignore[arg-type]
+    tested = 10_000 if real else int(options.get("test_size", 1000))  # type: ignore[arg-type]
+    split = spec.validation == "split"
+    every = (0.8 if split else 1.0) * total + (0.2 * total * split + tested * (spec.test == "every")) / PASSES
+    return (spec.epochs if epochs is None else epochs) * every + tested * (spec.test == "last") / PASSES
 
 
 def estimate(specs: Sequence[RunSpec], known: Known, device: str, workers: int, small: bool) -> Estimate:
@@ -56,7 +58,7 @@ def estimate(specs: Sequence[RunSpec], known: Known, device: str, workers: int, 
     rule = SMALL if small and device == "cpu" else RULE[device]
     seconds, like = 0.0, 0
     for spec in specs:
-        images = training_images(spec) * spec.epochs
+        images = image_steps(spec)
         rate = rates.get(_kind(spec))
         like += rate is not None
         seconds += images / (rate or rule.get(spec.arch, min(rule.values())))
@@ -70,7 +72,7 @@ def _rates(runs: Iterable[Run], device: str) -> dict[tuple[object, ...], float]:
     for run in runs:
         if (run.device == "cpu") == (device == "cpu") and run.seconds > 0:
             kind = _kind(run.spec)
-            images[kind] = images.get(kind, 0.0) + training_images(run.spec) * len(run.history)
+            images[kind] = images.get(kind, 0.0) + image_steps(run.spec, len(run.history))
             seconds[kind] = seconds.get(kind, 0.0) + run.seconds
     return {kind: images[kind] / seconds[kind] for kind in images}
 

@@ -1,0 +1,124 @@
+"""Do `attach`, a training step and `strip` work on the models people have?
+
+    python benchmarks/zoo.py                         # every model of timm and transformers that imports here
+    python benchmarks/zoo.py --library transformers --family bert vit --out zoo.csv
+    python benchmarks/zoo.py --device cuda --out zoo.csv --markdown zoo.md
+
+Models have random weights, and nothing is downloaded. For each: branches at the places of a glob, one training step of
+both objectives, strip. It passes where both losses are finite, every place's loss alone reaches parameters of that
+place, the model's keys never change, no hook and no optimizer entry is left, and the outputs in eval mode are bit-equal
+to those of a model that never had branches: with the weights from before, and with the trained ones.
+"""
+
+import argparse
+import csv
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from dataclasses import asdict, fields
+from pathlib import Path
+
+import torch
+
+from zoo_cases import TIMM, TRANSFORMERS, Case
+from zoo_examine import Row, examine
+
+
+def show(row: Row) -> str:
+    """A line of the table."""
+    layout = f"{row.layout} ({row.told})" if row.told else row.layout
+    verdict = f"FAILED: {row.problem}" if row.problem else "passed"
+    return (
+        f"{row.library:12} {row.family:18} {row.model:35} {row.at:36} {row.places:3} {layout:26} "
+        f"{row.parameters / 1e6:6.2f}M {row.main:5.2f} {row.auxiliary:5.2f} {row.seconds:5.1f} s  {verdict}"
+    )
+
+
+def markdown(rows: Sequence[Row], made_with: str) -> str:
+    """The table for docs/zoo.md."""
+    passed = sum(not row.problem for row in rows)
+    lines = [
+        f"{passed} of {len(rows)} passed with {made_with}.",
+        "",
+        "| library | family | model | places | layout | told | result |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for row in rows:
+        places = f"`{row.at}` ({row.places})"
+        told = f"`{row.told}`" if row.told else ""
+        result = f"failed: {row.problem}" if row.problem else "passed"
+        cells = [row.library, row.family, f"`{row.model}`", places, row.layout, told, result]
+        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def write_csv(rows: Sequence[Row], path: Path) -> None:
+    """All columns, one line for each model."""
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def versions(libraries: Sequence[str], device: torch.device) -> str:
+    """What the table was made with."""
+    named = [f"{library} {importlib.import_module(library).__version__}" for library in libraries]
+    kind = torch.cuda.get_device_name(device) if device.type == "cuda" else "CPU"
+    return ", ".join([*named, f"torch {torch.__version__.partition('+')[0]}", kind])
+
+
+def importable(library: str) -> bool:
+    """Whether a library imports here; says why where it does not."""
+    try:
+        importlib.import_module(library)
+    except Exception as problem:  # a broken torchvision under timm raises a RuntimeError
+        print(f"{library} is left out, it does not import here: {str(problem).splitlines()[0]}", file=sys.stderr)
+        return False
+    return True
+
+
+def chosen_cases(libraries: Sequence[str], families: Sequence[str]) -> list[Case]:
+    """The cases of these libraries and families (none named: all)."""
+    cases = [case for case in (*TIMM, *TRANSFORMERS) if case.library in libraries]
+    unknown = sorted(set(families) - {case.family for case in cases})
+    if unknown:
+        raise SystemExit(f"no model of the family {unknown[0]}: there are {', '.join(case.family for case in cases)}")
+    return [case for case in cases if not families or case.family in families]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    options.add_argument("--library", nargs="+", choices=["timm", "transformers"], default=["timm", "transformers"])
+    options.add_argument("--family", nargs="+", default=[], help="only these; for transformers, model types")
+    options.add_argument("--out", type=Path, help="a CSV file for all columns")
+    options.add_argument("--markdown", type=Path, help="a file for the table of docs/zoo.md")
+    chosen = options.parse_args(arguments)
+    device = torch.device(chosen.device)
+    # Two forwards with the same weights must be equal to the bit, so the same algorithm must be picked.
+    torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
+
+    libraries = [library for library in chosen.library if importable(library)]
+    if "transformers" in libraries:
+        # Tiny vocabularies lack the special tokens that configurations name.
+        importlib.import_module("transformers").logging.set_verbosity_error()
+    made_with = versions(libraries, device)
+    print(made_with)
+    rows = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the libraries' own
+        for case in chosen_cases(libraries, chosen.family):
+            rows.append(examine(case, device))
+            print(show(rows[-1]), flush=True)
+    failed = sum(bool(row.problem) for row in rows)
+    print(f"{len(rows) - failed} of {len(rows)} passed, {sum(row.seconds for row in rows):.0f} s")
+    if chosen.out:
+        write_csv(rows, chosen.out)
+    if chosen.markdown:
+        chosen.markdown.write_text(markdown(rows, made_with))
+    return 1 if failed or not rows else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,238 @@
+"""The models of the zoo: which place globs, which input, and what `attach` must be told about each.
+
+All are built with random weights and without downloads. Small members of a family were taken, and some are made smaller
+still by options of their own; what is looked at, names, layouts and outputs, does not depend on size.
+"""
+
+import importlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+CLASSES = 10
+BATCH = 6  # unlike the number of tokens or positions of any of them, so that the batch axis can be told
+
+
+@dataclass(frozen=True)
+class Case:
+    """One model, and how branches are put on it."""
+
+    library: str
+    family: str
+    model: str
+    at: tuple[str, ...]  # globs; names differ between releases of a library, so the first one that fits is taken
+    layout: str  # what the places' features are, read from the library's code
+    build: Callable[[], nn.Module]
+    sample: Callable[[], dict[str, Tensor] | Tensor]
+    told: Mapping[str, Any] = field(default_factory=dict)  # options of attach that it could not find out itself
+
+
+def timm(
+    family: str,
+    model: str,
+    at: str,
+    layout: str,
+    size: int = 64,
+    told: Mapping[str, Any] | None = None,
+    **options: object,
+) -> Case:
+    """A case of timm: images of `size`, and options for `timm.create_model`."""
+
+    def build() -> nn.Module:
+        create = importlib.import_module("timm").create_model
+        made: nn.Module = create(model, pretrained=False, num_classes=CLASSES, **options)
+        return made
+
+    return Case("timm", family, model, (at,), layout, build, lambda: images(size), told or {})
+
+
+def transformers(
+    kind: str,
+    model: str,
+    at: str | tuple[str, ...],
+    layout: str,
+    sample: Callable[[], dict[str, Tensor]],
+    told: Mapping[str, Any] | None = None,
+    **options: object,
+) -> Case:
+    """A case of transformers: a model type, one of its classes, and options for its configuration."""
+
+    def build() -> nn.Module:
+        library = importlib.import_module("transformers")
+        config = library.AutoConfig.for_model(kind, num_labels=CLASSES, **options)
+        made: nn.Module = getattr(library, model)(config)
+        return made
+
+    globs = (at,) if isinstance(at, str) else at
+    return Case("transformers", kind, model, globs, layout, build, sample, told or {})
+
+
+def images(size: int) -> Tensor:
+    """Random pictures."""
+    return torch.randn(BATCH, 3, size, size)
+
+
+def pixels(size: int = 32) -> Callable[[], dict[str, Tensor]]:
+    """Random pictures, by the name that transformers gives them."""
+    return lambda: {"pixel_values": images(size)}
+
+
+def tokens() -> dict[str, Tensor]:
+    """Random words of one length."""
+    # The last one is the end of a sequence for T5 and BART, whose classifiers read there; 0 is padding.
+    ids = torch.randint(3, 60, (BATCH, 9))
+    ids[:, -1] = 1
+    return {"input_ids": ids}
+
+
+def waves() -> dict[str, Tensor]:
+    """A tenth of a second of noise."""
+    return {"input_values": torch.randn(BATCH, 1600)}
+
+
+def spectrograms() -> dict[str, Tensor]:
+    """Noise in Whisper's 80 bands."""
+    return {"input_features": torch.randn(BATCH, 80, 32)}
+
+
+def text(kind: str, model: str, at: str, told: Mapping[str, Any] | None = None, **options: object) -> Case:
+    """A model of transformers that reads words."""
+    return transformers(kind, model, at, "BTD", tokens, told, **options)
+
+
+def vision(kind: str, model: str, at: str | tuple[str, ...], **options: object) -> Case:
+    """A vision transformer of transformers."""
+    return transformers(kind, model, at, "BTD", pixels(), **options)
+
+
+TIMM = (
+    timm("beit", "beit_base_patch16_224", "blocks.*", "BTD", img_size=64, depth=3, embed_dim=48, num_heads=3),
+    timm("cait", "cait_xxs24_224", "blocks.*", "BTD", img_size=64, depth=3),
+    timm("coat", "coat_lite_tiny", "serial_blocks*.*", "BTD", img_size=64),
+    timm("coatnet", "coatnet_pico_rw_224", "stages.*", "BCHW", img_size=64),
+    timm("convit", "convit_tiny", "blocks.*", "BTD", img_size=64),
+    timm("convmixer", "convmixer_768_32", "blocks.*", "BCHW"),
+    timm("convnext", "convnext_atto", "stages.*", "BCHW"),
+    timm("crossvit", "crossvit_9_240", "blocks.*", "BTD", 240),
+    timm("cspnet", "cspresnet50", "stages.*", "BCHW"),
+    timm("davit", "davit_tiny", "stages.*", "BCHW"),
+    timm("deit", "deit_tiny_distilled_patch16_224", "blocks.*", "BTD", img_size=64, depth=3),
+    timm("densenet", "densenet121", "features.denseblock*", "BCHW"),
+    timm("dla", "dla46_c", "level?", "BCHW"),
+    timm("dpn", "dpn48b", "features.conv*_*", "BCHW", told={"layout": "BCHW"}),
+    timm("edgenext", "edgenext_xx_small", "stages.*", "BCHW", told={"layout": "BCHW"}),
+    timm("efficientformer", "efficientformer_l1", "stages.*", "BCHW BTD", 224),
+    timm("efficientnet", "efficientnet_b0", "blocks.*", "BCHW"),
+    timm("eva", "eva02_tiny_patch14_224", "blocks.*", "BTD", 56, img_size=56, depth=3),
+    timm("fastvit", "fastvit_t8", "stages.*", "BCHW"),
+    timm("focalnet", "focalnet_tiny_srf", "layers.*", "BCHW"),
+    timm("gcvit", "gcvit_xxtiny", "stages.*", "BCHW", 224, told={"layout": "BCHW"}),
+    timm("ghostnet", "ghostnet_050", "blocks.*", "BCHW"),
+    timm("hgnet", "hgnetv2_b0", "stages.*", "BCHW"),
+    timm("hiera", "hiera_tiny_224", "blocks.*", "BTD", 224, embed_dim=32),
+    timm("hrnet", "hrnet_w18_small", "stage?", "BCHW"),
+    timm("inception_next", "inception_next_atto", "stages.*", "BCHW"),
+    timm("inception_v3", "inception_v3", "Mixed_*", "BCHW", 299, aux_logits=True),
+    timm("levit", "levit_128s", "stages.*", "BTD", 224),
+    timm("mambaout", "mambaout_femto", "stages.*", "BHWC"),
+    timm("maxvit", "maxvit_pico_rw_256", "stages.*", "BCHW", told={"layout": "BCHW"}, img_size=64),
+    timm("mlp_mixer", "mixer_s32_224", "blocks.*", "BTD", img_size=64),
+    timm("mobilenetv3", "mobilenetv3_small_050", "blocks.*", "BCHW"),
+    timm("mobilevit", "mobilevit_xxs", "stages.*", "BCHW"),
+    timm("mvitv2", "mvitv2_tiny", "stages.*", "BTD", img_size=64),
+    timm("nest", "nest_tiny", "levels.*", "BCHW", 224, told={"layout": "BCHW"}),
+    timm("nfnet", "nf_regnet_b0", "stages.*", "BCHW"),
+    timm("pit", "pit_ti_224", "transformers.*", "BCHW", 224),
+    timm("poolformer", "poolformer_s12", "stages.*", "BCHW"),
+    timm("pvt_v2", "pvt_v2_b0", "stages.*", "BCHW", told={"layout": "BCHW"}),
+    timm("regnet", "regnetx_002", "s?", "BCHW"),
+    timm("repvgg", "repvgg_a0", "stages.*", "BCHW"),
+    timm("repvit", "repvit_m0_9", "stages.*", "BCHW"),
+    timm("res2net", "res2net50_26w_4s", "layer?", "BCHW"),
+    timm("resnest", "resnest14d", "layer?", "BCHW"),
+    timm("resnet", "resnet18", "layer?", "BCHW"),
+    timm("resnetv2", "resnetv2_50", "stages.*", "BCHW"),
+    timm("rexnet", "rexnet_100", "features.*", "BCHW"),
+    timm("sequencer", "sequencer2d_s", "stages.*", "BHWC", img_size=64, layers=(1, 1, 1, 1)),
+    timm("swin", "swin_tiny_patch4_window7_224", "layers.*", "BHWC", img_size=64, window_size=4),
+    timm("swin_v2", "swinv2_tiny_window8_256", "layers.*", "BHWC", img_size=64, window_size=4),
+    timm("tiny_vit", "tiny_vit_5m_224", "stages.*", "BCHW"),
+    timm("tnt", "tnt_s_patch16_224", "blocks.*", "BTD", told={"output": 1}, img_size=64, depth=3),
+    timm("twins", "twins_svt_small", "blocks.*.*", "BTD", img_size=64),
+    timm("vgg", "vgg11", "features.*", "BCHW", mlp_ratio=0.05),
+    timm("visformer", "visformer_tiny", "stage?.*", "BCHW", img_size=64),
+    timm("vision_transformer", "vit_tiny_patch16_224", "blocks.*", "BTD", img_size=64, depth=3),
+    timm("volo", "volo_d1_224", "network.*", "BHWC", told={"layout": "BHWC"}, img_size=64),
+    timm("xception", "xception41", "blocks.*", "BCHW"),
+    timm("xcit", "xcit_nano_12_p16_224", "blocks.*", "BTD", img_size=64),
+)
+
+# Sizes by the names that most text models give them; BERT's.
+TEXT = {"hidden_size": 32, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 64}
+CAUSAL = {**TEXT, "num_key_value_heads": 2, "pad_token_id": 0}
+VISION = {**{name: size for name, size in TEXT.items() if name != "vocab_size"}, "image_size": 32, "patch_size": 8}
+SPEECH = {**TEXT, "conv_dim": (16, 16), "conv_stride": (5, 4), "conv_kernel": (10, 8), "mask_time_prob": 0.0,
+          "num_conv_pos_embedding_groups": 4, "num_conv_pos_embeddings": 16}  # fmt: skip
+CODERS = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 2, "encoder_ffn_dim": 64,
+          "decoder_attention_heads": 2, "decoder_ffn_dim": 64, "vocab_size": 64}  # fmt: skip
+STAGES = {"hidden_sizes": (12, 24, 32, 40), "depths": (1, 1, 1, 1)}
+
+TRANSFORMERS = (
+    # Text, read in both directions. ALBERT calls one block several times; its last call counts.
+    text("albert", "AlbertForSequenceClassification", "albert.encoder.albert_layer_groups.*", **TEXT),
+    text("bart", "BartForSequenceClassification", "model.*coder.layers.*", **CODERS, pad_token_id=0, bos_token_id=2,
+         eos_token_id=1, decoder_start_token_id=1),
+    text("bert", "BertForSequenceClassification", "bert.encoder.layer.*", **TEXT),
+    text("convbert", "ConvBertForSequenceClassification", "convbert.encoder.layer.*", **TEXT),
+    text("deberta-v2", "DebertaV2ForSequenceClassification", "deberta.encoder.layer.*", **TEXT),
+    text("distilbert", "DistilBertForSequenceClassification", "distilbert.transformer.layer.*", vocab_size=64, dim=32,
+         n_layers=3, n_heads=2, hidden_dim=64),
+    text("electra", "ElectraForSequenceClassification", "electra.encoder.layer.*", **TEXT, embedding_size=16),
+    text("fnet", "FNetForSequenceClassification", "fnet.encoder.layer.*", **TEXT),
+    text("modernbert", "ModernBertForSequenceClassification", "model.layers.*", **TEXT, pad_token_id=0),
+    text("mpnet", "MPNetForSequenceClassification", "mpnet.encoder.layer.*", **TEXT),
+    text("roberta", "RobertaForSequenceClassification", "roberta.encoder.layer.*", **TEXT),
+    text("t5", "T5EncoderModel", "encoder.block.*", {"layout": "BTD"}, vocab_size=64, d_model=32, d_kv=16, d_ff=64,
+         num_layers=3, num_heads=2),
+    # Text, read left to right.
+    text("bloom", "BloomForSequenceClassification", "transformer.h.*", vocab_size=64, hidden_size=32, n_layer=3,
+         n_head=2, pad_token_id=0),
+    text("gpt2", "GPT2ForSequenceClassification", "transformer.h.*", vocab_size=64, n_embd=32, n_layer=3, n_head=2,
+         pad_token_id=0),
+    text("gpt_neox", "GPTNeoXForSequenceClassification", "gpt_neox.layers.*", **TEXT, pad_token_id=0),
+    text("llama", "LlamaForSequenceClassification", "model.layers.*", **CAUSAL),
+    text("mistral", "MistralForSequenceClassification", "model.layers.*", **CAUSAL),
+    text("opt", "OPTForSequenceClassification", "model.decoder.layers.*", vocab_size=64, hidden_size=32, ffn_dim=64,
+         num_hidden_layers=3, num_attention_heads=2, word_embed_proj_dim=32, pad_token_id=0),
+    text("qwen2", "Qwen2ForSequenceClassification", "model.layers.*", **CAUSAL),
+    text("qwen3_moe", "Qwen3MoeForSequenceClassification", "model.layers.*", **CAUSAL, head_dim=16, num_experts=4,
+         num_experts_per_tok=2, moe_intermediate_size=32),
+    # Images.
+    vision("beit", "BeitForImageClassification", ("beit.layers.*", "beit.encoder.layer.*"), **VISION),
+    vision("clip", "CLIPForImageClassification", "vision_model.encoder.layers.*", vision_config=VISION),
+    vision("deit", "DeiTForImageClassification", ("deit.layers.*", "deit.encoder.layer.*"), **VISION),
+    vision("dinov2", "Dinov2ForImageClassification", ("dinov2.layers.*", "dinov2.encoder.layer.*"), **VISION),
+    vision("siglip", "SiglipForImageClassification", "vision_model.encoder.layers.*", vision_config=VISION),
+    vision("vit", "ViTForImageClassification", ("vit.layers.*", "vit.encoder.layer.*"), **VISION),
+    transformers("convnext", "ConvNextForImageClassification", "convnext.encoder.stages.*", "BCHW", pixels(64),
+                 {"layout": "BCHW"}, **STAGES),
+    transformers("mobilevit", "MobileViTForImageClassification", "mobilevit.encoder.layer.*", "BCHW", pixels(64),
+                 image_size=64),
+    transformers("resnet", "ResNetForImageClassification", "resnet.encoder.stages.*", "BCHW", pixels(64), **STAGES,
+                 embedding_size=16),
+    transformers("segformer", "SegformerForImageClassification",
+                 ("segformer.stages.*.blocks.*", "segformer.encoder.block.*.*"), "BTD", pixels(64),
+                 hidden_sizes=(16, 32, 40, 64), depths=(1, 1, 1, 1), decoder_hidden_size=32),
+    transformers("swin", "SwinForImageClassification", "swin.encoder.layers.*", "BTD", pixels(64), image_size=64,
+                 embed_dim=24, depths=(1, 1, 1), num_heads=(2, 2, 2), window_size=4),
+    # Speech and sound. In training wav2vec2 and HuBERT skip layers at random.
+    transformers("hubert", "HubertForSequenceClassification", "hubert.encoder.layers.*", "BTD", waves,
+                 {"allow_skipped": True}, **SPEECH),
+    transformers("wav2vec2", "Wav2Vec2ForSequenceClassification", "wav2vec2.encoder.layers.*", "BTD", waves,
+                 {"allow_skipped": True}, **SPEECH),
+    transformers("whisper", "WhisperForAudioClassification", "encoder.layers.*", "BTD", spectrograms, **CODERS,
+                 max_source_positions=16),
+)  # fmt: skip
