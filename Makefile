@@ -43,7 +43,7 @@ $(VENV)/lab: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[lab,ray,tensorboard,docs,dev]'
+	$(INSTALL) --editable '.[lab,ray,tensorboard,lightning,transformers,torchjd,graphs,docs,dev]'
 	@touch $@ $(VENV)/lab
 
 clean:

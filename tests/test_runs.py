@@ -38,6 +38,7 @@ PINNED_DEFAULTS = {
     "branch_bias": "none",
     "branch_weights": "trained",
     "signal": "gradient",
+    "aggregator": "sum",
     "label_smoothing": 0.0,
     "learning_rate": 1e-3,
     "weight_decay": 1e-2,
@@ -87,6 +88,7 @@ ALL_FIELDS = FIRST_FIELDS | {
     "branch_bias": "prior",
     "branch_weights": "frozen",
     "signal": "noise",
+    "aggregator": "pcgrad",
     "label_smoothing": 0.1,
     "cosine_by": "layer",
 }
@@ -103,7 +105,7 @@ PINNED_IDS = {
         "learning_rate": 3e-4,
     },
     "10d73a3a6ae0a3bc": FIRST_FIELDS,
-    "0bda39aadfab9fc8": ALL_FIELDS,
+    "deff24ed855346e8": ALL_FIELDS,
 }
 
 # What follows the defaults in `Literal`, and values of every other field.

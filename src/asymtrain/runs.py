@@ -53,6 +53,8 @@ class RunSpec:
     branch_bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
     branch_weights: Literal["trained", "frozen"] = "trained"
     signal: Literal["gradient", "detached", "noise", "gated"] = "gradient"  # what of it reaches the backbone
+    # sum, or surgery on the two gradients (engine/aggregators.py)
+    aggregator: Literal["sum", "pcgrad", "upgrad", "mgda", "imtl_g", "aligned_mtl"] = "sum"
     # How it is trained.
     label_smoothing: float = 0.0  # of the main loss
     learning_rate: float = 1e-3
@@ -168,7 +170,7 @@ class Run:
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(RunSpec)}
 AUXILIARY = (
     "redundancy", "activation", "combine", "draw", "alpha", "over_classes", "alpha_schedule", "objective",
-    "branch_labels", "branch_bias", "branch_weights", "signal", "cosine_every", "cosine_by",
+    "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator", "cosine_every", "cosine_by",
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults

@@ -28,6 +28,15 @@ OTHER = {
     "draw": "sequence",
     "alpha": 0.1,
     "over_classes": "sum",
+    "alpha_schedule": "early",
+    "objective": "softmax",
+    "branch_labels": "random",
+    "branch_bias": "prior",
+    "branch_weights": "frozen",
+    "signal": "noise",
+    "aggregator": "pcgrad",
+    "label_smoothing": 0.1,
+    "cosine_by": "layer",
     "learning_rate": 0.1,
     "weight_decay": 0.1,
     "decay": "matrices",
@@ -40,7 +49,10 @@ OTHER = {
     "test": "never",
     "cosine_every": 1,
 }
-SHARED = {"label_noise", "split_seed", "draw", "alpha", "learning_rate", "weight_decay", "seed", "redundancy"}
+SHARED = {
+    "label_noise", "label_smoothing", "split_seed", "draw", "alpha", "alpha_schedule", "learning_rate", "weight_decay",
+    "seed", "redundancy",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("field", DEFAULTS)
@@ -57,9 +69,18 @@ def test_with_several_live_branches_their_number_parts_the_stacks(activation):
 
 @pytest.mark.parametrize("activation", ["last", "all", "random"])
 def test_plain_trains_beside_its_partner(activation):
-    specs = pairs(RunSpec(activation=activation, redundancy=4, over_classes="sum", cosine_every=2), [1, 2, 3])
+    specs = pairs(RunSpec(activation=activation, redundancy=4, over_classes="sum", signal="gated"), [1, 2, 3])
     (stack,) = plan(specs, CPU)
     assert stack.specs == tuple(specs)  # pairs stay together
+
+
+def test_plain_is_measured_at_its_own_interval():
+    """Its gradient norm would otherwise depend on whom it trains beside."""
+    asymmetric = RunSpec(redundancy=4, cosine_every=2)
+    assert [stack.specs for stack in plan([asymmetric.plain(), asymmetric], CPU)] == [
+        (asymmetric,),
+        (asymmetric.plain(),),
+    ]
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)

@@ -41,11 +41,11 @@ def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
     Call it before `backward`: it keeps the graph, and leaves `.grad` and the parameters as they are.
     Two plain backward passes, so it works under autocast and with a compiled model.
     """
-    named = _trained(model)
+    named = trained_parameters(model)
     parameters = [value for _, value in named]
-    mains = _gradients(main, parameters, keep_graph=True)
-    auxiliaries = _gradients(auxiliary, parameters, keep_graph=True)
-    return _compare([name for name, _ in named], mains, auxiliaries)
+    mains = gradients_of(main, parameters, keep_graph=True)
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=True)
+    return compare_gradients([name for name, _ in named], mains, auxiliaries)
 
 
 def measured_backward(
@@ -61,13 +61,13 @@ def measured_backward(
         raise UsageError(
             "DistributedDataParallel averages gradients inside backward: call alignment on its .module, then backward"
         )
-    named = _trained(model)
+    named = trained_parameters(model)
     known = {id(value) for _, value in named}
     more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
     parameters = [*(value for _, value in named), *more]
-    mains = _gradients(main, parameters, keep_graph=True)
-    auxiliaries = _gradients(auxiliary, parameters, keep_graph=False)
-    found = _compare([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
+    mains = gradients_of(main, parameters, keep_graph=True)
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False)
+    found = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
     with torch.no_grad():
         for parameter, g, h in zip(parameters, mains, auxiliaries, strict=True):
             if h is not None:
@@ -91,18 +91,23 @@ def stacked_cosine(first: Tensor, second: Tensor) -> Tensor:
     return (product / (first.square().sum(1).sqrt() * second.square().sum(1).sqrt())).clamp(-1, 1)
 
 
-def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters that require a gradient, with their names; an error where there are none."""
     named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
     if not named:
         raise UsageError("the model has no parameter that requires a gradient: alignment needs shared parameters")
     return named
 
 
-def _gradients(loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor | None, ...]:
+def gradients_of(loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor | None, ...]:
+    """Gradients of a loss; None for a parameter that it does not reach."""
     return torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True)
 
 
-def _compare(names: Sequence[str], mains: Sequence[Tensor | None], auxiliaries: Sequence[Tensor | None]) -> Alignment:
+def compare_gradients(
+    names: Sequence[str], mains: Sequence[Tensor | None], auxiliaries: Sequence[Tensor | None]
+) -> Alignment:
+    """The alignment of two gradients that are given parameter by parameter."""
     reached = [
         (name.replace("_orig_mod.", ""), g, h)  # torch.compile's prefix is no part of the name
         for name, g, h in zip(names, mains, auxiliaries, strict=True)

@@ -16,7 +16,8 @@ from asymtrain.engine import Progress
 from asymtrain.report import HEADINGS, Summary, cells, duration
 from asymtrain.runs import DEFAULTS, Run
 
-_KINDS = ("signal", "branch_weights", "branch_labels", "objective", "branch_bias")  # what tells controls apart
+# What tells controls apart.
+_KINDS = ("signal", "aggregator", "branch_weights", "branch_labels", "objective", "branch_bias")
 WIDE = 104  # columns that the widest table takes with room around its cells
 
 

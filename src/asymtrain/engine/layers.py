@@ -83,6 +83,10 @@ def with_noise(
 
 def gated(total: Tensor, auxiliary: Tensor, alpha: Tensor, members: Tensor) -> Tensor:
     """The total gradient with the auxiliary part weighed by its positive cosine with the main one. alpha: (R, 1)."""
+    return total + alpha * (gate(total, auxiliary, alpha, members) - 1) * auxiliary
+
+
+def gate(total: Tensor, auxiliary: Tensor, alpha: Tensor, members: Tensor) -> Tensor:
+    """The positive cosine between main and auxiliary gradient, 0 where it is undefined: (R, 1)."""
     product, main, other = dialogue_sums(total, auxiliary, alpha, members).sum(2)
-    weight = (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()
-    return total + alpha * (weight[:, None] - 1) * auxiliary
+    return (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]

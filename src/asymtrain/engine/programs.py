@@ -12,8 +12,9 @@ import torch
 import torch._functorch.config
 from torch import Tensor
 
+from asymtrain.engine.aggregators import aggregated
 from asymtrain.engine.gradients import Gather
-from asymtrain.engine.layers import dialogue_sums, gated, with_noise
+from asymtrain.engine.layers import dialogue_sums, gate, gated, with_noise
 from asymtrain.engine.losses import Batch, Losses
 from asymtrain.engine.optimizer import Moments, adamw_, adamw_elementwise_
 from asymtrain.models import Parameters
@@ -35,6 +36,8 @@ class Programs:
         self.dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
         self.with_noise: Callable[..., Tensor] = with_noise
         self.gated: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = gated
+        self.gate: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = gate
+        self.aggregated: Callable[[Tensor, Tensor, Tensor], Tensor] = aggregated(stack.lead.aggregator)
         self.next_batch: Callable[[], Batch] = stack.data.next_batch
         self.chunk: Callable[[Tensor, Tensor], Tensor] = stack.data.chunk
         self.forward: Callable[[Parameters, Tensor], Tensor] = stack.objective.logits
@@ -70,6 +73,8 @@ class CapturedPrograms(Programs):
         self.dialogue = _compiled("dialogue", stack, dialogue_sums)
         self.with_noise = _compiled("with_noise", stack, with_noise)
         self.gated = _compiled("gated", stack, gated)
+        self.gate = _compiled("gate", stack, gate)
+        self.aggregated = _compiled(f"aggregated by {stack.lead.aggregator}", stack, self.aggregated)
         self._update = _compiled("update", stack, adamw_elementwise_)
         self.next_batch = torch.compile(stack.data.next_batch, dynamic=False)
         self.chunk = torch.compile(stack.data.chunk, dynamic=False)
@@ -118,6 +123,7 @@ def _compiled(part: str, stack: "Stack", function: Callable[..., Any]) -> Any:
         lead.arch,
         lead.arch_options,
         stack.image_shape,
+        stack.layout,
         stack.objective.settings,
         stack.dtype,
         runs,

@@ -24,8 +24,10 @@ from asymtrain.branches import Branches, attach
 from asymtrain.data import Dataset
 from asymtrain.data.augment import flip_and_shift
 from asymtrain.data.normalise import normalise
+from asymtrain.engine.aggregators import needs_both_gradients
 from asymtrain.engine.layers import layer_name
 from asymtrain.engine.layout import layout_of
+from asymtrain.engine.reference_aggregators import aggregate
 from asymtrain.engine.reference_dialogue import Measured, gated_signal, noise_signal, totals
 from asymtrain.engine.reference_dialogue import measure as measure_pairs
 from asymtrain.engine.setup import (
@@ -163,7 +165,8 @@ class _Loop:
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
         """One step of the optimiser, and what the two gradients were where that is asked for."""
         signal = self.spec.signal if self.branches is not None else "gradient"
-        apart = measure or signal in ("noise", "gated")
+        whole = self.branches is not None and needs_both_gradients(self.spec)
+        apart = measure or whole
         shared = self.auxiliary_gradients(auxiliary) if apart and self.branches is not None else {}
         self.optimizer.zero_grad()
         if signal == "detached":
@@ -182,11 +185,14 @@ class _Loop:
             assert value.grad is not None
             other = shared.get(name, torch.zeros_like(value))
             pairs[name] = (value.grad - applied * other, other)
-        if signal in ("noise", "gated"):
-            key = self.keys["noise"]
-            replaced = gated_signal(pairs) if signal == "gated" else noise_signal(pairs, self.layout, key, step)
-            for name, value in named.items():
-                value.grad = pairs[name][0] + alpha * replaced[name]
+        if whole:
+            sent = {name: other for name, (_, other) in pairs.items()}
+            if signal in ("noise", "gated"):
+                key = self.keys["noise"]
+                sent = gated_signal(pairs) if signal == "gated" else noise_signal(pairs, self.layout, key, step)
+            both = {name: (pairs[name][0], alpha * sent[name]) for name in named}
+            for name, gradient in aggregate(both, self.spec.aggregator).items():
+                named[name].grad = gradient
         self.optimizer.step()
         return measure_pairs(pairs) if measure else None
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from asymtrain.data import Dataset
+from asymtrain.engine.aggregators import needs_both_gradients
 from asymtrain.engine.device_data import DeviceData
 from asymtrain.engine.gradients import Path, StackGradients, gradients
 from asymtrain.engine.layers import layers_of
@@ -105,7 +106,7 @@ class Stack:
         """One step of every run: what `Programs` compiles and captures."""
         batch = self.programs.next_batch()
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
-        whole = self.lead.signal in ("noise", "gated")  # these need the auxiliary gradient by itself, at every step
+        whole = needs_both_gradients(self.lead)
         found = gradients(
             self.programs.losses,
             self.layout,
@@ -194,10 +195,18 @@ class Stack:
     def _signal(self, total: Tensor, auxiliary: Tensor) -> Tensor:
         """The gradient of the update, where it is not that of the total loss."""
         alpha, (members, inside, _) = self.alpha[:, None], self.layers
+        noise = (alpha, self.data.keys["noise"], self.data.global_step - 1, members, inside)  # the counter has moved on
+        if self.lead.aggregator == "sum":
+            if self.lead.signal == "gated":
+                return self.programs.gated(total, auxiliary, alpha, members)
+            return self.programs.with_noise(total, auxiliary, *noise)
+        # The part by itself: taken as what another part leaves of the total, a closed gate would be rounding noise.
+        part = before = alpha * auxiliary
         if self.lead.signal == "gated":
-            return self.programs.gated(total, auxiliary, alpha, members)
-        step = self.data.global_step - 1  # the counter has moved on with the batch
-        return self.programs.with_noise(total, auxiliary, alpha, self.data.keys["noise"], step, members, inside)
+            part = self.programs.gate(total, auxiliary, alpha, members) * before
+        elif self.lead.signal == "noise":
+            part = self.programs.with_noise(before, auxiliary, *noise)
+        return self.programs.aggregated(total - before + part, part, members)
 
     def _validation(self) -> list[float | None]:
         if not self.data.validation.shape[1]:

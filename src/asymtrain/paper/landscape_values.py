@@ -12,11 +12,12 @@ from asymtrain.measure.landscape import measure_landscape
 from asymtrain.measure.landscape_result import row_values
 from asymtrain.measure.landscape_settings import LandscapeSettings
 from asymtrain.paper.study import Study, plain_spec, table_values
-from asymtrain.runs import RunSpec
+from asymtrain.runs import DEFAULTS, RunSpec
 
 LEVELS = (0, 1, 20, 300)
 CASES = (("mlp", "cifar10"), ("cnn", "cifar100"), ("vit", "cifar100"))
 VIEWS = (("all", "variance"), ("all", "norm"))
+_OF_TRAINING = ("learning_rate", "weight_decay", "batch", "precision", "test")
 DIGITS = 7  # of a kept surface: more than a figure can show
 
 
@@ -41,9 +42,14 @@ class LandscapeWanted:
 
 
 def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[LandscapeWanted, ...]:
-    """One for each seed. Initial weights do not depend on the settings of training, so Table 13's serve here."""
+    """One for each seed.
+
+    Initial weights do not depend on how they would be trained, so no setting of training is in the spec: studies of
+    any length and precision share the measurement.
+    """
     settings = LandscapeSettings(**study.sizes.landscape)
     spec = plain_spec(study, arch, dataset, table_values(study, arch, 20))
+    spec = dataclasses.replace(spec, epochs=1, **{name: DEFAULTS[name] for name in _OF_TRAINING})
     keep = (arch, dataset) == CASES[0]
     return tuple(
         LandscapeWanted(dataclasses.replace(spec, seed=seed), settings, keep and seed == study.seeds[0])

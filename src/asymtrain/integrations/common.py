@@ -1,0 +1,60 @@
+"""What the adapters share: the labels of a batch, parameters into an optimizer, gradients between ranks."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asymtrain.errors import UsageError
+
+LABELS = ("labels", "label", "targets", "target", "y")
+
+
+def labels_of(batch: Any) -> Tensor:
+    """The labels of a batch: its entry of that name, or the second of a pair.
+
+    Integer labels with a position axis (B, T) become one row for each token, as branches with a token-wise `pool` want
+    them; a floating-point value for each class (B, C) stays.
+    """
+    found: Any = None
+    if isinstance(batch, Mapping):
+        found = next((batch[name] for name in LABELS if name in batch), None)
+    elif isinstance(batch, Sequence) and len(batch) == 2:
+        found = batch[1]
+    else:
+        found = next((getattr(batch, name) for name in LABELS if hasattr(batch, name)), None)
+    if not isinstance(found, Tensor):
+        raise UsageError(
+            f"no labels were found in a batch that is a {type(batch).__name__}: give targets=, a function from the "
+            "batch to class indices"
+        )
+    return found if found.ndim < 2 or found.is_floating_point() else found.flatten()
+
+
+def add_parameters(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]]) -> None:
+    """Put parameters that an optimizer does not have into its first group.
+
+    Not into a group of their own: learning-rate schedulers that exist already count the groups.
+    """
+    known = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    first = optimizer.param_groups[0]
+    for name, value in named:
+        if value.requires_grad and id(value) not in known:
+            first["params"].append(value)
+            if "param_names" in first:
+                first["param_names"].append(f"branches.{name}")
+
+
+def average_gradients(branches: nn.Module) -> None:
+    """Make the branches' gradients equal on all ranks, as DDP does for the model that it wraps.
+
+    After every backward: the mean of what was averaged before stays what it was, so accumulation needs no care.
+    """
+    if not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        return
+    ranks = torch.distributed.get_world_size()
+    for value in branches.parameters() if ranks > 1 else ():
+        if value.grad is not None:
+            torch.distributed.all_reduce(value.grad)
+            value.grad.div_(ranks)

@@ -1,0 +1,111 @@
+"""The two objectives combined by an aggregator of TorchJD, in a loop of your own.
+
+`combine_backward` stands where `(main + alpha * auxiliary).backward()` stands. The optimizer and the rest of the loop
+stay as they are. In the trainer of this package the same choice is `RunSpec.aggregator`.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from asymtrain.alignment import Alignment
+from asymtrain.alignment.gradients import compare_gradients, gradients_of, trained_parameters
+from asymtrain.errors import UsageError, unknown_name
+
+try:
+    from torchjd import aggregation
+except ImportError:
+    raise UsageError("TorchJD is not installed: pip install 'asymtrain[torchjd]'") from None
+
+Aggregator = Callable[[Tensor], Tensor]
+
+AGGREGATORS = {
+    "sum": "Sum",
+    "pcgrad": "PCGrad",
+    "upgrad": "UPGrad",
+    "mgda": "MGDA",
+    "imtl_g": "IMTLG",
+    "aligned_mtl": "AlignedMTL",
+}
+"""Names that stand for a class of `torchjd.aggregation` with its defaults; the trainer has the same list."""
+
+
+def combine_backward(
+    main: Tensor,
+    auxiliary: Tensor,
+    alpha: float,
+    model: nn.Module,
+    branches: nn.Module | None = None,
+    *,
+    aggregator: Aggregator | str = "pcgrad",
+) -> Alignment:
+    """A backward pass whose gradient on shared parameters is that of an aggregator.
+
+    The gradients of `main` and of `alpha * auxiliary` are computed by themselves. Over the parameters of `model` that
+    both reach they are the two rows of the matrix that the aggregator turns into one gradient; the other parameters of
+    `model` and `branches` get the one that they have. All are added to `.grad`. Where one of the two gradients is zero
+    there is nothing to combine, and the sum is taken. Returned is how the two lay to each other, before alpha.
+
+    Args:
+        main: the model's own loss.
+        auxiliary: `branches.loss(y)`.
+        alpha: its weight.
+        model: whose parameters are shared.
+        branches: whose parameters only the auxiliary loss reaches.
+        aggregator: a name of `AGGREGATORS`, an aggregator of TorchJD, or any function from (2, P) to (P,). Keep one
+            that has a state between steps.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise UsageError("DistributedDataParallel averages gradients inside backward, which is not called here")
+    combine = build_aggregator(aggregator) if isinstance(aggregator, str) else aggregator
+    named = trained_parameters(model)
+    known = {id(value) for _, value in named}
+    more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
+    parameters = [*(value for _, value in named), *more]
+    mains = gradients_of(main, parameters, keep_graph=True)
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False)
+    found = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
+    parts = [None if h is None else alpha * h for h in auxiliaries]
+    shared = {}
+    for index, (g, h) in enumerate(zip(mains, parts, strict=True)):
+        # A gradient of zeros is none: a compiled model cannot tell the two apart.
+        if g is not None and h is not None and g.any() and h.any():
+            shared[index] = (g, h)
+    joined = dict(zip(shared, _joined(list(shared.values()), combine), strict=True))
+    with torch.no_grad():
+        for index, (parameter, g, h) in enumerate(zip(parameters, mains, parts, strict=True)):
+            gradient = joined[index] if index in joined else _sum(g, h)
+            if gradient is not None:
+                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    return found
+
+
+def build_aggregator(name: str) -> Aggregator:
+    """The aggregator of TorchJD that a name of `AGGREGATORS` stands for."""
+    if name not in AGGREGATORS:
+        raise unknown_name("aggregator", name, AGGREGATORS)
+    try:
+        built: Aggregator = getattr(aggregation, AGGREGATORS[name])()
+    except ImportError:
+        raise UsageError(f"{name} needs a solver: pip install 'torchjd[quadprog-projector]'") from None
+    return built
+
+
+def _joined(pairs: Sequence[tuple[Tensor, Tensor]], combine: Aggregator) -> list[Tensor]:
+    """One gradient for each shared parameter from its two; empty where nothing is shared."""
+    if not pairs:
+        return []
+    rows = torch.stack([torch.cat([pair[side].flatten() for pair in pairs]) for side in (0, 1)])
+    vector = combine(rows)
+    if vector.shape != rows.shape[1:]:
+        raise UsageError(f"an aggregator takes a matrix (2, P) to (P,), this one gave shape {tuple(vector.shape)}")
+    pieces = vector.split([first.numel() for first, _ in pairs])
+    return [piece.view_as(first).to(first.dtype) for piece, (first, _) in zip(pieces, pairs, strict=True)]
+
+
+def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
+    if first is not None and second is not None:
+        return first + second
+    only = second if first is None else first
+    return None if only is None else only.clone()  # autograd may hand out one tensor for two parameters

@@ -1,0 +1,160 @@
+"""Branches in the `Trainer` of Hugging Face transformers: a mixin, so that it goes onto any subclass of it.
+
+    class BranchesTrainer(BranchesMixin, Trainer): ...
+
+    compute_loss        the loss of the model + alpha * branches.loss(labels), in training alone
+    create_optimizer    branch parameters join the optimizer's first group
+    log                 the branches' losses and the gradient cosine stand beside `loss`
+    checkpoints         the model's files are its own; the branches lie beside them in `branches.safetensors`
+    train end           strip
+
+Works with transformers 5 and 4.57.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asymtrain.alignment import AlignmentLog, alignment
+from asymtrain.branches import Branches
+from asymtrain.errors import UsageError
+from asymtrain.integrations.common import add_parameters, average_gradients, labels_of
+
+try:
+    from safetensors.torch import load_file, save_file
+    from transformers import TrainerCallback
+    from transformers.trainer_utils import get_last_checkpoint
+except ImportError:
+    raise UsageError("transformers is not installed: pip install 'asymtrain[transformers]'") from None
+
+FILE = "branches.safetensors"
+
+
+class BranchesMixin:
+    """Before `Trainer` in the bases of a class: `class BranchesTrainer(BranchesMixin, Trainer): ...`.
+
+    Args:
+        branches: what `attach` gave for the model, or for a part of it that every forward calls.
+        alpha: weight of the auxiliary loss. May be set between steps.
+        targets: a function from the inputs to the labels of the branches. By default those of the model: (B,) for
+            sequences; (B, T) for tokens are flattened, for branches whose `pool` gives a row for each token, and -100
+            is left out.
+        cosine: whether the gradient cosine is measured at the steps that are logged. It costs a backward for each of
+            the two losses at those steps.
+
+    Attributes:
+        alignments: the log of what was measured; `alignments.summary()`.
+
+    With gradient accumulation every batch has its own mean: the count over all of them that newer transformers hand to
+    the model divides the losses of some models and not of others, and alpha would mean something else for each.
+    """
+
+    def __init__(
+        self,
+        *args: Any,
+        branches: Branches,
+        alpha: float,
+        targets: Callable[[Any], Tensor] = labels_of,
+        cosine: bool = True,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        if not any(map(branches.connected_to, self._model.modules())):
+            raise UsageError("these branches are on no part of this model: branches=attach(model, ...)")
+        if kwargs.get("compute_loss_func") is not None:
+            raise UsageError("compute_loss_func scales its loss in a way of its own: override compute_loss instead")
+        self.branches, self.alpha, self.targets, self.cosine = branches, alpha, targets, cosine
+        self.branches.to(next(self._model.parameters()).device)
+        self.alignments = AlignmentLog()
+        self.model_accepts_loss_kwargs = False
+        self._sums: dict[str, Tensor] = {}
+        self._batches = 0
+        self.add_callback(_AlongTheWay(branches))  # type: ignore[attr-defined]
+
+    @property
+    def _model(self) -> Any:
+        return self.model  # type: ignore[attr-defined]
+
+    def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
+        """The model's loss and, in training, the branches'."""
+        parent: Any = super()
+        if self.branches.stripped or not (model.training and torch.is_grad_enabled()):
+            return parent.compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
+        targets = self.targets(inputs)  # before label smoothing takes them out of the inputs
+        main, outputs = parent.compute_loss(model, inputs, return_outputs=True, **kwargs)
+        # Handed over as logits, which the branches do not check for drift between ranks: see training_step.
+        losses = self.branches.losses(targets, logits=self.branches.take())
+        auxiliary = sum(losses.values(), torch.zeros_like(main))
+        self._note(main, auxiliary, losses)
+        total = main + self.alpha * auxiliary
+        return (total, outputs) if return_outputs else total
+
+    def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
+        """A step, after which the branches' gradients are equal on all ranks: they are not in DDP's hands."""
+        parent: Any = super()
+        loss: Tensor = parent.training_step(*args, **kwargs)
+        average_gradients(self.branches)
+        return loss
+
+    def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
+        """The optimizer, own or given, with the branches' parameters."""
+        parent: Any = super()
+        optimizer = parent.create_optimizer(*args, **kwargs)
+        if not self.branches.stripped:
+            add_parameters(optimizer, self.branches.named_parameters())
+        return optimizer
+
+    def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
+        """Train; from a checkpoint, with the branches that lie in it."""
+        parent: Any = super()
+        folder: Any = resume_from_checkpoint
+        if folder is True:
+            folder = get_last_checkpoint(parent.args.output_dir)
+        if folder and (Path(folder) / FILE).exists():
+            self.branches.load_state_dict(load_file(Path(folder) / FILE))
+        return parent.train(resume_from_checkpoint, *args, **kwargs)
+
+    def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
+        """What the trainer logs; beside its training loss, means of the branches' losses since the last time."""
+        parent: Any = super()
+        if "loss" in logs and self._batches:
+            logs = logs | {name: float(value) / self._batches for name, value in self._sums.items()}
+            if self.alignments.seen and (latest := self.alignments.seen[-1].cosine) is not None:
+                logs["gradient_cosine"] = latest
+            self._sums, self._batches = {}, 0
+        parent.log(logs, *args, **kwargs)
+
+    def _note(self, main: Tensor, auxiliary: Tensor, losses: dict[str, Tensor]) -> None:
+        named = {"branch_loss": auxiliary, **{f"branch_loss/{place}": loss for place, loss in losses.items()}}
+        for name, value in named.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value.detach()
+        self._batches += 1
+        state: Any = self.state  # type: ignore[attr-defined]
+        every = state.logging_steps
+        if self.cosine and losses and every and (state.global_step + 1) % every == 0:
+            self.alignments.add(alignment(main, auxiliary, self._model))
+
+
+class _AlongTheWay(TrainerCallback):  # type: ignore[misc]  # transformers is optional, and untyped where it is missing
+    """Clears the branches' gradients, writes them beside each checkpoint, and strips them when training ends."""
+
+    def __init__(self, branches: Branches) -> None:
+        self.branches = branches
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer clears the gradients of its model, not those of its optimizer."""
+        self.branches.zero_grad()
+
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """A checkpoint was written."""
+        folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
+        if state.is_world_process_zero and folder.is_dir() and not self.branches.stripped:
+            save_file({name: value.contiguous() for name, value in self.branches.state_dict().items()}, folder / FILE)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """The best model, where that was asked for, is loaded already."""
+        if not self.branches.stripped:
+            self.branches.strip(optimizer)

@@ -1,0 +1,82 @@
+"""A small network, its data, and the loop that every adapter must equal: the one a user writes by hand."""
+
+from contextlib import nullcontext
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from asymtrain import attach
+
+CLASSES, WIDTH, BATCH = 3, 8, 16
+PLACES = ["blocks.0", "blocks.1"]
+
+
+class Net(nn.Module):
+    """Two places and a head."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU()) for _ in range(2))
+        self.head = nn.Linear(WIDTH, CLASSES)
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def seeded(build, seed=0):
+    torch.manual_seed(seed)
+    return build()
+
+
+def examples(batches=6):
+    drawn = torch.Generator().manual_seed(1)
+    x = torch.randn(batches * BATCH, WIDTH, generator=drawn)
+    return x, torch.randint(0, CLASSES, (len(x),), generator=drawn)
+
+
+def by_hand(model, *, alpha, epochs, accumulate=1, bf16=False, learning_rate=0.01, batches=6, **options):
+    """Trains the model and gives back its branches: attach, the summed loss, one AdamW, strip."""
+    x, y = examples(batches)
+    branches = attach(model, at="blocks.*", sample=x[:2], classes=CLASSES, **options)
+    optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=learning_rate)
+    for _ in range(epochs):
+        for i, (inputs, targets) in enumerate(zip(x.split(BATCH), y.split(BATCH), strict=True)):
+            with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
+                loss = F.cross_entropy(model(inputs), targets) + alpha * branches.loss(targets)
+            (loss / accumulate).backward()
+            if (i + 1) % accumulate == 0:
+                optimizer.step()
+                optimizer.zero_grad()
+    branches.strip(optimizer)
+    return branches
+
+
+def assert_same_bits(first, second):
+    first, second = first.state_dict(), second.state_dict()
+    assert first.keys() == second.keys()
+    for name in first:
+        assert torch.equal(first[name], second[name]), name
+
+
+def assert_no_hooks(model):
+    assert not [hook for part in model.modules() for hook in (*part._forward_hooks, *part._forward_pre_hooks)]
+
+
+def assert_bare(model):
+    """No hook, and the ONNX graph and weights of a model that never had branches."""
+    assert_no_hooks(model)
+    never = Net()
+    never.load_state_dict(model.state_dict(), strict=True)
+    found, expected = _exported(model), _exported(never)
+    assert found == expected
+    assert len(expected[0]) > 3
+
+
+def _exported(model):
+    program = torch.onnx.export(model.eval(), (torch.zeros(2, WIDTH),), dynamo=True, verbose=False)
+    graph = program.model_proto.graph
+    nodes = [(node.op_type, tuple(node.input), tuple(node.output)) for node in graph.node]
+    return nodes, {weight.name: weight.raw_data for weight in graph.initializer}
