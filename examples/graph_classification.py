@@ -12,7 +12,6 @@ from functools import cache
 
 import torch
 import torch.nn.functional as F
-from paired import main
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
@@ -27,6 +26,7 @@ from torch_geometric.utils import (
 )
 
 from asymtrain import alignment, attach
+from paired import main
 
 RULES, WIDTH = 5, 32
 

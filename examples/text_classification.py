@@ -12,10 +12,10 @@ from random import Random
 
 import torch
 import torch.nn.functional as F
-from paired import main
 from torch import Tensor, nn
 
 from asymtrain import alignment, attach
+from paired import main
 
 LENGTH, DEPTHS = 32, 6
 OPENING, CLOSING, WORDS, BLANK = (1, 2, 3), (4, 5, 6), tuple(range(7, 12)), 0

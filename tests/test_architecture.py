@@ -59,7 +59,7 @@ def test_a_stranger_s_import_never_meets_the_experiment_side():
     program = "import asymtrain, json, sys; print(json.dumps([n for n in sys.modules if n.startswith('asymtrain.')]))"
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     rooms = {name.split(".")[1] for name in json.loads(found.stdout)}
-    assert rooms == {"alignment", "branches", "errors", "models", "objectives", "streams"}
+    assert rooms == {"alignment", "branches", "errors", "models", "objectives", "resonance", "streams", "version"}
 
 
 PUBLIC = {

@@ -28,26 +28,33 @@ Then train as ever, and take the branches off:
 (279818, 12)
 
 The losses are plain functions: `softmax_loss`, `sigmoid_loss` and `dialogue`. For DistributedDataParallel, or one
-compiled graph, wrap both in `WithBranches`. Experiments are on the command line: `asymtrain run`.
+compiled graph, wrap both in `WithBranches`. `AlignmentLog` gathers alignments through training, `measured_backward`
+makes the update from the two passes that an alignment needs, and `probe` advises before you train. Experiments are on
+the command line: `asymtrain run`.
 """
 
 from asymtrain import models
-from asymtrain.alignment import Alignment, alignment
+from asymtrain.alignment import Alignment, AlignmentLog, alignment, measured_backward
 from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.errors import UsageError
 from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
+from asymtrain.resonance import probe
+from asymtrain.version import VERSION
 
-__version__ = "0.1.0"
+__version__ = VERSION
 
 __all__ = [
     "Alignment",
+    "AlignmentLog",
     "Branches",
     "UsageError",
     "WithBranches",
     "alignment",
     "attach",
     "dialogue",
+    "measured_backward",
     "models",
+    "probe",
     "sigmoid_loss",
     "softmax_loss",
 ]

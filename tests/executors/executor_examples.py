@@ -17,7 +17,7 @@ SMALL = {
 
 def examples(arch: str, seeds: int, epochs: int = 30, **changes: Any) -> list[RunSpec]:
     """Plain and Asymmetric of some seeds."""
-    fields = {"dataset_options": DATA, "batch": 16, "test": "every", "cosine_every": 2, **changes}
+    fields = {"dataset_options": DATA, "batch": 16, "test": "every", **changes}
     return pairs(RunSpec(arch=arch, arch_options=SMALL[arch], epochs=epochs, **fields), range(seeds))
 
 

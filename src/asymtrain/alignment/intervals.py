@@ -57,11 +57,11 @@ def student_quantile(confidence: float, freedom: int) -> float:
     low, high = 0.0, math.pi / 2
     for _ in range(60):  # bisection: the probability grows with the angle
         middle = (low + high) / 2
-        low, high = (middle, high) if _student_inside(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if student_inside(middle, freedom) < confidence else (low, middle)
     return math.tan((low + high) / 2) * math.sqrt(freedom)
 
 
-def _student_inside(angle: float, freedom: int) -> float:
+def student_inside(angle: float, freedom: int) -> float:
     """P(|T| <= tan(angle) * sqrt(freedom)), by the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
     odd, cos, sin = freedom % 2, math.cos(angle), math.sin(angle)
     term, total = (cos, 0.0) if odd else (1.0, 0.0)

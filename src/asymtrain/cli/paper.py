@@ -39,6 +39,7 @@ from asymtrain.paper.study import Study
 from asymtrain.report import check_folder, duration
 from asymtrain.report.paper_figures import draw
 from asymtrain.report.paper_page import write_paper
+from asymtrain.report.paper_specs import Behind, specs_behind
 from asymtrain.runs import Run
 from asymtrain.store import Failure, Store
 
@@ -149,8 +150,8 @@ def run(
             on_run=on_run,
             on_measurement=on_measurement,
         )
-    results = _cook(recipes, study, place)
-    files = _write(context, out, results, study)
+    results, behind = _cook(recipes, study, place)
+    files = _write(context, out, results, study, behind)
     _show(results, study, json=json)
     left = done.left
     for reason in sorted({failure.reason for failure in _failures(place, {spec.id for spec in left.specs})}):
@@ -185,24 +186,27 @@ def show(
     place = place_of(store, PAPER_OUT if out is None else out)
     if not place.exists():
         raise UsageError(f"there is no store at {place}: `asymtrain paper run` makes one, or name yours with --store")
-    results = _cook(recipes, study, place)
+    results, behind = _cook(recipes, study, place)
     if out is not None:
         check_folder(out)
-        files = _write(context, out, results, study)
+        files = _write(context, out, results, study, behind)
         stderr().print(f"Report: {files['page']}")
     _show(results, study, json=json)
     if others := elsewhere(read_store(place), study):
         stderr().print(others)
 
 
-def _cook(recipes: Sequence[Recipe], study: Study, store: Path) -> list[RecipeResult]:
+def _cook(recipes: Sequence[Recipe], study: Study, store: Path) -> tuple[list[RecipeResult], Behind]:
     known = read_store(store)
-    return [cook(recipe, study, known, draw) for recipe in recipes]
+    return [cook(recipe, study, known, draw) for recipe in recipes], specs_behind(recipes, study, known)
 
 
-def _write(context: typer.Context, out: Path, results: Sequence[RecipeResult], study: Study) -> dict[str, Path]:
+def _write(
+    context: typer.Context, out: Path, results: Sequence[RecipeResult], study: Study, behind: Behind
+) -> dict[str, Path]:
     judgements = judge_results(results)
-    return write_paper(out, results, judgements, study, typed_command(context), document(results, judgements, study))
+    whole = document(results, judgements, study)
+    return write_paper(out, results, judgements, study, typed_command(context), whole, behind)
 
 
 def _show(results: Sequence[RecipeResult], study: Study, *, json: bool) -> None:

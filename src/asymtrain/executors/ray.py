@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-import asymtrain
 from asymtrain.engine import StackPlan, StackProgress
 from asymtrain.engine.checkpoint import PLAN, open_checkpoint
 from asymtrain.errors import UsageError
@@ -255,7 +254,7 @@ def _absolute(job: Job) -> Job:
 def _environment(device: torch.device) -> dict[str, str]:
     """What workers take over from the driver's environment."""
     kept = {name: os.environ[name] for name in ("ASYMTRAIN_DATA", "PYTHONPATH") if os.environ.get(name)}
-    source = Path(asymtrain.__file__).resolve().parents[1]
+    source = Path(__file__).resolve().parents[2]
     if "site-packages" not in source.parts:
         kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(source), kept.get("PYTHONPATH")]))
     if device.type == "cpu":

@@ -1,6 +1,7 @@
 """From runs to what people read: frames, figures, one HTML page."""
 
-from asymtrain.report.page import FILES, check_folder, current_versions, render, write_report
+from asymtrain.report.files import check_folder
+from asymtrain.report.page import FILES, current_versions, render, write_report
 from asymtrain.report.summary import HEADINGS, Summary, cells, duration, summarise
 from asymtrain.report.tables import history_frame, rows_frame
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from asymtrain.measure.estimates import Estimate
 from asymtrain.measure.trajectory import Curve
-from asymtrain.report.figures import INK, VARIANTS, _axes, _style, _svg
+from asymtrain.report.drawing import INK, VARIANTS, figure_style, new_axes, svg_text
 from asymtrain.report.trajectory_figures import band
 
 # Legible on light and dark pages, and none of them Plain's or Asymmetric's. Dashes tell them apart as well.
@@ -19,8 +19,8 @@ LINES: tuple[tuple[str, Any], ...] = (
 
 def cosines_over_training(curves: Mapping[str, Curve], name: str, title: str) -> str:
     """The gradient cosine of several backbones, or of several kinds of branches: means over seeds with intervals."""
-    with _style():
-        figure, axes = _axes("epoch", "gradient cosine")
+    with figure_style():
+        figure, axes = new_axes("epoch", "gradient cosine")
         axes.axhline(0, color=INK, linewidth=0.8)
         for i, (label, curve) in enumerate(curves.items()):
             colour, dash = LINES[i % len(LINES)]
@@ -33,7 +33,7 @@ def cosines_over_training(curves: Mapping[str, Curve], name: str, title: str) ->
             band(axes, curve.epochs, curve.points, colour)
         # Above: it hides no line.
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(3, max(1, len(curves))))
-        return _svg(figure, name, title)
+        return svg_text(figure, name, title)
 
 
 def cosines_by_layer(
@@ -43,8 +43,8 @@ def cosines_by_layer(
 
     `seeds` holds each layer's cosines by seed.
     """
-    with _style():
-        figure, axes = _axes("average gradient cosine", "", height=0.9 + 0.28 * len(layers))
+    with figure_style():
+        figure, axes = new_axes("average gradient cosine", "", height=0.9 + 0.28 * len(layers))
         axes.grid(True, axis="x")
         axes.grid(False, axis="y")
         axes.axvline(0, color=INK, linewidth=0.8)
@@ -59,4 +59,4 @@ def cosines_by_layer(
         axes.set_yticks(range(len(layers)), [layer for layer, _ in layers])
         axes.set_ylim(len(layers) - 0.5, -0.5)
         axes.spines["left"].set_visible(False)
-        return _svg(figure, name, title)
+        return svg_text(figure, name, title)

@@ -19,7 +19,7 @@ from asymtrain.measure.attention_pictures import MapPicture
 from asymtrain.measure.attention_result import Floats
 from asymtrain.measure.attention_spread import patch_grid
 from asymtrain.measure.attention_summary import Summary
-from asymtrain.report.figures import VARIANTS, _handle, _style, _svg
+from asymtrain.report.drawing import VARIANTS, figure_style, legend_handle, svg_text
 
 COLOURS = "inferno"  # even steps of lightness: readable in grey and with every kind of colour vision
 _CELL = 0.82  # inches
@@ -31,7 +31,7 @@ def maps_over_images(picture: MapPicture, name: str) -> str:
     top = _top(picture)
     count = len(picture.columns)
     groups = _gaps(picture)
-    with _style(), matplotlib.rc_context({"axes.grid": False}):
+    with figure_style(), matplotlib.rc_context({"axes.grid": False}):
         size = (_CELL * (count + 1) + 0.14 * max(groups) + 1.3, _CELL * len(picture.rows) + 0.75)
         figure = Figure(figsize=size)
         figure.patch.set_visible(False)
@@ -59,7 +59,7 @@ def maps_over_images(picture: MapPicture, name: str) -> str:
         figure.colorbar(colours, cax=bar).set_label("attention / uniform", fontsize=8)
         bar.tick_params(labelsize=8)
         bar.yaxis.set_major_locator(MaxNLocator(4))
-        return _svg(figure, name, picture.title)
+        return svg_text(figure, name, picture.title)
 
 
 paper_maps = maps_over_images
@@ -124,7 +124,7 @@ def _panels(lines: Sequence[Summary], at: Mapping[Any, int], where: Any, x_label
     metrics = [metric for metric in LABELS if any(one.metric == metric for one in lines)]
     columns = 2 if len(metrics) <= 4 else 3
     rows = -(-len(metrics) // columns)
-    with _style():
+    with figure_style():
         figure = Figure(figsize=(2.7 * columns, 0.4 + 2.0 * rows), layout="constrained")
         figure.patch.set_visible(False)
         grid = figure.subplots(rows, columns, squeeze=False)
@@ -136,9 +136,9 @@ def _panels(lines: Sequence[Summary], at: Mapping[Any, int], where: Any, x_label
             _lines(axes, [one for one in lines if one.metric == metric], at, where)
         for axes in grid.flat[len(metrics) :]:
             axes.set_visible(False)
-        handles = [_handle(variant) for variant in VARIANTS if any(one.variant == variant for one in lines)]
+        handles = [legend_handle(variant) for variant in VARIANTS if any(one.variant == variant for one in lines)]
         figure.legend(handles=handles, loc="outside upper left", ncols=2)
-        return _svg(figure, name, title)
+        return svg_text(figure, name, title)
 
 
 def _lines(axes: Axes, found: Sequence[Summary], at: Mapping[Any, int], where: Any) -> None:

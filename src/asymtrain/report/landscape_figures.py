@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, ScalarFormatter
 from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
 
-from asymtrain.report.figures import GRID, INK, VARIANTS, _axes, _style, _svg
+from asymtrain.report.drawing import GRID, INK, VARIANTS, figure_style, new_axes, svg_text
 
 COLOURS = "viridis"  # even in lightness, and readable with every kind of colour vision
 LEVELS = 12  # contours
@@ -35,7 +35,7 @@ def contours(panels: Panels, name: str, title: str) -> str:
     """Contours of surfaces (n, m), by label, side by side; rows of a surface go up."""
     heights = _heights(panels)
     low, high = _limits(heights)
-    with _style():
+    with figure_style():
         figure = Figure(figsize=(1.4 + 1.8 * len(panels), 2.5), layout="constrained")
         figure.patch.set_visible(False)
         drawn: Any = None
@@ -55,7 +55,7 @@ def contours(panels: Panels, name: str, title: str) -> str:
         form.set_powerlimits((-2, 3))
         bar = figure.colorbar(drawn, ax=list(every), label="loss - middle", ticks=MaxNLocator(5), format=form)
         bar.outline.set_visible(False)
-        return _svg(figure, name, title)
+        return svg_text(figure, name, title)
 
 
 def surfaces(panels: Panels, name: str, title: str) -> str:
@@ -66,7 +66,7 @@ def surfaces(panels: Panels, name: str, title: str) -> str:
     heights = {label: height / 10.0**power for label, height in heights.items()}
     low, high = _limits(heights)
     side = _low_side(next(iter(heights.values())))
-    with _style():
+    with figure_style():
         figure = Figure(figsize=(0.3 + 2.3 * len(panels), 2.6))
         figure.patch.set_visible(False)
         figure.subplots_adjust(left=0.0, right=0.97, bottom=0.06, top=0.9, wspace=0.12)
@@ -90,13 +90,13 @@ def surfaces(panels: Panels, name: str, title: str) -> str:
                 axis.line.set_color(GRID)
         unit = f" in units of 1e{power}" if power else ""
         figure.text(0.5, 0.01, f"loss - middle{unit}", ha="center", fontsize=8)
-        return _svg(figure, name, title)
+        return svg_text(figure, name, title)
 
 
 def changes(series: Mapping[str, Sequence[Change]], name: str, title: str) -> str:
     """Change of the deviation against Plain by redundancy: measured with its interval, and predicted (open circles)."""
-    with _style():
-        figure, axes = _axes("redundancy", "change of the deviation (%)")
+    with figure_style():
+        figure, axes = new_axes("redundancy", "change of the deviation (%)")
         axes.axhline(0, color=INK, linewidth=0.8)
         every = sorted({change.redundancy for seen in series.values() for change in seen})
         for number, (label, seen) in enumerate(series.items()):
@@ -111,7 +111,7 @@ def changes(series: Mapping[str, Sequence[Change]], name: str, title: str) -> st
         axes.set_xticks(range(len(every)), [f"{n}" for n in every])
         axes.set_xlim(-0.5, len(every) - 0.5)
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, handletextpad=0.2)
-        return _svg(figure, name, title)
+        return svg_text(figure, name, title)
 
 
 def _heights(panels: Panels) -> dict[str, npt.NDArray[np.float64]]:

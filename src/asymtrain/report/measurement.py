@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from markupsafe import Markup
 
 from asymtrain.measure.estimates import Estimate
-from asymtrain.report.page import _write_all
+from asymtrain.report.files import write_files
+from asymtrain.report.rendering import render_template
 from asymtrain.report.summary import MISSING
 from asymtrain.runs import DEFAULTS, RunSpec
 from asymtrain.statistics import NAMES
@@ -26,7 +26,7 @@ CARDS = 6  # rows; a longer table is scrolled on a phone instead of becoming car
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure: SVG text as `report.figures` makes it. `name` is the last part of its file's name."""
+    """A figure: SVG text as `report.drawing` makes it. `name` is the last part of its file's name."""
 
     name: str
     title: str
@@ -66,7 +66,7 @@ def write_measurement(
         "json": (f"{name}.json", json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"),
         **{figure.name: (f"{name}-{figure.name}.svg", figure.svg) for figure in figures},
     }
-    _write_all(out, dict(texts.values()))
+    write_files(out, dict(texts.values()))
     return {kind: out / file for kind, (file, _) in texts.items()}
 
 
@@ -74,11 +74,8 @@ def render_measurement(
     name: str, title: str, lead: str, tables: Sequence[Listed], figures: Sequence[Drawn], facts: Mapping[str, str]
 ) -> str:
     """The page as text."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    return environment.get_template("measurement.html.j2").render(
+    return render_template(
+        "measurement.html.j2",
         name=name,
         title=title,
         lead=[part for part in lead.split("\n\n") if part.strip()],

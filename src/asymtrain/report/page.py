@@ -1,27 +1,25 @@
 """One self-contained HTML page, and the rows beside it.
 
 The page depends on the runs, the command and the versions it is given, and on nothing else: built again from the
-same runs it has the same bytes. Files are written beside their place and renamed, so none is ever half there.
+same runs it has the same bytes.
 """
 
-import os
 import platform
-import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 import torch
 from markupsafe import Markup
 
-import asymtrain
-from asymtrain.errors import UsageError
 from asymtrain.report import figures
+from asymtrain.report.files import write_files
+from asymtrain.report.rendering import render_template
 from asymtrain.report.summary import HEADINGS, MISSING, Summary, cells, duration, percent, summarise
 from asymtrain.runs import DEFAULTS, Run
 from asymtrain.statistics import NAMES
+from asymtrain.version import VERSION
 
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
 
@@ -39,18 +37,15 @@ def write_report(
         "history": summary.history.to_csv(index=False, lineterminator="\n"),
         "report": render(summary, command, current_versions() if versions is None else versions),
     }
-    _write_all(out, {FILES[kind]: text for kind, text in texts.items()})
+    write_files(out, {FILES[kind]: text for kind, text in texts.items()})
     return summary
 
 
 def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -> str:
     """The page as text."""
-    loader = jinja2.FileSystemLoader(Path(__file__).parent / "templates")
-    environment = jinja2.Environment(
-        loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
     differing, common = _settings(summary)
-    return environment.get_template("page.html.j2").render(
+    return render_template(
+        "page.html.j2",
         title=_title(summary),
         lead=_lead(summary),
         comparisons=summary.comparisons,
@@ -67,40 +62,7 @@ def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -
 
 def current_versions() -> dict[str, str]:
     """What decides a run's numbers beside its spec."""
-    return {"asymtrain": asymtrain.__version__, "torch": torch.__version__, "Python": platform.python_version()}
-
-
-def check_folder(out: Path) -> None:
-    """Raise a `UsageError` unless the report could be written there. Leaves nothing behind."""
-    place = out
-    while not place.exists() and place != place.parent:
-        place = place.parent
-    try:
-        with tempfile.TemporaryFile(dir=place):
-            pass
-    except OSError as error:
-        raise _unwritable(out, error) from error
-
-
-def _unwritable(out: Path, error: OSError) -> UsageError:
-    return UsageError(f"cannot write to the folder {out} ({error.strerror or error}): choose another with --out")
-
-
-def _write_all(out: Path, texts: Mapping[str, str]) -> None:
-    parts: dict[Path, Path] = {}
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            part = out / f".{name}.{os.getpid()}.part"
-            parts[part] = out / name
-            part.write_text(text, encoding="utf-8", newline="\n")
-        for part, place in parts.items():
-            part.replace(place)
-    except OSError as error:
-        raise _unwritable(out, error) from error
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
+    return {"asymtrain": VERSION, "torch": torch.__version__, "Python": platform.python_version()}
 
 
 def _title(summary: Summary) -> str:

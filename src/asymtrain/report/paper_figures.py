@@ -1,4 +1,4 @@
-"""Figures of the paper's recipes as SVG text, in the look of `report.figures`: `draw` is what recipes are given."""
+"""Figures of the paper's recipes as SVG text, in the look of `report.drawing`: `draw` is what recipes are given."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -7,11 +7,11 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodFormatter
 
 from asymtrain.paper.panels import Line, Panel, Panels
 from asymtrain.report.attention_figures import maps_over_images
-from asymtrain.report.figures import INK, VARIANTS, _style, _svg
+from asymtrain.report.drawing import INK, VARIANTS, figure_style, svg_text
 
 COLOURS = {"plain": VARIANTS["plain"][0], "asymmetric": VARIANTS["asymmetric"][0],
            "mlp": VARIANTS["plain"][0], "cnn": VARIANTS["asymmetric"][0], "vit": "#009e73"}  # fmt: skip
@@ -33,7 +33,7 @@ def panels(data: Panels, name: str) -> str:
     """Small axes in rows of `data.columns`, one legend for all of them."""
     rows = -(-len(data.panels) // data.columns)
     width = 4.6 if data.columns == 1 else 2.7 * data.columns
-    with _style():
+    with figure_style():
         figure = Figure(figsize=(width, 0.4 + (2.6 if data.columns == 1 else 2.0) * rows), layout="constrained")
         figure.patch.set_visible(False)
         grid = figure.subplots(rows, data.columns, squeeze=False)
@@ -42,10 +42,10 @@ def panels(data: Panels, name: str) -> str:
             _panel(axes, panel, handles)
         for axes in grid.flat[len(data.panels) :]:
             axes.set_visible(False)
-        figure.legend(
-            list(handles.values()), list(handles), loc="outside upper center", ncols=min(4, len(handles)), fontsize=9
-        )
-        return _svg(figure, name, data.title)
+        # Six lines are three pairs: a pair stands in one column.
+        columns = 3 if len(handles) in (5, 6) else min(4, len(handles))
+        figure.legend(list(handles.values()), list(handles), loc="outside upper center", ncols=columns, fontsize=9)
+        return svg_text(figure, name, data.title)
 
 
 def surfaces(data: Mapping[str, Any], name: str) -> str:
@@ -54,7 +54,7 @@ def surfaces(data: Mapping[str, Any], name: str) -> str:
     shown = {(one["scaling"], one["redundancy"]): np.array(one["losses"], float) for one in data["surfaces"]}
     levels = sorted({level for _, level in shown})
     at = data["settings"].grid // 2
-    with _style(), matplotlib.rc_context({"axes.grid": False}):
+    with figure_style(), matplotlib.rc_context({"axes.grid": False}):
         figure = Figure(figsize=(2.0 * len(levels) + 0.8, 2.2 * len(scalings) + 0.3), layout="constrained")
         figure.patch.set_visible(False)
         grid = figure.subplots(len(scalings), len(levels), squeeze=False, sharex=True, sharey=True)
@@ -73,7 +73,7 @@ def surfaces(data: Mapping[str, Any], name: str) -> str:
                 axes.set_xticks([-half, 0, half])
                 axes.set_yticks([-half, 0, half])
             figure.colorbar(drawn, ax=list(row), label="main loss - that in the middle", format="%.1e")
-        return _svg(figure, name, data["title"])
+        return svg_text(figure, name, data["title"])
 
 
 def _panel(axes: Axes, panel: Panel, handles: dict[str, Any]) -> None:
@@ -96,6 +96,9 @@ def _panel(axes: Axes, panel: Panel, handles: dict[str, Any]) -> None:
     # A logarithmic axis has no place for values of 0, and a band that reaches there must not stretch it.
     if panel.log and seen and min(seen) > 0:
         axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.yaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
         axes.set_ylim(min(seen) / 1.3, max(seen) * 1.3)
 
 

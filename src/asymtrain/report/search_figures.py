@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from matplotlib.ticker import NullLocator
 
-from asymtrain.report.figures import INK, VARIANTS, _axes, _style, _svg
+from asymtrain.report.drawing import INK, VARIANTS, figure_style, new_axes, svg_text
 
 
 def accuracy_by_setting(
@@ -23,8 +23,8 @@ def accuracy_by_setting(
     """
     colour, _, dash = VARIANTS[variant]
     means = [sum(dots) / len(dots) if dots else float("nan") for dots in accuracies]
-    with _style():
-        figure, axes = _axes(setting, "validation accuracy")
+    with figure_style():
+        figure, axes = new_axes(setting, "validation accuracy")
         axes.plot(range(len(values)), means, color=colour, linewidth=2.2, linestyle=dash, marker="o", markersize=4)
         for x, dots in enumerate(accuracies):
             if len(dots) > 1:
@@ -36,4 +36,4 @@ def accuracy_by_setting(
         axes.xaxis.set_minor_locator(NullLocator())
         if len(values) > 6:
             axes.tick_params(axis="x", labelrotation=45)
-        return _svg(figure, name, title)
+        return svg_text(figure, name, title)

@@ -9,7 +9,7 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from asymtrain.measure.estimates import Estimate
 from asymtrain.measure.trajectory import Curve, Parting, Trajectory
-from asymtrain.report.figures import INK, VARIANTS, _axes, _handle, _style, _svg
+from asymtrain.report.drawing import INK, VARIANTS, figure_style, legend_handle, new_axes, svg_text
 
 MARK = "#b3261e"  # where the curves part
 
@@ -70,8 +70,8 @@ def over_training(
     `mark` draws a vertical line at an epoch, `zero` a horizontal one at 0. `kinds` names thick and thin lines. `log`
     makes the axis logarithmic where every value allows it.
     """
-    with _style():
-        figure, axes = _axes("epoch", y_label)
+    with figure_style():
+        figure, axes = new_axes("epoch", y_label)
         if zero:
             axes.axhline(0, color=INK, linewidth=0.8)
         for line in lines:
@@ -83,13 +83,13 @@ def over_training(
             axes.yaxis.set_minor_locator(NullLocator())
         if mark is not None:
             axes.axvline(mark, color=MARK, linewidth=1.0, linestyle=(0, (1, 1.5)))
-        handles = [_handle(variant) for variant in VARIANTS if any(line.variant == variant for line in lines)]
+        handles = [legend_handle(variant) for variant in VARIANTS if any(line.variant == variant for line in lines)]
         if kinds and any(line.thin for line in lines):
             widths = zip(kinds, (2.2, 1.0), strict=True)
             handles += [Line2D([], [], color=INK, linewidth=width, label=kind) for kind, width in widths]
         # Above: it hides no line.
         axes.legend(handles=handles, loc="lower left", bbox_to_anchor=(0, 1), ncols=2)
-        return _svg(figure, name, title)
+        return svg_text(figure, name, title)
 
 
 def band(axes: Axes, epochs: Sequence[int], points: Sequence[Estimate], colour: str) -> None:

@@ -8,6 +8,8 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from asymtrain.version import VERSION
+
 PACKAGE = Path(__file__).resolve().parents[1]
 
 
@@ -33,14 +35,12 @@ def current() -> Provenance:
     """The provenance of what this process runs, found out once."""
     import torch
 
-    import asymtrain
-
     source = hash_source(PACKAGE)
     commit, dirty = find_commit(PACKAGE) or (f"source-{source[:16]}", False)
     return Provenance(
         python=platform.python_version(),
         torch=str(torch.__version__),
-        asymtrain=asymtrain.__version__,
+        asymtrain=VERSION,
         commit=commit,
         dirty=dirty,
         source=source,

@@ -1,0 +1,153 @@
+"""`asymtrain probe`: will auxiliary branches help this model, where, and how strongly?"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from asymtrain.cli.options import typed_command
+from asymtrain.cli.screen import show_json, show_table, stderr, stdout
+from asymtrain.cli.search import parse_values
+from asymtrain.data import load
+from asymtrain.engine import default_device, load_for
+from asymtrain.errors import UsageError
+from asymtrain.models import BUILDERS
+from asymtrain.report import check_folder, current_versions, duration
+from asymtrain.report.probe_page import probe_tables, write_probe
+from asymtrain.resonance import Probe
+from asymtrain.resonance import probe as probe_model
+from asymtrain.resonance.images import ImageBatches
+from asymtrain.resonance.sources import Named, named_model, parse_option
+from asymtrain.resonance.stacks import probe_backbone
+from asymtrain.scales import get_scale, scaled_spec
+
+PROBE_OUT = Path("asymtrain-probe")
+MINUTES = 8.0
+
+
+def probe(
+    context: typer.Context,
+    model: Annotated[str, typer.Argument(help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.")],
+    data: Annotated[str, typer.Option(help="shapes, cifar10, cifar100 or folder:PATH.")] = "shapes",
+    at: Annotated[list[str] | None, typer.Option(help="Places: module names or globs. Default: its blocks.")] = None,
+    alphas: Annotated[str | None, typer.Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None,
+    no_pairs: Annotated[bool, typer.Option("--no-pairs", help="Measure the alignment only.")] = False,
+    seeds: Annotated[int, typer.Option(help="Pairs of short runs at each alpha.")] = 3,
+    steps: Annotated[int, typer.Option(help="Of the measurement and of each paired run.")] = 400,
+    minutes: Annotated[float, typer.Option(help="Time limit: runs are shortened or left out to keep it.")] = MINUTES,
+    every: Annotated[int, typer.Option(help="Steps between measurements.")] = 5,
+    batch: Annotated[
+        int | None, typer.Option(help="Images in a batch. Default: 32; of a backbone its scale's.")
+    ] = None,
+    image_size: Annotated[
+        int | None, typer.Option(help="Pixels. Default: the model's own; on a CPU at most 64.")
+    ] = None,
+    learning_rate: Annotated[float | None, typer.Option(help="Default: 0.001; of a backbone its scale's.")] = None,
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the model's builder; repeat it.")] = None,
+    scale: Annotated[str, typer.Option(help="Of a backbone: quick (small nets) or paper (as published).")] = "quick",
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: the fastest there is.")] = None,
+    data_root: Annotated[Path | None, typer.Option(help="Where downloaded data lies.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the page, the numbers and the figures.")] = PROBE_OUT,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+) -> None:
+    """Measure on a short training whether auxiliary branches would help a model, where, and how strongly.
+
+    Nothing is downloaded, and no test image is looked at. The answer may be that it cannot tell.
+    """
+    if not minutes > 0:
+        raise UsageError(f"--minutes must be above 0, got {minutes:g}")
+    if learning_rate is not None and not learning_rate > 0:
+        raise UsageError(f"--learning-rate must be above 0, got {learning_rate:g}")
+    if min(seeds, steps, every) < 1:
+        raise UsageError("--seeds, --steps and --every must be 1 or more")
+    weights = () if no_pairs else parse_values("--alphas", alphas, (0.1, 1.0))
+    if any(not alpha > 0 for alpha in weights):
+        raise UsageError(f"--alphas {alphas}: write numbers above 0; 0 is Plain, and is always run")
+    options = dict(parse_option(text) for text in option or ())
+    check_folder(out)
+    console = stderr()
+    common: dict[str, Any] = {
+        "alphas": weights, "seeds": seeds, "steps": steps, "minutes": minutes, "every": every,
+        "progress": lambda line: console.print(line),
+    }  # fmt: skip
+    if model in BUILDERS:
+        if at or image_size is not None:
+            given = "--at" if at else "--image-size"
+            raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
+        fields = {"batch": batch, "learning_rate": learning_rate}
+        found, notes = _backbone(model, data, scale, options, fields, device, data_root, common)
+    else:
+        named = named_model(model, options)
+        found, notes = _stranger(
+            named, data, at, batch or 32, image_size, learning_rate or 1e-3, device, data_root, common
+        )
+    facts = {"Command": typed_command(context), "Model": model, "Data": data, **notes}
+    facts |= {
+        "Time": duration(found.seconds),
+        "Versions": ", ".join(f"{name} {version}" for name, version in current_versions().items()),
+    }
+    show(found, out, facts, json=json)
+
+
+def show(found: Probe, out: Path, facts: Mapping[str, str], *, json: bool) -> None:
+    """Write the page; print the tables and the advice, or everything as JSON."""
+    files = write_probe(out, found, facts)
+    if json:
+        show_json({**found.to_dict(), "files": {kind: str(path) for kind, path in files.items()}})
+    else:
+        for table in probe_tables(found):
+            stdout().print(table.title)
+            show_table(table.columns, table.rows)
+            stdout().print()
+        stdout().print(str(found))
+    stderr().print(f"Page: {files['page']}")
+
+
+def _backbone(
+    arch: str,
+    data: str,
+    scale: str,
+    options: dict[str, Any],
+    fields: dict[str, Any],
+    device: str | None,
+    data_root: Path | None,
+    common: dict[str, Any],
+) -> tuple[Probe, dict[str, str]]:
+    spec = scaled_spec(get_scale(scale), arch, data, **fields)
+    if options:
+        chosen = {**dict(spec.arch_options), **options}
+        spec = scaled_spec(get_scale(scale), arch, data, **fields, arch_options=chosen)
+    found = probe_backbone(spec, load_for(spec, data_root), device=device, data_root=data_root, **common)
+    rate = f"learning rate {spec.learning_rate:g}, weight decay {spec.weight_decay:g}, batch {spec.batch}"
+    return found, {"Training": rate}
+
+
+def _stranger(
+    named: Named,
+    data: str,
+    at: Sequence[str] | None,
+    batch: int,
+    image_size: int | None,
+    learning_rate: float,
+    device: str | None,
+    data_root: Path | None,
+    common: dict[str, Any],
+) -> tuple[Probe, dict[str, str]]:
+    place = default_device(device)
+    size = named.size_for(image_size, small=place.type == "cpu")
+    choice = {} if data in ("cifar10", "cifar100") else {"image_size": size}
+    dataset = load(data, root=data_root, **choice)
+    size = dataset.train.images.shape[-1]  # CIFAR has a size of its own
+    if size != named.image_size:
+        stderr().print(f"Images of {size} pixels; the model's own size is {named.image_size}.")
+    batches = ImageBatches(dataset, batch)
+    found = probe_model(
+        lambda: named.build(dataset.classes, size).to(place),
+        batches,
+        None if not at else list(at),
+        learning_rate=learning_rate,
+        **common,
+    )
+    images = f"{len(dataset.train)} images of {size} pixels, {dataset.classes} classes"
+    return found, {"Images": images, "Training": f"learning rate {learning_rate:g}, batch {batch}"}

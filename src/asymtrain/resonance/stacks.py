@@ -1,0 +1,143 @@
+"""The probe of our own backbones: the paired runs are specs, and train as one stack of the engine."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import nn
+
+from asymtrain import executors
+from asymtrain.data import Dataset
+from asymtrain.engine import default_device
+from asymtrain.engine.setup import build_backbone, run_data
+from asymtrain.resonance.budget import Clock, plan_trials
+from asymtrain.resonance.findings import Probe, Shadow, Trial
+from asymtrain.resonance.images import ImageBatches
+from asymtrain.resonance.probing import FIRST_SEED, probe
+from asymtrain.resonance.rule import RULE, Rule, advise, kept_places
+from asymtrain.runs import Run, RunSpec, grid
+
+LEAST_EPOCHS = 2  # the runs are compared halfway and at the end
+
+
+def probe_backbone(
+    base: RunSpec,
+    dataset: Dataset,
+    *,
+    alphas: Sequence[float] = (0.1, 1.0),
+    seeds: int = 3,
+    steps: int = 300,
+    minutes: float | None = None,
+    every: int = 5,
+    device: str | None = None,
+    store: Path | None = None,
+    data_root: Path | None = None,
+    rule: Rule = RULE,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Probe:
+    """`probe` of a spec's backbone, with its data, batch size, learning rate and weight decay."""
+    clock = Clock(minutes)
+    shadow = shadow_of(base, dataset, steps=steps, every=every, minutes=minutes, device=device, rule=rule)
+    kept = [one.place for one in kept_places(shadow)]
+    wanted = range(FIRST_SEED, FIRST_SEED + seeds)
+    plan = plan_trials(steps, wanted, alphas, shadow.step_seconds, clock.left())
+    trials: list[Trial] = []
+    if plan.alphas:
+        progress(f"paired runs: {len(plan.seeds)} seeds at alpha {', '.join(f'{a:g}' for a in plan.alphas)}")
+        spec = base if len(kept) == len(shadow.places) else with_places(base, kept)
+        specs = trial_specs(spec, dataset, alphas=plan.alphas, seeds=plan.seeds, steps=plan.steps)
+        left = None if minutes is None else max(0.01, clock.left() / 60)
+        runs = executors.execute(specs, store=store, device=device, minutes=left, data_root=data_root)
+        trials = read_trials(list(runs), plan.alphas, dataset, plan.steps)
+    notes = [plan.note] if plan.note else []
+    if shadow.steps < steps:
+        notes.append(f"The shadow training took {shadow.steps} of {steps} steps: its share of the time was over.")
+    if plan.alphas and len(trials[0].seeds if trials else ()) < len(plan.seeds):
+        notes.append("Some paired runs did not finish in the time: give more minutes.")
+    return Probe(shadow, tuple(trials), advise(shadow, trials, rule), tuple(notes), clock.passed())
+
+
+def shadow_of(
+    base: RunSpec,
+    dataset: Dataset,
+    *,
+    steps: int,
+    every: int = 5,
+    minutes: float | None = None,
+    device: str | None = None,
+    rule: Rule = RULE,
+) -> Shadow:
+    """The shadow training of a spec's backbone."""
+    place = default_device(device)
+    spec = dataclasses.replace(base, seed=FIRST_SEED, redundancy=max(1, base.redundancy))
+    backbone = build_backbone(spec, dataset)
+    batches = ImageBatches(dataset, spec.batch, seed=FIRST_SEED, indices=run_data(spec, dataset).train)
+    options = {"layout": backbone.layout, "pool": backbone.pool, "over_classes": spec.over_classes}
+
+    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        return torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
+
+    found = probe(
+        backbone.to(place), batches, list(backbone.points), alphas=(), steps=steps, every=every, minutes=minutes,
+        optimizer=optimizer, branch_options=options, rule=rule,
+    )  # fmt: skip
+    return found.shadow
+
+
+def trial_specs(
+    base: RunSpec, dataset: Dataset, *, alphas: Sequence[float], seeds: Iterable[int], steps: int
+) -> list[RunSpec]:
+    """Plain and Asymmetric of each seed and alpha, of about `steps` steps and at least two epochs.
+
+    Where that is less than two passes over the training images, the runs get fewer images of each class. The test
+    images are not touched: a probe compares on validation images.
+    """
+    first = dataclasses.replace(
+        base, seed=FIRST_SEED, validation="split", test="never", redundancy=max(1, base.redundancy)
+    )
+    data = run_data(first, dataset)
+    epoch_steps = -(-len(data.train) // base.batch)
+    fields: dict[str, int | None] = {
+        "epochs": max(LEAST_EPOCHS, round(steps / epoch_steps)),
+        "per_class": base.per_class,
+    }
+    if steps < LEAST_EPOCHS * epoch_steps:
+        wanted = max(1, steps * base.batch // (LEAST_EPOCHS * dataset.classes))
+        fields["per_class"] = min(wanted, _least_of_a_class(first, dataset, list(seeds)))
+    specs = grid(dataclasses.replace(first, **fields), seed=seeds, alpha=alphas)  # type: ignore[arg-type]
+    return list(dict.fromkeys(one for spec in specs for one in (spec.plain(), spec)))
+
+
+def read_trials(runs: Sequence[Run], alphas: Sequence[float], dataset: Dataset, steps: int) -> list[Trial]:
+    """Trials of the seeds whose runs are all there."""
+    chance = 1 / dataset.classes
+    by_key = {(run.spec.alpha if run.spec.redundancy else 0.0, run.spec.seed): _accuracies(run, chance) for run in runs}
+    seeds = [s for s in dict.fromkeys(run.spec.seed for run in runs) if all((a, s) in by_key for a in (0.0, *alphas))]
+    if not seeds:
+        return []
+    plain = tuple(by_key[0.0, seed] for seed in seeds)
+    return [Trial(a, tuple(seeds), plain, tuple(by_key[a, seed] for seed in seeds), steps) for a in alphas]
+
+
+def with_places(spec: RunSpec, places: Sequence[str]) -> RunSpec:
+    """The spec with branches at these blocks only."""
+    numbers = tuple(int(name.rpartition(".")[2]) for name in places)
+    return dataclasses.replace(spec, arch_options={**dict(spec.arch_options), "points": numbers})  # type: ignore[arg-type]
+
+
+def _accuracies(run: Run, chance: float) -> tuple[float, float]:
+    if run.outcome == "diverged":
+        return chance, chance
+    seen = [epoch.validation_accuracy or 0.0 for epoch in run.history]
+    return seen[len(seen) // 2 - 1], seen[-1]
+
+
+def _least_of_a_class(spec: RunSpec, dataset: Dataset, seeds: Sequence[int]) -> int:
+    """How many training images the smallest class has, in the split that has the fewest of it."""
+    counts = [
+        np.bincount(data.labels[data.train], minlength=dataset.classes).min()
+        for data in (run_data(dataclasses.replace(spec, seed=seed, label_noise=0.0), dataset) for seed in seeds)
+    ]
+    return int(min(counts))
