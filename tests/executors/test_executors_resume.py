@@ -198,3 +198,22 @@ def test_a_stack_does_not_depend_on_when_it_was_interrupted(train_here: Train, s
         running.close()  # type: ignore[attr-defined]
         assert all(bare(run) == expected[run.spec.id] for run in seen)
     assert rows(train_here(specs)) == expected
+
+
+def test_what_a_killed_process_left_of_finished_stacks_is_removed(train_here: Train, store: Path) -> None:
+    """It was killed before it wrote a plan, between storing and closing, or while it closed."""
+    specs = examples("mlp", 2, epochs=2)
+    train_here(specs)
+    folder = checkpoints(store)
+    begun = open_checkpoint(folder, StackPlan(tuple(specs), "batched"))
+    (folder / "0123456789abcdef").mkdir()
+    closing = folder / "fedcba9876543210.77.closed"
+    closing.mkdir()
+    (closing / "state.safetensors").touch()
+    other = examples("mlp", 3, epochs=2)[4:]
+    unfinished = open_checkpoint(folder, StackPlan(tuple(other), "batched"))
+    train_here(specs)
+    assert not begun.exists()
+    assert list(folder.iterdir()) == [unfinished]
+    train_here(other)
+    assert not folder.exists()

@@ -11,6 +11,7 @@ import dataclasses
 import json
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,15 +21,20 @@ from asymtrain.engine.stacked import Stack
 from asymtrain.errors import UsageError
 from asymtrain.runs import Epoch, RunSpec
 
-PLAN, STATE = "plan.json", "state.safetensors"
+PLAN, STATE, CLOSED = "plan.json", "state.safetensors", ".closed"
 
 
 def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
     """Make the folder of a stack and write down its members."""
     place = folder / stack_plan.id
-    place.mkdir(parents=True, exist_ok=True)
     content = {"path": stack_plan.path, "specs": [spec.to_dict() for spec in stack_plan.specs]}
-    _replace(place / PLAN, json.dumps(content, indent=1).encode())
+    text = json.dumps(content, indent=1).encode()
+    place.mkdir(parents=True, exist_ok=True)
+    try:
+        _replace(place / PLAN, text)
+    except FileNotFoundError:  # another process has tidied the empty folder away in between
+        place.mkdir(parents=True, exist_ok=True)
+        _replace(place / PLAN, text)
     return place
 
 
@@ -36,6 +42,8 @@ def unfinished_plans(folder: Path) -> list[StackPlan]:
     """Stacks that were begun in this folder and not closed, oldest name first."""
     plans = []
     for file in sorted(folder.glob(f"*/{PLAN}")):
+        if file.parent.suffix == CLOSED:
+            continue
         try:
             content = json.loads(file.read_text())
             specs = tuple(RunSpec.from_dict(values) for values in content["specs"])
@@ -93,8 +101,23 @@ def _epoch(values: dict[str, Any]) -> Epoch:
 
 
 def close_checkpoint(place: Path) -> None:
-    """Forget a stack whose rows are stored."""
-    shutil.rmtree(place, ignore_errors=True)
+    """Forget a stack whose rows are stored.
+
+    It gets another name first: a process that is killed here leaves no half of a checkpoint under the stack's own.
+    """
+    closed = place.with_name(f"{place.name}.{os.getpid()}{CLOSED}")
+    with suppress(FileNotFoundError):
+        place.rename(closed)
+    shutil.rmtree(closed, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left: stacks that were being closed, folders without a plan."""
+    for closed in folder.glob(f"*{CLOSED}"):
+        shutil.rmtree(closed, ignore_errors=True)
+    for place in folder.glob("*/"):
+        with suppress(OSError):  # it is not empty
+            place.rmdir()
 
 
 def _replace(file: Path, content: bytes) -> None:

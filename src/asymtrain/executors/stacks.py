@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 
 from asymtrain.engine import StackPlan, close_checkpoint, plan, unfinished_plans
+from asymtrain.engine.checkpoint import sweep
 from asymtrain.errors import UsageError
 from asymtrain.runs import RunSpec
 from asymtrain.store import Store
@@ -52,7 +53,12 @@ def choose_stacks(
 
 
 def tidy(record: Store, checkpoints: Path) -> None:
-    """Remove the plans whose runs are all stored, and the folder where nothing is left in it."""
+    """Remove the plans and checkpoints whose runs are all stored, and the folder where nothing is left in it."""
+    for begun in unfinished_plans(checkpoints):
+        members = {spec.id for spec in begun.specs}
+        if record.finished(members) == members and not record.held(members):  # killed between storing and closing
+            close_checkpoint(checkpoints / begun.id)
+    sweep(checkpoints)
     for file, _, plans in _read_plans(checkpoints):
         members = {spec.id for one in plans for spec in one.specs}
         if record.finished(members) == members:
