@@ -125,3 +125,18 @@ def test_the_summary_counts(store: Store) -> None:
     assert [(failure.spec.arch, failure.reason) for failure in summary.failures] == [("cnn", "needs 3 channels")]
     assert summary.last_write is not None
     assert (summary.total.finished, summary.total.diverged, summary.total.pending) == (2, 1, 3)
+
+
+def test_a_known_spec_can_be_measured_and_is_not_asked_for(store: Store) -> None:
+    store.know(SPECS)
+    store.know(SPECS[:1])
+    assert store.pending() == []
+    assert store.finished() == set()
+    assert store.add_measurement(SPECS[0].id, "norm", {0: 1.5})
+    assert [(one.spec_id, one.value) for one in store.measurements("norm")] == [(SPECS[0].id, 1.5)]
+    # Knowing changes nothing about what was asked for or run before.
+    store.request(SPECS[:1])
+    store.add(example_run(SPECS[1]))
+    store.know(SPECS)
+    assert store.pending() == [SPECS[0]]
+    assert store.finished() == {SPECS[1].id}

@@ -13,6 +13,7 @@ from asymtrain.cli.paper_options import (
     DataRoot,
     Device,
     Epochs,
+    Fair,
     Json,
     Names,
     Out,
@@ -62,6 +63,7 @@ def list_(
     precision: Precision = "fp32",
     data: Data = "shapes",
     hyperparameters: Values = "searched",
+    fair: Fair = False,
     out: Out = PAPER_OUT,
     store: StorePath = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
@@ -71,7 +73,7 @@ def list_(
 
     Runs that several recipes share count in each of them; the last line counts them once.
     """
-    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters)
+    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     kind, workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
     known = read_store(place_of(store, out))
     rows = listing(study, known, RECIPES.values(), kind, workers)
@@ -96,6 +98,7 @@ def run(
     precision: Precision = "fp32",
     data: Data = "shapes",
     hyperparameters: Values = "searched",
+    fair: Fair = False,
     minutes: Annotated[float | None, typer.Option(help="Stop after this time; the next call goes on.")] = None,
     out: Out = PAPER_OUT,
     store: StorePath = None,
@@ -112,7 +115,7 @@ def run(
     if minutes is not None and not minutes > 0:
         raise UsageError(f"--minutes must be above 0, got {minutes:g}")
     recipes = choose(names)
-    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters)
+    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     place = place_of(store, out)
     for folder in (out, place.parent):
         check_folder(folder)
@@ -176,13 +179,14 @@ def show(
     precision: Precision = "fp32",
     data: Data = "shapes",
     hyperparameters: Values = "searched",
+    fair: Fair = False,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None,
     store: StorePath = None,
     json: Json = False,
 ) -> None:
     """Show tables and figures from what a store holds; nothing is trained."""
     recipes = choose(names)
-    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters)
+    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     place = place_of(store, PAPER_OUT if out is None else out)
     if not place.exists():
         raise UsageError(f"there is no store at {place}: `asymtrain paper run` makes one, or name yours with --store")

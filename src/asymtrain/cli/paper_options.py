@@ -30,6 +30,10 @@ Data = Annotated[str, typer.Option("--data", help="At the scale quick: shapes, o
 Values = Annotated[
     str, typer.Option("--hyperparameters", help="Where the paper gives none: searched, or paper for Table 13's.")
 ]
+Fair = Annotated[
+    bool,
+    typer.Option("--fair", help="Tables 10 and 13: also a Plain with as many trials (dropout, smoothing) as alpha."),
+]
 Out = Annotated[Path, typer.Option("--out", help="Folder of the page, the tables and the store.")]
 StorePath = Annotated[
     Path | None, typer.Option("--store", help=f"Record of runs. Default: {STORE_NAME} in the folder.")
@@ -47,6 +51,8 @@ def build_study(
     precision: str,
     data: str,
     hyperparameters: str,
+    *,
+    fair: bool = False,
 ) -> Study:
     """The study that the options mean; what contradicts itself is refused."""
     sizes = get_sizes(scale)
@@ -64,6 +70,7 @@ def build_study(
         precision=precision,
         data="cifar" if data == "cifar" else "stand-in",
         hyperparameters=hyperparameters,  # type: ignore[arg-type]  # which the study checks
+        fair=fair,
     )
 
 

@@ -117,6 +117,8 @@ def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], s
             "epochs": study.epochs,
             "precision": study.precision,
             "readings": [reading.name for reading in study.readings],
+            "hyperparameters": study.hyperparameters,
+            "fair": study.fair,
             "stand_in": study.stand_in,
         },
         "claims": [
@@ -167,7 +169,7 @@ def _show_table(table: ResultTable) -> None:
     console.print(table.title)
     headings = [_heading(name) for name in table.columns]
     rows = [[cell.text.replace(" ± ", "±").replace("% to ", " to ") for cell in row] for row in table.rows]
-    numbers = [any(row[i].value is not None for row in table.rows) for i in range(len(headings))]
+    numbers = [any(row[i].value is not None or row[i].missing for row in table.rows) for i in range(len(headings))]
     widths = [
         1 + max(len(line) for text in (heading, *(row[i] for row in rows)) for line in text.split("\n"))
         for i, heading in enumerate(headings)

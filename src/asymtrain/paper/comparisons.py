@@ -5,7 +5,7 @@ verdicts all follow from that list.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,8 @@ from asymtrain.paper.readings import PRIMARY, Reading
 from asymtrain.paper.recipe import Needs
 from asymtrain.paper.result import MISSING, Cell, ResultTable, missing_cell
 from asymtrain.paper.study import Study, asymmetric_spec, over_seeds, plain_spec, unique
-from asymtrain.runs import RunSpec
+from asymtrain.runs import Run, RunSpec
+from asymtrain.search.stages import with_settings
 from asymtrain.statistics import Interval, t_interval
 
 RESULTS = ("Plain", "Asymmetric", "Improvement", "Interval", "p", "n")
@@ -60,18 +61,21 @@ def compare(
     auxiliary: Mapping[str, Any] | None = None,
     *,
     plain_values: Hyperparameters | None = None,
+    plain_settings: Mapping[str, float] | None = None,
     paper: str | None = None,
     **fields: Any,
 ) -> Comparison:
     """The comparison of one backbone, dataset and setting over the study's seeds.
 
-    Without `values` (a search is to find them) it has no specs yet. `plain_values` are Plain's where it has its own.
+    Without `values` (a search is to find them) it has no specs yet. `plain_values` are Plain's where it has its own,
+    `plain_settings` what else it alone has (dropout, label smoothing).
     `paper` is the label of the paper's cell where it is not `label`; `auxiliary` and `fields` as in `asymmetric_spec`.
     """
     plain: tuple[RunSpec, ...] = ()
     asymmetric: tuple[RunSpec, ...] = ()
     if values is not None:
-        plain = over_seeds(study, plain_spec(study, arch, dataset, plain_values or values, **fields))
+        without = plain_spec(study, arch, dataset, plain_values or values, **fields)
+        plain = over_seeds(study, with_settings(without, plain_settings or {}))
         branched = asymmetric_spec(study, reading, arch, dataset, values, redundancy, auxiliary, **fields)
         asymmetric = over_seeds(study, branched)
     return Comparison(label, heading, reading, plain, asymmetric, cells().get(paper or label), study.stand_in)
@@ -90,13 +94,18 @@ def specs_of(comparisons: Iterable[Comparison]) -> tuple[RunSpec, ...]:
     return unique(pair for one in comparisons for pair in zip(one.plain, one.asymmetric, strict=True))
 
 
-def effect_of(known: Known, one: Comparison) -> Effect | None:
-    """The finished pairs; None where there is none."""
-    pairs = [
+def pairs_of(known: Known, one: Comparison) -> list[tuple[Run, Run]]:
+    """Plain and Asymmetric of the seeds for which both are there."""
+    return [
         (known.runs[plain.id], known.runs[asymmetric.id])
         for plain, asymmetric in zip(one.plain, one.asymmetric, strict=True)
         if plain.id in known.runs and asymmetric.id in known.runs
     ]
+
+
+def effect_of(known: Known, one: Comparison) -> Effect | None:
+    """The finished pairs; None where there is none."""
+    pairs = pairs_of(known, one)
     if not pairs:
         return None
     return Effect(
@@ -121,16 +130,30 @@ def evidence_of(known: Known, comparisons: Iterable[Comparison]) -> dict[str, di
 
 
 def effect_table(
-    known: Known, comparisons: Sequence[Comparison], name: str, title: str, headings: Sequence[str], note: str = ""
+    known: Known,
+    comparisons: Sequence[Comparison],
+    name: str,
+    title: str,
+    headings: Sequence[str],
+    note: str = "",
+    more: tuple[str, Callable[[Known, Comparison], Cell]] | None = None,
 ) -> ResultTable:
-    """Ours beside the paper's. Intervals and p are corrected (Bonferroni) for the cells of one reading."""
+    """Ours beside the paper's. Intervals and p are corrected (Bonferroni) for the cells of one reading.
+
+    `more` is the heading of one more column, which stands after the interval, and what fills it.
+    """
     sizes = Counter(one.reading.name for one in comparisons)
     several = any(name != PRIMARY.name for name in sizes)
-    columns = (*headings, *(("Reading",) if several else ()), *RESULTS, *PAPER)
+    at = RESULTS.index("Interval") + 1
+    results = RESULTS if more is None else (*RESULTS[:at], more[0], *RESULTS[at:])
+    columns = (*headings, *(("Reading",) if several else ()), *results, *PAPER)
     rows = []
     for one in comparisons:
         heading = [Cell(text) for text in (*one.heading, *((one.reading.title,) if several else ()))]
-        rows.append((*heading, *_ours(known, one, sizes[one.reading.name]), *_papers(known, one)))
+        ours = _ours(known, one, sizes[one.reading.name])
+        if more is not None:
+            ours.insert(at, more[1](known, one))
+        rows.append((*heading, *ours, *_papers(known, one)))
     correction = (
         f"Intervals are 95% t intervals over seeds, corrected for {max(sizes.values(), default=1)} cells; p too."
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asymtrain.data import cifar
-from asymtrain.paper.known import Known, class_count
+from asymtrain.paper.known import Known, class_count, count_test_images
 from asymtrain.runs import Run, RunSpec
 
 # Images a second that the engine trains, summed over the runs of a stack: docs/performance.md has the measurement (H200
@@ -46,7 +46,7 @@ def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
         total = spec.per_class * classes
     else:
         total = 50_000 if real else int(options.get("size", 4000))  # type: ignore[arg-type]
-    tested = 10_000 if real else int(options.get("test_size", 1000))  # type: ignore[arg-type]
+    tested = count_test_images(spec)
     split = spec.validation == "split"
     every = (0.8 if split else 1.0) * total + (0.2 * total * split + tested * (spec.test == "every")) / PASSES
     return (spec.epochs if epochs is None else epochs) * every + tested * (spec.test == "last") / PASSES

@@ -11,6 +11,7 @@ from asymtrain.runs import Run, RunSpec
 from asymtrain.store import Store
 
 CLASSES = {"cifar10": 10, "cifar100": 100}
+TEST_IMAGES = 10_000  # of either CIFAR
 SHOWN = {"asymtrain": "asymtrain", "torch": "torch", "python": "Python"}
 
 
@@ -46,16 +47,25 @@ def read_store(path: Path, ids: Iterable[str] | None = None) -> Known:
     measured: dict[tuple[str, str], dict[int, Any]] = {}
     for one in seen:
         measured.setdefault((one.spec_id, one.name), {})[one.epoch] = one.value
-    versions = {}
-    for record in records:
-        provenance = dataclasses.asdict(record.provenance)
-        versions[record.run.spec.id] = {shown: str(provenance[name]) for name, shown in SHOWN.items()}
+    versions = {record.run.spec.id: shown_versions(dataclasses.asdict(record.provenance)) for record in records}
     return Known({record.run.spec.id: record.run for record in records}, measured, versions)
+
+
+def shown_versions(provenance: Mapping[str, Any]) -> dict[str, str]:
+    """The versions that a page names, of all that is known about the code."""
+    return {shown: str(provenance[name]) for name, shown in SHOWN.items()}
 
 
 def class_count(spec: RunSpec) -> int:
     """Classes of the data that a recipe's spec names."""
     return CLASSES.get(spec.dataset) or int(dict(spec.dataset_options)["classes"])  # type: ignore[arg-type]
+
+
+def count_test_images(spec: RunSpec) -> int:
+    """Test images of the data that a recipe's spec names."""
+    if spec.dataset in CLASSES:
+        return TEST_IMAGES
+    return int(dict(spec.dataset_options).get("test_size", 1000))  # type: ignore[arg-type]
 
 
 def accuracy(run: Run, reading: Reading) -> float:

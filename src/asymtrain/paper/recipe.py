@@ -81,7 +81,12 @@ def cook(recipe: Recipe, study: Study, known: Known, draw: Draw) -> RecipeResult
     needs = recipe.needs(study, known)
     made = recipe.make(study, known, draw)
     runs = known.of(needs.specs)
-    there = [one for one in needs.measurements if known.values(one.spec, one.name) is not None]
+    found = [known.values(one.spec, one.name) for one in needs.measurements]
+    there = [values for values in found if values is not None]
+    origins = [value for values in there for value in values.values()]
+    devices = {run.device for run in runs} | {value["device"] for value in origins if "device" in value}
+    versions = [known.versions[run.spec.id] for run in runs if run.spec.id in known.versions]
+    versions += [value["versions"] for value in origins if "versions" in value]
     return RecipeResult(
         name=recipe.name,
         title=recipe.title,
@@ -94,17 +99,16 @@ def cook(recipe: Recipe, study: Study, known: Known, draw: Draw) -> RecipeResult
         runs_there=len(runs),
         measurements_needed=len(needs.measurements),
         measurements_there=len(there),
-        seconds=sum(run.seconds for run in runs),
-        devices=tuple(sorted({run.device for run in runs})),
-        versions=_versions(known, [run.spec.id for run in runs]),
+        seconds=sum(run.seconds for run in runs) + sum(value.get("seconds", 0.0) for value in origins),
+        devices=tuple(sorted(devices)),
+        versions=_joined(versions),
         claims=recipe.claims,
         diverged=tuple(run.spec.id for run in runs if run.outcome == "diverged"),
         notes=made.notes,
     )
 
 
-def _versions(known: Known, ids: Sequence[str]) -> dict[str, str]:
-    """Versions behind these runs; several of one thing are all named."""
-    seen = [known.versions[one] for one in ids if one in known.versions]
+def _joined(seen: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Versions of each thing; several of one are all named."""
     names = dict.fromkeys(name for one in seen for name in one)
-    return {name: " and ".join(sorted({one[name] for one in seen})) for name in names}
+    return {name: " and ".join(sorted({one[name] for one in seen if name in one})) for name in names}

@@ -59,9 +59,9 @@ class RecipeResult:
         runs_there: how many of them the store holds.
         measurements_needed: measurements that it rests on.
         measurements_there: how many of them the store holds.
-        seconds: spent on its trainings, summed over runs.
-        devices: on which they ran.
-        versions: with which they ran.
+        seconds: spent on its trainings and measurements, summed over runs.
+        devices: on which they ran, as far as the rows say.
+        versions: with which they ran, as far as the rows say.
         diverged: ids of runs that left the finite numbers; they count at chance accuracy.
         notes: what a reader must know beside the rows.
     """

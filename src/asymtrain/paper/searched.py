@@ -2,28 +2,36 @@
 
 import dataclasses
 from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
 from asymtrain.paper.known import Known, class_count
 from asymtrain.paper.numbers import Hyperparameters
 from asymtrain.paper.readings import PRIMARY
 from asymtrain.paper.recipe import Needs
 from asymtrain.paper.study import Study, asymmetric_spec, table_values
-from asymtrain.search import Search, SearchResult, dual_search, gold_standard, replay
+from asymtrain.runs import RunSpec
+from asymtrain.search import STRATEGIES, Search, SearchResult, replay
 
 TRIED = 3  # branches at each point in Table 16
 START = 1.0  # alpha while Asymmetric's learning rate and weight decay are searched: the two losses as they are
 
 
-def gold_search(study: Study, arch: str, dataset: str) -> Search:
-    """The three-stage search of one backbone on one dataset. With one live branch it is the same for every N."""
+def gold_search(study: Study, arch: str, dataset: str, *, fair: bool = False) -> Search:
+    """The three-stage search of one backbone on one dataset. With one live branch it is the same for every N.
+
+    With `fair` its last round also has trials for Plain (see `fairness`); the other trials are the same runs.
+    """
     sizes = study.sizes
     base = asymmetric_spec(study, PRIMARY, arch, dataset, table_values(study, arch, 1), 1)
     linear = (arch, dataset) == ("mlp", "cifar10")
-    return gold_standard(
+    return _search(
+        "gold",
         base,
         learning_rates=sizes.learning_rates,
         weight_decays=sizes.weight_decays,
         alphas=sizes.alphas_mlp_cifar10 if linear else sizes.alphas,
+        fair=fair,
         seeds=sizes.search_seeds,
         epochs=study.search_epochs,
     )
@@ -35,7 +43,8 @@ def dual_of(study: Study, arch: str, activation: str) -> Search:
     auxiliary = {"activation": "all", "combine": "sum"} if activation == "all" else {}
     start = dataclasses.replace(table_values(study, arch, 1), alpha=START)
     base = asymmetric_spec(study, PRIMARY, arch, "cifar100", start, TRIED, auxiliary)
-    return dual_search(
+    return _search(
+        "dual",
         base,
         learning_rates=sizes.learning_rates,
         weight_decays=sizes.weight_decays,
@@ -43,6 +52,11 @@ def dual_of(study: Study, arch: str, activation: str) -> Search:
         seeds=sizes.search_seeds,
         epochs=study.search_epochs,
     )
+
+
+@lru_cache(maxsize=256)  # recipes ask for the same ones again and again, and each checks all of its trials
+def _search(strategy: str, base: RunSpec, **options: Any) -> Search:
+    return STRATEGIES[strategy](base, **options)
 
 
 def state_of(search: Search, known: Known) -> SearchResult:

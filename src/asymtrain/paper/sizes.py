@@ -87,7 +87,7 @@ SIZES: dict[str, Sizes] = {
         weight_decays=(1e-1, 1e-2, 1e-3, 1e-4, 1e-5),
         alphas=(0.1, 0.215, 0.464, 1.0, 2.154, 4.642, 10.0, 21.544, 46.416, 100.0),
         alphas_mlp_cifar10=tuple(float(alpha) for alpha in range(0, 55, 5)),
-        landscape={"draws": 2},  # of each of the initial networks: 20 in all
+        landscape={"draws": 1},  # of each of the initial networks: ten in all; the CNN's surfaces take minutes
         attention={"sample": 100},
     ),
 }

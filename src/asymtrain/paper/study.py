@@ -39,6 +39,7 @@ class Study:
         precision: of every training.
         data: `stand-in` (what the scale says) or `cifar` (the real images, also at the scale `quick`).
         hyperparameters: where the paper gives none (CIFAR-10, Table 16), those that our search finds, or Table 13's.
+        fair: do Tables 10 and 13 also show a Plain that had as many trials as alpha (see `fairness`)?
     """
 
     sizes: Sizes = SIZES["quick"]
@@ -48,6 +49,7 @@ class Study:
     precision: str = "fp32"
     data: Literal["stand-in", "cifar"] = "stand-in"
     hyperparameters: Literal["searched", "paper"] = "searched"
+    fair: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", self.seeds or self.sizes.seeds)
@@ -59,6 +61,10 @@ class Study:
         for name, known in (("data", ("stand-in", "cifar")), ("hyperparameters", ("searched", "paper"))):
             if getattr(self, name) not in known:
                 raise unknown_name(name, getattr(self, name), known)
+        if self.fair and self.hyperparameters == "paper":
+            raise UsageError(
+                "--fair gives Plain trials in a search, --hyperparameters paper makes none: drop one of them"
+            )
 
     @property
     def search_epochs(self) -> int:

@@ -35,7 +35,7 @@ def insert_measurement(
 ) -> bool:
     """Write a measurement whole; False where it is there already and is not to be repeated."""
     if not connection.execute("SELECT 1 FROM specs WHERE id = ?", (spec_id,)).fetchone():
-        raise UsageError(f"the store does not know spec {spec_id!r}: add its run or request it first")
+        raise UsageError(f"the store does not know spec {spec_id!r}: add its run, request it or make it known first")
     (attempts,) = connection.execute(
         "SELECT coalesce(max(attempt), 0) FROM measurements WHERE spec_id = ? AND name = ?", (spec_id, name)
     ).fetchone()

@@ -59,6 +59,11 @@ class Store:
 
     # What is wanted.
 
+    def know(self, specs: Iterable[RunSpec]) -> None:
+        """Make specs known without asking for them: they can be measured, and need not be trained."""
+        with self.database.writing() as connection:
+            records.insert_specs(connection, specs)
+
     def request(self, specs: Iterable[RunSpec], *, again: bool = False) -> None:
         """Mark specs as wanted: they are pending until they are recorded or fail."""
         with self.database.writing() as connection:
@@ -77,6 +82,11 @@ class Store:
             taken = claims.claim(connection, wanted, claims.this_process(), lease)
         self._claimed = True
         return [spec for spec_id, spec in unique.items() if spec_id in taken]
+
+    def held(self, ids: Iterable[str]) -> set[str]:
+        """Those of the specs that a live process, this one or another, is training."""
+        with self.database.reading() as connection:
+            return set(ids) & claims.held_claims(connection).keys()
 
     def fail(self, specs: Iterable[RunSpec], reason: str) -> None:
         """Record that specs could not be trained, and why; a later `add` or `request` supersedes it."""

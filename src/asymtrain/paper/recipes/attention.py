@@ -14,14 +14,14 @@ from asymtrain.paper.attention_values import (
     attentions_wanted,
     pixels_of,
 )
-from asymtrain.paper.comparisons import mean_cell, printed_cell
+from asymtrain.paper.differences import COLUMNS, NOTE, difference_cells
 from asymtrain.paper.evidence import Effect
 from asymtrain.paper.known import Known
 from asymtrain.paper.numbers import printed
 from asymtrain.paper.panels import Line, Panel, Panels, curve_line, has_points
 from asymtrain.paper.readings import Reading
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
-from asymtrain.paper.result import Cell, ResultFigure, ResultTable, missing_cell
+from asymtrain.paper.result import Cell, ResultFigure, ResultTable
 from asymtrain.paper.study import Study, shown_dataset
 
 METRICS = {
@@ -83,41 +83,23 @@ def make_table14(study: Study, known: Known, draw: Draw) -> Made:
                 found = effect(study, known, reading, metric, study.at(epoch), label)
                 if found:
                     evidence.setdefault(reading.name, {})[label] = found
-                paper = printed(label)
-                theirs = printed_cell(paper.plain), printed_cell(paper.asymmetric)
-                rows.append((Cell(heading), Cell(str(study.at(epoch))), Cell(reading.title), *_ours(found), *theirs))
+                head = (Cell(heading), Cell(str(study.at(epoch))), Cell(reading.title))
+                rows.append((*head, *difference_cells(found, printed(label))))
         for metric, heading in MORE.items():
             for epoch in EPOCHS:
                 found = effect(study, known, reading, metric, study.at(epoch), f"{metric}/{epoch}")
                 if found:  # CIFAR has no masks
                     head = (Cell(heading), Cell(str(study.at(epoch))), Cell(reading.title))
-                    rows.append((*head, *_ours(found), Cell("—"), Cell("—")))
-    columns = (
-        "Metric",
-        "Epoch",
-        "Reading",
-        "Plain",
-        "Asymmetric",
-        "Difference",
-        "n",
-        "Paper: Plain",
-        "Paper: Asymmetric",
-    )
+                    rows.append((*head, *difference_cells(found, None)))
+    columns = ("Metric", "Epoch", "Reading", *COLUMNS)
     settings = attentions_wanted(study, study.readings[0], "plain")[0].settings
     note = (
         f"{settings.sample} test images of {shown_dataset(study, 'cifar100')}, mean over layers and images; from the "
         "class token, heads averaged, renormalised over patches. The reading 'other instruments' averages all queries. "
-        "The paper does not define object coverage; docs/method.md says why ours is a share of patches."
+        "The paper does not define object coverage; docs/method.md says why ours is a share of patches. "
+        f"{NOTE}"
     )
     return Made((ResultTable("table14", "Table 14: attention", columns, tuple(rows), note),), evidence=evidence)
-
-
-def _ours(found: Effect | None) -> tuple[Cell, ...]:
-    if found is None:
-        return tuple(missing_cell() for _ in range(4))
-    ids, change = found.spec_ids, float(np.mean(found.asymmetric) - np.mean(found.plain))
-    plain, other = mean_cell(found.plain, ids[::2]), mean_cell(found.asymmetric, ids[1::2])
-    return plain, other, Cell(f"{change:+.3f}", change, ids), Cell(str(len(found.seeds)), len(found.seeds), ids)
 
 
 def make_figure9(study: Study, known: Known, draw: Draw) -> Made:

@@ -12,6 +12,7 @@ from asymtrain.paper.comparisons import (
     interval,
     specs_of,
 )
+from asymtrain.paper.image_intervals import COLUMN, NOTE, image_interval_cell
 from asymtrain.paper.known import Known
 from asymtrain.paper.panels import Colour, Line, Panel, Panels, has_points
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
@@ -59,7 +60,8 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
     headings = ("Backbone", "N")
     tables = (
         effect_table(known, main, "table1", "Table 1: accuracy against redundancy", headings,
-                     "Each row has Table 13's weight decay and alpha, so N is not all that differs."),
+                     f"Each row has Table 13's weight decay and alpha, so N is not all that differs. {NOTE}",
+                     (COLUMN, image_interval_cell)),
         effect_table(known, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
                      f"Learning rate, weight decay and alpha are Table 13's at N = {DOSE}. With one live branch the "
                      "trained network is the same for every N: these rows are equal unless all branches are active."),

@@ -54,7 +54,8 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
             assert conflict is not None
             evidence.setdefault(name, {}).update(_quantities(study, arch, conflict))
     columns = ("Backbone", "Branches", "Reading", "Final", "Average", "Interval of the average", "Least", "Largest",
-               "In conflict", "n", "Paper: final", "Paper: average", "Paper: least", "Paper: largest")  # fmt: skip
+               "In conflict", "n", "Paper: final", "Paper: average", "Paper: least", "Paper: largest",
+               "Difference of the average")  # fmt: skip
     note = (
         f"Over the first {study.window} epochs of the runs of Table 1 at N = {DOSE}. Average: over epochs; least and "
         "largest: of a single measured step, as a mean over seeds. The interval is a 95% t interval over seeds."
@@ -73,7 +74,7 @@ def _row(reading: Reading, arch: str, variant: str, conflict: Conflict | None) -
     paper = [printed(f"table2/{arch}/{name}").value for name in STATISTICS]
     theirs = tuple(Cell("—" if value is None else f"{value:+.4f}", value) for value in paper)
     if conflict is None:
-        return (*heading, *(missing_cell() for _ in range(7)), *theirs)
+        return (*heading, *(missing_cell() for _ in range(7)), *theirs, missing_cell())
     ids = tuple(run.id for run in conflict.runs)
 
     def cell(value: float | None, text: str = "{:+.3f}") -> Cell:
@@ -90,7 +91,9 @@ def _row(reading: Reading, arch: str, variant: str, conflict: Conflict | None) -
         cell(conflict.conflict.mean, "{:.0%}"),
         Cell(str(mean.n), mean.n, ids),
     )
-    return (*heading, *ours, *theirs)
+    said = paper[1]
+    apart = None if mean.mean is None or said is None else mean.mean - said
+    return (*heading, *ours, *theirs, cell(apart))
 
 
 def _quantities(study: Study, arch: str, conflict: Conflict) -> dict[str, Quantity]:

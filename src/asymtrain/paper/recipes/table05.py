@@ -44,7 +44,7 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
                     evidence.setdefault(reading.name, {}).update(_effects(study, wanted, arch, rows))
     columns = ("Backbone", "Directions", "N", "Parameters", "Deviation", "Change", "Interval", "By parameter count",
                "Range", "Change of range", "Mean gradient", "Change of gradient", "Plane's R²", "n",
-               "Paper: change of deviation")  # fmt: skip
+               "Paper: change of deviation", "Difference")  # fmt: skip
     settings = landscapes_wanted(study, *CASES[0])[0].settings
     note = (
         f"{settings.grid} x {settings.grid} grid, {settings.sample} images, {settings.draws} draws of directions "
@@ -98,7 +98,7 @@ def _row(
     head = (Cell(NAMES[arch]), Cell(VIEWS[view]), Cell(name))
     mine = [row for (_, redundancy), draws in rows.items() if redundancy == level for row in draws]
     if not mine:
-        return (*head, *(missing_cell() for _ in range(11)), theirs)
+        return (*head, *(missing_cell() for _ in range(11)), theirs, theirs if paper is None else missing_cell())
     seeds = {row["seed"] for row in mine}
     ids = tuple(one.spec.id for one in wanted if one.spec.seed in seeds)
 
@@ -112,12 +112,14 @@ def _row(
         return Cell("—" if mean is None else f"{mean:+.1f}%", mean, ids)
 
     spread = t_interval(_changes(rows, level, "std")) if level and len(_changes(rows, level, "std")) > 1 else None
+    moved = change("std")
+    apart = None if moved.value is None or paper is None else moved.value - paper
     ends = "—" if spread is None or spread.low is None else f"{spread.low:+.1f}% to {spread.high:+.1f}%"
     return (
         *head,
         Cell(f"{mine[0]['parameters'] / 1e6:.2f}M", mine[0]["parameters"], ids),
         number("std"),
-        change("std"),
+        moved,
         Cell(ends, None, ids),
         _predicted(rows, level, view, ids),
         number("range"),
@@ -127,6 +129,7 @@ def _row(
         Cell(f"{math.fsum(row['plane_r2'] or 0.0 for row in mine) / len(mine):.4f}", None, ids),
         Cell(str(len(seeds)), len(seeds), ids),
         theirs,
+        Cell("—" if apart is None else f"{apart:+.1f}", apart, ids),
     )
 
 

@@ -1,8 +1,10 @@
 """Tables 10 and 17: the three backbones on CIFAR-10 with one branch."""
 
 from asymtrain.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
+from asymtrain.paper.fairness import chosen_regularisers, extra_trials, regulariser_words
 from asymtrain.paper.known import Known
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
+from asymtrain.paper.result import ResultTable
 from asymtrain.paper.searched import settled, values_for, waiting
 from asymtrain.paper.sizes import ARCHS
 from asymtrain.paper.study import Study, readings_for, shown_dataset
@@ -23,18 +25,51 @@ def comparisons(study: Study, known: Known) -> list[Comparison]:
     ]  # fmt: skip
 
 
+def fair_comparisons(study: Study, known: Known) -> list[Comparison]:
+    """The same Asymmetric runs against a Plain that had as many trials; none where the study does not ask for it."""
+    found = []
+    for reading in readings_for(study, 1, "training", "accuracy") if study.fair else []:
+        for arch in ARCHS:
+            values = values_for(study, known, arch, DATASET, 1)
+            settings = chosen_regularisers(study, known, arch, DATASET)
+            heading = (NAMES[arch], regulariser_words(settings))
+            found.append(
+                compare(
+                    study, reading, f"fair/table10/{arch}", heading, arch, DATASET,
+                    None if settings is None else values, 1, plain_settings=settings, paper=f"table10/{arch}",
+                )
+            )  # fmt: skip
+    return found
+
+
 def needs(study: Study, known: Known) -> Needs:
     """The searches of the three backbones on CIFAR-10, then the runs with what they chose."""
-    return needs_of(study, comparisons(study, known), *(waiting(study, known, arch, DATASET) for arch in ARCHS))
+    listed = [*comparisons(study, known), *fair_comparisons(study, known)]
+    searches = [waiting(study, known, arch, DATASET) for arch in ARCHS]
+    if study.fair:
+        searches += [extra_trials(study, known, arch, DATASET) for arch in ARCHS]
+    return needs_of(study, listed, *searches)
 
 
 def make(study: Study, known: Known, draw: Draw) -> Made:
-    """One table; the paper prints it twice."""
+    """One table, which the paper prints twice; another against a fair Plain where that is asked for."""
     listed = comparisons(study, known)
     settings = " ".join(f"{NAMES[arch]}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
     note = f"Learnt: {shown_dataset(study, DATASET)}. {settings}"
     table = effect_table(known, listed, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
-    return Made((table,), evidence=evidence_of(known, listed))
+    return Made((table, *_fair_table(study, known)), evidence=evidence_of(known, listed))
+
+
+def _fair_table(study: Study, known: Known) -> tuple[ResultTable, ...]:
+    listed = fair_comparisons(study, known)
+    if not listed:
+        return ()
+    title = "Table 10 against a Plain with as many trials"
+    note = (
+        "Plain has the regularisation that the search chose for it among as many trials as alpha had (Table 13). "
+        "Verdicts take the table before: the paper's Plain had no such trials."
+    )
+    return (effect_table(known, listed, "table10-fair", title, ("Backbone", "Plain with"), note),)
 
 
 RECIPE = Recipe(

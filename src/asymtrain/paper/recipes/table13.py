@@ -1,6 +1,7 @@
 """Table 13: the settings that a three-stage search chooses, beside the paper's."""
 
 from asymtrain.paper.comparisons import needs_of
+from asymtrain.paper.fairness import extra_trials, fair_tables
 from asymtrain.paper.known import Known
 from asymtrain.paper.numbers import all_hyperparameters
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
@@ -22,13 +23,17 @@ def searches(study: Study) -> dict[tuple[str, str], Search]:
 
 def needs(study: Study, known: Known) -> Needs:
     """All trials of the stages that can be named."""
-    return needs_of(study, [], *(trials(search, known) for search in searches(study).values()))
+    found = [trials(search, known) for search in searches(study).values()]
+    if study.fair:
+        found += [extra_trials(study, known, arch, dataset) for dataset, arch in searches(study)]
+    return needs_of(study, [], *found)
 
 
 def make(study: Study, known: Known, draw: Draw) -> Made:
-    """What was chosen beside the paper's, and every trial."""
+    """What was chosen beside the paper's, and every trial; then those of Plain where it gets some of its own."""
     states = {key: state_of(search, known) for key, search in searches(study).items()}
-    return Made((_chosen(study, states), _tried(study, states)), notes=_notes(states))
+    fair = fair_tables(study, known, list(states)) if study.fair else ()
+    return Made((_chosen(study, states), _tried(study, states), *fair), notes=_notes(states))
 
 
 def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> ResultTable:
@@ -74,7 +79,8 @@ def _tried(study: Study, states: dict[tuple[str, str], SearchResult]) -> ResultT
                 mark = "chosen" if stage.chosen == trial.settings else ""
                 mean = missing_cell() if trial.mean is None else Cell(f"{trial.mean:.3f}", trial.mean, trial.spec_ids)
                 texts = [shown_dataset(study, dataset), NAMES[arch], stage.stage.name, shown]
-                rows.append((*map(Cell, texts), mean, Cell(str(trial.n), trial.n, trial.spec_ids), Cell(mark)))
+                count = Cell(str(trial.n), trial.n, trial.spec_ids) if trial.n else missing_cell()
+                rows.append((*map(Cell, texts), mean, count, Cell(mark)))
         for later in [stage for stages in state.search.rounds for stage in stages][len(state.stages) :]:
             texts = [shown_dataset(study, dataset), NAMES[arch], later.name]
             rows.append((*map(Cell, texts), *(missing_cell() for _ in range(3)), Cell("")))

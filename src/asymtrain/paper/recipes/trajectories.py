@@ -3,17 +3,16 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from asymtrain.measure.trajectory import CURVES, convergence_epoch, curve, gap, parting
-from asymtrain.paper.comparisons import Comparison, compare, mean_cell, printed_cell, specs_of
+from asymtrain.paper.comparisons import Comparison, compare, specs_of
+from asymtrain.paper.differences import COLUMNS, NOTE, difference_cells
 from asymtrain.paper.evidence import Effect
 from asymtrain.paper.known import Known, class_count, first_epochs
 from asymtrain.paper.numbers import printed
 from asymtrain.paper.panels import Line, Panel, Panels, curve_line, has_points
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
 from asymtrain.paper.recipes.table01 import DOSE
-from asymtrain.paper.result import Cell, ResultFigure, ResultTable, missing_cell
+from asymtrain.paper.result import Cell, ResultFigure, ResultTable
 from asymtrain.paper.sizes import ARCHS
 from asymtrain.paper.study import Study, readings_for, table_values
 from asymtrain.runs import Run
@@ -81,7 +80,11 @@ def gap_at(number: int) -> Callable[[Run], float | None]:
 
 
 def _table(
-    study: Study, known: Known, cells: Sequence[tuple[str, str, str, int, Callable[[Run], float | None]]], digits: int
+    study: Study,
+    known: Known,
+    cells: Sequence[tuple[str, str, str, int, Callable[[Run], float | None]]],
+    digits: int,
+    printed_digits: int | None = None,
 ) -> tuple[list[tuple[Cell, ...]], dict[str, dict[str, Any]]]:
     """Rows and evidence of cells (backbone, what, label, epochs, value), for each reading."""
     rows, evidence = [], dict[str, dict[str, Any]]()
@@ -89,35 +92,27 @@ def _table(
         for arch, what, label, epochs, value in cells:
             if arch != one.plain[0].arch:
                 continue
-            found, paper = effect(study, known, one, label, epochs, value), printed(label)
+            found = effect(study, known, one, label, epochs, value)
+            if found is not None:
+                evidence.setdefault(one.reading.name, {})[label] = found
             head = (Cell(NAMES[arch]), Cell(what), Cell(one.reading.title))
-            theirs = (printed_cell(paper.plain, None, 4), printed_cell(paper.asymmetric, None, 4))
-            if found is None:
-                rows.append((*head, *(missing_cell() for _ in range(4)), *theirs))
-                continue
-            evidence.setdefault(one.reading.name, {})[label] = found
-            ids = found.spec_ids
-            change = float(np.mean(found.asymmetric) - np.mean(found.plain))
-            ours = (mean_cell(found.plain, ids[::2], digits), mean_cell(found.asymmetric, ids[1::2], digits))
-            difference = Cell(f"{change:+.{digits}f}", change, ids)
-            rows.append((*head, *ours, difference, Cell(str(len(found.seeds)), len(found.seeds), ids), *theirs))
+            rows.append((*head, *difference_cells(found, printed(label), digits, printed_digits)))
     return rows, evidence
-
-
-COLUMNS = ("Plain", "Asymmetric", "Difference", "n", "Paper: Plain", "Paper: Asymmetric")
 
 
 def make_table3(study: Study, known: Known, draw: Draw) -> Made:
     """Convergence epoch and final validation accuracy."""
     tables, evidence = [], dict[str, dict[str, Any]]()
-    for what, title, value, digits in (
-        ("convergence", "Table 3: convergence epoch", convergence, 1),
-        ("final", "Table 3: final validation accuracy", final, 4),
+    for what, title, value, digits, printed_digits in (
+        ("convergence", "Table 3: convergence epoch", convergence, 1, 0),  # of one run it is a whole number
+        ("final", "Table 3: final validation accuracy", final, 4, 4),
     ):
         cells = [(arch, what, f"table3/{arch}/{what}", study.window, value) for arch in ARCHS]
-        rows, found = _table(study, known, cells, digits)
+        rows, found = _table(study, known, cells, digits, printed_digits)
         shown = tuple((row[0], *row[2:]) for row in rows)
-        note = f"First {study.window} epochs. Converged: the first epoch within 1% of the best validation accuracy."
+        note = (
+            f"First {study.window} epochs. Converged: the first epoch within 1% of the best validation accuracy. {NOTE}"
+        )
         tables.append(ResultTable(f"table3-{what}", title, ("Backbone", "Reading", *COLUMNS), shown, note))
         for reading, labelled in found.items():
             evidence.setdefault(reading, {}).update(labelled)
@@ -137,6 +132,7 @@ def make_table4(study: Study, known: Known, draw: Draw) -> Made:
     )
     if study.window < GAP_EPOCHS[-1]:
         note += f" The epochs stand for {', '.join(map(str, GAP_EPOCHS))}."
+    note += f" {NOTE}"
     columns = ("Backbone", "Epoch", "Reading", *COLUMNS)
     return Made((ResultTable("table4", "Table 4: generalisation gap", columns, tuple(rows), note),), evidence=evidence)
 
