@@ -17,7 +17,8 @@ RULE = {
 }
 # The same on one core for the small networks of the scale `quick`.
 SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
-SURFACES = 6  # that a draw of directions takes at four redundancies, both scalings and the control
+SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
+FLOAT32 = {"cuda": 8, "cpu": 1}  # a landscape's forward passes are in float32: how much slower than the rule's bf16
 PASSES = 3  # forward passes in the time of a training step
 
 
@@ -93,5 +94,6 @@ def measurement_seconds(wanted: Sequence[Any], known: Known, device: str, worker
     for one in wanted:
         if one.kind == "landscape":
             settings = one.settings
-            forward += SURFACES * settings.draws * settings.grid**2 * settings.sample / (PASSES * rule[one.spec.arch])
+            images = SURFACES * settings.draws * settings.grid**2 * settings.sample
+            forward += images * FLOAT32[device] / (PASSES * rule[one.spec.arch])
     return trained + forward
