@@ -21,7 +21,7 @@ DEFAULTS = LandscapeSettings()
 # What fits into a minute on two cores, for the small networks of --scale quick. For one image a convolutional network
 # or a transformer costs several times as much there as the MLP behind its first layer.
 QUICK: dict[str, dict[str, int]] = {
-    "mlp": {"draws": 3},
+    "mlp": {"draws": 3, "sample": 300},
     "cnn": {"draws": 3, "sample": 50, "grid": 25},
     "vit": {"draws": 3, "sample": 50, "grid": 25},
 }

@@ -28,7 +28,7 @@ RunIds = Annotated[
 Data = Annotated[str | None, typer.Option("--data", help="shapes, cifar10, cifar100 or folder:PATH.")]
 Arch = Annotated[list[str] | None, typer.Option("--arch", help="mlp, cnn, vit; several with commas.")]
 ScaleName = Annotated[str | None, typer.Option("--scale", help="quick (the default): small nets. paper: as published.")]
-Seeds = Annotated[str | None, typer.Option("--seeds", help="A count (3), a list (42,43) or a range (42-51).")]
+Seeds = Annotated[str | None, typer.Option("--seeds", help="A count (3), a list (42,43 or 42,) or a range (42-51).")]
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Epochs of each run.")]
 Redundancy = Annotated[int | None, typer.Option("--redundancy", help="Branches at each point.")]
 Alpha = Annotated[float | None, typer.Option("--alpha", help="Weight of the auxiliary objective.")]

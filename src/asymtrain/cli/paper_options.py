@@ -19,7 +19,7 @@ PAPER_OUT = Path("asymtrain-paper")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.")]
 ScaleName = Annotated[str, typer.Option("--scale", help="quick: minutes on a CPU. paper: as published.")]
-Seeds = Annotated[str | None, typer.Option("--seeds", help="A count (3), a list (42,43) or a range (42-51).")]
+Seeds = Annotated[str | None, typer.Option("--seeds", help="A count (3), a list (42,43 or 42,) or a range (42-51).")]
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Of final runs; trials of a search keep their share.")]
 ReadingNames = Annotated[
     list[str] | None,

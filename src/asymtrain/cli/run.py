@@ -24,7 +24,7 @@ def run(
     arch: Annotated[list[str] | None, typer.Option(help="mlp, cnn, vit; several with commas. Default: all.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Weight of the auxiliary objective.")] = None,
     redundancy: Annotated[int | None, typer.Option(help="Branches at each point.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="A count (3), a list (42,43) or a range (42-51).")] = None,
+    seeds: Annotated[str | None, typer.Option(help="A count (3), a list (42,43 or 42,) or a range (42-51).")] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of each run.")] = None,
     scale: Annotated[str, typer.Option(help="quick: small nets, minutes on a CPU. paper: as published.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder of the report, the rows and the store.")] = DEFAULT_OUT,
