@@ -9,7 +9,7 @@ from asymtrain.errors import UsageError
 from asymtrain.measure.trajectory import compare_trajectories
 from asymtrain.report.trajectory_page import write_trajectory
 
-QUICK_SEEDS = (42, 43, 44)  # pairs of three backbones: under a minute on two cores
+QUICK_SEEDS = (42, 43)  # pairs of three backbones: under a minute on two cores, which three seeds would exceed
 
 
 def trajectory(
