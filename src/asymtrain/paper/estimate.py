@@ -18,7 +18,9 @@ RULE = {
 # The same on one core for the small networks of the scale `quick`.
 SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
 SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
-FLOAT32 = {"cuda": 8, "cpu": 1}  # a landscape's forward passes are in float32: how much slower than the rule's bf16
+# A landscape's forward passes are in float32, the rule's rates in bf16. The factor is a guess from the peaks of the two
+# on an H200, not a measurement.
+FLOAT32 = {"cuda": 8, "cpu": 1}
 PASSES = 3  # forward passes in the time of a training step
 
 
