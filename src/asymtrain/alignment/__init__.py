@@ -10,7 +10,6 @@ from asymtrain.alignment.gradients import (
     alignment,
     cosine,
     measured_backward,
-    stacked_cosine,
 )
 from asymtrain.alignment.log import AlignmentLog, AlignmentSummary
 
@@ -22,5 +21,4 @@ __all__ = [
     "alignment",
     "cosine",
     "measured_backward",
-    "stacked_cosine",
 ]

@@ -85,12 +85,6 @@ def cosine(first: Sequence[Tensor], second: Sequence[Tensor]) -> float | None:
     return _summed(_products(first, second)).cosine
 
 
-def stacked_cosine(first: Tensor, second: Tensor) -> Tensor:
-    """Cosines of R pairs of flat gradients, (R, P) and (R, P) -> (R,); NaN where undefined, for `nanmean`-like use."""
-    product = (first * second).sum(1)
-    return (product / (first.square().sum(1).sqrt() * second.square().sum(1).sqrt())).clamp(-1, 1)
-
-
 def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     """Parameters that require a gradient, with their names; an error where there are none."""
     named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]

@@ -119,8 +119,13 @@ def learning_rate(spec: RunSpec, epoch: int) -> float:
 def alpha_at(spec: RunSpec, epoch: int) -> float:
     """The weight of the auxiliary objective in an epoch (from 0)."""
     part = epoch / spec.epochs
-    shares = {"constant": 1.0, "linear": 1 - part, "cosine": 0.5 * (1 + math.cos(math.pi * part))}
-    return spec.alpha * shares.get(spec.alpha_schedule, float(part < 0.5))
+    shares = {
+        "constant": 1.0,
+        "linear": 1 - part,
+        "cosine": 0.5 * (1 + math.cos(math.pi * part)),
+        "early": float(part < 0.5),
+    }
+    return spec.alpha * shares[spec.alpha_schedule]
 
 
 def measures_at(every: int, step: int, steps: int) -> bool:
