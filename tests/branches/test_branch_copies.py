@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, assert_same_bits, bits_of, mlp, rows, targets
+from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows, targets
 from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
@@ -63,6 +63,18 @@ def test_a_copy_of_branches_is_on_no_model() -> None:
             twin.loss(targets())
         twin.strip()
     branches.loss(targets()).backward()  # the original is as it was
+
+
+def test_connecting_to_another_model_leaves_the_first() -> None:
+    first, second, x = mlp(), mlp(), rows()
+    branches = attach(first, AT, x, CLASSES)
+    branches.connect(second)
+    assert not hooks_in(first)
+    second(x)
+    branches.loss(targets()).backward()
+    assert all(parameter.grad is None for parameter in first.parameters())
+    branches.strip()
+    assert not hooks_in(second)
 
 
 def test_copies_of_the_pair_are_whole() -> None:

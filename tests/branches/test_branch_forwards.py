@@ -134,11 +134,12 @@ def test_of_several_calls_the_last_counts() -> None:
 
 @pytest.mark.parametrize("whole", [False, True])
 @pytest.mark.parametrize("early_stop", [False, True])
-def test_recomputation_in_backward_is_ignored(whole: bool, early_stop: bool) -> None:
-    """By block, and with the attached model itself inside a checkpoint."""
+@pytest.mark.parametrize("pool", ["mean", torch.square], ids=["mean", "square"])
+def test_recomputation_in_backward_is_ignored(whole: bool, early_stop: bool, pool: object) -> None:
+    """By block, and with the attached model itself in a checkpoint; also where the pool saves tensors of its own."""
     model, x = Steps(), rows()
     plain = copy.deepcopy(model)
-    branches, reference = attach(model, "blocks.*", x, CLASSES), attach(plain, "blocks.*", x, CLASSES)
+    branches, reference = (attach(one, "blocks.*", x, CLASSES, pool=pool) for one in (model, plain))
     calls: list[int] = []
     model.blocks[0].register_forward_pre_hook(lambda *_: calls.append(1))
     model.reentrant = None if whole else False

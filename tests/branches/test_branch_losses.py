@@ -81,8 +81,20 @@ def test_another_objective(activation: str) -> None:
     assert torch.allclose(branches.loss(y), sum(each))
 
 
+@pytest.mark.parametrize("activation", ["last", "all"])
+@pytest.mark.parametrize("given", [torch.ones(3), 2.0])
+def test_another_objective_must_give_a_scalar(activation: str, given: object) -> None:
+    _, branches = after_a_forward(activation, loss_fn=lambda logits, y: given)
+    with pytest.raises(
+        UsageError, match=r"loss_fn must return a scalar tensor, got (shape \(3,\)|float): take the mean"
+    ):
+        branches.loss(targets())
+
+
 def test_logits_of_unknown_places_are_refused() -> None:
     _, branches = after_a_forward()
+    with pytest.raises(UsageError, match=r"`logits` must be what WithBranches returned, .* got a Tensor"):
+        branches.loss(targets(), logits=torch.randn(3, CLASSES))
     with pytest.raises(UsageError, match="unknown place in `logits` '2'"):
         branches.loss(targets(), logits={"2": torch.randn(3, CLASSES)})
 

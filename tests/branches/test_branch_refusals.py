@@ -1,7 +1,9 @@
 """Bad input: each gives one clear line, and nothing stays behind."""
 
+import warnings
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 import torch
 from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows
@@ -23,12 +25,17 @@ OPTIONS = {
     "redundancy 1.5": ({"redundancy": 1.5}, "redundancy must be a whole number of 1 or more, got 1.5"),
     "redundancy True": ({"redundancy": True}, "redundancy must be a whole number"),
     "classes 0": ({"classes": 0}, "classes must be a whole number of 1 or more, got 0"),
+    "classes text": ({"classes": "5"}, "classes must be a whole number of 1 or more, got '5'"),
+    "dtype": ({"dtype": torch.int32}, r"dtype must be a floating-point type .*, got torch.int32"),
+    "dtype text": ({"dtype": "float32"}, "dtype must be a floating-point type .*, got 'float32'"),
+    "loss_fn": ({"loss_fn": "mse"}, "loss_fn must be a function .*, got 'mse'"),
     "activation": ({"activation": "lsat"}, "unknown activation 'lsat': did you mean 'last'"),
     "combine": ({"combine": "max"}, "unknown combine 'max'"),
     "draw": ({"draw": "sequential"}, "unknown draw 'sequential': did you mean 'sequence'"),
     "over_classes": ({"over_classes": "none"}, "unknown over_classes 'none'"),
     "pool": ({"pool": "max"}, "unknown pool 'max'"),
     "layout": ({"layout": "XY"}, "layout 'XY' is not one letter an axis"),
+    "layout number": ({"layout": 3}, "layout 3 is not one letter an axis"),
     "name": ({"at": "9"}, "unknown module '9'"),
     "NaN": ({"sample": nan()}, "`sample` contains NaN: give a batch of clean inputs"),
     "nothing in the batch": ({"sample": nan()[:0]}, "`sample` holds an empty tensor"),
@@ -39,6 +46,7 @@ OPTIONS = {
     "nothing": ({"sample": None}, "the model cannot be called on `sample`"),
     "output key": ({"output": {"7": 0}}, "unknown place in `output` '7'"),
     "pool key": ({"pool": {"7": "mean"}}, "unknown place in `pool` '7'"),
+    "module as key": ({"pool": {nn.ReLU(): "mean"}}, "the keys of `pool` are place names or globs, got a ReLU"),
 }
 
 
@@ -58,6 +66,14 @@ def test_wrong_options(options: dict[str, object], message: str) -> None:
 def rows_like() -> torch.Tensor:
     """A batch that draws nothing."""
     return torch.linspace(-1, 1, 21).reshape(3, 7)
+
+
+def test_counts_of_numpy_and_torch_are_whole_numbers() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, torch.tensor([1, CLASSES - 1]).max() + 1, np.int64(3))
+    assert branches.head("1").weights.shape == (3, CLASSES, 8)
+    model(x)
+    branches.loss(torch.arange(len(x))).backward()
 
 
 def test_attach_twice_at_one_place() -> None:
@@ -81,6 +97,12 @@ def compiled_in_place() -> nn.Module:
     return model
 
 
+def script(module: nn.Module) -> nn.Module:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # deprecated, and still met
+        return torch.jit.script(module)
+
+
 def sharded() -> nn.Module:
     # Sharding for real needs a process group; what is looked at is the name of the class that FSDP mixes in.
     model = mlp()
@@ -95,6 +117,12 @@ WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
     "data parallel": (lambda: nn.DataParallel(mlp()), r"do not work in nn.DataParallel: use Distributed.*WithBranches"),
     "sharded": (sharded, r"do not work in a model sharded by FSDP: train with DistributedDataParallel\(WithBranches"),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()), "lazy layers without weights: call it once"),
+    "meta": (lambda: mlp().to("meta"), "weights on the meta device: load them or initialise them, then attach"),
+    "script": (
+        lambda: script(mlp()),
+        "a TorchScript module, which takes no hooks: attach to the model it was made from",
+    ),
+    "script inside": (lambda: nn.Sequential(nn.Linear(7, 7), script(nn.ReLU())), "place '1' is a TorchScript module"),
     "function": (lambda: torch.relu, "attach takes an nn.Module, got a builtin"),
 }
 
@@ -103,6 +131,21 @@ WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
 def test_wrapped_models(build: Callable[[], object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attach(build(), "1", rows(), CLASSES)
+
+
+def test_a_scripted_part_beside_the_place_does_not_matter() -> None:
+    model, x = (
+        nn.Sequential(nn.Linear(7, 7), script(nn.Sequential(nn.Linear(7, 7), nn.ReLU())), nn.Linear(7, CLASSES)),
+        rows(),
+    )
+    branches = attach(model, "0", x, CLASSES)
+    model(x)
+    branches.loss(torch.arange(len(x))).backward()
+
+
+def test_inference_mode_is_refused() -> None:
+    with torch.inference_mode(), pytest.raises(UsageError, match=r"inside torch.inference_mode, .*: call it outside"):
+        attach(mlp(), "1", rows(), CLASSES)
 
 
 @pytest.mark.parametrize("in_place", [False, True])
@@ -130,8 +173,9 @@ def test_data_parallel_replicas_are_refused_in_the_forward() -> None:
 def test_with_branches_wants_its_own_model() -> None:
     model, x = mlp(), rows()
     branches = attach(model, "1", x, CLASSES)
-    with pytest.raises(UsageError, match="these branches are not on this model"):
-        WithBranches(mlp(), branches)
+    for others in ((mlp(), branches), (branches, model)):
+        with pytest.raises(UsageError, match="these branches are not on this model"):
+            WithBranches(*others)
     branches.strip()
     with pytest.raises(UsageError, match="these branches are not on this model"):
         WithBranches(model, branches)

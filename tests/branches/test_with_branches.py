@@ -1,6 +1,7 @@
 """WithBranches, alone and in DDP: two processes, branch weights equal on both."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -119,6 +120,8 @@ def _rank(rank: int, folder: str) -> None:
 @pytest.mark.slow
 def test_ranks_stay_equal_in_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
     mp.spawn(_rank, args=(str(tmp_path),), nprocs=2)
     for activation in ("last", "all", "random", "cycle"):

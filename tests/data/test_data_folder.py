@@ -133,9 +133,17 @@ def test_bad_folders(tmp_path):
         folder.load(tmp_path, image_size=0)
 
 
+@pytest.mark.parametrize("names", [("car", "train"), ("quiz", "test", "train")])
+def test_train_and_test_can_be_classes(tmp_path, names):
+    write_classes(tmp_path, 5, names)
+    data = folder.load(tmp_path)
+    assert data.class_names == names
+    assert np.bincount(data.train.labels).tolist() == [4] * len(names)
+
+
 def test_parts_must_match(tmp_path):
     write_classes(tmp_path / "train", 1)
-    with pytest.raises(UsageError, match="test is missing"):
+    with pytest.raises(UsageError, match="test with class folders is missing"):
         folder.load(tmp_path)
     write_classes(tmp_path / "test", 1, ("ant", "bee"))
     with pytest.raises(UsageError, match="test has no folder 'cat'"):

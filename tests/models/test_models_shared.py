@@ -218,19 +218,24 @@ def test_truncated_normal_initialisation(arch):
 
 
 COMMON_ERRORS = [
-    ({"classes": 1}, "classes must be 2 or more, got 1"),
+    ({"classes": 1}, "classes must be a whole number of 2 or more, got 1"),
+    ({"classes": "10"}, "classes must be a whole number of 2 or more, got '10'"),
+    ({"classes": 2.5}, "classes must be a whole number"),
     ({"wdth": 3}, "unknown option of"),
     ({"points": ()}, r"points must be block numbers in 0\.\.\d"),
     ({"points": (99,)}, r"points must be block numbers in 0\.\.\d"),
-    ({"points": (-1,)}, "points must be 0 or more"),
+    ({"points": (-1,)}, "points must be a list of whole numbers of 0 or more"),
     ({"points": (0, 0)}, "each once"),
-    ({"image_size": 0}, "image_size must be 1 or more, got 0"),
-    ({"channels": -3}, "channels must be 1 or more, got -3"),
+    ({"image_size": 0}, "image_size must be a whole number of 1 or more, got 0"),
+    ({"image_size": 8.0}, "image_size must be a whole number of 1 or more, got 8.0"),
+    ({"points": 1}, "points must be a list of whole numbers of 0 or more, got 1"),
+    ({"points": ("0",)}, "points must be a list of whole numbers"),
+    ({"channels": -3}, "channels must be a whole number of 1 or more, got -3"),
     ({"initialisation": "zeros"}, "initialisation must be 'framework' or 'trunc_normal', got 'zeros'"),
 ]
 OWN_ERRORS = [
     ("mlp", {"widths": ()}, "at least one width"),
-    ("mlp", {"widths": (8, 0)}, r"widths must be 1 or more, got \(8, 0\)"),
+    ("mlp", {"widths": (8, 0)}, r"widths must be a list of whole numbers of 1 or more, got \(8, 0\)"),
     ("cnn", {"widths": ()}, "block"),
     ("cnn", {"image_size": 10}, "image_size 10 cannot be halved 2 times"),
     ("cnn", {"image_size": 2}, "image_size 2 cannot be halved 2 times"),
@@ -241,9 +246,9 @@ OWN_ERRORS = [
     ("cnn", {"pool_after": (1, 1)}, "each once"),
     ("vit", {"image_size": 30}, "image_size 30 is not a multiple of patch 4"),
     ("vit", {"width": 30}, "width 30 is not a multiple of heads 4"),
-    ("vit", {"heads": 0}, "heads must be 1 or more"),
-    ("vit", {"patch": 0}, "patch must be 1 or more"),
-    ("vit", {"depth": 0}, "depth must be 1 or more"),
+    ("vit", {"heads": 0}, "heads must be a whole number of 1 or more"),
+    ("vit", {"patch": 0}, "patch must be a whole number of 1 or more"),
+    ("vit", {"depth": 0}, "depth must be a whole number of 1 or more"),
     ("vit", {"branch_input": "last"}, "branch_input must be 'class_token' or 'mean', got 'last'"),
 ]
 

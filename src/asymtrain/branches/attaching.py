@@ -1,5 +1,6 @@
 """`attach`: put temporary branches on a model."""
 
+import operator
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
@@ -70,15 +71,17 @@ def attach(
 
     `pool`, `layout` and `output` also take a dict from place names (or globs) to values.
     """
-    for count, name in ((classes, "classes"), (redundancy, "redundancy")):
-        if not isinstance(count, int) or isinstance(count, bool) or count < 1:
-            raise UsageError(f"{name} must be a whole number of 1 or more, got {count!r}")
+    classes, redundancy = _count("classes", classes), _count("redundancy", redundancy)
     _check_name("activation", activation, get_args(Activation))
     _check_name("combine", combine, get_args(Combine))
     _check_name("draw", draw, get_args(Draw))
     _check_name("over_classes", over_classes, get_args(ClassReduction))
     if bias is not None and (not isinstance(bias, Tensor) or bias.shape != (classes,)):
         raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
+    if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
+        raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
+    if loss_fn is not None and not callable(loss_fn):
+        raise UsageError(f"loss_fn must be a function from logits and targets to a scalar, got {loss_fn!r}")
     refuse_wrapped(model)
     places = find_places(model, at)
     refuse_places(model, places)
@@ -107,6 +110,17 @@ def attach(
         branches.step = branches.step.to(next(iter(rows.values())).device)
     branches.connect(model)
     return branches
+
+
+def _count(what: str, value: object) -> int:
+    """The value as an int: numpy's and torch's integers are what `labels.max() + 1` gives."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise UsageError(f"{what} must be a whole number of 1 or more, got {value!r}")
+    return number
 
 
 def _check_name(what: str, value: str, known: Sequence[str]) -> None:

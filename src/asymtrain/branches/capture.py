@@ -5,7 +5,8 @@
     CloseHook   after the model's forward    stop listening
 
 A forward is one call of the model given to `attach`. Between Close and the next Open nothing is recorded:
-activation checkpointing runs places again during backward, and those calls must not count.
+activation checkpointing runs places again during backward, and those calls must not count. They are pooled
+nonetheless: the recomputation must save as many tensors as the forward did.
 
 What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
 (each changed value would be a recompilation), and hold no reference to an nn.Module.
@@ -90,8 +91,9 @@ class PlaceHook(_Hook):
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         """Called by torch after the place's forward."""
+        rows = self.reader.read(output)
         if self.forward.listening:
-            self.slot.rows = self.reader.read(output)
+            self.slot.rows = rows
             self.slot.with_grad = torch.is_grad_enabled()
 
 

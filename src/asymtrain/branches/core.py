@@ -153,7 +153,8 @@ class Branches(nn.Module):
         self.stripped = True
 
     def connect(self, model: nn.Module) -> None:
-        """Put the hooks on a model that has the places. `attach` does this."""
+        """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
+        self.disconnect()
         self._capture = Capture(model, self.readers)
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
         self._finalizer = weakref.finalize(self, self._capture.remove)
@@ -196,6 +197,11 @@ class Branches(nn.Module):
     def _given(self, logits: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
         if logits is None:
             return self.logits()
+        if not isinstance(logits, Mapping):
+            raise UsageError(
+                f"`logits` must be what WithBranches returned, a dict from places to logits, got a "
+                f"{type(logits).__name__}: output, logits = net(x)"
+            )
         for name in logits:
             if name not in self.places:
                 raise unknown_name("place in `logits`", name, self.places)

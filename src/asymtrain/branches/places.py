@@ -53,6 +53,11 @@ def check_option_keys(option: object, places: Sequence[str], what: str) -> None:
     """Refuse a mapping with a key that fits no place: it would do nothing."""
     if isinstance(option, Mapping):
         for key in option:
+            if not isinstance(key, str):
+                kind = type(key).__name__
+                raise UsageError(
+                    f"the keys of `{what}` are place names or globs, got a {kind}: {what}={{'blocks.*': ...}}"
+                )
             if not any(fits(key, place) for place in places):
                 raise unknown_name(f"place in `{what}`", key, places)
 

@@ -21,7 +21,7 @@ Pool = PoolName | Callable[[Tensor], Tensor]
 
 def check_layout(layout: str) -> None:
     """Raise a `UsageError` where the word is not a layout."""
-    letters = list(layout)
+    letters = list(layout) if isinstance(layout, str) else []
     features = [letter for letter in letters if letter in "CD"]
     if len(set(letters)) != len(letters) or letters.count("B") != 1 or len(features) != 1:
         raise UsageError(

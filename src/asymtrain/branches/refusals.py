@@ -2,6 +2,7 @@
 
 import sys
 
+import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
@@ -14,6 +15,14 @@ def refuse_wrapped(model: object) -> None:
     """Refuse what is not the bare model: compiled, data-parallel, sharded, or not yet built."""
     if not isinstance(model, nn.Module):
         raise UsageError(f"attach takes an nn.Module, got a {type(model).__name__}")
+    if torch.is_inference_mode_enabled():
+        raise UsageError(
+            "attach was called inside torch.inference_mode, where no weight can be trained: call it outside"
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            "the model is a TorchScript module, which takes no hooks: attach to the model it was made from"
+        )
     if _compiled(model):
         raise UsageError("the model is compiled already, and would ignore new hooks: attach first, then torch.compile")
     if isinstance(model, DistributedDataParallel):
@@ -33,6 +42,8 @@ def refuse_wrapped(model: object) -> None:
             )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
+        if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+            raise UsageError("the model has weights on the meta device: load them or initialise them, then attach")
 
 
 def refuse_places(model: nn.Module, places: dict[str, nn.Module]) -> None:
@@ -40,6 +51,8 @@ def refuse_places(model: nn.Module, places: dict[str, nn.Module]) -> None:
     for name, place in places.items():
         if carries_branches(place):
             raise UsageError(f"place {name!r} carries branches already: call strip() on those first")
+        if isinstance(place, torch.jit.ScriptModule):
+            raise UsageError(f"place {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
     for name, module in model.named_modules():
         if _compiled(module):
             inside = [place for place, target in places.items() if any(target is part for part in module.modules())]

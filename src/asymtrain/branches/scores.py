@@ -28,8 +28,8 @@ def place_loss(
     """The auxiliary loss of one place; over several live branches the sum or mean of their losses."""
     if loss_fn is not None:
         if logits.ndim == 2:
-            return loss_fn(logits, targets)
-        losses = torch.stack([loss_fn(one, targets) for one in logits])
+            return _scalar(loss_fn(logits, targets))
+        losses = torch.stack([_scalar(loss_fn(one, targets)) for one in logits])
         return losses.sum() if combine == "sum" else losses.mean()
     targets = as_targets(targets, logits)
     if logits.ndim == 2:
@@ -55,6 +55,14 @@ def place_accuracy(logits: Tensor, targets: Tensor, *, ignore_index: int) -> Ten
     keep = targets != ignore_index
     right = (logits.argmax(-1) == targets) & keep
     return right.to(torch.float32).mean() * (keep.numel() / keep.sum().clamp(min=1))
+
+
+def _scalar(loss: Tensor) -> Tensor:
+    # One value a sample would be summed with the places, and weigh as many times too much as there are samples.
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise UsageError(f"loss_fn must return a scalar tensor, got {kind}: take the mean over the batch in it")
+    return loss.reshape(())
 
 
 def as_targets(targets: Tensor, logits: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ class WithBranches(nn.Module):
 
     def __init__(self, model: nn.Module, branches: Branches) -> None:
         super().__init__()
-        if not branches.connected_to(model):
+        if not isinstance(branches, Branches) or not branches.connected_to(model):
             raise UsageError("these branches are not on this model: WithBranches(model, attach(model, ...))")
         self.model = model
         self.branches = branches

@@ -1,23 +1,30 @@
 """An archive with a known checksum: fetch it, compare, unpack, and leave whole files or none.
 
-Everything is made in a scratch folder beside its destination and moved there by one rename.
+Everything is made in a scratch folder beside its destination and moved there by one rename. A connection that breaks
+is taken up again where it broke off.
 """
 
+import contextlib
 import hashlib
 import http.client
 import shutil
 import tarfile
 import tempfile
+import time
 import urllib.request
 import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import BinaryIO
 
 from asymtrain.errors import UsageError
 
-_TIMEOUT = 10.0  # seconds without an answer, or without a byte, before giving up
+_TIMEOUT = 10.0  # seconds without an answer, or without a byte, before a connection counts as broken
+_PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each new connection after a broken one
 _CHUNK = 1 << 20
+_SCRATCH = ".unpacking-"
+_ABANDONED = 86_400  # seconds after which a scratch folder belongs to nobody
 
 
 @dataclass(frozen=True)
@@ -42,10 +49,10 @@ def download(archive: Archive, root: Path, files: Iterable[str]) -> None:
     """Fetch the archive and unpack it to its folder under root."""
     try:
         # The connection comes first: without one, not even the data root is made.
-        with urllib.request.urlopen(archive.url, timeout=_TIMEOUT) as response, _scratch(root) as scratch:
+        with _connect(archive) as response, _scratch(root) as scratch:
             packed = Path(scratch) / archive.file
             with packed.open("wb") as out:
-                shutil.copyfileobj(response, out, _CHUNK)
+                _receive(archive, response, out)
             found = _md5(packed)
             if found != archive.md5:
                 raise Unavailable(f"what {archive.url} sent is not the official file (md5 {found})")
@@ -72,9 +79,54 @@ def unpack(archive: Archive, packed: Path, root: Path, files: Iterable[str]) -> 
         ) from None
 
 
+def _connect(archive: Archive, start: int = 0) -> http.client.HTTPResponse:
+    """Ask for the archive, or for what follows its first `start` bytes."""
+    request = urllib.request.Request(archive.url, headers={"Range": f"bytes={start}-"} if start else {})
+    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    return response
+
+
+def _receive(archive: Archive, response: http.client.HTTPResponse, out: BinaryIO) -> None:
+    """Write the archive to a file; where the connection breaks, take it up again from there."""
+    whole = _copy(response, out)
+    for pause in _PAUSES:
+        if whole:
+            return
+        time.sleep(pause)
+        try:
+            again = _connect(archive, out.tell())
+        except (OSError, http.client.HTTPException):
+            continue
+        with again:
+            if again.status != http.HTTPStatus.PARTIAL_CONTENT:  # a server that always begins at the beginning
+                out.seek(0)
+                out.truncate()
+            whole = _copy(again, out)
+    if not whole:
+        raise Unavailable(f"the connection to {archive.url} broke off again and again, last after {out.tell()} bytes")
+
+
+def _copy(response: http.client.HTTPResponse, out: BinaryIO) -> bool:
+    """Append what is sent; whether all that was announced has come."""
+    while True:
+        try:
+            chunk = response.read(_CHUNK)
+        except (OSError, http.client.HTTPException):
+            return False
+        if not chunk:
+            # Python ends a body that was cut like one that is complete; what is left of the announced length tells.
+            return not response.length
+        out.write(chunk)
+
+
 def _scratch(root: Path) -> tempfile.TemporaryDirectory[str]:
     root.mkdir(parents=True, exist_ok=True)
-    return tempfile.TemporaryDirectory(prefix=".unpacking-", dir=root)
+    for left in root.glob(f"{_SCRATCH}*"):
+        # Of a process that was killed; a younger one may be of a process at work.
+        with contextlib.suppress(OSError):
+            if time.time() - left.stat().st_mtime > _ABANDONED:
+                shutil.rmtree(left)
+    return tempfile.TemporaryDirectory(prefix=_SCRATCH, dir=root)
 
 
 def _md5(file: Path) -> str:

@@ -36,20 +36,26 @@ def load(path: Path, *, image_size: int = 32, seed: int = 0) -> Dataset:
 
 def _list_parts(path: Path, seed: int) -> tuple[Listing, Listing]:
     train_folder, test_folder = path / "train", path / "test"
-    if train_folder.is_dir() and test_folder.is_dir():
+    # Folders that hold images themselves are classes, whatever their names: there are trains to classify.
+    parts = [folder for folder in (train_folder, test_folder) if folder.is_dir() and _folders_in(folder)]
+    if len(parts) == 2:
         train, test = _list_classes(train_folder), _list_classes(test_folder)
         for name in sorted(train.keys() ^ test.keys()):
             lacking = test_folder if name in train else train_folder
             raise UsageError(f"{lacking} has no folder {name!r}; train and test must have the same classes")
         return train, test
-    if train_folder.is_dir() or test_folder.is_dir():
-        lacking = test_folder if train_folder.is_dir() else train_folder
-        raise UsageError(f"{lacking} is missing; add it, or put the class folders directly into {path}")
+    if parts:
+        lacking = test_folder if parts == [train_folder] else train_folder
+        raise UsageError(f"{lacking} with class folders is missing; add it, or put the class folders into {path}")
     return _hold_out(_list_classes(path), seed)
 
 
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
 def _list_classes(folder: Path) -> Listing:
-    classes = sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+    classes = _folders_in(folder)
     if len(classes) < 2:
         raise UsageError(f"{folder} has {len(classes)} class folders; it needs at least two, with images in each")
     listing = {entry.name: _list_images(entry) for entry in classes}

@@ -4,6 +4,7 @@ To add a backbone: one file with a `Backbone`, one line in `BUILDERS`. The share
 """
 
 import inspect
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -27,17 +28,13 @@ def build(name: str, *, classes: int, seed: int | None = None, **options: object
     `initialisation="framework"` (torch's defaults) or `"trunc_normal"` (deviation 0.02, zero biases).
     """
     check_options(name, options)
-    if classes < 2:
-        raise UsageError(f"classes must be 2 or more, got {classes}")
+    if not _whole(classes) or classes < 2:
+        raise UsageError(f"classes must be a whole number of 2 or more, got {classes!r}")
     chosen = dict(options)
     initialisation = chosen.pop("initialisation", "framework")
     if initialisation not in ("framework", "trunc_normal"):
         raise UsageError(f"initialisation must be 'framework' or 'trunc_normal', got {initialisation!r}")
-    for option, value in chosen.items():
-        least = 0 if option in ("points", "pool_after", "dropout") else 1
-        sizes = value if isinstance(value, list | tuple) else [value]
-        if any(isinstance(size, int | float) and size < least for size in sizes):
-            raise UsageError(f"{option} must be {least} or more, got {value}")
+    _check_sizes(name, chosen)
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             # Not torch.manual_seed, which seeds every GPU too: only the CPU's state is put back.
@@ -56,6 +53,26 @@ def check_options(name: str, options: dict[str, object]) -> None:
     for option in options:
         if option not in known:
             raise unknown_name(f"option of {name}", option, known)
+
+
+def _check_sizes(name: str, options: dict[str, object]) -> None:
+    """A size is a whole number, or several where the default is; words and shares are left to the constructor."""
+    parameters = inspect.signature(BUILDERS[name]).parameters
+    for option, value in options.items():
+        default = parameters[option].default
+        if isinstance(default, str | float) or (value is None and default is None):
+            continue
+        least = 0 if option in ("points", "pool_after") else 1
+        if isinstance(default, int):
+            sizes, kind = [value], "a whole number"
+        else:
+            sizes, kind = list(value) if isinstance(value, list | tuple | range) else [None], "a list of whole numbers"
+        if not all(_whole(size) and size >= least for size in sizes):
+            raise UsageError(f"{option} must be {kind} of {least} or more, got {value!r}")
+
+
+def _whole(value: object) -> TypeGuard[int]:
+    return hasattr(value, "__index__") and not isinstance(value, bool)
 
 
 def _initialise_truncated(model: nn.Module) -> None:
