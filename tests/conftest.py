@@ -1,7 +1,19 @@
 """What all tests share."""
 
+import os
 import signal
 import threading
+
+from hypothesis import HealthCheck, settings
+
+# Threads of two tests at once would spin against each other. Before torch is imported, which reads it.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# The same examples at every call, and no clock: a check must not fail for what a change did not touch.
+settings.register_profile(
+    "steady", deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("steady")
 
 # A shell starts background jobs with SIGINT ignored, and children inherit that: the tests of Ctrl-C would then wait for
 # an interrupt that never comes.

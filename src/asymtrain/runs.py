@@ -178,9 +178,11 @@ PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ fro
 
 def grid(base: RunSpec, **axes: Iterable[Any]) -> list[RunSpec]:
     """Every combination of the given values, without repeats: `grid(spec, seed=range(3), alpha=[0.1, 1])`."""
-    for name in axes:
+    for name, values in axes.items():
         if name not in DEFAULTS:
             raise unknown_name("field of a run", name, DEFAULTS)
+        if isinstance(values, str) or not isinstance(values, Iterable):
+            raise UsageError(f"{name} must be a list of values, got {values!r}: write {name}=[{values!r}]")
     combinations = itertools.product(*map(list, axes.values()))
     specs = [dataclasses.replace(base, **dict(zip(axes, values, strict=True))) for values in combinations]
     return list(dict.fromkeys(specs))

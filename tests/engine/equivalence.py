@@ -195,10 +195,12 @@ class Interval:
     learnt: float = math.inf  # the reference's mean accuracy, as a multiple of chance
 
     def row(self) -> str:
-        """One line of the table that the GPU tests print."""
+        """The lines that the GPU tests print: the interval, and each seed's difference behind it."""
+        each = " ".join(f"{100 * difference:+.2f}" for difference in self.differences)
         return (
             f"mean {100 * self.mean:+.3f} points, 90% interval [{100 * self.low:+.3f}, {100 * self.high:+.3f}] "
-            f"(n={len(self.differences)}); the reference is at {self.learnt:.1f} times chance"
+            f"(n={len(self.differences)}); the reference is at {self.learnt:.1f} times chance\n"
+            f"    each seed: {each}"
         )
 
 

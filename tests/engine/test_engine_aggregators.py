@@ -6,8 +6,9 @@ from typing import get_args, get_type_hints
 
 import pytest
 import torch
-from equivalence import assert_near_the_reference, assert_near_the_reference_together, measure_distances, mixed_specs
+from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs
 from equivalence import patterns as make_patterns
+from near_reference import assert_stack_is_near
 from small_runs import TRAINERS, assert_same_bits, differ, every_path, spec_of, stack_of, trained, weights_of
 from test_engine_controls import fifty_steps
 
@@ -132,19 +133,19 @@ def test_equal_gradients_have_a_shortest_vector(flat):
 @every_surgery
 def test_every_path_does_what_the_reference_does(name, path, dataset):
     specs = mixed_specs(fifty_steps("mlp", aggregator=name), runs=3)
-    assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path=path))
+    assert_stack_is_near(specs, dataset, path)
 
 
 @pytest.mark.parametrize("signal", ["noise", "gated"])
 def test_surgery_on_another_signal(signal, dataset):
     specs = mixed_specs(fifty_steps("mlp", aggregator="mgda", signal=signal), runs=3)
-    assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path="batched"))
+    assert_stack_is_near(specs, dataset, "batched")
 
 
 @pytest.mark.parametrize("arch", ["cnn", "vit"])
 def test_with_convolutions_and_attention(arch, dataset):
     specs = mixed_specs(fifty_steps(arch, aggregator="pcgrad", branch_labels="random"), runs=3)
-    assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path="batched", steps=12))
+    assert_stack_is_near(specs, dataset, "batched", steps=12)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

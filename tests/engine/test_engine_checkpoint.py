@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from equivalence import patterns
 
 from asymtrain import UsageError
 from asymtrain.engine import Stack, StackPlan, train, train_stack, unfinished_plans
-from asymtrain.engine.checkpoint import close_checkpoint, load_checkpoint, open_checkpoint, save_checkpoint
+from asymtrain.engine.checkpoint import close_checkpoint, load_checkpoint, open_checkpoint, save_checkpoint, sweep
 from asymtrain.runs import RunSpec, grid, pairs
 
 CPU = torch.device("cpu")
@@ -103,6 +104,34 @@ def test_a_damaged_checkpoint_is_one_clear_error(damage, dataset, tmp_path):
         load_checkpoint(place, Stack(specs, dataset))
 
 
+def test_a_lost_gpu_is_not_taken_for_a_damaged_checkpoint(dataset, tmp_path, monkeypatch):
+    specs = specs_of()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    save_checkpoint(place, Stack(specs, dataset))
+    stack = Stack(specs, dataset)
+
+    def lose(state):
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(stack, "load_state", lose)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        load_checkpoint(place, stack)
+
+
+def test_a_checkpoint_of_other_sizes_is_refused(dataset, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    specs = specs_of()[:1]
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    stack = Stack(specs, dataset)
+    save_checkpoint(place, stack)
+    file = place / "state.safetensors"
+    header = {"progress": json.dumps({"members": [spec.id for spec in specs]})}
+    save_file({**load_file(file), "weights": stack.weights[:, :1].clone()}, file, header)
+    with pytest.raises(UsageError, match=r"weights has the shape \(1, 1\), not"):
+        load_checkpoint(place, stack)
+
+
 def test_a_checkpoint_is_not_read_into_other_members(dataset, tmp_path):
     """In another order each run would go on with its neighbour's weights."""
     specs = specs_of()
@@ -131,6 +160,39 @@ def test_unfinished_stacks_keep_their_members(tmp_path):
         open_checkpoint(tmp_path, one)
     assert {one.id: one for one in unfinished_plans(tmp_path)} == {one.id: one for one in plans}
     assert unfinished_plans(tmp_path / "nothing") == []
+
+
+def test_a_stack_that_another_process_closes_is_no_longer_unfinished(tmp_path, monkeypatch):
+    for spec in specs_of():
+        open_checkpoint(tmp_path, StackPlan((spec,), "batched"))
+    read, gone = Path.read_text, []
+
+    def close_first(self, *arguments, **options):
+        if not gone:
+            gone.append(self.parent)
+            close_checkpoint(self.parent)
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", close_first)
+    assert len(unfinished_plans(tmp_path)) == 2
+    assert gone
+
+
+def test_a_folder_that_others_tidy_away_is_made_again(tmp_path, monkeypatch):
+    write, swept = Path.write_bytes, []
+
+    def sweep_first(self, content):
+        if len(swept) < 5:
+            swept.append(self)
+            sweep(tmp_path / "checkpoints")
+            (tmp_path / "checkpoints").rmdir()
+        return write(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", sweep_first)
+    one = StackPlan(tuple(specs_of()), "batched")
+    assert (open_checkpoint(tmp_path / "checkpoints", one) / "plan.json").exists()
+    assert len(swept) == 5
+    assert unfinished_plans(tmp_path / "checkpoints") == [one]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"path": "batched", "specs": [{"mood": "bad"}]})])

@@ -5,7 +5,8 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from equivalence import assert_near_the_reference, distance, measure_distances, mixed_specs, patterns
+from equivalence import distance, mixed_specs, patterns
+from near_reference import assert_stack_is_near
 from small_runs import SMALL, TRAINERS, assert_same_bits, differ, every_arch, every_path, spec_of, stack_of, trained
 
 from asymtrain.engine import Stack
@@ -45,7 +46,7 @@ def fifty_steps(arch, **fields):
 @pytest.mark.parametrize("control", CONTROLS.values(), ids=CONTROLS)
 def test_every_path_does_what_the_reference_does(control, path, dataset):
     specs = mixed_specs(fifty_steps("mlp", **control), runs=3)
-    assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path=path))
+    assert_stack_is_near(specs, dataset, path)
 
 
 @pytest.mark.parametrize("signal", ["noise", "gated", "detached"])
@@ -54,7 +55,7 @@ def test_with_convolutions_and_attention(arch, signal, dataset):
     fields = {"signal": signal, "objective": "softmax", "branch_labels": "random", "branch_bias": "prior"}
     specs = mixed_specs(fifty_steps(arch, **fields), runs=3)
     # Not fifty: noise soon brings some maximum so near a tie that rounding decides it.
-    assert_near_the_reference(measure_distances(specs, dataset, device="cpu", path="batched", steps=12))
+    assert_stack_is_near(specs, dataset, "batched", steps=12)
 
 
 # Detached features, and alpha going to zero.

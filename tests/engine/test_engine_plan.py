@@ -9,6 +9,8 @@ import torch
 
 from asymtrain import UsageError
 from asymtrain.engine import StackPlan, plan
+from asymtrain.engine.memory import bytes_of_run
+from asymtrain.models import build
 from asymtrain.runs import DEFAULTS, RunSpec, grid, pairs
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -126,6 +128,22 @@ def test_a_plan_is_named_by_its_members_and_path():
     assert one.id == StackPlan((a, b), "batched").id
     assert len({one.id, StackPlan((a,), "batched").id, StackPlan((a, b), "side_by_side").id}) == 3
     assert one.id == "5902312fa2bc6752"  # checkpoints are found by it
+
+
+@pytest.mark.parametrize("arch", ["mlp", "cnn", "vit"])
+def test_the_memory_of_a_run_is_its_weights_and_what_a_batch_leaves(arch):
+    fields = {"arch": arch, "redundancy": 3, "dataset_options": {"classes": 7}}
+    small, large = (bytes_of_run(RunSpec(batch=batch, **fields)) for batch in (64, 128))
+    backbone = build(arch, classes=7, seed=0, image_size=32)
+    weights = sum(value.numel() for value in backbone.parameters()) + 7 * sum(backbone.widths)
+    assert 2 * small - large == pytest.approx(6 * 4 * weights, abs=2)  # what is left at batch 0
+    half = bytes_of_run(RunSpec(batch=128, precision="bf16", **fields))
+    assert half == pytest.approx(small, abs=2)
+
+
+def test_the_memory_of_a_run_follows_the_images_that_its_backbone_takes():
+    grey = RunSpec(arch_options={"image_size": 16, "channels": 1, "widths": (8,)})
+    assert bytes_of_run(grey) < bytes_of_run(RunSpec(arch_options={"widths": (8,)}))
 
 
 def test_halves():

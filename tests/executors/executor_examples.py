@@ -1,7 +1,12 @@
-"""Tiny runs whose stacks take about a second, and how two sets of rows are compared."""
+"""Tiny runs whose stacks take about a second, how two sets of rows are compared, and how a test waits.
+
+No test may depend on how fast this machine is, nor on what else it does: one waits for what it wants to see, or, where
+something must be hit while it runs, tries again with longer runs.
+"""
 
 import dataclasses
-from collections.abc import Iterable
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +18,19 @@ SMALL = {
     "mlp": {"widths": (16, 16)},
     "cnn": {"widths": (4, 4), "hidden": (8,), "pool_after": (1,)},
 }
+
+
+PATIENCE = 300.0  # seconds that nothing takes on a machine that is merely busy
+LONGER = (1, 4, 16, 64)  # times as many epochs: a stack that was done too early is tried again
+
+
+def wait_for(happened: Callable[[], object], while_true: Callable[[], bool] = lambda: True) -> None:
+    """Return when it has happened; an error where it cannot any more, or does not in minutes."""
+    until = time.monotonic() + PATIENCE
+    while not happened():
+        assert while_true(), "it cannot happen any more"
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
 
 
 def examples(arch: str, seeds: int, epochs: int = 30, **changes: Any) -> list[RunSpec]:

@@ -1,7 +1,7 @@
 """Scenes with real processes, run as a script: it has no threads, so it may fork, and it pays for its imports once.
 
 python executor_processes.py kill|interrupt|together FOLDER     a scene, in forked processes that train by themselves
-python executor_processes.py train STORE                        train in a pool of workers, as a user's script would
+python executor_processes.py train STORE SECONDS EPOCHS         train in a pool of workers, as a user's script would
 """
 
 import os
@@ -12,14 +12,15 @@ import time
 import traceback
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-from executor_examples import checkpoints, examples, stored
+from executor_examples import PATIENCE, checkpoints, examples, stored
 
+from asymtrain.engine import Progress
 from asymtrain.executors import execute, local
 from asymtrain.runs import RunSpec
 
-# In two stacks of a pool, and in several stacks of one process.
-POOL = examples("mlp", 4, epochs=200)
+# In several stacks of one process.
 SERIAL = {"mlp": examples("mlp", 7), "cnn": examples("cnn", 1, epochs=40)}
 
 
@@ -45,8 +46,8 @@ def end(process: int) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
-def train(specs: list[RunSpec], store: Path, seconds: float = 0.05) -> None:
-    for _ in execute(specs, store=store, device="cpu", checkpoint_seconds=seconds):
+def train(specs: list[RunSpec], store: Path, seconds: float = 0.05, **options: Any) -> None:
+    for _ in execute(specs, store=store, device="cpu", checkpoint_seconds=seconds, **options):
         pass
 
 
@@ -85,12 +86,16 @@ def kill(folder: Path) -> None:
 def interrupt(folder: Path) -> None:
     """Ctrl-C in the middle of a stack writes a checkpoint, though none is due."""
     local.cores = lambda: 1
-    specs, store = examples("mlp", 2, epochs=100), folder / "interrupted.sqlite"
+    specs, store = examples("mlp", 2, epochs=30), folder / "interrupted.sqlite"
     assert end(start(lambda: train(specs, folder / "whole.sqlite"))) == 0
-    process = start(lambda: train(specs, store, seconds=1000))
-    wait_for(lambda: any(checkpoints(store).glob("*/plan.json")))
-    time.sleep(0.3)
-    os.kill(process, signal.SIGINT)
+    sent: list[int] = []
+
+    def interrupt_oneself(progress: Progress) -> None:
+        if progress.epochs_done >= 10 * len(specs) and not sent:
+            sent.append(signal.SIGINT)
+            os.kill(os.getpid(), signal.SIGINT)
+
+    process = start(lambda: train(specs, store, seconds=10**6, progress=interrupt_oneself))
     assert end(process) == 130
     assert len(list(checkpoints(store).glob("*/state.safetensors"))) == 1
     assert end(start(lambda: train(specs, store))) == 0
@@ -107,19 +112,12 @@ def together(folder: Path) -> None:
     assert not checkpoints(store).exists()
 
 
-def wait_for(happened: Callable[[], bool], seconds: float = 60.0) -> None:
-    until = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.01)
-
-
 # No `if __name__ == "__main__"` around what follows: workers must not run the script of whoever started them.
 scene, place = sys.argv[1], Path(sys.argv[2])
 if scene == "train":
-    local.cores = lambda: 2
+    local.cores, local.SHUTDOWN_SECONDS = lambda: 2, PATIENCE
     try:
-        train(POOL, place, seconds=float(sys.argv[3]))
+        train(examples("mlp", 4, epochs=int(sys.argv[4])), place, seconds=float(sys.argv[3]))  # two stacks
     except KeyboardInterrupt:
         sys.exit(130)
 else:

@@ -1,15 +1,13 @@
 """Stacks on this machine: too large ones, broken ones, dead workers, lost devices."""
 
 import multiprocessing
-import os
-import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from executor_examples import checkpoints, examples, rows, stored
+from executor_examples import LONGER, checkpoints, examples, rows, stored
 
 from asymtrain.engine import Progress, StackPlan, plan, unfinished_plans
 from asymtrain.errors import UsageError
@@ -119,6 +117,35 @@ def test_a_lost_device_is_used_again_by_a_new_process(
     assert len(stored(store)) == 12
 
 
+WRAPPED = (
+    "backend='inductor' raised:\nRuntimeError: Triton Error [CUDA]: unspecified launch failure\n\nSet TORCHDYNAMO..."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "reason"),
+    [
+        (
+            "CUDA error: device-side assert triggered\nCompile with ...",
+            Lost,
+            "CUDA error: device-side assert triggered",
+        ),
+        (WRAPPED, Lost, "RuntimeError: Triton Error [CUDA]: unspecified launch failure"),
+        ("No CUDA GPUs are available", Lost, "No CUDA GPUs are available"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", TooLarge, None),
+        ("Triton Error [CUDA]: out of memory", TooLarge, None),
+        ("shapes do not match", Failed, None),
+    ],
+)
+def test_what_an_error_says_of_the_device(
+    text: str, kind: type, reason: str | None, fits: Callable[[int, Exception], None]
+) -> None:
+    fits(0, RuntimeError(text))
+    result = work(StackPlan(tuple(examples("mlp", 1)), "batched"), Job(), CPU, lambda _: None)
+    assert type(result) is kind
+    assert reason is None or result.reason == reason  # type: ignore[union-attr]
+
+
 def test_what_is_lost_again_and_again_fails() -> None:
     told: list[Any] = []
     stack = StackPlan(tuple(examples("mlp", 1)), "batched")
@@ -153,22 +180,27 @@ def test_a_device_that_fails_in_a_row_is_left_alone() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1500)
 def test_a_killed_worker_is_replaced(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its stack goes on in a new worker, and the rows are those of a process that trains alone."""
     monkeypatch.setattr(local, "cores", lambda: 2)
-    specs, killed, notes = examples("mlp", 3, epochs=100), [], []
+    for longer in LONGER:
+        place, killed, notes = store.with_name(f"{longer}.sqlite"), [], []
+        specs = examples("mlp", 3, epochs=100 * longer)
 
-    def kill_one(progress: Progress) -> None:
-        if progress.epochs_done > 60 and not killed:
-            killed.append(multiprocessing.active_children()[0].pid)
-            os.kill(killed[0], signal.SIGKILL)
-        notes.append(progress.note)
+        def kill_one(progress: Progress, killed: list[Any] = killed, notes: list[str] = notes) -> None:
+            notes += [progress.note] if progress.note else []
+            if progress.epochs_done > 60 and not killed:
+                killed.append(multiprocessing.active_children()[0])
+                killed[0].kill()
 
-    runs = rows(execute(specs, store=store, device="cpu", progress=kill_one, checkpoint_seconds=0.05))
+        runs = rows(execute(specs, store=place, device="cpu", progress=kill_one, checkpoint_seconds=0.05))
+        assert runs == stored(place)
+        assert not multiprocessing.active_children()
+        if notes:  # otherwise the stack was done before it could be hit
+            break
     died = "its worker on cpu died (killed, or out of memory): the stack starts again from its last checkpoint"
-    assert [note for note in notes if note] == [died]
-    assert runs == stored(store)
-    assert not multiprocessing.active_children()
+    assert notes == [died]
     alone = [work(stack, Job(), CPU, lambda _: None) for stack in plan(specs, CPU, workers=2)]
     assert len(alone) == 2
     assert runs == rows(run for one in alone if isinstance(one, Finished) for run in one.runs)

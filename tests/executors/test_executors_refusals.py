@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from executor_examples import examples
+from executor_examples import PATIENCE, examples
 
 from asymtrain.errors import UsageError
 from asymtrain.executors import execute, ray_address
@@ -60,11 +60,12 @@ def server() -> Iterator[socket.socket]:
 
 
 @pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
-def test_nobody_is_at_the_address(form: str, server: socket.socket, refused: Callable[..., str]) -> None:
+def test_nobody_is_at_the_address(form: str, refused: Callable[..., str]) -> None:
     pytest.importorskip("ray")
-    address = form.format(server.getsockname()[1])
-    server.close()
-    text = refused(executor="ray", address=address)
+    with socket.socket() as taken:  # and not listened to: no other process can get the port meanwhile
+        taken.bind(("127.0.0.1", 0))
+        address = form.format(taken.getsockname()[1])
+        text = refused(executor="ray", address=address)
     assert text.startswith(f"no Ray cluster answers at {address} (Connection refused): check host and port")
 
 
@@ -78,7 +79,11 @@ def test_an_address_that_is_silent(server: socket.socket, monkeypatch: pytest.Mo
     ("answer", "is_cluster"),
     [(b"HTTP/1.1 400 Bad Request\r\n\r\n", False), (b"", False), (bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]), True)],
 )
-def test_something_else_is_at_the_address(answer: bytes, is_cluster: bool, server: socket.socket) -> None:
+def test_something_else_is_at_the_address(
+    answer: bytes, is_cluster: bool, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_address, "PATIENCE", PATIENCE)
+
     def serve() -> None:
         connection, _ = server.accept()
         with connection:

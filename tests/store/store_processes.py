@@ -3,6 +3,7 @@
 python store_processes.py race|kill|read-only|file-limit FOLDER
 """
 
+import fcntl
 import os
 import random
 import resource
@@ -11,6 +12,7 @@ import sqlite3
 import struct
 import sys
 import tempfile
+import termios
 import time
 import traceback
 from collections.abc import Callable
@@ -44,6 +46,14 @@ def start(work: Callable[[], None]) -> int:
 def end_well(process: int) -> None:
     _, status = os.waitpid(process, 0)
     assert os.waitstatus_to_exitcode(status) == 0, "a process failed; see above"
+
+
+def wait_for_bytes(pipe: int, count: int) -> None:
+    """Until so many lie in the pipe, unread: however slow the machine is."""
+    until = time.monotonic() + 600
+    while int.from_bytes(fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)), sys.byteorder) < count:
+        assert time.monotonic() < until, "the writers are stuck"
+        time.sleep(0.001)
 
 
 def check_file(path: Path) -> None:
@@ -106,7 +116,9 @@ def kill(folder: Path) -> None:
 
         victim = start(partial(write, next_seed, 10**5))
         survivor = start(partial(write, next_seed + 10**5, 3))
-        time.sleep(rng.uniform(0.0, 0.06))
+        if number % 5:
+            wait_for_bytes(read_end, 4 * rng.randint(4, 9))  # three seeds may be the survivor's
+        time.sleep(rng.uniform(0.0, 0.03))
         os.kill(victim, signal.SIGKILL)
         _, status = os.waitpid(victim, 0)
         interrupted += os.WIFSIGNALED(status)
@@ -129,7 +141,7 @@ def kill(folder: Path) -> None:
             assert store.claim(rest) == rest
         next_seed, stored = next_seed + 10**6, stored + len(told)
     assert interrupted == 45
-    assert stored > 45 * 3, "no victim lived long enough to write"
+    assert stored >= 36 * 4 + 9 * 3, "no victim lived long enough to write"
 
 
 def read_only(_: Path) -> None:

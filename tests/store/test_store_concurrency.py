@@ -10,6 +10,7 @@ import pytest
 SCRIPT = Path(__file__).with_name("store_processes.py")
 
 
+@pytest.mark.timeout(1500)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the scenes fork")
 @pytest.mark.parametrize("scene", ["race", "kill", "read-only", "file-limit"])
 def test_scene(scene: str, tmp_path: Path) -> None:
@@ -17,7 +18,7 @@ def test_scene(scene: str, tmp_path: Path) -> None:
         [sys.executable, str(SCRIPT), scene, str(tmp_path)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=1200,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         check=False,
     )

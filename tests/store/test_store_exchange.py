@@ -1,3 +1,4 @@
+import csv
 import hashlib
 import json
 import sys
@@ -71,6 +72,19 @@ def test_the_same_content_gives_the_same_bytes_whatever_the_order(
                 store.add_measurement(spec.id, "norm", {1: 0.5})
             folders += [contents(export_store(store, tmp_path / f"{number}-{again}", format=form)) for again in "ab"]
     assert folders[0] == folders[1] == folders[2] == folders[3]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_long_measurement_travels_too(empty: Store, tmp_path: Path, form) -> None:
+    """As CSV it is longer than Python's reader takes by itself."""
+    surface = [number / 7 for number in range(20_000)]
+    with Store(tmp_path / "long.sqlite") as store:
+        store.add(example_run(SPECS[0]))
+        store.add_measurement(SPECS[0].id, "surface", {3: surface})
+        limit = csv.field_size_limit()
+        assert import_store(empty, export_store(store, tmp_path / "export", format=form)).measurements == 1
+    assert [one.value for one in empty.measurements()] == [surface]
+    assert csv.field_size_limit() == limit
 
 
 def test_an_empty_store_travels_too(empty: Store, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 import dataclasses
 import os
+import random
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,6 +20,11 @@ VERSION_1 = Path(__file__).with_name("store_version_1.sql")
 
 def connect(path: Path) -> sqlite3.Connection:
     return sqlite3.connect(path, isolation_level=None)
+
+
+def noise(count: int) -> bytes:
+    """The same at every call: some bytes in a million would look like a whole page."""
+    return random.Random(0).randbytes(count)
 
 
 def old_store(path: Path) -> Path:
@@ -121,7 +127,7 @@ def test_a_file_of_another_program_is_refused_and_untouched(tmp_path: Path, kind
         connection.execute("CREATE TABLE cookies (name)")
         connection.close()
     else:
-        path.write_bytes(b"seed,accuracy\n1,0.5\n" if kind == "text" else os.urandom(8192))
+        path.write_bytes(b"seed,accuracy\n1,0.5\n" if kind == "text" else noise(8192))
     before = path.read_bytes()
     with pytest.raises(StoreError, match="another program" if kind == "foreign" else "not an asymtrain store"):
         Store(path, read_only=read_only)
@@ -135,7 +141,7 @@ def test_a_damaged_store_says_so(tmp_path: Path) -> None:
         for seed in range(50):
             store.add(example_run(example_spec(seed, epochs=20)))
     content = bytearray(path.read_bytes())
-    content[4096 * 2 :] = os.urandom(len(content) - 4096 * 2)
+    content[4096 * 2 :] = noise(len(content) - 4096 * 2)
     path.write_bytes(content)
     with pytest.raises(StoreError, match="damaged"), Store(path) as store:
         store.runs()

@@ -12,8 +12,15 @@ from asymtrain.store import provenance
 
 def git(folder: Path, *arguments: str) -> str:
     names = {f"GIT_{who}_{what}": "a@b" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    # Nothing of the user's: a hook, or a signature that a commit must have.
+    alone = {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
     done = subprocess.run(
-        ["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True, env={**os.environ, **names}
+        ["git", "-C", str(folder), *arguments],
+        check=True,
+        capture_output=True,
+        text=True,
+        env={**own, **names, **alone},
     )
     return done.stdout.strip()
 
@@ -27,7 +34,7 @@ def package(tmp_path: Path) -> Path:
     return package
 
 
-def test_git_says_commit_and_changes(package: Path) -> None:
+def test_git_says_commit_and_changes(package: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     git(package.parent, "init", "-q")
     assert provenance.find_commit(package) is None  # not added yet
     (package.parent / ".gitignore").write_text("__pycache__\nvenv\n")
@@ -39,6 +46,9 @@ def test_git_says_commit_and_changes(package: Path) -> None:
     (package.parent / "notes.txt").write_text("not part of the package")
     assert provenance.find_commit(package) == (commit, False)
     (package / "__init__.py").write_text("x = 2\n")
+    assert provenance.find_commit(package) == (commit, True)
+    # A hook of another checkout has started this process.
+    monkeypatch.setenv("GIT_DIR", str(package.parent.parent / "elsewhere"))
     assert provenance.find_commit(package) == (commit, True)
     installed = package.parent / "venv" / "package"
     installed.mkdir(parents=True)

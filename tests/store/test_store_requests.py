@@ -1,3 +1,4 @@
+import os
 import socket
 import subprocess
 from pathlib import Path
@@ -57,7 +58,7 @@ def test_what_was_never_requested_can_fail_and_what_is_recorded_cannot(store: St
 def test_claims_of_a_live_process_hold_and_those_of_a_dead_one_do_not(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    other = subprocess.Popen(["sleep", "60"])
+    other = subprocess.Popen(["sleep", "3600"])
     try:
         owner = f"{socket.gethostname()}/{other.pid}/{claims._start_of(other.pid)}"
         with monkeypatch.context() as patch:
@@ -69,9 +70,8 @@ def test_claims_of_a_live_process_hold_and_those_of_a_dead_one_do_not(
         assert store.pending() == SPECS
     finally:
         other.kill()
-    while claims._start_of(other.pid):
-        pass
-    assert store.claim(SPECS) == SPECS  # before the process was collected
+    os.waitid(os.P_PID, other.pid, os.WEXITED | os.WNOWAIT)  # it has ended, and is not collected yet
+    assert store.claim(SPECS) == SPECS
     other.wait()
     assert store.claim(SPECS) == SPECS
 

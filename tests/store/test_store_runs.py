@@ -43,7 +43,9 @@ def runs(draw: st.DrawFn) -> Run:
 
 
 @given(run=runs())
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 def test_a_run_comes_back_bit_by_bit(run: Run, tmp_path: Path) -> None:
     path = tmp_path / f"{uuid.uuid4()}.sqlite"
     with Store(path) as store:

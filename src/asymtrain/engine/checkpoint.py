@@ -22,19 +22,14 @@ from asymtrain.errors import UsageError
 from asymtrain.runs import Epoch, RunSpec
 
 PLAN, STATE, CLOSED = "plan.json", "state.safetensors", ".closed"
+_TRIES = 100
 
 
 def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
     """Make the folder of a stack and write down its members."""
     place = folder / stack_plan.id
     content = {"path": stack_plan.path, "specs": [spec.to_dict() for spec in stack_plan.specs]}
-    text = json.dumps(content, indent=1).encode()
-    place.mkdir(parents=True, exist_ok=True)
-    try:
-        _replace(place / PLAN, text)
-    except FileNotFoundError:  # another process has tidied the empty folder away in between
-        place.mkdir(parents=True, exist_ok=True)
-        _replace(place / PLAN, text)
+    write_into_new_folder(place / PLAN, json.dumps(content, indent=1).encode())
     return place
 
 
@@ -48,6 +43,8 @@ def unfinished_plans(folder: Path) -> list[StackPlan]:
             content = json.loads(file.read_text())
             specs = tuple(RunSpec.from_dict(values) for values in content["specs"])
             path: EnginePath = content["path"]
+        except FileNotFoundError:
+            continue  # another process has just closed it
         except (ValueError, KeyError, TypeError) as problem:
             raise UsageError(f"{file} is not a plan of this version ({problem}): move {file.parent} away") from problem
         plans.append(StackPlan(specs, path))
@@ -83,11 +80,15 @@ def load_checkpoint(place: Path, stack: Stack) -> bool:
             progress = json.loads((opened.metadata() or {})["progress"])
             if progress["members"] != [spec.id for spec in stack.specs]:
                 raise ValueError("it has other members, or in another order")
-            stack.load_state({name: opened.get_tensor(name) for name in opened.keys()})  # noqa: SIM118  (no dict)
-    except (SafetensorError, KeyError, ValueError, RuntimeError) as problem:
+            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (no dict)
+        for name, value in stack.state().items():
+            if found[name].shape != value.shape:
+                raise ValueError(f"{name} has the shape {tuple(found[name].shape)}, not {tuple(value.shape)}")
+    except (SafetensorError, KeyError, ValueError) as problem:
         raise UsageError(
             f"{file} is no checkpoint of this stack ({problem}): delete {place} to start anew"
         ) from problem
+    stack.load_state(found)  # not above: a GPU that is lost here says nothing about the file
     stack.epoch, stack.step, stack.seconds = progress["epoch"], progress["step"], progress["seconds"]
     stack.diverged = progress["diverged"]
     stack.answers = [None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]]
@@ -118,6 +119,20 @@ def sweep(folder: Path) -> None:
     for place in folder.glob("*/"):
         with suppress(OSError):  # it is not empty
             place.rmdir()
+
+
+def write_into_new_folder(file: Path, content: bytes) -> None:
+    """Write a file whole, and its folders where they are missing.
+
+    Other processes tidy empty folders away, at any moment until the file is there.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return _replace(file, content)
+        except FileNotFoundError:
+            if not tries_left:
+                raise
 
 
 def _replace(file: Path, content: bytes) -> None:

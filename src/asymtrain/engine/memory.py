@@ -4,6 +4,8 @@ What the forward pass keeps for the backward pass is counted on a tiny batch on 
 estimate only has to be of the right order: a stack that does not fit after all is halved.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -26,7 +28,8 @@ def bytes_of_run(spec: RunSpec) -> int:
     """Bytes that one run of this spec takes while it trains."""
     options = dict(spec.dataset_options)
     size, classes = int(str(options.get("image_size", 32))), int(str(options.get("classes", 100)))
-    backbone = build(spec.arch, classes=classes, seed=0, **{"image_size": size, **dict(spec.arch_options)})
+    given: dict[str, Any] = {"image_size": size, "channels": 3, **dict(spec.arch_options)}
+    backbone = build(spec.arch, classes=classes, seed=0, **given)
     weights = {name: value[None] for name, value in backbone.named_parameters()}
     kept: dict[int, int] = {}
 
@@ -35,7 +38,8 @@ def bytes_of_run(spec: RunSpec) -> int:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        outputs = backbone.stacked(weights, torch.zeros(1, _SAMPLE, 3, size, size))
+        images = torch.zeros(1, _SAMPLE, given["channels"], given["image_size"], given["image_size"])
+        outputs = backbone.stacked(weights, images)
     for value in weights.values():
         kept.pop(value.untyped_storage().data_ptr(), None)
     activations = sum(kept.values()) / _SAMPLE * spec.batch * (0.5 if spec.precision == "bf16" else 1.0)

@@ -5,7 +5,6 @@ Everything is keyed by (seed, purpose) alone, so every engine path starts a spec
 
 import math
 from dataclasses import dataclass
-from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +21,6 @@ from asymtrain.models import Backbone, build
 from asymtrain.runs import RunSpec
 
 Indices = npt.NDArray[np.int64]
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)

@@ -196,16 +196,22 @@ class Stack:
         """The gradient of the update, where it is not that of the total loss."""
         alpha, (members, inside, _) = self.alpha[:, None], self.layers
         noise = (alpha, self.data.keys["noise"], self.data.global_step - 1, members, inside)  # the counter has moved on
-        if self.lead.aggregator == "sum":
-            if self.lead.signal == "gated":
+        match self.lead.signal, self.lead.aggregator:
+            case "gated", "sum":
                 return self.programs.gated(total, auxiliary, alpha, members)
-            return self.programs.with_noise(total, auxiliary, *noise)
-        # The part by itself: taken as what another part leaves of the total, a closed gate would be rounding noise.
-        part = before = alpha * auxiliary
-        if self.lead.signal == "gated":
-            part = self.programs.gate(total, auxiliary, alpha, members) * before
-        elif self.lead.signal == "noise":
-            part = self.programs.with_noise(before, auxiliary, *noise)
+            case "noise", "sum":
+                return self.programs.with_noise(total, auxiliary, *noise)
+            # The part by itself: taken as what another part leaves of the total, a closed gate would be rounding noise.
+            case "gated", _:
+                before = alpha * auxiliary
+                part = self.programs.gate(total, auxiliary, alpha, members) * before
+            case "noise", _:
+                before = alpha * auxiliary
+                part = self.programs.with_noise(before, auxiliary, *noise)
+            case "gradient", _:
+                before = part = alpha * auxiliary
+            case signal, _:
+                raise AssertionError(f"no case for the signal {signal!r}")
         return self.programs.aggregated(total - before + part, part, members)
 
     def _validation(self) -> list[float | None]:

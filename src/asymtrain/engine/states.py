@@ -4,6 +4,7 @@ A run is a function of its spec, so a state need not have been kept: it is train
 folder given as `cache` keeps states for the next time.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -116,6 +117,6 @@ def _save(cache: Path | None, state: State) -> None:
 
     cache.mkdir(parents=True, exist_ok=True)
     file = _file(cache, state.spec, state.epoch)
-    part = file.with_suffix(".part")
+    part = file.with_suffix(f".{os.getpid()}.part")  # two processes may train the same state
     save_file(dict(state.parameters), part)
     part.replace(file)

@@ -20,7 +20,7 @@ REPORT_SECONDS = 0.3
 
 @dataclass(frozen=True)
 class StackProgress:
-    """Where a stack is: called for at most a few times a second."""
+    """Where a stack is: reported at its start, after every epoch, and a few times a second within a long one."""
 
     stack: str
     runs: int

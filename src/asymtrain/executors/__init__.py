@@ -95,7 +95,10 @@ def _results(
     *,
     again: bool = False,
 ) -> Generator[Run]:
-    """Train; store and yield what is finished; remember what failed, and say so at the end if nothing else came."""
+    """Train; store and yield what is finished; remember what failed, and say so at the end if nothing else came.
+
+    A time limit that starting used up is said too: the same command would end in the same way again and again.
+    """
     reasons: list[str] = []
     done = 0
     # Closed here and now: the traceback of a full disk would keep the iterator, and its workers, alive.
@@ -117,6 +120,8 @@ def _results(
                 total(f"{len(outcome.plan.specs)} runs failed: {outcome.reason}")
     if reasons and not done:
         raise UsageError(reasons[0])
+    if stacks and job.is_over() and not done and not total.epochs_here:
+        total("time was over before a stack had trained an epoch: if that comes again, give more --minutes")
 
 
 def _open_executor(name: str, address: str | None, device: str | None) -> AbstractContextManager[Executor]:

@@ -4,7 +4,7 @@ import errno
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -60,9 +60,12 @@ Outcome = Finished | Stopped | Failed  # the end of a stack
 Result = Outcome | TooLarge | Lost  # of one try
 Report = Callable[[StackProgress | str], None]  # progress, or a note for the user
 
-_OUT_OF_MEMORY = ("CUDA out of memory", "CUDA error: out of memory", "DefaultCPUAllocator: can't allocate memory")
+_OUT_OF_MEMORY = (
+    "CUDA out of memory", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory", "_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory",
+)  # fmt: skip
 # After one of these a process cannot use its device again.
-_DEVICE_LOST = ("CUDA error", "CUDA driver", "No CUDA GPUs", "cudaGetDeviceCount", "cuDNN error")
+_DEVICE_LOST = ("CUDA error", "CUDA driver", "No CUDA GPUs", "cudaGetDeviceCount", "cuDNN error", "Triton Error [CUDA]")
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
@@ -104,9 +107,10 @@ def work(
         return Stopped(stack_plan) if runs is None else Finished(stack_plan, tuple(runs), current())
     except Exception as problem:  # one stack's bug must not cost the others their work; the reason is recorded
         result = _explain(stack_plan, problem)
-    # Not in the handler: the exception holds the tensors that must go.
-    if isinstance(result, TooLarge) and device.type == "cuda":
-        torch.cuda.empty_cache()
+    # Not in the handler: the exception holds the tensors that must go. A lost device may refuse even that.
+    if isinstance(result, TooLarge | Lost) and device.type == "cuda":
+        with suppress(RuntimeError):
+            torch.cuda.empty_cache()
     return result
 
 
@@ -131,7 +135,8 @@ def _explain(stack_plan: StackPlan, problem: Exception) -> Result:
     if isinstance(problem, torch.OutOfMemoryError | MemoryError) or any(part in text for part in _OUT_OF_MEMORY):
         return TooLarge(stack_plan)
     if isinstance(problem, RuntimeError) and any(part in text for part in _DEVICE_LOST):
-        return Lost(stack_plan, text.splitlines()[0])
+        # The compiler wraps errors: the line that says what happened need not be the first.
+        return Lost(stack_plan, next(line for line in text.splitlines() if any(part in line for part in _DEVICE_LOST)))
     if isinstance(problem, OSError) and problem.errno in _DISK:
         return Failed(stack_plan, f"no checkpoint can be written ({problem.strerror}): {problem.filename or 'disk'}")
     where = traceback.extract_tb(problem.__traceback__)[-1]

@@ -31,11 +31,18 @@ class ProgressSum:
         self.runs_done += runs
         self("")
 
+    @property
+    def epochs_here(self) -> int:
+        """Epochs, summed over runs, that this execution has trained: those of a checkpoint were there before."""
+        return self._epochs() - sum(self.first_epochs.values())
+
     def current(self, note: str = "") -> Progress:
         """The sum as it stands."""
         seconds = max(1e-9, time.monotonic() - self.start)
         images = sum(p.images for p in self.latest.values())
-        done = sum(p.epoch * p.runs for p in self.latest.values())
-        here = done - sum(self.first_epochs.values())
+        done, here = self._epochs(), self.epochs_here
         left = (self.epochs_total - done) * seconds / here if here else None
         return Progress(self.runs_total, self.runs_done, self.epochs_total, done, images / seconds, left, note)
+
+    def _epochs(self) -> int:
+        return sum(p.epoch * p.runs for p in self.latest.values())

@@ -31,7 +31,7 @@ from asymtrain.executors.waiting import Waiting
 
 OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
 POLL_SECONDS = 0.2
-MAILBOX_SECONDS = 5.0
+MAILBOX_SECONDS = 30.0  # a machine whose cores are all at work is slow to answer
 
 
 @contextmanager

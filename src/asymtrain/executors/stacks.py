@@ -10,7 +10,6 @@ interruption the stacks, and with them the rows, are those of an execution that 
 
 import hashlib
 import json
-import os
 from collections.abc import Container
 from contextlib import suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import torch
 
 from asymtrain.engine import StackPlan, close_checkpoint, plan, unfinished_plans
-from asymtrain.engine.checkpoint import sweep
+from asymtrain.engine.checkpoint import sweep, write_into_new_folder
 from asymtrain.errors import UsageError
 from asymtrain.runs import RunSpec
 from asymtrain.store import Store
@@ -107,16 +106,6 @@ def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]
     file = checkpoints / PLANS.replace("*", name)
     content = json.dumps({"device": device.type, "stacks": stacks}, indent=1)
     try:
-        try:
-            _replace(file, content)
-        except FileNotFoundError:
-            _replace(file, content)  # another process has tidied the empty folder away in between
+        write_into_new_folder(file, content.encode())
     except OSError as problem:
         raise UsageError(f"{checkpoints} cannot be written ({problem.strerror}): give another place") from problem
-
-
-def _replace(file: Path, content: str) -> None:
-    file.parent.mkdir(parents=True, exist_ok=True)
-    new = file.with_suffix(f".{os.getpid()}.new")
-    new.write_text(content)
-    new.replace(file)

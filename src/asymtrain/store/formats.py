@@ -13,6 +13,8 @@ from asymtrain.store.problems import StoreError
 Format = Literal["csv", "parquet"]
 Rows = list[tuple[Any, ...]]
 
+_LONGEST_CELL = 2**31 - 1  # characters: a measured surface passes the 131072 that Python's reader takes by itself
+
 
 @dataclass(frozen=True)
 class Table:
@@ -56,6 +58,7 @@ def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
 
 
 def _decode_csv(table: Table, content: bytes, path: Path) -> Rows:
+    limit = csv.field_size_limit(_LONGEST_CELL)
     try:
         header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
         kinds = list(table.columns.values())[: table.known_columns(header)]
@@ -67,6 +70,8 @@ def _decode_csv(table: Table, content: bytes, path: Path) -> Rows:
         ]
     except (ValueError, csv.Error) as error:
         raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
+    finally:
+        csv.field_size_limit(limit)
 
 
 def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:

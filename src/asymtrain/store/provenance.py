@@ -11,6 +11,7 @@ from pathlib import Path
 from asymtrain.version import VERSION
 
 PACKAGE = Path(__file__).resolve().parents[1]
+_OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
 
 
 @dataclass(frozen=True)
@@ -75,8 +76,14 @@ def _git(folder: Path, *arguments: str) -> str | None:
             text=True,
             timeout=30,
             check=True,
-            env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},  # `status` would write to the index
+            env=_environment(),
         )
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without the checkout that a git hook names: the package may be of another one."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
+    return kept | {"GIT_OPTIONAL_LOCKS": "0"}  # `status` would write to the index

@@ -20,6 +20,10 @@ CURVES = {
     "cosine": "cosine/mean",
     "cosine_min": "cosine/min",
     "cosine_max": "cosine/max",
+    "cosine_std": "cosine/std",
+    "conflict": "cosine/conflict",
+    "main_norm": "norm/main",
+    "auxiliary_norm": "norm/auxiliary",
     "seconds": "time/seconds",
 }
 
