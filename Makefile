@@ -47,4 +47,4 @@ $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
 	@touch $@ $(VENV)/lab
 
 clean:
-	rm -rf $(VENV) demo asymtrain-report .pytest_cache .mypy_cache .ruff_cache .import_linter_cache
+	rm -rf $(VENV) build demo .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -36,9 +36,9 @@ def hidden(room: str) -> list[str]:
     folder = PACKAGE / room
     if not folder.is_dir():
         return []
-    imports = [
-        node for node in ast.parse((folder / "__init__.py").read_text()).body if isinstance(node, ast.ImportFrom)
-    ]
+    # Also those below `if TYPE_CHECKING`, of names that are loaded when they are used.
+    tree = ast.parse((folder / "__init__.py").read_text())
+    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return [
         f"{node.module}.{name.name}"
         for node in imports

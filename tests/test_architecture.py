@@ -45,21 +45,53 @@ print(json.dumps(sorted(set(sys.modules) - before)))
 """
 
 
+STAR = """
+import json, sys
+import torch
+before = set(sys.modules)
+from asymtrain import *
+print(json.dumps(sorted(set(sys.modules) - before)))
+"""
+
+
 def modules_loaded_by(second, after):
     program = LOADED.format(first=after, second=second)
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     return {name.partition(".")[0] for name in json.loads(found.stdout)}
 
 
-def test_import_asymtrain_loads_torch_and_the_standard_library_only():
-    assert modules_loaded_by("asymtrain", after="torch") - sys.stdlib_module_names == {"asymtrain"}
+def test_import_asymtrain_loads_nothing_and_its_names_torch_and_the_standard_library_only():
+    assert modules_loaded_by("asymtrain", after="json") - sys.stdlib_module_names == {"asymtrain"}
+    # A star import asks for every public name.
+    found = subprocess.run([sys.executable, "-c", STAR], capture_output=True, text=True, check=True)
+    names = {name.partition(".")[0] for name in json.loads(found.stdout)}
+    assert names - sys.stdlib_module_names == {"asymtrain"}
 
 
 def test_a_stranger_s_import_never_meets_the_experiment_side():
-    program = "import asymtrain, json, sys; print(json.dumps([n for n in sys.modules if n.startswith('asymtrain.')]))"
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    rooms = {name.split(".")[1] for name in json.loads(found.stdout)}
+    found = subprocess.run([sys.executable, "-c", STAR], capture_output=True, text=True, check=True)
+    rooms = {name.split(".")[1] for name in json.loads(found.stdout) if name.startswith("asymtrain.")}
     assert rooms == {"alignment", "branches", "errors", "models", "objectives", "resonance", "streams", "version"}
+
+
+@pytest.mark.parametrize("first", ["import asymtrain.alignment.gradients", "from asymtrain import engine", ""])
+def test_the_name_alignment_is_the_function_whatever_was_imported_before(first):
+    program = f"""{first}
+import pickle, types, asymtrain
+from asymtrain import alignment
+assert asymtrain.alignment is alignment and not isinstance(alignment, types.ModuleType)
+assert alignment.__module__ == "asymtrain.alignment.gradients"
+assert pickle.loads(pickle.dumps(asymtrain)) is asymtrain  # as a global of a function that goes to a worker
+assert set(asymtrain.__all__) <= set(dir(asymtrain))
+"""
+    subprocess.run([sys.executable, "-c", program], check=True)
+
+
+def test_a_name_that_the_package_does_not_have():
+    with pytest.raises(AttributeError, match="'asymtrain' has no attribute 'atach'"):
+        asymtrain.atach  # noqa: B018
+    with pytest.raises(ImportError, match="atach"):
+        from asymtrain import atach  # noqa: F401
 
 
 PUBLIC = {

@@ -6,6 +6,8 @@ from typing import Any, NoReturn
 
 from asymtrain.errors import UsageError
 
+INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line. What a user can fix ends in one line on stderr and exit status 2."""
@@ -18,6 +20,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if error.name is None or error.name.startswith("asymtrain"):
             raise
         _complain(f'the command line needs {error.name}: pip install "asymtrain[lab]"')
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     # Click's UsageError, wherever this version of typer keeps it.
     option_error: Any = typer.BadParameter.__mro__[1]
     try:
@@ -27,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except option_error as error:
         _complain(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
-        sys.exit(130)
+        sys.exit(INTERRUPTED)
     sys.exit(status or 0)
 
 

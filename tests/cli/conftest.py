@@ -20,6 +20,9 @@ def cli(capsys, monkeypatch, tmp_path):
     """Call `asymtrain` in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+    # What a terminal, or a service that runs tests, says of its width and colours must not change what is compared.
+    for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS"):
+        monkeypatch.delenv(name, raising=False)
     # With one core the executor trains in this process: no time goes into starting workers.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
 

@@ -13,6 +13,10 @@ from asymtrain.scales import SCALES, get_scale, scaled_spec
         ("42,43", (42, 43)),
         ("7,", (7,)),
         ("42-45", (42, 43, 44, 45)),
+        ("42..45", (42, 43, 44, 45)),
+        ("7..7", (7,)),
+        ("1..2, 9", (1, 2, 9)),
+        ("42,43,44", (42, 43, 44)),
         ("1-2, 9", (1, 2, 9)),
         ("5,5,5-6", (5, 6)),
     ],
@@ -21,7 +25,9 @@ def test_seeds(text, seeds):
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["0", "", ",", "a", "3-1", "-3", "1.5", "4 5", "1--2"])
+@pytest.mark.parametrize(
+    "text", ["0", "", ",", "a", "3-1", "-3", "1.5", "4 5", "1--2", "4..2", "4...6", "..3", "4..", "²"]
+)
 def test_bad_seeds(text):
     with pytest.raises(UsageError, match="--seeds"):
         parse_seeds(text)

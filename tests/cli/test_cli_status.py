@@ -3,6 +3,8 @@ import json
 import pytest
 
 from asymtrain.cli.status import SHOWN
+from asymtrain.engine import StackPlan
+from asymtrain.engine.checkpoint import STATE, open_checkpoint
 from asymtrain.runs import Epoch, Run, RunSpec
 from asymtrain.store import Store
 
@@ -50,3 +52,32 @@ def test_many_runs_of_one_reason_do_not_hide_another(cli, tmp_path):
     assert len(lines) == SHOWN + 2
     assert any("vit" in line and line.endswith("no disk") for line in lines)
     assert "failed: 5 more, which --json lists: no memory" in lines
+
+
+def test_pending_runs_that_continue_from_a_checkpoint_are_counted(cli, tmp_path):
+    path = tmp_path / "runs.sqlite"
+    begun, planned = ([RunSpec(arch=arch, seed=seed) for seed in (1, 2, 3)] for arch in ("mlp", "cnn"))
+    folder = tmp_path / "runs.sqlite.checkpoints"
+    for specs, state in ((begun, b"weights"), (planned, None)):
+        place = open_checkpoint(folder, StackPlan(tuple(specs), "batched"))
+        if state:
+            (place / STATE).write_bytes(state)
+    with Store(path) as opened:
+        opened.request([*begun, *planned])
+    assert "3 runs continue from a checkpoint when" in cli("status", "--store", path).out
+    # One that is stored, or being trained, does not wait to be continued.
+    epoch = Epoch(1, 1.0, None, 0.5, 0.5, None, None, None, None, 2.0)
+    with Store(path) as opened:
+        opened.add(Run(begun[0], (epoch,), outcome="diverged"))
+        opened.claim([begun[1]])
+        found = json.loads(cli("status", "--store", path, "--json").out)
+        text = cli("status", "--store", path).out
+    states = {one["id"]: one["state"] for one in found["pending"]}
+    assert states == {
+        begun[1].id: "is being trained now",
+        begun[2].id: "continues from a checkpoint",
+        **dict.fromkeys((spec.id for spec in planned), "not trained yet"),
+    }
+    assert "1 run continues from a checkpoint when" in text
+    (line,) = [line for line in text.splitlines() if line.endswith(": continues from a checkpoint")]
+    assert "mlp asymmetric seed 3" in line

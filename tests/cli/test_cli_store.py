@@ -57,6 +57,39 @@ def test_csv_is_the_default(cli, store, tmp_path):
     assert (tmp_path / "tables" / "runs.csv").is_file()
 
 
+def test_an_export_is_replaced_by_a_later_one_of_the_same_store(cli, store, tmp_path):
+    assert cli("store", "export", store, "tables").code == 0
+    with Store(store) as opened:
+        opened.add(made_up(RunSpec(epochs=2, seed=77)))
+        opened.add_measurement(RunSpec(epochs=2, seed=77).id, "rank", {0: {"a": [1.5]}})
+    assert cli("store", "export", store, "tables", "--format", "parquet").code == 0
+    assert cli("store", "export", store, "tables").out == "Exported 8 runs to tables as csv\n"
+
+
+def test_an_export_does_not_replace_rows_that_the_store_lacks(cli, refused, store, tmp_path):
+    cli("store", "export", store, "tables")
+    before = {path: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
+    with Store(tmp_path / "other.sqlite") as other:
+        other.add(made_up(RunSpec(epochs=2, seed=7)))
+    text = refused("store", "export", "other.sqlite", "tables")
+    # Seven runs and two measured values.
+    assert "tables holds an export with 9 rows that other.sqlite does not have" in text
+    assert "--force" in text
+    assert {path: path.read_bytes() for path in (tmp_path / "tables").iterdir()} == before
+    assert cli("store", "export", "other.sqlite", "tables", "--force").out == "Exported 1 run to tables as csv\n"
+
+
+def test_an_export_does_not_replace_files_of_another_program(cli, refused, store, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "runs.csv").write_text("name,distance\n")
+    assert "mine/runs.csv is not of a whole export" in refused("store", "export", store, "mine")
+    assert (tmp_path / "mine" / "runs.csv").read_text() == "name,distance\n"
+    # Files of other names are no concern of it.
+    (tmp_path / "mine" / "runs.csv").rename(tmp_path / "mine" / "walks.csv")
+    assert cli("store", "export", store, "mine").code == 0
+    assert (tmp_path / "mine" / "walks.csv").is_file()
+
+
 def test_a_run_of_its_own_stays_and_is_counted(cli, store, tmp_path):
     with Store(tmp_path / "other.sqlite") as other:
         other.add(made_up(RunSpec(epochs=2, seed=44), loss=0.9))

@@ -1,5 +1,4 @@
 import csv
-import json
 import os
 import random
 import re
@@ -11,8 +10,6 @@ import pytest
 from asymtrain.errors import UsageError
 from asymtrain.report import FILES, check_folder, render, summarise, write_report
 from asymtrain.runs import RunSpec, pairs
-
-CHROMIUM = Path("/usr/bin/chromium")
 
 
 class Links(HTMLParser):
@@ -83,6 +80,15 @@ def test_nothing_to_compare_is_said(make_run, tmp_path):
     assert "nothing to compare" in (tmp_path / "report.html").read_text()
 
 
+def test_a_control_is_named_at_the_top(make_run, tmp_path):
+    base = RunSpec(epochs=2, signal="noise", branch_labels="random", alpha=0.5)
+    write_report([make_run(spec) for spec in pairs(base, [1, 2])], tmp_path / "control")
+    lead = re.search(r'<p class="lead">(.*?)</p>', (tmp_path / "control" / "report.html").read_text(), re.DOTALL)[1]
+    assert lead.endswith("The branches are not the default ones: branch labels random and signal noise.")
+    write_report([make_run(spec) for spec in pairs(RunSpec(epochs=2, alpha=0.5), [1, 2])], tmp_path)
+    assert "not the default ones" not in (tmp_path / "report.html").read_text()
+
+
 def test_one_seed_and_a_diverged_run_are_shown(make_run, tmp_path):
     plain, asymmetric = pairs(RunSpec(arch="vit", epochs=3), [5])
     write_report([make_run(plain), make_run(asymmetric, epochs=1, diverged=True)], tmp_path)
@@ -135,84 +141,3 @@ def test_a_failed_write_keeps_the_old_report_whole(study, tmp_path, monkeypatch)
 def test_templates_are_found_by_the_package_alone(study, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert render(summarise(study[:2]), None, {}).startswith("<!doctype html>")
-
-
-@pytest.fixture(scope="module")
-def browser():
-    playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not CHROMIUM.exists():
-        pytest.skip(f"{CHROMIUM} is absent: apt-get install chromium")
-    with playwright.sync_playwright() as driver:
-        chromium = driver.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield chromium
-        chromium.close()
-
-
-def _luminance(colour):
-    red, green, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
-    return 0.299 * red + 0.587 * green + 0.114 * blue
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [360, 1200])
-def test_the_page_in_a_real_browser(browser, study, tmp_path, width, scheme):
-    summary = write_report(study, tmp_path, command="asymtrain run --data " + "long-name/" * 20)
-    problems, requests = [], []
-    page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-    page.on("console", lambda message: problems.append(message.text))
-    page.on("pageerror", lambda error: problems.append(str(error)))
-    page.on("request", lambda request: requests.append(request.url))
-    page.goto((tmp_path / "report.html").as_uri())
-    try:
-        assert problems == []
-        assert [url for url in requests if not url.startswith(("file:", "data:"))] == []
-
-        # A cell is read as a reader sees it.
-        cell = page.locator("#summary tbody tr").nth(2).locator("td[data-heading='Plain']")
-        row = summary.comparisons[2]
-        assert cell.is_visible()
-        assert cell.inner_text().strip() == f"{row['plain_mean']:.3f} ± {row['plain_std']:.3f}"
-        assert page.locator(".answers li").nth(2).inner_text() == row["sentence"]
-
-        overflow = page.evaluate(
-            """() => [document.documentElement.scrollWidth - innerWidth, ...[...document.querySelectorAll(
-                'main > *, section > *, .answers li, figure, dl div')].map(
-                e => e.getBoundingClientRect().right - innerWidth)]"""
-        )
-        assert max(overflow) <= 0
-        boxes = page.evaluate(
-            "() => [...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().width)"
-        )
-        assert len(boxes) == 7
-        assert all(0 < box <= width for box in boxes)
-
-        background, ink, axis = json.loads(
-            page.evaluate(
-                """() => JSON.stringify([getComputedStyle(document.body).backgroundColor,
-                getComputedStyle(document.body).color, getComputedStyle(document.querySelector('svg text')).fill])"""
-            )
-        )
-        assert (_luminance(background) < 60) == (scheme == "dark")
-        assert abs(_luminance(background) - _luminance(ink)) > 150
-        assert axis == ink
-    finally:
-        page.close()
-
-
-def test_print_is_dark_on_white_even_in_dark_mode(browser, study, tmp_path):
-    write_report(study, tmp_path)
-    inner = 673  # A4 less its margins, in CSS pixels
-    page = browser.new_page(viewport={"width": inner, "height": 990}, color_scheme="dark")
-    try:
-        page.goto((tmp_path / "report.html").as_uri())
-        page.emulate_media(media="print", color_scheme="dark")
-        background, ink = page.evaluate(
-            "() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
-        )
-        assert _luminance(background) > 250
-        assert _luminance(ink) < 20
-        assert page.locator("#summary thead").is_visible()
-        assert page.evaluate("() => document.documentElement.scrollWidth") <= inner
-        assert page.pdf(format="A4").startswith(b"%PDF")
-    finally:
-        page.close()

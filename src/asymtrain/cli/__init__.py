@@ -1,35 +1,29 @@
 """The command line: `asymtrain run | probe | measure | search | paper | report | status | data | store`.
 
-One file for each command.
+One file for each command, loaded when it is called (loading.py).
 """
 
 from typing import Annotated
 
 import typer
 
-from asymtrain.cli.data import data as data_commands
-from asymtrain.cli.measure import measure as measure_commands
-from asymtrain.cli.paper import paper as paper_commands
-from asymtrain.cli.probe import probe as probe_command
-from asymtrain.cli.report import report as report_command
-from asymtrain.cli.run import run as run_command
-from asymtrain.cli.search import search as search_command
-from asymtrain.cli.status import status as status_command
-from asymtrain.cli.store import store as store_commands
+from asymtrain.cli.loading import HELP, LazyGroup
 from asymtrain.version import VERSION
 
-HELP = {"help_option_names": ["-h", "--help"]}
+# The line of each command in `asymtrain --help`; a test holds it to the first of the command's own.
+COMMANDS = {
+    "run": "Compare training without branches (Plain) and with them (Asymmetric).",
+    "probe": "Measure on a short training whether auxiliary branches would help a model, where, and how strongly.",
+    "measure": "Look at training: gradient alignment, trajectories, loss landscape, attention.",
+    "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
+    "paper": "Reproduce the paper: its tables and figures as recipes, beside its own numbers.",
+    "report": "Write the rows and the page of everything that a store holds.",
+    "status": "Show what a store holds, what is pending, what diverged or failed and why.",
+    "data": "List, fetch and check datasets.",
+    "store": "Export, import and convert a record of runs.",
+}
 
-app = typer.Typer(name="asymtrain", pretty_exceptions_enable=False, context_settings=HELP)
-app.command("run")(run_command)
-app.command("probe")(probe_command)
-app.add_typer(measure_commands, name="measure")
-app.command("search")(search_command)
-app.add_typer(paper_commands, name="paper")
-app.command("report")(report_command)
-app.command("status")(status_command)
-app.add_typer(data_commands, name="data")
-app.add_typer(store_commands, name="store")
+app = typer.Typer(name="asymtrain", cls=LazyGroup, pretty_exceptions_enable=False, context_settings=HELP)
 
 
 @app.callback(invoke_without_command=True)
@@ -43,3 +37,11 @@ def start(
         raise typer.Exit
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
+
+
+def _stand_in() -> None:
+    """Is never called: the group puts the command itself in its place."""
+
+
+for _name, _line in COMMANDS.items():
+    app.command(_name, help=_line)(_stand_in)

@@ -1,12 +1,15 @@
 """`asymtrain data`: which datasets there are, fetch one, check one."""
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asymtrain.cli.loading import loading
 from asymtrain.cli.screen import show_json, show_table, stdout
-from asymtrain.data import Dataset, cifar, data_root, load
+
+if TYPE_CHECKING:
+    from asymtrain.data import Dataset
 
 data = typer.Typer(name="data")
 Root = Annotated[Path | None, typer.Option(help="Where downloaded data lies. Default: $ASYMTRAIN_DATA.")]
@@ -35,18 +38,24 @@ def list_(data_root: Root = None, json: Json = False) -> None:
 @data.command()
 def get(name: Name, data_root: Root = None, json: Json = False) -> None:
     """Download a dataset unless it is there, and read it."""
+    with loading():
+        from asymtrain.data import load
     describe(load(name, root=data_root), json)
 
 
 @data.command()
 def check(name: Name, data_root: Root = None, json: Json = False) -> None:
     """Read a dataset that is there; download nothing."""
+    with loading():
+        from asymtrain.data import cifar, load
     options = {"download": False} if name in cifar.SOURCES else {}
     describe(load(name, root=data_root, **options), json)
 
 
 def catalogue(root: Path | None) -> list[dict[str, Any]]:
     """Every dataset, with what it holds and whether it is there."""
+    with loading():
+        from asymtrain.data import cifar, data_root
     place = data_root(root)
     rows = [{"name": "shapes", "holds": "drawn by code, up to 100 classes", "state": "always there"}]
     for name, source in cifar.SOURCES.items():
@@ -58,7 +67,7 @@ def catalogue(root: Path | None) -> list[dict[str, Any]]:
     return [*rows, folder]
 
 
-def describe(dataset: Dataset, json: bool) -> None:
+def describe(dataset: "Dataset", json: bool) -> None:
     """What was read."""
     size = dataset.train.images.shape[-2:]
     facts = {

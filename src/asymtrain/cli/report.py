@@ -5,12 +5,10 @@ from typing import Annotated
 
 import typer
 
+from asymtrain.cli.loading import loading
 from asymtrain.cli.options import DEFAULT_OUT, STORE_NAME, typed_command
-from asymtrain.cli.provenance import versions_in
 from asymtrain.cli.screen import show_summary, stderr
 from asymtrain.errors import UsageError
-from asymtrain.report import FILES, check_folder, write_report
-from asymtrain.store import Store
 
 
 def report(
@@ -19,6 +17,10 @@ def report(
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: the store's.")] = None,
 ) -> None:
     """Write the rows and the page of everything that a store holds."""
+    with loading():
+        from asymtrain.cli.provenance import versions_in
+        from asymtrain.report import FILES, check_folder, write_report
+        from asymtrain.store import Store
     place = store.parent if out is None else out
     check_folder(place)
     with Store(store, read_only=True) as opened:

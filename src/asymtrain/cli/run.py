@@ -2,20 +2,26 @@
 
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asymtrain import executors
-from asymtrain.cli.options import DEFAULT_OUT, STORE_NAME, parse_archs, parse_seeds, typed_command
-from asymtrain.cli.provenance import versions_in
+from asymtrain.cli.loading import loading
+from asymtrain.cli.options import (
+    DEFAULT_OUT,
+    STORE_NAME,
+    parse_archs,
+    parse_seeds,
+    parse_settings,
+    seeds_option,
+    typed_command,
+)
 from asymtrain.cli.screen import progress_display, show_json, show_summary, stderr
-from asymtrain.engine import load_for
 from asymtrain.errors import UsageError
-from asymtrain.report import FILES, Summary, check_folder, write_report
-from asymtrain.runs import Run, RunSpec, pairs
-from asymtrain.scales import get_scale, scaled_spec
-from asymtrain.store import Store
+
+if TYPE_CHECKING:
+    from asymtrain.report import Summary
+    from asymtrain.runs import Run, RunSpec
 
 
 def run(
@@ -24,8 +30,16 @@ def run(
     arch: Annotated[list[str] | None, typer.Option(help="mlp, cnn, vit; several with commas. Default: all.")] = None,
     alpha: Annotated[float | None, typer.Option(help="Weight of the auxiliary objective.")] = None,
     redundancy: Annotated[int | None, typer.Option(help="Branches at each point.")] = None,
-    seeds: Annotated[str | None, typer.Option(help="A count (3), a list (42,43 or 42,) or a range (42-51).")] = None,
+    seeds: Annotated[str | None, seeds_option] = None,
     epochs: Annotated[int | None, typer.Option(help="Epochs of each run.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="FIELD=VALUE",
+            help="A control, such as signal=noise or objective=softmax; repeat it. An unknown one lists all.",
+        ),
+    ] = None,
     scale: Annotated[str, typer.Option(help="quick: small nets, minutes on a CPU. paper: as published.")] = "quick",
     out: Annotated[Path, typer.Option(help="Folder of the report, the rows and the store.")] = DEFAULT_OUT,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
@@ -47,17 +61,24 @@ def run(
         raise UsageError(f"--redundancy must be 1 or more, got {redundancy}")
     if minutes is not None and not minutes > 0:
         raise UsageError(f"--minutes must be above 0, got {minutes:g}")
+    with loading():
+        from asymtrain.cli.provenance import versions_in
+        from asymtrain.engine import load_for
+        from asymtrain.report import check_folder, write_report
+        from asymtrain.runs import pairs
+        from asymtrain.scales import get_scale, scaled_spec
     chosen = get_scale(scale)
-    wanted = parse_seeds(seeds) if seeds else chosen.seeds
+    wanted = parse_seeds(seeds) if seeds is not None else chosen.seeds
     fields = {"alpha": alpha, "redundancy": redundancy, "epochs": epochs, "precision": precision}
-    bases = [scaled_spec(chosen, name, data, **fields) for name in parse_archs(arch)]
+    controls = parse_settings(settings)
+    bases = [scaled_spec(chosen, name, data, **fields, **controls) for name in parse_archs(arch)]
     specs = [spec for base in bases for spec in pairs(base, wanted)]
     check_folder(out)
     place = store or out / STORE_NAME
     check_folder(place.parent)
     load_for(specs[0], data_root)  # data that are missing or broken show before anything is written
-    options = {"executor": executor, "address": address, "device": device, "minutes": minutes, "fresh": fresh}
-    runs, interrupted = train(specs, store=place, data_root=data_root, **options)
+    options = {"executor": executor, "address": address, "device": device, "minutes": minutes}
+    runs, interrupted = train(specs, store=place, fresh=fresh, data_root=data_root, **options)
     summary = write_report(runs, out, typed_command(context), versions_in(place, runs))
     if json:
         show_json(document(summary, specs, out, place))
@@ -68,21 +89,41 @@ def run(
         raise typer.Exit(130)
 
 
-def train(specs: list[RunSpec], **options: Any) -> tuple[list[Run], bool]:
+def train(specs: "list[RunSpec]", *, store: Path, fresh: bool = False, **options: Any) -> "tuple[list[Run], bool]":
     """Finished runs, and whether Ctrl-C ended the training before all were."""
+    with loading():
+        from asymtrain import executors
+
     runs: list[Run] = []
+    wanted = {spec.id for spec in specs}
+    there = set() if fresh else _stored(store, wanted)
     with progress_display() as display:
+        if there:
+            nothing = ": nothing is left to train" if there == wanted else ""
+            display.console.print(f"{len(there)} of {len(wanted)} runs are in {store} already{nothing}.")
         try:
-            for finished in executors.execute(specs, progress=display.update, **options):
+            for finished in executors.execute(specs, store=store, fresh=fresh, progress=display.update, **options):
                 runs.append(finished)
-                display.finished(finished, len(runs), len(specs))
+                if finished.spec.id not in there:
+                    display.finished(finished, len(runs), len(wanted))
         except KeyboardInterrupt:
             return runs, True
     return runs, False
 
 
-def document(summary: Summary, specs: list[RunSpec], out: Path, store: Path) -> dict[str, Any]:
+def _stored(store: Path, ids: set[str]) -> set[str]:
+    from asymtrain.store import Store
+
+    if not store.exists():
+        return set()
+    with Store(store, read_only=True) as opened:
+        return opened.finished(ids)
+
+
+def document(summary: "Summary", specs: "list[RunSpec]", out: Path, store: Path) -> dict[str, Any]:
     """The result as JSON values."""
+    from asymtrain.report import FILES
+
     pairs_by_label = zip(summary.comparisons, summary.pairs, strict=True)
     return {
         "runs": {"wanted": len(specs), "finished": len(summary.rows)},
@@ -103,8 +144,11 @@ def _seed(pair: dict[Any, Any]) -> dict[str, Any]:
     }
 
 
-def remarks(done: int, specs: list[RunSpec], out: Path, store: Path, interrupted: bool) -> None:
+def remarks(done: int, specs: "list[RunSpec]", out: Path, store: Path, interrupted: bool) -> None:
     """What failed and why, how to go on, and where the report is."""
+    from asymtrain.report import FILES
+    from asymtrain.store import Store
+
     console, wanted = stderr(), {spec.id for spec in specs}
     with Store(store, read_only=True) as opened:
         failures = [failure for failure in opened.failures() if failure.spec.id in wanted]

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -12,9 +12,11 @@ from rich.progress import Progress as Bar
 from rich.table import Table
 from rich.text import Text
 
-from asymtrain.engine import Progress
-from asymtrain.report import HEADINGS, Summary, cells, duration
-from asymtrain.runs import DEFAULTS, Run
+# The rest is imported where it is used: this file is read for --help too.
+if TYPE_CHECKING:
+    from asymtrain.engine import Progress
+    from asymtrain.report import Summary
+    from asymtrain.runs import Run
 
 # What tells controls apart.
 _KINDS = ("signal", "aggregator", "branch_weights", "branch_labels", "objective", "branch_bias")
@@ -53,8 +55,10 @@ def show_table(
     console.print(table)
 
 
-def show_summary(summary: Summary) -> None:
+def show_summary(summary: "Summary") -> None:
     """The table of comparisons, and a sentence for each."""
+    from asymtrain.report import HEADINGS, cells
+
     console = stdout()
     if not summary.comparisons:
         console.print("No pair of Plain and Asymmetric is finished yet.")
@@ -74,7 +78,7 @@ class Display:
         self.task = bar.add_task("starting", total=None, progress=None)
         self.latest: Progress | None = None
 
-    def update(self, progress: Progress) -> None:
+    def update(self, progress: "Progress") -> None:
         """Called by the engine, from any thread."""
         self.latest = progress
         if progress.note:
@@ -82,10 +86,13 @@ class Display:
         done, total = progress.epochs_done, progress.epochs_total
         self.bar.update(self.task, completed=done, total=total, description="training", progress=progress)
 
-    def finished(self, run: Run, done: int, total: int) -> None:
+    def finished(self, run: "Run", done: int, total: int) -> None:
         """Called for each run that the executor yields."""
         if self.console.is_terminal:
             return
+        from asymtrain.report import duration
+        from asymtrain.runs import DEFAULTS
+
         accuracy = "diverged" if run.outcome == "diverged" else "trained"
         if run.test_accuracy is not None:
             accuracy = f"test accuracy {run.test_accuracy:.3f}"
@@ -113,6 +120,8 @@ class _Counts(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """See `rich.progress.ProgressColumn`."""
+        from asymtrain.report import duration
+
         progress: Progress | None = task.fields.get("progress")
         if progress is None:
             return Text("")

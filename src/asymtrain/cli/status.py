@@ -4,19 +4,21 @@ import dataclasses
 from collections.abc import Iterable
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asymtrain.cli.loading import loading
 from asymtrain.cli.options import DEFAULT_OUT, STORE_NAME
 from asymtrain.cli.screen import show_json, show_table, stdout
-from asymtrain.report import duration
-from asymtrain.runs import Run, RunSpec
-from asymtrain.statistics import NAMES
-from asymtrain.store import Group, Store, Summary
+
+if TYPE_CHECKING:
+    from asymtrain.runs import Run, RunSpec
+    from asymtrain.store import Group, Summary
 
 COUNTS = ("finished", "diverged", "pending", "running", "failed")
 SHOWN = 10  # runs that are named for each reason
+RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "not trained yet"
 
 
 def status(
@@ -24,24 +26,39 @@ def status(
     json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
 ) -> None:
     """Show what a store holds, what is pending, what diverged or failed and why."""
+    with loading():
+        from asymtrain.store import Store
     with Store(store, read_only=True) as opened:
         summary = opened.summary()
         pending = opened.pending()
+        running = opened.held(spec.id for spec in pending)
         # Reads every history: only where there is something to find.
         diverged = opened.runs(outcome="diverged") if summary.total.diverged else []
+    begun = checkpointed(store)
+    waiting = [(spec, RUNNING if spec.id in running else BEGUN if spec.id in begun else NEW) for spec in pending]
     if json:
-        show_json(document(summary, pending, diverged))
+        show_json(document(summary, waiting, diverged))
     else:
-        show(summary, pending, diverged)
+        show(summary, waiting, diverged)
 
 
-def document(summary: Summary, pending: list[RunSpec], diverged: list[Run]) -> dict[str, Any]:
+def checkpointed(store: Path) -> set[str]:
+    """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
+    from asymtrain.engine import unfinished_plans
+    from asymtrain.engine.checkpoint import STATE
+
+    folder = store.with_name(f"{store.name}.checkpoints")
+    plans = [one for one in unfinished_plans(folder) if (folder / one.id / STATE).is_file()]
+    return {spec.id for one in plans for spec in one.specs}
+
+
+def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
     """The summary as JSON values."""
     return {
         "store": str(summary.path),
         "groups": [dataclasses.asdict(group) for group in summary.groups],
         "total": {name: getattr(summary.total, name) for name in (*COUNTS, "epochs", "seconds")},
-        "pending": [_spec(one) for one in pending],
+        "pending": [{**_spec(spec), "state": state} for spec, state in pending],
         "diverged": [{**_spec(one.spec), "epochs": len(one.history)} for one in diverged],
         "failures": [{**_spec(one.spec), "reason": one.reason, "created": one.created} for one in summary.failures],
         "devices": dict(summary.devices),
@@ -49,8 +66,10 @@ def document(summary: Summary, pending: list[RunSpec], diverged: list[Run]) -> d
     }
 
 
-def show(summary: Summary, pending: list[RunSpec], diverged: list[Run]) -> None:
+def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
     """The summary as a table, then the runs that have no result, each with its reason."""
+    from asymtrain.statistics import NAMES
+
     console = stdout()
     if not summary.groups:
         console.print(f"{summary.path} holds nothing yet.")
@@ -61,18 +80,21 @@ def show(summary: Summary, pending: list[RunSpec], diverged: list[Run]) -> None:
     console.print()
     failed = [(one.spec, " ".join(one.reason.split())) for one in summary.failures]
     for line in (
-        *lines("pending", [(spec, "not trained yet") for spec in pending]),
+        *lines("pending", pending),
         *lines("diverged", [(run.spec, divergence(run)) for run in diverged]),
         *lines("failed", failed),
     ):
         console.print(line, soft_wrap=True)  # one line in a pipe, however long the reason
+    if count := sum(state == BEGUN for _, state in pending):
+        runs = f"{_runs(count)} {'continues' if count == 1 else 'continue'}"
+        console.print(f"{runs} from a checkpoint when the same command is given again")
     if summary.devices:
-        console.print("trained on " + ", ".join(f"{name} ({count} runs)" for name, count in summary.devices))
+        console.print("trained on " + ", ".join(f"{name} ({_runs(count)})" for name, count in summary.devices))
     if summary.last_write:
         console.print(f"last written {summary.last_write[:19].replace('T', ' ')} UTC")
 
 
-def lines(state: str, runs: Iterable[tuple[RunSpec, str]]) -> list[str]:
+def lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> list[str]:
     """A line for each run, the runs of one reason together; of many with the same reason the first few."""
     found = []
     for reason, members in groupby(sorted(runs, key=lambda one: one[1]), key=lambda one: one[1]):
@@ -85,15 +107,21 @@ def lines(state: str, runs: Iterable[tuple[RunSpec, str]]) -> list[str]:
     return found
 
 
-def divergence(run: Run) -> str:
+def divergence(run: "Run") -> str:
     """When a run left the finite numbers."""
     epoch = f"{len(run.history) + 1} of {run.spec.epochs}"
     return f"the loss was not finite in epoch {epoch}, at learning rate {run.spec.learning_rate:g}"
 
 
-def _spec(spec: RunSpec) -> dict[str, Any]:
+def _spec(spec: "RunSpec") -> dict[str, Any]:
     return {"id": spec.id, "spec": spec.to_dict()}
 
 
-def _numbers(group: Group) -> list[str]:
+def _runs(count: int) -> str:
+    return f"{count:,} run{'' if count == 1 else 's'}"
+
+
+def _numbers(group: "Group") -> list[str]:
+    from asymtrain.report import duration
+
     return [*(f"{getattr(group, name):,}" for name in COUNTS), duration(group.seconds)]

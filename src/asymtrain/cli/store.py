@@ -4,14 +4,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asymtrain.cli.loading import loading
 from asymtrain.cli.options import STORE_NAME
 from asymtrain.errors import UsageError
-from asymtrain.store import Imported, Store, export_store, import_store, write_tensorboard
-from asymtrain.store.formats import Format
+
+if TYPE_CHECKING:
+    from asymtrain.store import Imported, Store
+    from asymtrain.store.formats import Format
 
 store = typer.Typer(name="store")
 Source = Annotated[Path, typer.Argument(metavar="STORE", help="Record of runs.")]
@@ -30,10 +33,21 @@ def export(
     store: Source,
     folder: Folder,
     format: Annotated[str, typer.Option(help="csv or parquet.")] = "csv",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over files of the folder that hold other rows.")
+    ] = False,
 ) -> None:
-    """Write everything that was run and measured to a folder of tables."""
+    """Write everything that was run and measured to a folder of tables.
+
+    An earlier export of the same store in the folder is replaced.
+    """
+    with loading():
+        from asymtrain.store import Store, export_store
+    chosen: Format = format  # type: ignore[assignment]  # which `export_store` checks
     with explained(), Store(store, read_only=True) as opened:
-        export_store(opened, folder, format=cast(Format, format))  # which checks the format
+        if not force and (loss := lost_by_export(opened, folder)):
+            raise UsageError(f"{loss}: give another folder, or --force to write over it")
+        export_store(opened, folder, format=chosen)
         runs = len(opened.records(every_attempt=True))
     typer.echo(f"Exported {count(runs, 'run')} to {folder} as {format}")
 
@@ -44,6 +58,8 @@ def import_(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that `asymtrain store export` wrote.")],
 ) -> None:
     """Add what an exported folder holds and the store does not."""
+    with loading():
+        from asymtrain.store import Store, import_store
     with explained():
         if not store.exists():
             # A folder that is refused must not leave an empty store behind.
@@ -57,6 +73,8 @@ def import_(
 @store.command()
 def tensorboard(store: Source, folder: Folder) -> None:
     """Write the history of each run as a TensorBoard log."""
+    with loading():
+        from asymtrain.store import Store, write_tensorboard
     with explained():
         with Store(store, read_only=True) as opened:
             runs = opened.runs()
@@ -64,6 +82,30 @@ def tensorboard(store: Source, folder: Folder) -> None:
             raise UsageError(f"{store} holds no run yet: `asymtrain status --store {store}` shows what is pending")
         write_tensorboard(runs, folder)
     typer.echo(f"Wrote the curves of {count(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
+
+
+def lost_by_export(store: "Store", folder: Path) -> str | None:
+    """What an export into the folder would destroy, if anything: another's files, or rows that the store lacks."""
+    from asymtrain.store import Store, StoreError, import_store
+    from asymtrain.store.exchange import MANIFEST, TABLES
+
+    names = (MANIFEST, *(f"{table.name}.{form}" for table in TABLES for form in ("csv", "parquet")))
+    there = [name for name in names if (folder / name).exists()]
+    if not there:
+        return None
+    with TemporaryDirectory() as place, Store(Path(place) / STORE_NAME) as copy:
+        try:
+            import_store(copy, folder)
+        except StoreError:
+            return f"{folder / there[0]} is not of a whole export"
+        rows = len(_rows(copy) - _rows(store))
+    return f"{folder} holds an export with {count(rows, 'row')} that {store.path} does not have" if rows else None
+
+
+def _rows(store: "Store") -> set[Any]:
+    """Every run and every measured value."""
+    values = {(one.spec_id, one.name, one.epoch, repr(one.value)) for one in store.measurements()}
+    return {*store.records(every_attempt=True), *values}
 
 
 @contextmanager
@@ -76,7 +118,7 @@ def explained() -> Iterator[None]:
         raise UsageError(f"{place}{error.strerror or error}: check the path, or give another") from error
 
 
-def sentence(imported: Imported, store: Path) -> str:
+def sentence(imported: "Imported", store: Path) -> str:
     """What an import did, in one line."""
     text = f"Imported {count(imported.added, 'run')} into {store}"
     if imported.measurements:

@@ -17,11 +17,14 @@ from asymtrain.report import figures
 from asymtrain.report.files import write_files
 from asymtrain.report.rendering import render_template
 from asymtrain.report.summary import HEADINGS, MISSING, Summary, cells, duration, percent, summarise
-from asymtrain.runs import DEFAULTS, Run
+from asymtrain.runs import AUXILIARY, DEFAULTS, Run
 from asymtrain.statistics import NAMES
 from asymtrain.version import VERSION
 
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
+
+# What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
+KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every", "cosine_by")]
 
 
 def write_report(
@@ -50,6 +53,7 @@ def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -
         lead=_lead(summary),
         comparisons=summary.comparisons,
         waiting=summary.waiting,
+        untested=summary.untested,
         headings=HEADINGS,
         table=[cells(row) for row in summary.comparisons],
         charts=_charts(summary),
@@ -80,8 +84,21 @@ def _lead(summary: Summary) -> str:
     return (
         f"{archs} learnt {datasets} with {seeds} each: once plainly, and once with auxiliary branches that exist "
         "during training only. Both start from the same weights and see the same images in the same order. What is "
-        "compared is the accuracy on test images after the last epoch."
+        "compared is the accuracy on test images after the last epoch." + _controls(summary)
     )
+
+
+def _controls(summary: Summary) -> str:
+    """What all the branches have that is not the default: a reader must not take a control for the method."""
+    ids = [name for pairs in summary.pairs for name in pairs["asymmetric_id"]]
+    rows = summary.rows[summary.rows["id"].isin(ids)]
+    values = {name: set(rows[name]) for name in KINDS}
+    found = [
+        f"{name.replace('_', ' ')} {seen.pop()}"
+        for name, seen in values.items()
+        if len(seen) == 1 and DEFAULTS[name] not in seen
+    ]
+    return f" The branches are not the default ones: {_listing(found)}." if found else ""
 
 
 def _listing(items: Iterable[object]) -> str:

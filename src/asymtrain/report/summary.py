@@ -32,6 +32,7 @@ class Summary:
         comparisons: records of `statistics.compare` with label, verdict and sentence.
         pairs: for each comparison its pairs, one row for each seed.
         waiting: runs without a partner, which are in no comparison.
+        untested: runs of a search, which are never in one.
     """
 
     rows: pd.DataFrame
@@ -39,21 +40,22 @@ class Summary:
     comparisons: list[dict[str, Any]]
     pairs: list[pd.DataFrame]
     waiting: int
+    untested: int
 
 
 def summarise(runs: Iterable[Run]) -> Summary:
     """Pair the runs by seed and compare them; runs of different settings are never mixed."""
     runs = list(runs)
     rows, history = rows_frame(runs), history_frame(runs)
-    # Test accuracy is what is compared; a search's runs have none and are left to the rows.
-    # Runs of a search are never tested, also where they diverge.
+    # Test accuracy is what is compared. Runs of a search are never tested, also where they diverge: they are rows only.
     tested = rows[rows["test_accuracy"].notna() | ((rows["outcome"] == "diverged") & (rows["test"] != "never"))]
     pairs, by = statistics.paired(tested)
     table = statistics.compare(tested, by)
     comparisons = [_worded(label, row) for label, row in zip(statistics.labels(table), records(table), strict=True)]
     groups = [group for _, group in pairs.groupby(by, sort=False, dropna=False)] if len(pairs) else []
     paired_ids = {*pairs["plain_id"], *pairs["asymmetric_id"]}
-    return Summary(rows, history, comparisons, groups, len(rows) - len(paired_ids))
+    waiting, untested = len(tested) - len(paired_ids), len(rows) - len(tested)
+    return Summary(rows, history, comparisons, groups, waiting, untested)
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
