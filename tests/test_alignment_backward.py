@@ -198,15 +198,13 @@ def test_sparse_gradients_have_a_cosine():
     assert found.cosine == pytest.approx(math.sqrt(0.5))
 
 
-def test_a_data_parallel_model_is_refused(tmp_path):
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/rendezvous", rank=0, world_size=1)
-    try:
-        model = nn.parallel.DistributedDataParallel(nn.Linear(2, 2))
-        loss = model(torch.ones(1, 2)).sum()
-        with pytest.raises(UsageError, match="inside backward"):
-            measured_backward(loss, loss, 1.0, model)
-    finally:
-        torch.distributed.destroy_process_group()
+def test_a_data_parallel_model_is_refused():
+    # Without a process group, which would need a network: what it is a model of makes no difference here.
+    model = nn.parallel.DistributedDataParallel.__new__(nn.parallel.DistributedDataParallel)
+    nn.Module.__init__(model)
+    loss = torch.ones(1, requires_grad=True).sum()
+    with pytest.raises(UsageError, match="inside backward"):
+        measured_backward(loss, loss, 1.0, model)
 
 
 def test_measuring_leaves_the_next_steps_bit_identical():

@@ -82,6 +82,15 @@ def test_the_interval_is_a_t_interval_of_block_means():
     assert (low, high) == pytest.approx((drawn.mean() - half, drawn.mean() + half), rel=1e-9)
 
 
+def test_no_interval_of_cosines_leaves_them():
+    cosines = [-0.5] * 5 + [0.75] * 5
+    low, high, *_ = batch_means(cosines)
+    assert (low, high) == pytest.approx((0.125 - 0.625 * stats.t.ppf(0.975, 1), 0.125 + 0.625 * stats.t.ppf(0.975, 1)))
+    assert low < -1 < 1 < high
+    found = logged(cosines)
+    assert (found.mean, found.low, found.high) == (0.125, -1, 1)
+
+
 @pytest.mark.parametrize(("steps", "blocks"), [(9, 0), (10, 2), (24, 4), (99, 19), (100, 20), (5000, 20)])
 def test_a_block_has_five_steps_or_more(steps, blocks):
     drawn = np.random.default_rng(2).normal(size=steps).tolist()

@@ -48,7 +48,10 @@ def test_alignment_of_fresh_runs_and_then_of_the_stored_ones(cli, tmp_path):
     assert "Gradient cosine" in shown.out
     assert "detached" in shown.out
     assert "stored/alignment.html" in shown.err
-    assert (tmp_path / "stored" / "alignment.html").read_text().count("<figure") >= 4
+    assert "trained ones learn with the network" in " ".join(shown.out.split())
+    page = (tmp_path / "stored" / "alignment.html").read_text()
+    assert page.count("<figure") == 3  # both kinds of branches in one figure, and the layers of each
+    assert page.index("Gradient norms") < page.index("<figure") < page.index("Layer by layer")
 
 
 def test_called_again_nothing_is_trained_and_the_page_has_the_same_bytes(cli, tmp_path):
@@ -83,6 +86,24 @@ def test_trajectories_of_fresh_runs_and_of_a_store(cli, tmp_path):
         assert title in shown.out
 
 
+def test_the_precision_is_one_of_the_runs_and_the_default_is_no_part_of_their_ids(tmp_path):
+    nothing = dict.fromkeys(["run", "data", "scale", "epochs", "redundancy", "alpha", "store"])
+    chosen = {
+        name: choose_runs(**nothing, arch=["vit"], seeds="1", out=tmp_path / "new", precision=name).specs[0]
+        for name in (None, "fp32", "bf16")
+    }
+    assert chosen[None].id == chosen["fp32"].id != chosen["bf16"].id
+    assert chosen["bf16"].precision == chosen["bf16"].plain().precision == "bf16"
+
+
+def test_trajectories_in_bf16(cli, tmp_path):
+    found = cli("measure", "trajectory", "--arch", "mlp", "--epochs", 1, "--device", "cpu", "--seeds", 1,
+                "--precision", "bf16", "--json")  # fmt: skip
+    assert found.code == 0, found.err
+    with Store(tmp_path / STORED[1], read_only=True) as opened:
+        assert [run.spec.precision for run in opened.runs()] == ["bf16", "bf16"]
+
+
 def test_help_names_the_instruments(cli):
     shown = cli("measure")
     for name in ("alignment", "trajectory", "landscape", "attention"):
@@ -110,11 +131,15 @@ def test_stores_without_the_run_are_refused(refused, stored, instrument):
         (("alignment", "--run", "a", "--arch", "mlp"), "leave out --arch"),
         (("alignment", "--run", "a", "--layers"), "keeps what it recorded"),
         (("alignment", "--variant", "frosen"), "did you mean 'frozen'"),
+        (("alignment", "--variant", ","), "name trained, frozen or detached"),
         (("alignment", "--every", 0), "--every must be 1 or more"),
         (("alignment", "--redundancy", 0), "--redundancy must be 1 or more"),
         (("alignment", "--scale", "huge"), "unknown scale"),
         (("alignment", "--arch", "mpl"), "did you mean 'mlp'"),
-        (("alignment", "--seeds", "x"), "write a count"),
+        (("alignment", "--seeds", "x"), "write how many"),
+        (("alignment", "--seeds", ""), "write how many"),
+        (("alignment", "--precision", "fp64"), "precision"),
+        (("trajectory", "--run", "a", "--precision", "bf16"), "leave out --precision"),
         (("alignment", "--data", "folder:missing"), "missing"),
         (("trajectory", "--tolerance", 1), "--tolerance"),
         (("trajectory", "--gap-at", "0"), "write epochs from 1"),

@@ -1,5 +1,6 @@
-"""`asymtrain measure attention`: small runs, files, stored runs, refusals."""
+"""`asymtrain measure attention`: small runs, files, stored runs, interrupts, refusals."""
 
+import inspect
 import json
 
 import pytest
@@ -7,8 +8,11 @@ import typer
 from typer.testing import CliRunner
 
 from asymtrain.cli.measure_attention import attention, parse_epochs, parse_layers
-from asymtrain.engine import train
+from asymtrain.engine import states, train
 from asymtrain.errors import UsageError
+from asymtrain.measure import attention as measuring
+from asymtrain.measure.attention_pictures import MOST_IMAGES
+from asymtrain.measure.attention_settings import AttentionSettings
 from asymtrain.runs import RunSpec
 from asymtrain.store import Store
 
@@ -75,6 +79,42 @@ def test_a_stored_run_keeps_its_measurement(tmp_path):
     assert [(one.spec_id, one.epoch) for one in stored] == [(spec.id, 1), (spec.id, 2)]
     assert "is of one seed" in (tmp_path / "out" / "attention.html").read_text()
     assert stored[1].value["scopes"] == document["runs"][1]["scopes"]
+
+
+@pytest.mark.parametrize(("at", "kept"), [("saving", "1 of 4"), ("measuring", "4 of 4")])
+def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_path, monkeypatch):
+    options = ["--seeds", 1, "--epochs", 2, "--at", "0,1,2", "--sample", 5, "--images", 0, "--out", tmp_path]
+    saved = []
+
+    def save(cache, state, keep=states._save):
+        if at == "saving" and saved:
+            raise KeyboardInterrupt
+        saved.append(state.epoch)
+        keep(cache, state)
+
+    def stop(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(states, "_save", save)
+        patched.setattr(measuring, "measure_states", stop)
+        stopped = call(*options)
+    assert stopped.exit_code == 130
+    assert f"Stopped: {kept} trained states are in {tmp_path / 'states'}" in " ".join(stopped.stderr.split("\n"))
+    assert not (tmp_path / "attention.html").exists()
+    there = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "states").iterdir()}
+    assert call(*options).exit_code == 0
+    if at == "measuring":
+        assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "states").iterdir()} == there
+
+
+def test_the_defaults_are_those_of_the_settings():
+    typed = {name: one.default for name, one in inspect.signature(attention).parameters.items()}
+    settings = AttentionSettings()
+    for name in ("sample", "query", "threshold"):
+        assert typed[name] == getattr(settings, name)
+    assert settings.renormalise is not typed["raw"]
+    assert f"0 to {MOST_IMAGES}" in inspect.signature(attention).parameters["images"].annotation.__metadata__[0].help
 
 
 @pytest.mark.parametrize(

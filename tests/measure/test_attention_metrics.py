@@ -40,6 +40,13 @@ def test_the_uniform_and_the_one_hot_map(name):
 
 
 @pytest.mark.parametrize("name", metrics.METRICS)
+def test_the_bounds_hold_the_ends_closely(name):
+    low, high = metrics.bounds(name, PATCHES)
+    assert low <= min(ENDS[name]) <= max(ENDS[name]) <= high
+    assert max(ENDS[name]) >= high - 1 / PATCHES
+
+
+@pytest.mark.parametrize("name", metrics.METRICS)
 def test_random_maps_stay_between_the_ends(name):
     low, high = sorted(ENDS[name])
     low = 0.0 if "coverage_of" in name else low

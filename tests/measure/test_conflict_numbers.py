@@ -74,6 +74,30 @@ def test_seeds_come_together_with_an_interval_over_them():
     json.dumps(found.to_dict(), allow_nan=False)
 
 
+def test_intervals_end_at_what_there_can_be():
+    details = [{"conflict": c, "main_norm": n, "auxiliary_norm": 1.0} for c, n in ((0.0, 0.1), (0.5, 3.0))]
+    runs = [
+        run([value], seed=seed, more=[more]) for seed, value, more in zip((1, 2), (-0.5, 0.9), details, strict=True)
+    ]
+    (found,) = conflicts(runs)
+    assert (found.mean.low, found.mean.high) == (-1, 1)
+    assert (found.conflict.low, found.conflict.high) == (0, 1)
+    assert found.main_norm.low == 0
+    assert found.main_norm.high == pytest.approx(stats.t.interval(0.95, 1, 1.55, stats.sem([0.1, 3.0]))[1])
+    cosines = [0.99, 0.2, 0.99]
+    low, high = stats.t.interval(0.95, 2, np.mean(cosines), stats.sem(cosines))
+    within = run_conflict(run(cosines))
+    assert high > 1
+    assert (within.low, within.high) == (pytest.approx(low), 1)
+
+
+def test_a_run_that_diverged_is_in_and_named():
+    whole, broken = run([0.5, 0.5], seed=1), dataclasses.replace(run([0.1, 0.1], seed=2), outcome="diverged")
+    (found,) = conflicts([whole, dataclasses.replace(broken, history=broken.history[:1])])
+    assert [(one.outcome, one.epochs) for one in found.runs] == [("finished", 2), ("diverged", 1)]
+    assert found.mean.mean == pytest.approx(0.3)
+
+
 def test_layers_are_averaged_over_epochs_and_then_seeds():
     first = [{"layer_cosines": (("a", 0.5), ("b", None))}, {"layer_cosines": (("a", 0.1), ("b", -0.5))}]
     second = [{"layer_cosines": (("a", 0.7), ("b", None))}] * 2

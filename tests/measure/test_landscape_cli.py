@@ -1,6 +1,7 @@
 """`asymtrain measure landscape` and its figures."""
 
 import dataclasses
+import inspect
 import json
 
 import numpy as np
@@ -13,6 +14,8 @@ from asymtrain.cli.measure_landscape import QUICK, landscape, parse_levels
 from asymtrain.engine import train
 from asymtrain.errors import UsageError
 from asymtrain.measure import LandscapeSettings
+from asymtrain.measure import landscape as measuring
+from asymtrain.measure.landscape_levels import REDUNDANCIES
 from asymtrain.report import landscape_figures as figures
 from asymtrain.store import Store
 
@@ -27,12 +30,12 @@ def call(tmp_path, monkeypatch):
     app = typer.Typer()
     app.command()(landscape)
 
-    def run(*arguments):
+    def run(*arguments, code=0):
         found = CliRunner().invoke(app, list(map(str, arguments)))
         if found.exception is not None and not isinstance(found.exception, SystemExit):
             raise found.exception
-        assert found.exit_code == 0, found.output
-        return found.stdout
+        assert found.exit_code == code, found.output
+        return found.stdout if code == 0 else " ".join(found.stderr.split())
 
     return run
 
@@ -90,9 +93,46 @@ def test_bad_options(call, arguments, said):
         call(*arguments, "--device", "cpu")
 
 
-def test_levels():
+@pytest.mark.parametrize("whole", [0, 1])
+def test_an_interrupt_leaves_the_whole_landscapes_and_says_so(call, tmp_path, monkeypatch, whole):
+    calls, measure = [], measuring.measure_landscape
+
+    def stop(*arguments, **keywords):
+        calls.append(arguments)
+        if len(calls) > whole:
+            raise KeyboardInterrupt
+        return measure(*arguments, **keywords)
+
+    monkeypatch.setattr("asymtrain.measure.measure_landscape", stop)
+    said = call(*SMALL, "--arch", "mlp,vit", "--redundancy", "0,1", "--directions", "filter", code=130)
+    assert f"Stopped: {whole} of 2 landscapes are measured; of an unfinished one no draw is kept." in said
+    page = tmp_path / "asymtrain-measure" / "landscape.html"
+    assert page.exists() == bool(whole)
+    if whole:
+        assert "Deviation of the surface, mlp on shapes" in page.read_text()
+        assert "1: mlp on shapes, seeds 42" in page.read_text()
+
+
+def test_runs_of_other_settings_are_told_apart(call, tmp_path):
+    specs = [spec_of("mlp", epochs=1, batch=16, alpha=alpha) for alpha in (1.0, 3.0)]
+    with Store(tmp_path / "runs.sqlite") as store:
+        for run in train(specs, device="cpu"):
+            store.add(run)
+    options = ("--run", "all", "--store", "runs.sqlite", "--redundancy", "1", "--directions", "filter", "--json")
+    found = json.loads(call(*SMALL, *options))
+    assert list(found["landscapes"]) == ["mlp on shapes, alpha 1.0", "mlp on shapes, alpha 3.0"]
+
+
+def test_levels_and_defaults():
     assert parse_levels("0, 1,20,1") == (0, 1, 20)
     assert all(dataclasses.replace(LandscapeSettings(), **sizes) for sizes in QUICK.values())
+    typed, settings = inspect.signature(landscape).parameters, LandscapeSettings()
+    for name in ("loss", "step", "norm_step", "filter_step", "precision"):
+        assert typed[name].default == getattr(settings, name)
+    for name in ("draws", "grid", "sample"):
+        assert f"Default: {getattr(settings, name)}," in typed[name].annotation.__metadata__[0].help
+    assert typed["directions"].default == ",".join(settings.directions)
+    assert parse_levels(typed["redundancy"].default) == REDUNDANCIES
 
 
 @pytest.mark.parametrize("draw", [figures.contours, figures.surfaces])

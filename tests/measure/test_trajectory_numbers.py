@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import numpy as np
 import pytest
@@ -80,6 +81,17 @@ def test_an_estimate_is_scipy_s_t_interval():
     assert (found.low, found.high) == pytest.approx((low, high))
 
 
+def test_a_cut_interval_holds_the_mean_as_often_as_the_whole_one():
+    """Of a skewed positive quantity whose mean is 1, three values at a time."""
+    rng, whole, cut = np.random.default_rng(1), 0, 0
+    for values in rng.exponential(size=(500, 3)):
+        free, positive = estimate(values), estimate(values, within=(0, math.inf))
+        assert positive.low == max(free.low, 0)
+        assert (positive.mean, positive.std, positive.high) == (free.mean, free.std, free.high)
+        whole, cut = whole + (free.low <= 1 <= free.high), cut + (positive.low <= 1 <= positive.high)
+    assert whole == cut > 400
+
+
 def test_an_estimate_of_too_little_says_so():
     assert dataclasses.astuple(estimate([])) == (0, None, None, None, None)
     assert dataclasses.astuple(estimate([None, 0.5])) == (1, 0.5, None, None, None)
@@ -97,7 +109,10 @@ def test_a_trajectory_over_seeds():
     assert [number for number, _ in found.gaps] == [1, 2, 5]
     assert [point.mean for _, point in found.gaps] == pytest.approx([0.05, 0.05, (0.6 - 0.1) / 2])
     low, high = stats.t.interval(0.95, 1, 0.25, stats.sem([0.6, -0.1]))
-    assert (found.gaps[-1][1].low, found.gaps[-1][1].high) == pytest.approx((low, high))
+    assert low < -1  # which is no gap: the interval ends at what a gap can be
+    assert (found.gaps[-1][1].low, found.gaps[-1][1].high) == (-1, 1) != (low, high)
+    assert (found.final.low, found.final.high) == (0, 1)
+    assert (found.convergence.low, found.convergence.high) == (1, 5)
     assert found.curves["validation_accuracy"].seeds[0] == (0.1, 0.3, 0.5, 0.5, 0.4)
     assert [point.mean for point in found.curves["main_loss"].points] == [1.0] * 5
     assert "main_norm" not in found.curves  # these runs recorded none
@@ -181,3 +196,5 @@ def test_a_setting_that_always_diverges_is_named():
     assert [spec.id for spec in found.lost] == [lost.spec.id]
     with pytest.raises(UsageError, match="diverged"):
         compare_trajectories([lost])
+    with pytest.raises(UsageError, match="no run to follow"):
+        compare_trajectories([])

@@ -7,6 +7,9 @@ from functools import lru_cache
 
 from asymtrain.errors import UsageError
 
+Bounds = tuple[float, float]
+ANYTHING: Bounds = (-math.inf, math.inf)
+COSINES: Bounds = (-1.0, 1.0)
 BLOCKS = 20  # of the batch-means interval, at most
 BLOCK_STEPS = 5  # in each block, at least
 
@@ -25,12 +28,13 @@ def deviation(values: Sequence[float]) -> float | None:
 
 
 def batch_means(
-    values: Sequence[float], confidence: float = 0.95, least: int = BLOCK_STEPS
+    values: Sequence[float], confidence: float = 0.95, least: int = BLOCK_STEPS, within: Bounds = ANYTHING
 ) -> tuple[float | None, float | None, int, float | None]:
     """Interval of the mean of a series whose neighbours resemble each other: low, high, blocks, autocorrelation.
 
     See `AlignmentSummary` for what they mean. The interval is around the mean of all values; where the blocks do not
-    fill the series, its first values take no part in the spread. `least` values make a block.
+    fill the series, its first values take no part in the spread. `least` values make a block. The interval is cut at
+    the least and the largest value that there can be (`within`, see `cut`).
     """
     count = min(BLOCKS, len(values) // least)
     if count < 2:
@@ -44,7 +48,17 @@ def batch_means(
     square = math.fsum(value * value for value in around)
     lagged = math.fsum(a * b for a, b in itertools.pairwise(around))
     whole = math.fsum(values) / len(values)
-    return whole - half, whole + half, count, lagged / square if square > 0 and count > 3 else None
+    low, high = cut(whole - half, whole + half, within)
+    return low, high, count, lagged / square if square > 0 and count > 3 else None
+
+
+def cut(low: float, high: float, within: Bounds) -> tuple[float, float]:
+    """An interval, cut at the least and the largest value that the quantity can have.
+
+    The true mean lies between these two as every value does. So the cut interval holds it whenever the whole one
+    would, and does not name values, such as a negative norm, that nothing can have.
+    """
+    return max(low, within[0]), min(high, within[1])
 
 
 @lru_cache

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from asymtrain.alignment.gradients import Alignment
-from asymtrain.alignment.intervals import batch_means, deviation, mean
+from asymtrain.alignment.intervals import COSINES, batch_means, deviation, mean
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class AlignmentSummary:
         conflict: share of steps with a negative cosine.
         low, high: interval of the mean over batches, by batch means: the steps are cut into `blocks` runs of equal
             length, and the t interval is that of the blocks' means. Steps close in time resemble each other, so an
-            interval over single steps would be too narrow. A drift through training widens this one.
+            interval over single steps would be too narrow. A drift through training widens this one. Cut at -1
+            and 1.
         blocks: how many blocks there are; 0 and no interval below 10 steps.
         autocorrelation: between neighbouring blocks (lag 1). Well above 0, the interval is still too narrow.
         main_norm, auxiliary_norm: mean gradient norms over all steps whose norms are finite.
@@ -57,7 +58,7 @@ class AlignmentLog:
     def summary(self, confidence: float = 0.95) -> AlignmentSummary:
         """What was seen so far."""
         cosines = [found.cosine for found in self.seen if found.cosine is not None]
-        low, high, blocks, autocorrelation = batch_means(cosines, confidence)
+        low, high, blocks, autocorrelation = batch_means(cosines, confidence, within=COSINES)
         layers = dict.fromkeys(name for found in self.seen for name in found.by_layer)
         return AlignmentSummary(
             steps=len(self.seen),

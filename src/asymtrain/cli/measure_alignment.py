@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from asymtrain.cli import measure_options as options
+from asymtrain.cli.loading import loading
 from asymtrain.errors import UsageError
-from asymtrain.measure.conflict import variant_specs
-from asymtrain.report.alignment_page import write_alignment
 
 
 def alignment(
@@ -20,6 +19,7 @@ def alignment(
     epochs: options.Epochs = None,
     redundancy: options.Redundancy = None,
     alpha: options.Alpha = None,
+    precision: options.Precision = None,
     variant: Annotated[
         str | None, typer.Option(help="Branches: trained (the default), frozen, detached; several with commas.")
     ] = None,
@@ -35,17 +35,22 @@ def alignment(
 
     Of stored runs (--run), or of runs that are trained for it. Called again, it goes on where it stopped.
     """
-    if run and (variant or every is not None or layers):
+    if run and (variant is not None or every is not None or layers):
         raise UsageError("a stored run keeps what it recorded: leave out --variant, --every and --layers, or --run")
     if every is not None and every < 1:
         raise UsageError(f"--every must be 1 or more, got {every}")
+    with loading():
+        from asymtrain.measure.conflict import variant_specs
+        from asymtrain.report.alignment_page import write_alignment
     chosen = options.choose_runs(
         run=run, data=data, arch=arch, scale=scale, seeds=seeds, epochs=epochs, redundancy=redundancy, alpha=alpha,
-        store=store, out=out, cosine_every=every, cosine_by="layer" if layers else None,
+        precision=precision, store=store, out=out, cosine_every=every, cosine_by="layer" if layers else None,
     )  # fmt: skip
     specs = list(chosen.specs)
     if not chosen.stored:
-        names = [name.strip() for name in (variant or "trained").split(",") if name.strip()]
+        names = [name.strip() for name in ("trained" if variant is None else variant).split(",") if name.strip()]
+        if not names:
+            raise UsageError(f"--variant {variant!r}: name trained, frozen or detached, several with commas")
         specs = [one for spec in specs for one in variant_specs(spec, names)]
     elif not any(spec.redundancy for spec in specs):
         raise UsageError("none of these runs has branches: alignment needs Asymmetric runs")

@@ -2,23 +2,19 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from asymtrain.cli import measure_options as options
+from asymtrain.cli.loading import loading
 from asymtrain.cli.screen import stderr
-from asymtrain.engine import load_for
-from asymtrain.engine.states import State, states_at
 from asymtrain.errors import UsageError
-from asymtrain.measure.attention import check_spec, measure_states
-from asymtrain.measure.attention_metrics import DEFAULT_THRESHOLD
-from asymtrain.measure.attention_pictures import MOST_IMAGES
-from asymtrain.measure.attention_result import AttentionResult
-from asymtrain.measure.attention_settings import AttentionSettings
-from asymtrain.report.attention_page import write_attention
-from asymtrain.runs import RunSpec
-from asymtrain.store import Store
+
+if TYPE_CHECKING:
+    from asymtrain.engine.states import State
+    from asymtrain.measure.attention_result import AttentionResult
+    from asymtrain.runs import RunSpec
 
 
 def attention(
@@ -31,6 +27,7 @@ def attention(
     epochs: options.Epochs = None,
     redundancy: options.Redundancy = None,
     alpha: options.Alpha = None,
+    precision: options.Precision = None,
     at: Annotated[
         str | None, typer.Option(help="Epochs to look at, with commas; 0 is before training. Default: three of them.")
     ] = None,
@@ -39,9 +36,9 @@ def attention(
     query: Annotated[str, typer.Option(help="class_token, or mean: averaged over all queries.")] = "class_token",
     threshold: Annotated[
         float, typer.Option(help="A patch is covered above this multiple of the uniform value.")
-    ] = DEFAULT_THRESHOLD,
+    ] = 0.5,
     raw: Annotated[bool, typer.Option("--raw", help="Do not renormalise maps over the patches.")] = False,
-    images: Annotated[int, typer.Option(help=f"Images in the figures of maps, 0 to {MOST_IMAGES}.")] = 4,
+    images: Annotated[int, typer.Option(help="Images in the figures of maps, 0 to 6.")] = 4,
     states: Annotated[Path | None, typer.Option(help="Folder that keeps weights. Default: states in --out.")] = None,
     device: options.Device = None,
     data_root: options.DataRoot = None,
@@ -52,15 +49,21 @@ def attention(
     """Measure how attention is spread over an image: peak, entropy, Gini, coverages, maps.
 
     Of stored runs (--run), or of pairs that are trained for it. A run is a function of its settings: weights that are
-    not in the folder of states are trained again.
+    not in the folder of states are trained again. Called again, it goes on with the states that are there.
     """
+    with loading():
+        from asymtrain.engine import load_for
+        from asymtrain.measure.attention import check_spec, measure_states
+        from asymtrain.measure.attention_pictures import MOST_IMAGES
+        from asymtrain.measure.attention_settings import AttentionSettings
+        from asymtrain.report.attention_page import write_attention
     if not 0 <= images <= MOST_IMAGES:
         raise UsageError(f"--images must be between 0 and {MOST_IMAGES}, got {images}")
     asked: dict[str, Any] = {"sample": sample, "query": query, "threshold": threshold, "renormalise": not raw}
     AttentionSettings(**asked)  # what is wrong with them shows before anything else is done
     chosen = options.choose_runs(
         run=run, data=data, arch=arch, scale=scale, seeds=seeds, epochs=epochs, redundancy=redundancy, alpha=alpha,
-        store=store, out=out, archs=("vit",),
+        precision=precision, store=store, out=out, archs=("vit",),
     )  # fmt: skip
     specs = list(chosen.specs) if chosen.stored else chosen.with_plain()
     if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
@@ -71,13 +74,23 @@ def attention(
     for spec in _one_of_each_kind(specs):
         check_spec(spec, dataset, settings)
     wanted = parse_epochs(at, min(spec.epochs for spec in specs))
-    found = _states(specs, wanted, device, data_root, states or out / "states")
-    results = measure_states(found, dataset, settings, device, keep=images)
+    cache = states or out / "states"
+    try:
+        found = _states(specs, wanted, device, data_root, cache)
+        results = measure_states(found, dataset, settings, device, keep=images)
+    except KeyboardInterrupt:
+        stderr().print(
+            f"Stopped: {options.kept_states(cache, specs, wanted)}. Give the same command to go on; a run of which a "
+            "state is missing is trained from its start."
+        )
+        raise typer.Exit(130) from None
     if not results:
         raise UsageError("every run diverged before these epochs: give smaller ones in --at")
     if chosen.stored:
         _keep(results, chosen.store)
     facts = options.common_facts(context, specs, Epochs=", ".join(map(str, wanted)))
+    if lost := {spec for spec in specs if sum(one.spec == spec for one in results) < len(wanted)}:
+        facts["Diverged"] = f"{len(lost)} of {len(specs)} runs, which are left out from that epoch on"
     tables, document, files = write_attention(results, dataset, out, facts, images=images)
     options.show_result(tables, document, files, json=json)
 
@@ -102,13 +115,15 @@ def parse_layers(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _one_of_each_kind(specs: Sequence[RunSpec]) -> list[RunSpec]:
+def _one_of_each_kind(specs: "Sequence[RunSpec]") -> "list[RunSpec]":
     return list({(spec.arch, spec.arch_options): spec for spec in specs}.values())
 
 
 def _states(
-    specs: Sequence[RunSpec], epochs: Sequence[int], device: str | None, data_root: Path | None, cache: Path
-) -> list[State]:
+    specs: "Sequence[RunSpec]", epochs: Sequence[int], device: str | None, data_root: Path | None, cache: Path
+) -> "list[State]":
+    from asymtrain.engine.states import states_at
+
     with stderr().status("training") as status:
         return states_at(
             specs,
@@ -120,8 +135,10 @@ def _states(
         )
 
 
-def _keep(results: Sequence[AttentionResult], store: Path) -> None:
+def _keep(results: "Sequence[AttentionResult]", store: Path) -> None:
     """The numbers go beside the stored runs that they are of."""
+    from asymtrain.store import Store
+
     values: dict[tuple[str, str], dict[int, Any]] = {}
     for result in results:
         assert result.spec is not None, "states have a spec"

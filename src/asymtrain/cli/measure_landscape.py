@@ -2,22 +2,20 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from asymtrain.cli import measure_options as options
+from asymtrain.cli.loading import loading
 from asymtrain.cli.screen import stderr
-from asymtrain.engine import load_for
-from asymtrain.engine.states import State
 from asymtrain.errors import UsageError
-from asymtrain.measure import Landscape, LandscapeSettings, measure_landscape
-from asymtrain.measure.landscape_levels import REDUNDANCIES, states_of_redundancies
-from asymtrain.report.landscape_page import write_landscape
-from asymtrain.runs import RunSpec
-from asymtrain.store import Store
 
-DEFAULTS = LandscapeSettings()
+if TYPE_CHECKING:
+    from asymtrain.measure import Landscape, LandscapeSettings
+    from asymtrain.runs import RunSpec
+
+# The defaults below are those of LandscapeSettings: a test holds them to it, and help does not wait for torch.
 # What fits into a minute on two cores, for the small networks of --scale quick. For one image a convolutional network
 # or a transformer costs several times as much there as the MLP behind its first layer.
 QUICK: dict[str, dict[str, int]] = {
@@ -38,23 +36,21 @@ def landscape(
     alpha: options.Alpha = None,
     redundancy: Annotated[
         str, typer.Option("--redundancy", help="Levels to compare, with commas; 0 is Plain.")
-    ] = ",".join(map(str, REDUNDANCIES)),
+    ] = "0,1,20,300",
     at: Annotated[int, typer.Option(help="Epoch to look at; 0 is before training, more is trained for it.")] = 0,
-    loss: Annotated[str, typer.Option(help="main, or total: main + alpha * auxiliary.")] = DEFAULTS.loss,
+    loss: Annotated[str, typer.Option(help="main, or total: main + alpha * auxiliary.")] = "main",
     directions: Annotated[
         str, typer.Option(help="all (idle branches included), live, filter; several with commas.")
-    ] = ",".join(DEFAULTS.directions),
-    draws: Annotated[
-        int | None, typer.Option(help=f"Pairs of directions. Default: {DEFAULTS.draws}, quick fewer.")
-    ] = None,
-    grid: Annotated[int | None, typer.Option(help=f"Points a side. Default: {DEFAULTS.grid}, quick fewer.")] = None,
-    sample: Annotated[int | None, typer.Option(help=f"Images. Default: {DEFAULTS.sample}, quick fewer.")] = None,
+    ] = "all,live",
+    draws: Annotated[int | None, typer.Option(help="Pairs of directions. Default: 10, quick fewer.")] = None,
+    grid: Annotated[int | None, typer.Option(help="Points a side. Default: 51, quick fewer.")] = None,
+    sample: Annotated[int | None, typer.Option(help="Images. Default: 500, quick fewer.")] = None,
     step: Annotated[
         float, typer.Option(help="Between grid points, in deviations of a weight's direction (unit variance).")
-    ] = DEFAULTS.step,
-    norm_step: Annotated[float, typer.Option(help="The same for unit-norm directions.")] = DEFAULTS.norm_step,
-    filter_step: Annotated[float, typer.Option(help="The same for filter-normalised ones.")] = DEFAULTS.filter_step,
-    precision: Annotated[str, typer.Option(help="fp32, or tf32: faster on a GPU, rougher.")] = DEFAULTS.precision,
+    ] = 4e-4,
+    norm_step: Annotated[float, typer.Option(help="The same for unit-norm directions.")] = 0.04,
+    filter_step: Annotated[float, typer.Option(help="The same for filter-normalised ones.")] = 0.04,
+    precision: Annotated[str, typer.Option(help="Of the surfaces: fp32, or tf32: faster on a GPU, rougher.")] = "fp32",
     states: Annotated[Path | None, typer.Option(help="Folder that keeps weights. Default: states in --out.")] = None,
     device: options.Device = None,
     data_root: options.DataRoot = None,
@@ -68,6 +64,9 @@ def landscape(
     parameters and over live ones. With --run, around the settings of stored runs.
     """
     levels = parse_levels(redundancy)
+    with loading():
+        from asymtrain.measure import LandscapeSettings
+        from asymtrain.report.landscape_page import write_landscape
     asked: dict[str, Any] = {"loss": loss, "directions": tuple(filter(None, map(str.strip, directions.split(",")))),
                              "step": step, "norm_step": norm_step, "filter_step": filter_step,
                              "precision": precision}  # fmt: skip
@@ -83,16 +82,24 @@ def landscape(
     groups = _by_backbone(chosen.specs)
     if any(specs[0].redundancy == 0 for specs in groups.values()) and any(levels) and (at or loss == "total"):
         raise UsageError("a Plain run has no alpha: name Asymmetric runs (Plain is level 0 of them), or --redundancy 0")
+    places: dict[str, Any] = {"device": device, "data_root": data_root, "cache": states or out / "states"}
     found: dict[str, Landscape] = {}
-    for label, specs in groups.items():
-        settings = LandscapeSettings(**{**asked, **(QUICK.get(specs[0].arch, {}) if quick else {}), **sizes})
-        places: dict[str, Any] = {"device": device, "data_root": data_root, "cache": states or out / "states"}
-        found[label] = _measure(label, specs, levels, at, settings, places)
-        if chosen.stored:
-            _keep(found[label], chosen.store)
-    facts = options.common_facts(context, chosen.specs, Epoch=str(at), Device=next(iter(found.values())).device)
+    try:
+        for label, specs in groups.items():
+            settings = LandscapeSettings(**{**asked, **(QUICK.get(specs[0].arch, {}) if quick else {}), **sizes})
+            found[label] = _measure(label, specs, levels, at, settings, places)
+            if chosen.stored:
+                _keep(found[label], chosen.store)
+    except KeyboardInterrupt:
+        stderr().print(_stopped(found, groups, at, places["cache"]))
+        if not found:
+            raise typer.Exit(130) from None
+    measured = [spec for label in found for spec in groups[label]]
+    facts = options.common_facts(context, measured, Epoch=str(at), Device=next(iter(found.values())).device)
     tables, document, files = write_landscape(found, out, facts)
     options.show_result(tables, document, files, json=json)
+    if len(found) < len(groups):
+        raise typer.Exit(130)
 
 
 def parse_levels(text: str) -> tuple[int, ...]:
@@ -103,11 +110,20 @@ def parse_levels(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(map(int, parts)))
 
 
-def _by_backbone(specs: tuple[RunSpec, ...]) -> dict[str, list[RunSpec]]:
+def _stopped(found: "dict[str, Landscape]", groups: "dict[str, list[RunSpec]]", at: int, cache: Path) -> str:
+    """What Ctrl-C leaves: whole landscapes are shown and written, draws of an unfinished one are not."""
+    done = f"Stopped: {len(found)} of {len(groups)} landscapes are measured"
+    rest = f", and trained states stay in {cache}" if at and cache.exists() else ""
+    return f"{done}; of an unfinished one no draw is kept{rest}. The same command measures all of them again."
+
+
+def _by_backbone(specs: "tuple[RunSpec, ...]") -> "dict[str, list[RunSpec]]":
     """Specs that differ in their seed and redundancy alone, by a label; each seed once.
 
     Plain is one of the levels of the Asymmetric run of its seed, which knows the settings of both.
     """
+    from asymtrain.report.measurement import spec_labels
+
     groups: dict[RunSpec, dict[int, RunSpec]] = {}
     covered = {spec.plain() for spec in specs if spec.redundancy}
     for spec in specs:
@@ -116,21 +132,26 @@ def _by_backbone(specs: tuple[RunSpec, ...]) -> dict[str, list[RunSpec]]:
             groups.setdefault(same, {})[spec.seed] = spec
     labels: dict[str, list[RunSpec]] = {}
     for same, members in groups.items():
-        label = f"{same.arch} on {same.dataset}"
-        labels[label if label not in labels else f"{label}, {len(labels) + 1}"] = list(members.values())
+        alike = [one for one in groups if (one.arch, one.dataset) == (same.arch, same.dataset)]
+        _, *differing = spec_labels(alike)[alike.index(same)].split(", ")
+        labels[", ".join([f"{same.arch} on {same.dataset}", *differing])] = list(members.values())
     return labels
 
 
 def _measure(
     label: str,
-    specs: list[RunSpec],
+    specs: "list[RunSpec]",
     levels: tuple[int, ...],
     at: int,
-    settings: LandscapeSettings,
+    settings: "LandscapeSettings",
     places: dict[str, Any],
-) -> Landscape:
+) -> "Landscape":
+    from asymtrain.engine import load_for
+    from asymtrain.measure import measure_landscape
+    from asymtrain.measure.landscape_levels import states_of_redundancies
+
     with stderr().status(f"{label}: states") as status:
-        found: list[State] = states_of_redundancies(specs, levels, at, **places)
+        found = states_of_redundancies(specs, levels, at, **places)
         dataset = load_for(specs[0], places["data_root"])
         return measure_landscape(
             found,
@@ -141,8 +162,10 @@ def _measure(
         )
 
 
-def _keep(found: Landscape, store: Path) -> None:
+def _keep(found: "Landscape", store: Path) -> None:
     """The numbers go beside the stored runs that they are of; other levels are in the document alone."""
+    from asymtrain.store import Store
+
     levels = {(row.level.spec_id, row.level.epoch) for row in found.rows}
     with Store(store) as opened:
         known = {run.spec.id for run in opened.runs()}

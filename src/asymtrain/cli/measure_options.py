@@ -5,20 +5,19 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asymtrain.cli.options import DEFAULT_OUT, STORE_NAME, parse_archs, parse_seeds, typed_command
+from asymtrain.cli.options import DEFAULT_OUT, STORE_NAME, parse_archs, parse_seeds, seeds_option, typed_command
 from asymtrain.cli.run import train
 from asymtrain.cli.screen import show_json, show_table, stderr, stdout
-from asymtrain.engine import load_for
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.report import check_folder, current_versions
-from asymtrain.report.measurement import Listed
-from asymtrain.runs import Run, RunSpec
-from asymtrain.scales import get_scale, scaled_spec
-from asymtrain.store import Store
+
+# The rest is imported where it is used: this file is read for --help too.
+if TYPE_CHECKING:
+    from asymtrain.report.measurement import Listed
+    from asymtrain.runs import Run, RunSpec
 
 MEASURE_OUT = Path("asymtrain-measure")
 
@@ -28,10 +27,13 @@ RunIds = Annotated[
 Data = Annotated[str | None, typer.Option("--data", help="shapes, cifar10, cifar100 or folder:PATH.")]
 Arch = Annotated[list[str] | None, typer.Option("--arch", help="mlp, cnn, vit; several with commas.")]
 ScaleName = Annotated[str | None, typer.Option("--scale", help="quick (the default): small nets. paper: as published.")]
-Seeds = Annotated[str | None, typer.Option("--seeds", help="A count (3), a list (42,43 or 42,) or a range (42-51).")]
+Seeds = Annotated[str | None, seeds_option]
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Epochs of each run.")]
 Redundancy = Annotated[int | None, typer.Option("--redundancy", help="Branches at each point.")]
 Alpha = Annotated[float | None, typer.Option("--alpha", help="Weight of the auxiliary objective.")]
+Precision = Annotated[
+    str | None, typer.Option("--precision", help="Of the training: fp32 (the default), tf32 or bf16.")
+]
 Device = Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1. Default: the fastest there is.")]
 DataRoot = Annotated[Path | None, typer.Option("--data-root", help="Where downloaded data lies.")]
 StorePath = Annotated[
@@ -49,11 +51,11 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 class Chosen:
     """Which runs are measured. Fresh specs are Asymmetric; stored ones are whatever was named."""
 
-    specs: tuple[RunSpec, ...]
+    specs: "tuple[RunSpec, ...]"
     store: Path  # of stored runs; where fresh ones go
     stored: bool
 
-    def with_plain(self) -> list[RunSpec]:
+    def with_plain(self) -> "list[RunSpec]":
         """Every spec with its Plain partner before it, each spec once."""
         return list(dict.fromkeys(one for spec in self.specs for one in (spec.plain(), spec)))
 
@@ -70,6 +72,7 @@ def choose_runs(
     alpha: float | None,
     store: Path | None,
     out: Path,
+    precision: str | None = None,
     archs: Sequence[str] | None = None,
     default_seeds: Sequence[int] | None = None,
     **fields: Any,
@@ -80,8 +83,11 @@ def choose_runs(
     those of the scale). `fields` are further fields of fresh specs; None leaves a default. Writes nothing, and
     refuses a folder that could not be written.
     """
+    from asymtrain.report import check_folder
+    from asymtrain.scales import get_scale, scaled_spec
+
     settings = {"data": data, "arch": arch, "scale": scale, "seeds": seeds, "epochs": epochs,
-                "redundancy": redundancy, "alpha": alpha}  # fmt: skip
+                "redundancy": redundancy, "alpha": alpha, "precision": precision}  # fmt: skip
     check_folder(out)
     if run:
         given = [name for name, value in settings.items() if value is not None]
@@ -92,9 +98,9 @@ def choose_runs(
     if redundancy is not None and redundancy < 1:
         raise UsageError(f"--redundancy must be 1 or more, got {redundancy}")
     chosen = get_scale(scale or "quick")
-    wanted = parse_seeds(seeds) if seeds else tuple(default_seeds or chosen.seeds)
+    wanted = parse_seeds(seeds) if seeds is not None else tuple(default_seeds or chosen.seeds)
     names = parse_archs(arch) if arch else tuple(archs or parse_archs(None))
-    fields = {**fields, "alpha": alpha, "redundancy": redundancy, "epochs": epochs}
+    fields = {**fields, "alpha": alpha, "redundancy": redundancy, "epochs": epochs, "precision": precision}
     bases = [scaled_spec(chosen, name, data, **fields) for name in names]
     place = store or out / STORE_NAME
     check_folder(place.parent)
@@ -102,8 +108,10 @@ def choose_runs(
     return Chosen(specs, place, stored=False)
 
 
-def stored_specs(store: Path, texts: Iterable[str]) -> list[RunSpec]:
+def stored_specs(store: Path, texts: Iterable[str]) -> "list[RunSpec]":
     """Specs of finished runs by their ids or the beginnings of them; `all` for every one."""
+    from asymtrain.store import Store
+
     with Store(store, read_only=True) as opened:
         known = {run.spec.id: run.spec for run in opened.runs()}
     if not known:
@@ -123,13 +131,16 @@ def stored_specs(store: Path, texts: Iterable[str]) -> list[RunSpec]:
 
 
 def runs_of(
-    chosen: Chosen, specs: Sequence[RunSpec], *, device: str | None = None, data_root: Path | None = None
-) -> list[Run]:
+    chosen: Chosen, specs: "Sequence[RunSpec]", *, device: str | None = None, data_root: Path | None = None
+) -> "list[Run]":
     """The runs of `specs` in their order: from the store, or trained into it where they are missing.
 
     Stored runs are read and never trained. What could not be trained is said on stderr and left out; Ctrl-C ends the
     command with the runs stored that were finished.
     """
+    from asymtrain.engine import load_for
+    from asymtrain.store import Store
+
     if chosen.stored:
         with Store(chosen.store, read_only=True) as opened:
             runs = opened.runs([spec.id for spec in specs])
@@ -145,8 +156,19 @@ def runs_of(
     return [by_id[spec.id] for spec in dict.fromkeys(specs) if spec.id in by_id]
 
 
-def common_facts(context: typer.Context, specs: Sequence[RunSpec], **more: str) -> dict[str, str]:
+def kept_states(cache: Path, specs: "Iterable[RunSpec]", epochs: Iterable[int]) -> str:
+    """How many of the states that are wanted a folder holds, in words: what an interrupted command leaves there."""
+    wanted = [f"{spec.id}-{epoch}" for spec in dict.fromkeys(specs) for epoch in epochs if epoch]
+    if not wanted:
+        return "nothing was to be trained, and nothing is kept"
+    there = {path.stem for path in cache.glob("*.safetensors")}
+    return f"{len(there.intersection(wanted))} of {len(wanted)} trained states are in {cache}"
+
+
+def common_facts(context: typer.Context, specs: "Sequence[RunSpec]", **more: str) -> dict[str, str]:
     """The facts of every measurement page: command, what was measured, further ones, versions."""
+    from asymtrain.report import current_versions
+
     seeds = sorted({spec.seed for spec in specs})
     archs = dict.fromkeys(spec.arch for spec in specs)
     datasets = dict.fromkeys(spec.dataset for spec in specs)
@@ -160,7 +182,7 @@ def common_facts(context: typer.Context, specs: Sequence[RunSpec], **more: str) 
 
 
 def show_result(
-    tables: Sequence[Listed], document: Mapping[str, Any], files: Mapping[str, Path], *, json: bool
+    tables: "Sequence[Listed]", document: Mapping[str, Any], files: Mapping[str, Path], *, json: bool
 ) -> None:
     """The document with the paths of its files on stdout, or the tables; where the page is goes to stderr."""
     if json:

@@ -5,9 +5,8 @@ from typing import Annotated
 import typer
 
 from asymtrain.cli import measure_options as options
+from asymtrain.cli.loading import loading
 from asymtrain.errors import UsageError
-from asymtrain.measure.trajectory import compare_trajectories
-from asymtrain.report.trajectory_page import write_trajectory
 
 QUICK_SEEDS = (42, 43)  # pairs of three backbones: under a minute on two cores, which three seeds would exceed
 
@@ -22,6 +21,7 @@ def trajectory(
     epochs: options.Epochs = None,
     redundancy: options.Redundancy = None,
     alpha: options.Alpha = None,
+    precision: options.Precision = None,
     tolerance: Annotated[
         float, typer.Option(help="Share of the best validation accuracy within which a run has converged.")
     ] = 0.01,
@@ -41,9 +41,12 @@ def trajectory(
     if not 0 <= tolerance < 1:
         raise UsageError(f"--tolerance is a share between 0 and 1, got {tolerance:g}")
     gap_epochs = None if gap_at is None else parse_epochs(gap_at)
+    with loading():
+        from asymtrain.measure.trajectory import compare_trajectories
+        from asymtrain.report.trajectory_page import write_trajectory
     chosen = options.choose_runs(
         run=run, data=data, arch=arch, scale=scale, seeds=seeds, epochs=epochs, redundancy=redundancy, alpha=alpha,
-        store=store, out=out, default_seeds=QUICK_SEEDS if (scale or "quick") == "quick" else None,
+        precision=precision, store=store, out=out, default_seeds=QUICK_SEEDS if (scale or "quick") == "quick" else None,
     )  # fmt: skip
     specs = list(chosen.specs) if chosen.stored else chosen.with_plain()
     for spec in specs:

@@ -106,9 +106,9 @@ def measure_model(
     """The attention of any model on images (B, 3, H, W) as it takes them; all of them, `settings.sample` is not read.
 
     `prefix` tokens stand before the patches. `read` finds queries and keys in layers that are not recognised (named in
-    `settings.layers`). `pixels` are the images before normalisation, for the saliency; `masks` (B, H, W) the objects.
-    `forward` calls the model where `model(images)` does not. The model is measured in evaluation mode and left as it
-    was. Its attention is checked (see `attention_capture`).
+    `settings.layers`; the rollout is then one of these layers alone). `pixels` are the images before normalisation, for
+    the saliency; `masks` (B, H, W) the objects. `forward` calls the model where `model(images)` does not. The model is
+    measured in evaluation mode and left as it was. Its attention is checked (see `attention_capture`).
     """
     settings = settings or AttentionSettings()
     regions = _regions(images if pixels is None else pixels, masks, settings)

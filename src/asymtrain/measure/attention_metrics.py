@@ -4,10 +4,13 @@ A map is a distribution over patches (it sums to one) unless the caller left out
 the map as it is given. The uniform map has 1 / T everywhere, the one-hot map has everything on one patch.
 """
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
+
+from asymtrain.alignment.intervals import Bounds
 
 DEFAULT_THRESHOLD = 0.5
 
@@ -38,7 +41,7 @@ def coverage_above(maps: Tensor, threshold: float = DEFAULT_THRESHOLD) -> Tensor
 
     Range 0 to 1; uniform: 1 for a threshold below 1, else 0; one-hot: 1 / T for a threshold below T.
 
-    The default is 0.5: a patch counts as attended where it gets at least half of what a map without preference would
+    The default is 0.5: a patch counts as attended where it gets more than half of what a map without preference would
     give it. In multiples of 1 / T the threshold means the same for every patch size.
 
     The paper prints "object coverage" of .84 (Plain) and .94 to .96 (Asymmetric) beside Gini .37 and .25 to .30. Weight
@@ -95,6 +98,12 @@ METRICS: Mapping[str, Callable[..., Tensor]] = {
     "coverage_of_saliency": coverage_of_saliency,
 }
 """By name, in the order of tables and figures."""
+
+
+def bounds(metric: str, patches: int) -> Bounds:
+    """The least and the largest value of a metric, of maps with this many patches."""
+    return 0.0, math.log(patches) if metric == "entropy" else 1.0
+
 
 LABELS = {
     "peak_strength": "peak strength",

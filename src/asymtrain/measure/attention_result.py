@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from asymtrain.alignment.intervals import ANYTHING, Bounds
 from asymtrain.errors import unknown_name
+from asymtrain.measure.attention_metrics import bounds
 from asymtrain.measure.attention_settings import AttentionSettings
 from asymtrain.measure.estimates import Estimate, estimate
 from asymtrain.runs import RunSpec
@@ -50,8 +52,8 @@ class AttentionResult:
         return self.values[metric][self.scopes.index(scope)]
 
     def estimate(self, metric: str, scope: str = "mean") -> Estimate:
-        """Mean and interval over the images for which the metric is defined."""
-        return over_values(self.of(metric, scope))
+        """Mean and interval over the images for which the metric is defined; cut at the values that there can be."""
+        return over_values(self.of(metric, scope), bounds(metric, self.patches))
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values: for each scope and metric [mean, low, high, n] over the images."""
@@ -67,9 +69,9 @@ class AttentionResult:
         }
 
 
-def over_values(values: Iterable[float]) -> Estimate:
-    """Mean and t interval of the values that are defined (not NaN)."""
-    return estimate(None if math.isnan(value) else float(value) for value in values)
+def over_values(values: Iterable[float], within: Bounds = ANYTHING) -> Estimate:
+    """Mean and t interval of the values that are defined (not NaN); see `estimate` for `within`."""
+    return estimate((None if math.isnan(value) else float(value) for value in values), within=within)
 
 
 def as_list(found: Estimate) -> list[float | int | None]:

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from asymtrain.alignment.intervals import Bounds
+from asymtrain.measure.attention_metrics import bounds
 from asymtrain.measure.attention_result import AttentionResult, Floats, as_list, over_values
 from asymtrain.measure.estimates import Estimate, estimate
 from asymtrain.runs import RunSpec
@@ -38,9 +40,8 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
     found: list[Summary] = []
     for (spec, epoch), members in groups.items():
         for scope, metric in _parts(members[0], scopes):
-            found.append(
-                _summary(names[spec], spec.variant, epoch, scope, metric, [m.of(metric, scope) for m in members])
-            )
+            values, within = [m.of(metric, scope) for m in members], bounds(metric, members[0].patches)
+            found.append(_summary(names[spec], spec.variant, epoch, scope, metric, values, within))
     for (spec, epoch), members in groups.items():
         partners = {m.spec.seed: m for m in groups.get((spec.plain(), epoch), []) if m.spec}
         both = [(m, partners[m.spec.seed]) for m in members if m.spec and m.spec.seed in partners]
@@ -49,7 +50,8 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
         name = f"{names[spec]} - {names[spec.plain()]}"
         for scope, metric in _parts(members[0], scopes):
             pairs = [one.of(metric, scope) - other.of(metric, scope) for one, other in both]
-            found.append(_summary(name, "difference", epoch, scope, metric, pairs))
+            _, largest = bounds(metric, members[0].patches)
+            found.append(_summary(name, "difference", epoch, scope, metric, pairs, (-largest, largest)))
     return found
 
 
@@ -88,8 +90,9 @@ def _summary(
     scope: str,
     metric: str,
     values: Sequence[Floats],
+    within: Bounds,
 ) -> Summary:
     if len(values) == 1:
-        return Summary(group, variant, epoch, scope, metric, over_values(values[0]), "images")
-    seeds = estimate(over_values(one).mean for one in values)
+        return Summary(group, variant, epoch, scope, metric, over_values(values[0], within), "images")
+    seeds = estimate((over_values(one).mean for one in values), within=within)
     return Summary(group, variant, epoch, scope, metric, seeds, "seeds")

@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asymtrain.alignment.intervals import batch_means, mean
+from asymtrain.alignment.intervals import COSINES, Bounds, batch_means, mean
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.measure.estimates import Estimate, estimate
+from asymtrain.measure.estimates import POSITIVE, SHARES, Estimate, estimate
 from asymtrain.runs import Epoch, Run, RunSpec
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -35,7 +35,7 @@ class RunConflict:
         epoch_min, epoch_max: of an epoch's mean.
         conflict: share of measured steps with a negative cosine.
         low, high: interval of `mean` over batches, by batch means: blocks of epochs, at most 20. A drift through
-            training widens it.
+            training widens it. Cut at -1 and 1.
         blocks, autocorrelation: number of blocks, and the correlation between neighbouring ones; well above 0, the
             interval is too narrow for the mean of a longer training like this.
         undefined: epochs without a cosine.
@@ -65,7 +65,10 @@ class RunConflict:
 
 @dataclass(frozen=True)
 class Conflict:
-    """The alignment of runs that differ in their seed only; estimates are over seeds."""
+    """The alignment of runs that differ in their seed only; estimates are over seeds.
+
+    A run that diverged is in, with the epochs before it did; `RunConflict.outcome` names it.
+    """
 
     spec: RunSpec  # of the first seed
     variant: str  # "trained", "frozen", "detached", or another signal's name
@@ -112,7 +115,7 @@ def run_conflict(run: Run, confidence: float = 0.95) -> RunConflict:
     if spec.cosine_every == 0:
         raise UsageError(f"run {spec.id} recorded no cosine: train it with cosine_every of 1 or more")
     cosines = _seen(history, "cosine")
-    low, high, blocks, autocorrelation = batch_means(cosines, confidence, least=1)
+    low, high, blocks, autocorrelation = batch_means(cosines, confidence, least=1, within=COSINES)
     return RunConflict(
         id=spec.id,
         seed=spec.seed,
@@ -151,8 +154,8 @@ def _together(runs: Sequence[Run], confidence: float) -> Conflict:
     ones = tuple(run_conflict(run, confidence) for run in runs)
     names = dict.fromkeys(name for one in ones for name, _ in one.layers)
 
-    def over_seeds(name: str) -> Estimate:
-        return estimate((getattr(one, name) for one in ones), confidence)
+    def over_seeds(name: str, within: Bounds = COSINES) -> Estimate:
+        return estimate((getattr(one, name) for one in ones), confidence, within)
 
     return Conflict(
         spec=runs[0].spec,
@@ -162,10 +165,12 @@ def _together(runs: Sequence[Run], confidence: float) -> Conflict:
         mean=over_seeds("mean"),
         min=over_seeds("min"),
         max=over_seeds("max"),
-        conflict=over_seeds("conflict"),
-        main_norm=over_seeds("main_norm"),
-        auxiliary_norm=over_seeds("auxiliary_norm"),
-        layers=tuple((name, estimate((dict(one.layers).get(name) for one in ones), confidence)) for name in names),
+        conflict=over_seeds("conflict", SHARES),
+        main_norm=over_seeds("main_norm", POSITIVE),
+        auxiliary_norm=over_seeds("auxiliary_norm", POSITIVE),
+        layers=tuple(
+            (name, estimate((dict(one.layers).get(name) for one in ones), confidence, COSINES)) for name in names
+        ),
     )
 
 

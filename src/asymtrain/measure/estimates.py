@@ -1,9 +1,14 @@
 """A mean over runs with its interval. What is undefined stays out of it, and `n` says how many are in."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from asymtrain.alignment.intervals import deviation, mean, student_quantile
+from asymtrain.alignment.intervals import ANYTHING, Bounds, cut, deviation, mean, student_quantile
+
+SHARES: Bounds = (0.0, 1.0)  # accuracies as well
+DIFFERENCES: Bounds = (-1.0, 1.0)  # of two shares
+POSITIVE: Bounds = (0.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -17,11 +22,16 @@ class Estimate:
     high: float | None
 
 
-def estimate(values: Iterable[float | None], confidence: float = 0.95) -> Estimate:
-    """The mean of the values that are not None, with its t interval."""
+def estimate(values: Iterable[float | None], confidence: float = 0.95, within: Bounds = ANYTHING) -> Estimate:
+    """The mean of the values that are not None, with its t interval.
+
+    The interval is cut at the least and the largest value that the quantity can have (`within`; see `cut`). On a
+    logarithmic scale the interval of a positive quantity would stay above 0 by itself, but it would be one of the
+    geometric mean, and not of the mean that is shown.
+    """
     seen = [float(value) for value in values if value is not None]
     centre, spread = mean(seen), deviation(seen)
     if centre is None or spread is None:
         return Estimate(len(seen), centre, None, None, None)
     half = student_quantile(confidence, len(seen) - 1) * spread / len(seen) ** 0.5
-    return Estimate(len(seen), centre, spread, centre - half, centre + half)
+    return Estimate(len(seen), centre, spread, *cut(centre - half, centre + half, within))

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from asymtrain.alignment.intervals import Bounds
 from asymtrain.measure.landscape_settings import Directions, LandscapeSettings, Scaling
 from asymtrain.measure.landscape_statistics import STATISTICS, Interval, SurfaceStatistics, interval
 from asymtrain.measure.landscape_surface import Surface
 
+AT_LEAST: Bounds = (-100.0, math.inf)  # percent: nothing can lose more than all of it
 CHANGED = ("std", "range", "mean_gradient", "residual_std")  # statistics whose change against Plain has a meaning
 
 
@@ -41,8 +43,8 @@ class Row:
 class Summary:
     """Many draws of one view of one redundancy.
 
-    Over the draws of one seed; where there are several seeds, over the seeds' means, since draws around one state say
-    nothing of another. Draws with a loss that is not finite are left out, and counted in `non_finite`.
+    Over the draws of one seed, or over the means of several (see `interval`). Draws with a loss that is not finite are
+    left out, and counted in `non_finite`.
 
     Attributes:
         statistics: by name (`STATISTICS`).
@@ -118,9 +120,14 @@ def _summarise(rows: list[Row], plain: list[Row]) -> Summary:
     changes: dict[str, Interval] = {}
     predicted = None
     if plain and first.level.redundancy:
-        changes = {name: _over_draws(rows, {id(row): _change(row, partners, name) for row in rows}) for name in CHANGED}
+        changes = {
+            name: _over_draws(rows, [_change(row, partners, name) for row in rows], AT_LEAST) for name in CHANGED
+        }
         predicted = _predicted(first, plain[0])
-    found = {name: _over_draws(rows, {id(row): getattr(row.statistics, name) for row in rows}) for name in STATISTICS}
+    found = {
+        name: _over_draws(rows, [getattr(row.statistics, name) for row in rows], within)
+        for name, within in STATISTICS.items()
+    }
     return Summary(
         epoch=first.level.epoch,
         redundancy=first.level.redundancy,
@@ -137,15 +144,11 @@ def _summarise(rows: list[Row], plain: list[Row]) -> Summary:
     )
 
 
-def _over_draws(rows: list[Row], values: Mapping[int, float | None]) -> Interval:
-    by_seed: dict[int, list[float]] = {}
-    for row in rows:
-        value = values[id(row)]
-        if value is not None:
-            by_seed.setdefault(row.level.seed, []).append(value)
-    if len({row.level.seed for row in rows}) == 1:
-        return interval([value for seen in by_seed.values() for value in seen])
-    return interval([math.fsum(seen) / len(seen) for seen in by_seed.values()])
+def _over_draws(rows: list[Row], values: list[float | None], within: Bounds) -> Interval:
+    by_seed: dict[int, list[float | None]] = {}
+    for row, value in zip(rows, values, strict=True):
+        by_seed.setdefault(row.level.seed, []).append(value)
+    return interval(list(by_seed.values()), within)
 
 
 def _change(row: Row, partners: Mapping[tuple[int, int], Row], name: str) -> float | None:

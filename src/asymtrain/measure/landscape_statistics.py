@@ -7,9 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from asymtrain.measure.estimates import estimate
+from asymtrain.alignment.intervals import ANYTHING, Bounds
+from asymtrain.measure.estimates import POSITIVE, SHARES, estimate
 
-STATISTICS = ("std", "range", "mean_gradient", "plane_r2", "residual_std")
+STATISTICS: dict[str, Bounds] = {
+    "std": POSITIVE,
+    "range": POSITIVE,
+    "mean_gradient": POSITIVE,
+    "plane_r2": SHARES,
+    "residual_std": POSITIVE,
+}
+"""What a surface is described by, with the least and the largest value of each."""
 CONFIDENCE = 0.95
 
 
@@ -40,9 +48,10 @@ class SurfaceStatistics:
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over n draws, the t interval of the mean, and the range that holds 95% of single draws (percentiles).
+    """A mean over n draws, or over the means of n seeds; its t interval; and the range of 95% of single draws.
 
-    Intervals are None for a single draw.
+    The t interval is cut at the values that there can be (see `estimate`), the range is that of percentiles. Intervals
+    are None where there is one value.
     """
 
     n: int
@@ -72,7 +81,7 @@ def surface_statistics(losses: npt.NDArray[np.float64]) -> SurfaceStatistics:
         std=math.sqrt(variance),
         range=float(np.ptp(shifted)),
         mean_gradient=float(np.hypot(along, across).mean()),
-        plane_r2=None if constant else 1 - float(residual.var()) / variance,
+        plane_r2=None if constant else max(0.0, 1 - float(residual.var()) / variance),  # below 0 is rounding
         residual_std=float(residual.std()),
         center=float(middle.mean()),
     )
@@ -86,12 +95,18 @@ def fitted_plane(losses: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
     return losses.mean() + slope_x * x[:, None] + slope_y * y[None, :]
 
 
-def interval(values: Sequence[float | None]) -> Interval:
-    """Mean and intervals of the values that there are; missing ones are left out of n."""
-    found = estimate(values, CONFIDENCE)
-    seen = [value for value in values if value is not None]
-    if found.n < 2:
-        return Interval(found.n, found.mean, None, None, None, None)
-    tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.percentile(seen, [tail, 100 - tail])
-    return Interval(found.n, found.mean, found.low, found.high, float(low), float(high))
+def interval(groups: Sequence[Sequence[float | None]], within: Bounds = ANYTHING) -> Interval:
+    """Mean and intervals of the draws of each seed; missing ones are left out.
+
+    Of one seed, over its draws. Of several, over the seeds' means, since draws around one state say nothing of another;
+    the percentiles are those of all single draws.
+    """
+    seen = [[value for value in group if value is not None] for group in groups]
+    draws = [value for group in seen for value in group]
+    means = [math.fsum(group) / len(group) for group in seen if group]
+    found = estimate(draws if len(groups) == 1 else means, CONFIDENCE, within)
+    low = high = None
+    if len(draws) > 1:
+        tail = 100 * (1 - CONFIDENCE) / 2
+        low, high = map(float, np.percentile(draws, [tail, 100 - tail]))
+    return Interval(found.n, found.mean, found.low, found.high, low, high)

@@ -59,7 +59,10 @@ def subjects_of(
     for index, state in enumerate(states):
         spec = state.spec
         if (spec.arch, spec.arch_options, spec.dataset) != (lead.arch, lead.arch_options, lead.dataset):
-            raise UsageError(f"a landscape is of one backbone on one dataset, got {lead.arch} and {spec.arch}")
+            raise UsageError(
+                f"a landscape is of one backbone on one dataset, got {_backbone(lead)} and {_backbone(spec)}: "
+                "measure them apart"
+            )
         _check_state(state, dataset)
         level = _level(state)
         if any((o.level.seed, o.level.epoch, o.level.redundancy) == (level.seed, level.epoch, level.redundancy)
@@ -83,6 +86,11 @@ def subjects_of(
         idle = (level.parameters - level.live_parameters) // one if one else 0
         subjects.append(Subject(state, level, center, state.parameters, leader, (idle, one)))
     return subjects, scores
+
+
+def _backbone(spec: RunSpec) -> str:
+    options = ", ".join(f"{name}={value}" for name, value in spec.arch_options)
+    return f"{spec.arch}{f' ({options})' if options else ''} on {spec.dataset}"
 
 
 def _check_state(state: State, dataset: Dataset) -> None:

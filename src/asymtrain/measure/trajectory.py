@@ -1,7 +1,7 @@
 """How training went, from recorded runs: convergence, generalisation gap, when two ways of training part.
 
-Pure functions of `Run`s. Estimates are means over seeds with t intervals. A diverged run has no trajectory to its end:
-it is left out and counted.
+Pure functions of `Run`s. Estimates are means over seeds with t intervals, cut at the values that there can be. A
+diverged run has no trajectory to its end: it is left out and counted.
 """
 
 import dataclasses
@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from asymtrain.alignment.intervals import ANYTHING, COSINES, Bounds
 from asymtrain.errors import UsageError
-from asymtrain.measure.estimates import Estimate, estimate
+from asymtrain.measure.estimates import DIFFERENCES, POSITIVE, SHARES, Estimate, estimate
 from asymtrain.runs import Epoch, Run, RunSpec
 
 CURVES: dict[str, Callable[[Epoch], float | None]] = {
@@ -23,6 +24,17 @@ CURVES: dict[str, Callable[[Epoch], float | None]] = {
     "auxiliary_norm": lambda epoch: epoch.auxiliary_norm,
     "cosine": lambda epoch: epoch.cosine,
 }
+BOUNDS: dict[str, Bounds] = {
+    "train_accuracy": SHARES,
+    "validation_accuracy": SHARES,
+    "gap": DIFFERENCES,
+    "main_loss": POSITIVE,
+    "auxiliary_loss": POSITIVE,
+    "main_norm": POSITIVE,
+    "auxiliary_norm": POSITIVE,
+    "cosine": COSINES,
+}
+"""The least and the largest value of each curve: its intervals are cut there."""
 PHASES = (0.1, 0.5, 1.0)  # of training, at which the gap is reported: epochs 10, 50 and 100 of 100
 
 
@@ -128,10 +140,15 @@ def default_gap_epochs(epochs: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(max(1, round(share * epochs)) for share in PHASES))
 
 
-def curve(runs: Sequence[Run], value: Callable[[Epoch], float | None], confidence: float = 0.95) -> Curve:
-    """A value of each epoch over runs of the same length."""
+def curve(
+    runs: Sequence[Run],
+    value: Callable[[Epoch], float | None],
+    confidence: float = 0.95,
+    within: Bounds = ANYTHING,
+) -> Curve:
+    """A value of each epoch over runs of the same length; see `estimate` for `within`."""
     seeds = tuple(tuple(value(epoch) for epoch in run.history) for run in runs)
-    points = tuple(estimate(values, confidence) for values in zip(*seeds, strict=True))
+    points = tuple(estimate(values, confidence, within) for values in zip(*seeds, strict=True))
     return Curve(tuple(range(1, len(points) + 1)), points, seeds)
 
 
@@ -154,17 +171,19 @@ def trajectory(
     for number in wanted:
         if not 1 <= number <= spec.epochs:
             raise UsageError(f"epoch {number} is not one of the {spec.epochs} epochs of run {spec.id}")
-    curves = {name: curve(whole, value, confidence) for name, value in CURVES.items()}
+    curves = {name: curve(whole, value, confidence, BOUNDS[name]) for name, value in CURVES.items()}
     accuracies = [[value for value in seed if value is not None] for seed in curves["validation_accuracy"].seeds]
     means = [point.mean for point in curves["validation_accuracy"].points if point.mean is not None]
     return Trajectory(
         spec=spec,
         seeds=tuple(run.spec.seed for run in whole),
         diverged=len(runs) - len(whole),
-        convergence=estimate((convergence_epoch(values, tolerance) for values in accuracies), confidence),
+        convergence=estimate(
+            (convergence_epoch(values, tolerance) for values in accuracies), confidence, (1, spec.epochs)
+        ),
         convergence_of_mean=convergence_epoch(means, tolerance),
-        final=estimate((values[-1] for values in accuracies), confidence),
-        best=estimate((max(values) for values in accuracies), confidence),
+        final=estimate((values[-1] for values in accuracies), confidence, SHARES),
+        best=estimate((max(values) for values in accuracies), confidence, SHARES),
         gaps=tuple((number, curves["gap"].points[number - 1]) for number in wanted),
         curves={name: found for name, found in curves.items() if any(point.n for point in found.points)},
     )
@@ -176,7 +195,7 @@ def parting(plain: Sequence[Run], asymmetric: Sequence[Run], confidence: float =
     both = [(others[run.spec.seed], run) for run in asymmetric if run.outcome == "finished" and run.spec.seed in others]
     both.sort(key=lambda pair: pair[1].spec.seed)
     seeds = tuple(tuple(map(_difference, a.history, b.history)) for a, b in both)
-    points = tuple(estimate(values, confidence) for values in zip(*seeds, strict=True))
+    points = tuple(estimate(values, confidence, DIFFERENCES) for values in zip(*seeds, strict=True))
     found, side = None, None
     for number in range(len(points), 0, -1):
         now = _side(points[number - 1])
@@ -195,9 +214,11 @@ def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
     groups: dict[RunSpec, list[Run]] = {}
     for run in {run.spec.id: run for run in runs}.values():
         groups.setdefault(dataclasses.replace(run.spec, seed=0), []).append(run)
-    lost = [group for group in groups.values() if all(run.outcome == "diverged" for run in group)]
-    kept = {spec: group for spec, group in groups.items() if group not in lost}
+    kept = {spec: group for spec, group in groups.items() if any(run.outcome == "finished" for run in group)}
+    lost = [group for spec, group in groups.items() if spec not in kept]
     if not kept:
+        if not lost:
+            raise UsageError("there is no run to follow: give at least one")
         raise UsageError(f"all {sum(map(len, lost))} runs diverged: there is no trajectory; lower the learning rate")
     found = {spec: trajectory(group, **options) for spec, group in kept.items()}
     pairs = [(spec.plain(), spec) for spec in kept if spec.redundancy > 0 and spec.plain() in kept]

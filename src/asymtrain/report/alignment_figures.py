@@ -31,8 +31,9 @@ def cosines_over_training(curves: Mapping[str, Curve], name: str, title: str) ->
                 marker=marker, markersize=5, label=label,
             )  # fmt: skip
             band(axes, curve.epochs, curve.points, colour)
-        # Above: it hides no line.
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=min(3, max(1, len(curves))))
+        # Above: it hides no line. As many beside each other as the width of the figure holds.
+        longest = max(map(len, curves), default=0)
+        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3 if longest <= 5 else 2 if longest <= 11 else 1)
         return svg_text(figure, name, title)
 
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asymtrain.alignment.intervals import COSINES
 from asymtrain.measure.conflict import Conflict, conflicts
 from asymtrain.measure.trajectory import Curve, curve
 from asymtrain.report.alignment_figures import cosines_by_layer, cosines_over_training
@@ -12,6 +13,14 @@ from asymtrain.report.summary import MISSING
 from asymtrain.runs import Run
 
 VARIANT_FIELDS = ("branch_weights", "signal")  # named in a column of their own
+MEANINGS = {
+    "trained": "learn with the network, as in training",
+    "frozen": "keep their initial weights",
+    "detached": "learn beside a Plain network that does not hear them, and the cosine is of the gradient that they "
+    "would send back",
+    "noise": "learn, and noise of the same norm takes the place of their gradient",
+    "gated": "learn, and their gradient is weighed by its cosine where that is positive",
+}
 LEAD = (
     "The cosine between the gradients of the main and of the auxiliary loss, over the weights that both reach: above "
     "zero they pull the same way, below zero against each other. It is measured on training batches before the "
@@ -50,9 +59,11 @@ def write_alignment(
 
 
 def alignment_tables(found: Sequence[Conflict], labels: Sequence[str], confidence: float = 0.95) -> list[Listed]:
-    """Over seeds, within each run, gradient norms, and layer by layer where that was recorded."""
+    """Over seeds, gradient norms, within each run, and layer by layer where that was recorded."""
     level = f"{confidence:.0%} interval"
     named = list(zip(labels, found, strict=True))
+    kinds = "; ".join(f"{variant} ones {MEANINGS[variant]}" for variant in dict.fromkeys(one.variant for one in found))
+    lost = " A run that diverged counts with the epochs before it did." if any(map(_diverged, found)) else ""
     tables = [
         Listed(
             "Gradient cosine",
@@ -61,12 +72,25 @@ def alignment_tables(found: Sequence[Conflict], labels: Sequence[str], confidenc
                 (
                     label, one.variant, number(one.final.mean, "+.3f"), number(one.mean.mean, "+.3f"),
                     interval(one.mean, "+.3f"), number(one.min.mean, "+.3f"), number(one.max.mean, "+.3f"),
-                    number(one.conflict.mean, ".0%"), str(len(one.runs)),
+                    number(one.conflict.mean, ".0%"), _seeds(one),
                 )
                 for label, one in named
             ],
             "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
-            "largest: of a single measured step. In conflict: share of measured steps with a negative cosine.",
+            "largest: of a single measured step. In conflict: share of measured steps with a negative cosine. "
+            f"Branches: {kinds}.{lost}",
+        ),
+        Listed(
+            "Gradient norms",
+            ("Backbone", "Branches", "Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}"),
+            [
+                (
+                    label, one.variant, number(one.main_norm.mean, ".3g"), interval(one.main_norm, ".3g"),
+                    number(one.auxiliary_norm.mean, ".3g"), interval(one.auxiliary_norm, ".3g"),
+                )
+                for label, one in named
+            ],
+            "Average over epochs, over the weights that both losses reach; the auxiliary gradient before alpha.",
         ),
         Listed(
             "Within each run",
@@ -83,18 +107,7 @@ def alignment_tables(found: Sequence[Conflict], labels: Sequence[str], confidenc
             "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
             "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
             "rather than another one. Undefined: epochs in which a gradient was zero at every measured step.",
-        ),
-        Listed(
-            "Gradient norms",
-            ("Backbone", "Branches", "Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}"),
-            [
-                (
-                    label, one.variant, number(one.main_norm.mean, ".3g"), interval(one.main_norm, ".3g"),
-                    number(one.auxiliary_norm.mean, ".3g"), interval(one.auxiliary_norm, ".3g"),
-                )
-                for label, one in named
-            ],
-            "Average over epochs, over the weights that both losses reach; the auxiliary gradient before alpha.",
+            detail=True,
         ),
     ]  # fmt: skip
     rows: list[tuple[str, ...]] = [
@@ -103,7 +116,9 @@ def alignment_tables(found: Sequence[Conflict], labels: Sequence[str], confidenc
         for layer, estimate in one.layers
     ]
     if rows:
-        tables.append(Listed("Layer by layer", ("Layer", "Branches", "Average cosine", level, "Seeds"), rows))
+        columns = ("Layer", "Branches", "Average cosine", level, "Seeds")
+        note = "Average over epochs of each layer's own cosine, over the weights of the layer that both losses reach."
+        tables.append(Listed("Layer by layer", columns, rows, note, detail=True))
     return tables
 
 
@@ -111,12 +126,17 @@ def _figures(found: Sequence[Conflict], labels: Sequence[str], curves: Sequence[
     drawn = []
     several = len({one.variant for one in found}) > 1
     lines = [f"{label}, {one.variant}" if several else label for label, one in zip(labels, found, strict=True)]
-    for variant in dict.fromkeys(one.variant for one in found):
-        chosen = {label: c for label, one, c in zip(labels, found, curves, strict=True) if one.variant == variant}
-        title = f"Gradient cosine over training, branches {variant}" if several else "Gradient cosine over training"
-        caption = "Means over seeds; the bands are their intervals."
-        svg = cosines_over_training(chosen, f"cosine-{variant}", title)
-        drawn.append(Drawn(f"cosine-{variant}", title, svg, caption))
+    caption = "Means over seeds; the bands are their intervals."
+    title = "Gradient cosine over training"
+    if several:  # what is compared stands in one figure
+        for i, label in enumerate(dict.fromkeys(labels)):
+            chosen = {one.variant: c for name, one, c in zip(labels, found, curves, strict=True) if name == label}
+            svg = cosines_over_training(chosen, f"cosine-{i}", f"{title}, {label}")
+            drawn.append(Drawn(f"cosine-{i}", f"{title}, {label}", svg, caption))
+    else:
+        name = f"cosine-{found[0].variant}"
+        svg = cosines_over_training(dict(zip(labels, curves, strict=True)), name, title)
+        drawn.append(Drawn(name, title, svg, caption))
     for i, (line, one) in enumerate(zip(lines, found, strict=True)):
         if one.layers:
             seeds = [[dict(run.layers).get(layer) for run in one.runs] for layer, _ in one.layers]
@@ -128,11 +148,19 @@ def _figures(found: Sequence[Conflict], labels: Sequence[str], curves: Sequence[
     return drawn
 
 
+def _diverged(one: Conflict) -> int:
+    return sum(run.outcome == "diverged" for run in one.runs)
+
+
+def _seeds(one: Conflict) -> str:
+    return f"{len(one.runs)}{f', {lost} diverged' if (lost := _diverged(one)) else ''}"
+
+
 def _cosines(runs: Sequence[Run], confidence: float) -> Curve:
     """The cosine of each epoch that every run reached: one that ended early must not move the mean by leaving it."""
     reached = min(len(run.history) for run in runs)
     cut = [Run(run.spec, run.history[:reached], run.outcome) for run in runs]
-    return curve(cut, lambda epoch: epoch.cosine, confidence)
+    return curve(cut, lambda epoch: epoch.cosine, confidence, COSINES)
 
 
 def _point(epoch: int, point: Any) -> dict[str, Any]:

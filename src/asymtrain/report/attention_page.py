@@ -1,5 +1,6 @@
 """The page of a measurement of attention: its tables, its figures, and the numbers beside them."""
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,9 @@ def over_epochs(summaries: Sequence[Summary], scope: str = "mean") -> Listed:
         for epoch in sorted({one.epoch for one in chosen}):
             cells = [found.get((metric, epoch, group)) for group in groups]
             rows.append((LABELS[metric], str(epoch), *(_cell(cell) for cell in cells)))
-    note = f"Mean over layers. ± is half of the 95% interval over {_over(chosen)}."
+    note = f"Mean over layers. ± is half of the 95% interval over {_over(chosen)}"
+    cut = any("(" in cell for row in rows for cell in row[2:])
+    note += "; one that would leave the possible values is cut there and given by its ends." if cut else "."
     if any(one.over == "images" for one in chosen):
         note += " An interval over images is of one seed: other seeds may lie outside."
     return Listed("Metrics over training", ("metric", "epoch", *groups), rows, note)
@@ -73,7 +76,8 @@ def by_part(summaries: Sequence[Summary], layers: Sequence[str]) -> Listed:
         for group in dict.fromkeys(one.group for one in chosen):
             cells = [found.get((scope, group, metric)) for metric in metrics]
             rows.append((f"{label}, {group}", *(_number(None if cell is None else cell.mean) for cell in cells)))
-    return Listed(f"Parts of the network after epoch {last}", ("part", *(_SHORT[m] for m in metrics)), rows)
+    columns = ("part", *(_SHORT[m] for m in metrics))
+    return Listed(f"Parts of the network after epoch {last}", columns, rows, "Means of the runs.", detail=True)
 
 
 def describe(settings: AttentionSettings) -> str:
@@ -156,8 +160,12 @@ def _over(chosen: Sequence[Summary]) -> str:
 def _cell(found: Estimate | None) -> str:
     if found is None or found.mean is None:
         return "undefined" if found else ""
-    half = "" if found.high is None else f" ± {found.high - found.mean:.3f}"
-    return f"{found.mean:.3f}{half}"
+    if found.low is None or found.high is None:
+        return f"{found.mean:.3f}"
+    below, above = found.mean - found.low, found.high - found.mean
+    if math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-9):
+        return f"{found.mean:.3f} ± {above:.3f}"
+    return f"{found.mean:.3f} ({found.low:.3f} to {found.high:.3f})"
 
 
 def _number(value: float | None) -> str:

@@ -19,15 +19,16 @@ VIEWS: dict[tuple[Directions, Scaling], str] = {
     ("live", "norm"): "live parameters, unit norm",
     ("filter", "filter"): "filter-normalised",
 }
-DEVIATIONS = ("directions", "N", "parameters", "std", "95% of the mean", "95% of draws")
+DEVIATIONS = ("directions", "N", "parameters", "std", "95% interval", "95% of draws")
 SHAPES = ("directions", "N", "range", "mean gradient", "plane R2", "left by the plane")
-CHANGES = ("directions", "N", "std", "95% of the mean", "predicted", "range", "mean gradient")
+CHANGES = ("directions", "N", "std", "95% interval", "predicted", "range", "mean gradient")
 LEAD = (
     "The loss on a sample of training images, on a grid around the state along pairs of random directions. N is the "
     "redundancy, 0 for Plain; all N of a seed are looked at along the same directions, on the same images.\n\n"
     "With directions of unit norm, idle branches are counted in the norm and never enter the loss: the part that moves "
     "the network shrinks, and the surface flattens for that reason alone. What the number of parameters predicts "
-    "stands beside what was measured. With directions of unit variance, and over live parameters, this does not happen."
+    "stands beside what was measured. Along directions of unit variance, and over live parameters, idle branches "
+    "change nothing."
 )
 
 
@@ -57,41 +58,33 @@ def landscape_tables(label: str, landscape: Landscape) -> list[Listed]:
     steps = [f"{settings.step_of(scaling):g} ({scaling})" for scaling in dict.fromkeys(v[1] for v in settings.views())]
     note = (
         f"{settings.loss} loss, {settings.grid} x {settings.grid} points, {settings.sample} images, "
-        f"{settings.draws} draws; step {', '.join(steps)}. Intervals are over {over}."
+        f"{settings.draws} draws; step {', '.join(steps)}. N: branches at each point, 0 for Plain. "
+        f"Intervals are of means over {over}, cut at 0."
     )
     if lost:
         note += f" {lost} surfaces have a loss that is not finite and are left out."
-    gradient = "The gradient is that between neighbouring grid points. Means over draws."
-    tables = [
-        Listed(f"Deviation of the surface, {label}", DEVIATIONS, [_deviation_row(s) for s in summaries], note),
-        Listed(f"Shape of the surface, {label}", SHAPES, [_shape_row(s) for s in summaries], gradient),
-    ]
+    gradient = (
+        f"Means over {over}. The gradient is that between neighbouring grid points; plane R2 is the share of the "
+        "variance that the best plane explains, and what it leaves is a deviation too."
+    )
+    tables = [Listed(f"Deviation of the surface, {label}", DEVIATIONS, [_deviation_row(s) for s in summaries], note)]
     changed = [summary for summary in summaries if summary.changes]
     if changed:
         rows = [_change_row(summary) for summary in changed]
         explained = "Percent of Plain with the same seed and draw; predicted: from the number of parameters alone."
         tables.append(Listed(f"Change against Plain, {label}", CHANGES, rows, explained))
-    return tables
+    rows = [_shape_row(s) for s in summaries]
+    return [*tables, Listed(f"Shape of the surface, {label}", SHAPES, rows, gradient, detail=True)]
 
 
 def landscape_drawings(label: str, landscape: Landscape) -> list[Drawn]:
-    """Contours and surfaces of each view that differs from those before it, and the changes of the deviation."""
+    """The changes of the deviation, and contours and surfaces of each view that differs from those before it."""
     stem = "".join(c if c.isalnum() else "-" for c in label)
     drawn: list[Drawn] = []
     # Over live parameters every redundancy has the surface that redundancy 1 has over all of them.
     every = {key[2:] for key in landscape.surfaces}
     shown = [view for view in VIEWS if view in every and not (view[0] == "live" and ("all", view[1]) in every)]
     for epoch in dict.fromkeys(key[0] for key in landscape.surfaces):
-        for view in shown:
-            panels = {
-                "Plain" if redundancy == 0 else f"N = {redundancy}": losses
-                for (at, redundancy, *seen), losses in landscape.surfaces.items()
-                if at == epoch and tuple(seen) == view
-            }
-            name, title = f"{stem}-{epoch}-{'-'.join(dict.fromkeys(view))}", f"{label}, {VIEWS[view]}, epoch {epoch}"
-            caption = "First draw of the first seed; axes are grid indices, and all panels share one scale."
-            drawn.append(Drawn(f"contours-{name}", title, figures.contours(panels, f"c{len(drawn)}", title), caption))
-            drawn.append(Drawn(f"surfaces-{name}", title, figures.surfaces(panels, f"s{len(drawn)}", title), caption))
         series = {
             f"{view[0]} parameters": [
                 figures.Change(s.redundancy, change.mean, change.low, change.high, s.predicted_change)
@@ -107,6 +100,16 @@ def landscape_drawings(label: str, landscape: Landscape) -> list[Drawn]:
             caption = "Diamonds are measured, circles predicted from the number of parameters alone."
             svg = figures.changes(series, f"d{len(drawn)}", title)
             drawn.append(Drawn(f"changes-{stem}-{epoch}", title, svg, caption))
+        for view in shown:
+            panels = {
+                "Plain" if redundancy == 0 else f"N = {redundancy}": losses
+                for (at, redundancy, *seen), losses in landscape.surfaces.items()
+                if at == epoch and tuple(seen) == view
+            }
+            name, title = f"{stem}-{epoch}-{'-'.join(dict.fromkeys(view))}", f"{label}, {VIEWS[view]}, epoch {epoch}"
+            caption = "First draw of the first seed; axes are grid indices, and all panels share one scale."
+            drawn.append(Drawn(f"contours-{name}", title, figures.contours(panels, f"c{len(drawn)}", title), caption))
+            drawn.append(Drawn(f"surfaces-{name}", title, figures.surfaces(panels, f"s{len(drawn)}", title), caption))
     return drawn
 
 
@@ -153,8 +156,8 @@ def _name(summary: Summary) -> tuple[str, str]:
 
 
 def _number(value: float | None, form: str = ".2e") -> str:
-    return MISSING if value is None else f"{value:{form}}"
+    return MISSING if value is None else f"{value:{form}}" if value else "0"
 
 
 def _pair(low: float | None, high: float | None, form: str) -> str:
-    return MISSING if low is None or high is None else f"{low:{form}} to {high:{form}}"
+    return MISSING if low is None or high is None else f"{_number(low, form)} to {_number(high, form)}"

@@ -36,12 +36,13 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Listed:
-    """A table of finished text; the first column names the rows."""
+    """A table of finished text; the first column names the rows. Details stand behind the figures of a page."""
 
     title: str
     columns: tuple[str, ...]
     rows: list[tuple[str, ...]]
     note: str = ""
+    detail: bool = False
 
 
 def write_measurement(

@@ -74,8 +74,8 @@ def trajectory_tables(
                 for label, sides in groups
                 for one in sides
             ],
-            f"Convergence: the first epoch whose validation accuracy is within {tolerance:.3g} of the best, as a share "
-            "of it; the mean over seeds, and that epoch of the mean curve. Final accuracy: validation, after the last "
+            f"Convergence: the first epoch whose validation accuracy is within {100 * tolerance:.3g}% of the run's "
+            "best; the mean over seeds, and that epoch of the mean curve. Final accuracy: validation, after the last "
             f"epoch.{diverged}",
         ),
         Listed(
