@@ -7,6 +7,9 @@ import re
 import pytest
 
 from asymtrain import executors
+from asymtrain.cli.options import STORE_NAME
+from asymtrain.cli.paper_options import build_study
+from asymtrain.cli.paper_screen import study_sentence
 from asymtrain.paper.sizes import SIZES
 from asymtrain.store import Store
 
@@ -47,19 +50,23 @@ def test_the_list_names_every_recipe_with_its_claims_and_counts(cli):
 def test_run_says_what_is_missing_then_shows_ours_beside_the_papers(cli, tmp_path):
     result = cli("paper", "run", "table3", "figure3", "--out", "study")
     assert result.code == 0, result.err
-    first = result.err.splitlines()[0]
+    size, first = result.err.splitlines()[:2]
+    assert size == "Scale quick: 2 seeds (42, 43), 2 epochs, fp32, small networks on shapes."
     assert re.match(r"Missing: 12 trainings, 0 measurements\. About .* on 1 core, by a rule of thumb", first)
     assert re.search(r"Paper +Paper", result.out)
     assert "0.4568" in result.out
     assert "c14 " in result.out
-    assert "Not yet run" in result.out
-    page = (tmp_path / "study" / "paper.html").read_text()
+    # Wrapped to the width of the terminal.
+    assert "Not yet run in full (preliminary: 2 of 10 seeds, 2 of 100 epochs, small networks on shapes)" in " ".join(
+        result.out.split()
+    )
+    page = (tmp_path / "study" / "paper.html").read_text(encoding="utf-8")
     assert "0.4568" in page
     assert "<svg" in page
     # Nothing is trained twice, and the page is the same but for the command.
     again = cli("paper", "run", "table3", "figure3", "--out", "study")
-    assert again.err.splitlines()[0] == "Nothing is missing."
-    assert (tmp_path / "study" / "paper.html").read_text() == page
+    assert again.err.splitlines()[1] == "Nothing is missing."
+    assert (tmp_path / "study" / "paper.html").read_text(encoding="utf-8") == page
     with Store(tmp_path / "study" / "runs.sqlite", read_only=True) as store:
         assert len(store.records(every_attempt=True)) == 12
 
@@ -79,6 +86,25 @@ def test_show_reads_a_store_and_says_what_else_lies_there(cli, tmp_path):
     assert any(cell["missing"] for table in result["tables"] for row in table["rows"] for cell in row)
     assert "also holds 12 runs of another scale, reading or length (shapes; 1 epochs)" in other.err
     assert not (tmp_path / "asymtrain-paper").exists()
+
+
+def test_show_finds_the_store_of_its_folder_then_that_of_run_and_says_where_it_looked(cli, refused, tmp_path):
+    looked = refused("paper", "show", "table3", "--out", "page")
+    assert f"there is no store at page/{STORE_NAME} nor at asymtrain-paper/{STORE_NAME}: name yours with" in looked
+    with Store(tmp_path / "asymtrain-paper" / STORE_NAME):
+        pass
+    shown = cli("paper", "show", "table3", "--out", "page")
+    assert (shown.code, f"from asymtrain-paper/{STORE_NAME}" in shown.err) == (0, True), shown.err
+    with Store(tmp_path / "page" / STORE_NAME):
+        pass
+    assert f"from page/{STORE_NAME}" in cli("paper", "show", "table3", "--out", "page").err
+
+
+def test_a_count_of_seeds_is_told_from_a_seed():
+    study = build_study("quick", "42", None, None, "fp32", "shapes", "searched")
+    assert study_sentence(study).startswith("Scale quick: 42 seeds (42 to 83), ")
+    for text, seeds in (("42,", (42,)), ("42..44", (42, 43, 44)), ("42,45", (42, 45))):
+        assert build_study("quick", text, None, None, "fp32", "shapes", "searched").seeds == seeds
 
 
 def test_several_readings_side_by_side(cli):

@@ -36,7 +36,7 @@ def test_a_search_prints_what_was_tried_and_chosen_and_writes_a_page(cli, tmp_pa
     assert re.search(r"MLP on shapes, N = 1: Plain learning rate 0\.001, weight decay \S+; Asymmetric .* alpha", words)
     assert "best validation accuracy 0." in result.err
     assert "test accuracy" not in result.err
-    page = (tmp_path / "asymtrain-search" / "search.html").read_text()
+    page = (tmp_path / "asymtrain-search" / "search.html").read_text(encoding="utf-8")
     assert "asymtrain search --arch mlp" in page
     assert page.count("<svg") == 2  # weight decay and alpha: one value of the learning rate is no curve
     assert {record.run.spec.seed for record in stored(tmp_path)} == {1000}

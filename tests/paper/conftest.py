@@ -4,6 +4,7 @@ import dataclasses
 import os
 
 import pytest
+import torch
 
 from asymtrain.paper.known import read_store
 from asymtrain.paper.readings import parse_readings
@@ -51,10 +52,13 @@ def tiny():
 def kitchen(tiny, tmp_path_factory):
     """The store of that study, with everything that the recipes need under the primary reading."""
     store = tmp_path_factory.mktemp("paper") / "runs.sqlite"
+    threads = torch.get_num_threads()
     with pytest.MonkeyPatch.context() as patch:
+        torch.set_num_threads(1)  # these networks are too small for two: on a busy machine they wait for each other
         # With one core the executor trains in this process: no time goes into starting workers.
         patch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
         done = run_recipes(list(RECIPES.values()), tiny, store, device="cpu")
+        torch.set_num_threads(threads)
     assert not done.left.specs
     assert not done.left.measurements
     return store

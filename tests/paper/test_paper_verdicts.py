@@ -45,14 +45,18 @@ def test_the_rule_for_a_loss_is_the_mirror():
 def test_fewer_seeds_or_epochs_or_other_data_are_not_yet_run():
     nine = verdict("c01", effect(VIT, 20, 30, seeds=SEEDS[:9]))
     assert (nine.verdict, nine.preliminary, nine.n) == ("Not yet run", "Reproduced", 9)
-    assert "9 of 10 seeds; so far +25.0%" in nine.sentence
+    assert nine.lacks == "9 of 10 seeds"
+    assert nine.sentence.startswith("Not yet run in full (preliminary: 9 of 10 seeds): so far +25.0%")
     short = verdict("c01", effect(VIT, 20, 30, epochs=199))
     assert (short.verdict, short.preliminary) == ("Not yet run", "Reproduced")
-    assert "199 of 200 epochs" in short.sentence
+    assert short.lacks == "199 of 200 epochs"
     assert verdict("c01", effect(VIT, 20, 30, epochs=201)).verdict == "Reproduced"
     other = verdict("c01", effect(VIT, 20, 30, stand_in="shapes stand in for CIFAR-100"))
     assert other.verdict == "Not yet run"
-    assert "shapes stand in for CIFAR-100" in other.sentence
+    assert other.lacks == "shapes stand in for CIFAR-100"
+    small = verdict("c01", effect(VIT, 20, 30, seeds=SEEDS[:2], epochs=3))
+    assert "(preliminary: 2 of 10 seeds, 3 of 200 epochs): so far +25.0%" in small.sentence
+    assert verdict("c01", effect(VIT, 20, 30)).lacks == ""
 
 
 def test_one_seed_gives_a_number_and_no_interval():
@@ -65,8 +69,10 @@ def test_no_rows_are_not_yet_run():
     found = verdict("c04", effect("table1/cnn/1", -30, -20))
     assert (found.verdict, found.preliminary) == ("Not yet run", "Reproduced")
     assert found.missing == ("table1/cnn/7", "table1/cnn/10", "table1/cnn/20")
+    assert found.lacks == "3 of 4 cells missing"
     empty = judge(claim("c01"), {})
     assert (empty.verdict, empty.preliminary, empty.effect) == ("Not yet run", None, None)
+    assert empty.sentence.startswith("Not yet run (no row yet); ")
     assert [one.verdict for one in judge_all({})] == ["Not yet run"] * 36
 
 

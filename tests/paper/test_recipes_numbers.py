@@ -15,7 +15,8 @@ from asymtrain.paper.searched import gold_search
 from asymtrain.paper.study import Study
 from asymtrain.runs import Epoch, Run
 
-pytestmark = pytest.mark.xdist_group("paper")  # one worker: they share what was trained
+# One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
+pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
 
 
 def cells(table, **heading):
@@ -37,12 +38,15 @@ def test_table_1_against_numpy_and_scipy(results, known):
     assert row["Plain"].value == pytest.approx(plain.mean())
     assert row["Plain"].text == f"{plain.mean():.3f} ± {plain.std(ddof=1):.3f}"
     assert row["Improvement"].value == pytest.approx(100 * (other - plain).mean() / plain.mean())
-    test = stats.ttest_rel(other, plain)
-    if math.isfinite(test.pvalue):
-        assert row["p"].value == pytest.approx(min(1.0, 12 * test.pvalue))
-        low, high = test.confidence_interval(1 - 0.05 / 12)
-        shown = f"{100 * low / plain.mean():+.1f}% to {100 * high / plain.mean():+.1f}%"
-        assert row["Interval"].text == shown
+    # Of 40 images, two seeds may well differ by the same number: then there is no spread to test by.
+    mean, error = (other - plain).mean(), np.abs(np.diff(other - plain)[0]) / 2
+    if error > 1e-9:
+        assert row["p"].value == pytest.approx(min(1.0, 12 * 2 * stats.t.sf(abs(mean) / error, 1)))
+    reach = stats.t.ppf(1 - 0.025 / 12, 1) * (error if error > 1e-9 else 0.0)
+    low, high = (float(end.rstrip("%")) for end in row["Interval"].text.split(" to "))
+    assert (low, high) == pytest.approx(
+        (100 * (mean - reach) / plain.mean(), 100 * (mean + reach) / plain.mean()), abs=0.06
+    )
     assert row["Paper: improvement"].text == "+11.3%"
     assert row["Difference"].value == pytest.approx(row["Improvement"].value - 11.3)
 

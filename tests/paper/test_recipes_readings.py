@@ -11,7 +11,8 @@ from asymtrain.paper.recipes import RECIPES, table10, table16
 from asymtrain.paper.result import RecipeResult
 from asymtrain.paper.study import Study
 
-pytestmark = pytest.mark.xdist_group("paper")  # one worker: they share what was trained
+# One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
+pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,8 @@ def test_the_alignment_page(study, tmp_path):
     assert document["groups"][0]["mean"]["mean"] == found[0].mean.mean
     assert tables[0].rows[0][3] == f"{found[0].mean.mean:+.3f}"
     assert tables[0].rows[0][7] == "25%"
-    assert len(tables[1].rows) == 9
+    assert [table.detail for table in tables] == [False, False, True, True]
+    assert len(tables[2].rows) == 9
     assert [row[0] for row in tables[3].rows[:2]] == ["MLP, blocks.0", "MLP, blocks.1"]
     assert tables[3].rows[1][2] == "–"  # undefined, and not 0
     assert set(paths) == {"page", "json", "cosine-trained", "layers-0", "layers-1", "layers-2"}

@@ -228,11 +228,11 @@ def test_the_files_and_their_bytes(made, tmp_path):
     assert list(first) == list(second)
     for kind in first:
         assert first[kind].read_bytes() == second[kind].read_bytes(), kind
-    assert json.loads(first["json"].read_text()) == document
+    assert json.loads(first["json"].read_text(encoding="utf-8")) == document
     assert first["table1.md"].name == "paper-table1.md"
-    assert first["figure5"].read_text().startswith("<svg")
+    assert first["figure5"].read_text(encoding="utf-8").startswith("<svg")
     assert "figure6" not in first
-    outline = Outline(first["page"].read_text())
+    outline = Outline(first["page"].read_text(encoding="utf-8"))
     files = {path.name for path in first.values()}
     assert all(link.startswith(("#", "data:")) or link in files for link in outline.links)
 

@@ -71,6 +71,7 @@ def test_runs_of_a_search_are_rows_but_not_compared(make_run):
     summary = summarise(searched)
     assert len(summary.rows) == 4
     assert summary.comparisons == []
+    assert (summary.waiting, summary.untested) == (0, 4)  # they wait for no partner
 
 
 def test_settings_that_differ_name_the_comparison(make_run):

@@ -70,8 +70,8 @@ def test_the_page_is_the_same_bytes_each_time_and_its_numbers_are_the_results(fi
     assert [path.name for path in files[0].values()] == [path.name for path in files[1].values()]
     for kind in files[0]:
         assert files[0][kind].read_bytes() == files[1][kind].read_bytes()
-    document = json.loads(files[0]["json"].read_text())
+    document = json.loads(files[0]["json"].read_text(encoding="utf-8"))
     assert document["searches"] == [finished.to_dict(), given.to_dict()]
-    page = files[0]["page"].read_text()
+    page = files[0]["page"].read_text(encoding="utf-8")
     assert page.count("<svg") == 3
     assert "0.560 ± 0.071" in page

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from asymtrain.cli.options import typed_command
+from asymtrain.cli.options import STORE_NAME, typed_command
 from asymtrain.cli.paper_options import (
     PAPER_OUT,
     Data,
@@ -24,10 +24,19 @@ from asymtrain.cli.paper_options import (
     StorePath,
     Values,
     build_study,
+    find_store,
     place_of,
     workers_of,
 )
-from asymtrain.cli.paper_screen import document, elsewhere, listing, plan_sentence, show_results, show_trial
+from asymtrain.cli.paper_screen import (
+    document,
+    elsewhere,
+    listing,
+    plan_sentence,
+    show_results,
+    show_trial,
+    study_sentence,
+)
 from asymtrain.cli.screen import progress_display, show_json, show_table, stderr, stdout
 from asymtrain.errors import UsageError
 from asymtrain.paper.judging import judge_results
@@ -123,6 +132,7 @@ def run(
     known = read_store(place)
     check_data(recipes, study, data_root)
     console = stderr()
+    console.print(study_sentence(study))
     if others := elsewhere(known, study):
         console.print(others)
     console.print(
@@ -181,20 +191,21 @@ def show(
     hyperparameters: Values = "searched",
     fair: Fair = False,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None,
-    store: StorePath = None,
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Show tables and figures from what a store holds; nothing is trained."""
     recipes = choose(names)
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
-    place = place_of(store, PAPER_OUT if out is None else out)
-    if not place.exists():
-        raise UsageError(f"there is no store at {place}: `asymtrain paper run` makes one, or name yours with --store")
+    place = find_store(store, out)
     results, behind = _cook(recipes, study, place)
     if out is not None:
         check_folder(out)
         files = _write(context, out, results, study, behind)
-        stderr().print(f"Report: {files['page']}")
+        stderr().print(f"Report: {files['page']}, from {place}")
     _show(results, study, json=json)
     if others := elsewhere(read_store(place), study):
         stderr().print(others)
@@ -225,7 +236,8 @@ def _list_row(row: dict[str, Any]) -> list[str]:
     runs = f"{row['runs_there']}/{row['runs_needed']}"
     measured = f"{row['measurements_there']}/{row['measurements_needed']}"
     claims = ", ".join(row["claims"]) or "—"
-    return [row["name"], ", ".join(row["covers"]), claims, runs, measured, duration(row["seconds_left"])]
+    covers = "beyond the paper" if row["beyond_the_paper"] else ", ".join(row["covers"])
+    return [row["name"], covers, claims, runs, measured, duration(row["seconds_left"])]
 
 
 def _failures(store: Path, ids: set[str]) -> list[Failure]:

@@ -6,7 +6,7 @@ from typing import Annotated
 import torch
 import typer
 
-from asymtrain.cli.options import STORE_NAME, parse_seeds
+from asymtrain.cli.options import STORE_NAME, parse_seeds, seeds_option
 from asymtrain.engine import default_device
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.executors import EXECUTORS
@@ -19,7 +19,7 @@ PAPER_OUT = Path("asymtrain-paper")
 
 Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.")]
 ScaleName = Annotated[str, typer.Option("--scale", help="quick: minutes on a CPU. paper: as published.")]
-Seeds = Annotated[str | None, typer.Option("--seeds", help="A count (3), a list (42,43 or 42,) or a range (42-51).")]
+Seeds = Annotated[str | None, seeds_option]
 Epochs = Annotated[int | None, typer.Option("--epochs", help="Of final runs; trials of a search keep their share.")]
 ReadingNames = Annotated[
     list[str] | None,
@@ -32,7 +32,7 @@ Values = Annotated[
 ]
 Fair = Annotated[
     bool,
-    typer.Option("--fair", help="Tables 10 and 13: also a Plain with as many trials (dropout, smoothing) as alpha."),
+    typer.Option("--fair", help="Tables 10, 13, 16: also a Plain with as many trials (dropout, smoothing) as alpha."),
 ]
 Out = Annotated[Path, typer.Option("--out", help="Folder of the page, the tables and the store.")]
 StorePath = Annotated[
@@ -77,6 +77,20 @@ def build_study(
 def place_of(store: Path | None, out: Path) -> Path:
     """The store that is meant."""
     return store or out / STORE_NAME
+
+
+def find_store(store: Path | None, out: Path | None) -> Path:
+    """The store that `show` reads: the one that is named, else that of the folder, else that of `paper run`."""
+    places = (
+        [store] if store is not None else [folder / STORE_NAME for folder in (out, PAPER_OUT) if folder is not None]
+    )
+    found = next((place for place in dict.fromkeys(places) if place.exists()), None)
+    if found is None:
+        looked = " nor at ".join(str(place) for place in dict.fromkeys(places))
+        raise UsageError(
+            f"there is no store at {looked}: name yours with --store, or make one with `asymtrain paper run`"
+        )
+    return found
 
 
 def workers_of(executor: str, address: str | None, device: str | None) -> tuple[str, int]:

@@ -33,6 +33,7 @@ def listing(study: Study, known: Known, recipes: Iterable[Recipe], device: str, 
                 "name": recipe.name,
                 "covers": list(recipe.covers),
                 "title": recipe.title,
+                "beyond_the_paper": recipe.beyond,
                 "claims": list(recipe.claims),
                 "runs_needed": len(needs.specs) + sum(needs.later.values()),
                 "runs_there": len(known.of(needs.specs)),
@@ -64,6 +65,17 @@ def plan_sentence(left: Missing, known: Known, device: str, workers: int, *, sma
         f"About {duration(seconds)} "
         f"on {workers} {'core' if device == 'cpu' else 'GPU'}{'s' if workers > 1 else ''}, {basis}."
     )
+
+
+def study_sentence(study: Study) -> str:
+    """How large a study is: who typed 42 for one seed sees here that it means 42 of them."""
+    seeds = study.seeds
+    names = ", ".join(map(str, seeds))
+    if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[-1] + 1)):
+        names = f"{seeds[0]} to {seeds[-1]}"
+    counts = [f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} ({names})"]
+    counts += [f"{study.epochs} epoch{'s' if study.epochs > 1 else ''}", study.precision]
+    return f"Scale {study.sizes.scale}: {', '.join(counts)}{f', {study.stand_in}' if study.stand_in else ''}."
 
 
 def elsewhere(known: Known, study: Study) -> str:
@@ -134,6 +146,7 @@ def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], s
                 "n": one.n,
                 "reading": one.reading,
                 "preliminary": one.preliminary,
+                "lacks": one.lacks,
                 "spec_ids": list(one.spec_ids),
             }
             for one in judgements

@@ -63,7 +63,8 @@ def search(
         bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
     ] = False,
     seeds: Annotated[
-        str | None, typer.Option(help=f"A count (3: from {SEARCH_SEEDS[0]} on), a list or a range; none of 42-51.")
+        str | None,
+        typer.Option(help="How many (3: 1000 to 1002), from..to (1000..1002), or which (1000,); none of 42 to 51."),
     ] = None,
     epochs: Annotated[int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.")] = None,
     scale: Annotated[str, typer.Option(help="quick: small nets. paper: as published.")] = "quick",

@@ -150,7 +150,7 @@ def effect_table(
     rows = []
     for one in comparisons:
         heading = [Cell(text) for text in (*one.heading, *((one.reading.title,) if several else ()))]
-        ours = _ours(known, one, sizes[one.reading.name])
+        ours = effect_cells(known, one, sizes[one.reading.name])
         if more is not None:
             ours.insert(at, more[1](known, one))
         rows.append((*heading, *ours, *_papers(known, one)))
@@ -187,7 +187,8 @@ def p_text(p: float) -> str:
     return "<0.0001" if p < 0.0001 else f"{p:.4f}"
 
 
-def _ours(known: Known, one: Comparison, family: int) -> list[Cell]:
+def effect_cells(known: Known, one: Comparison, family: int) -> list[Cell]:
+    """The cells under `RESULTS`, as one of a family of tests."""
     effect = effect_of(known, one)
     if effect is None:
         return [missing_cell() for _ in RESULTS]

@@ -81,7 +81,8 @@ def _rates(runs: Iterable[Run], device: str) -> dict[tuple[object, ...], float]:
 
 
 def _kind(spec: RunSpec) -> tuple[object, ...]:
-    return (spec.arch, spec.arch_options, spec.precision, spec.activation == "all" and spec.redundancy)
+    both = spec.signal in ("noise", "gated")  # these take both gradients at every step
+    return (spec.arch, spec.arch_options, spec.precision, spec.activation == "all" and spec.redundancy, both)
 
 
 def measurement_seconds(wanted: Sequence[Any], known: Known, device: str, workers: int, small: bool) -> float:

@@ -9,26 +9,24 @@ from collections.abc import Mapping, Sequence
 from asymtrain.paper.known import Known
 from asymtrain.paper.recipe import Needs
 from asymtrain.paper.result import MISSING, Cell, ResultTable, missing_cell
-from asymtrain.paper.searched import gold_search, state_of, trials
-from asymtrain.paper.study import Study, shown_dataset
-from asymtrain.search import SearchResult, StageResult, Trial
-from asymtrain.statistics import NAMES
+from asymtrain.paper.searched import state_of, trials
+from asymtrain.search import Search, SearchResult, StageResult, Trial
 
 STAGE = "regularisation"
 WORDS = {"dropout": "dropout", "label_smoothing": "label smoothing"}
-Case = tuple[str, str]  # dataset and backbone
+States = Sequence[tuple[tuple[str, ...], SearchResult]]  # the first cells of the rows, and the fair search
 
 
-def extra_trials(study: Study, known: Known, arch: str, dataset: str) -> Needs:
+def extra_trials(usual: Search, fair: Search, known: Known) -> Needs:
     """The search's trials with those of Plain's regularisers, and how many of the latter cannot be named yet."""
-    usual, fair = (trials(gold_search(study, arch, dataset, fair=fair), known) for fair in (False, True))
-    later = sum(fair.later.values()) - sum(usual.later.values())
-    return Needs(fair.specs, later={f"fair {name}": later for name in fair.later})
+    before, after = (trials(search, known) for search in (usual, fair))
+    later = sum(after.later.values()) - sum(before.later.values())
+    return Needs(after.specs, later={f"fair {name}": later for name in after.later})
 
 
-def chosen_regularisers(study: Study, known: Known, arch: str, dataset: str) -> Mapping[str, float] | None:
+def chosen_regularisers(fair: Search, known: Known) -> Mapping[str, float] | None:
     """What the fair search chose for Plain beside learning rate and weight decay; None while it is not finished."""
-    stage = _stage(state_of(gold_search(study, arch, dataset, fair=True), known), STAGE)
+    stage = _stage(state_of(fair, known), STAGE)
     return None if stage is None else stage.chosen
 
 
@@ -39,28 +37,26 @@ def regulariser_words(settings: Mapping[str, float] | None) -> str:
     return ", ".join(f"{WORDS[name]} {value:g}" for name, value in settings.items())
 
 
-def fair_tables(study: Study, known: Known, cases: Sequence[Case]) -> tuple[ResultTable, ResultTable]:
-    """Plain before and after its extra trials beside Asymmetric, and every such trial."""
-    states = {(dataset, arch): state_of(gold_search(study, arch, dataset, fair=True), known) for dataset, arch in cases}
-    compared, tried = [], []
-    for (dataset, arch), state in states.items():
-        head = (Cell(shown_dataset(study, dataset)), Cell(NAMES[arch]))
-        compared.append((*head, *_compared(state)))
-        tried += [(*head, *row) for row in _tried(state)]
+def gains_table(name: str, headings: Sequence[str], states: States, epochs: int) -> ResultTable:
+    """Validation accuracy of Plain before and after its extra trials, beside Asymmetric's."""
+    rows = [(*map(Cell, head), *_compared(state)) for head, state in states]
     note = (
-        f"Validation accuracy within {study.search_epochs} epochs of the search; test accuracy is never computed. "
+        f"Validation accuracy within {epochs} epochs of the search; test accuracy is never computed. "
         "Plain as it is has the learning rate and weight decay that were chosen on it; then it gets as many trials of "
         "dropout (where the backbone has it) and label smoothing as alpha has values. Asymmetric is that of the chosen "
         "alpha."
     )
-    columns = ("Data", "Backbone", "Trials", "Plain as it is", "Plain, best of its trials", "Asymmetric, best alpha",
+    columns = (*headings, "Trials", "Plain as it is", "Plain, best of its trials", "Asymmetric, best alpha",
                "Plain's gain", "Asymmetric's gain")  # fmt: skip
-    trial_columns = ("Data", "Backbone", "Plain with", "Validation accuracy", "n", "")
-    return (
-        ResultTable("table13-fair", "The same number of trials for Plain", columns, tuple(compared), note),
-        ResultTable("table13-fair-trials", "What was tried on Plain", trial_columns, tuple(tried),
-                    "The first of each backbone is Plain as it is."),
-    )  # fmt: skip
+    return ResultTable(name, "The same number of trials for Plain", columns, tuple(rows), note)
+
+
+def trials_table(name: str, headings: Sequence[str], states: States) -> ResultTable:
+    """Every extra trial of Plain."""
+    rows = [(*map(Cell, head), *row) for head, state in states for row in _tried(state)]
+    columns = (*headings, "Plain with", "Validation accuracy", "n", "")
+    note = "The first of each backbone is Plain as it is."
+    return ResultTable(name, "What was tried on Plain", columns, tuple(rows), note)
 
 
 def _compared(state: SearchResult) -> tuple[Cell, ...]:

@@ -1,4 +1,4 @@
-"""Figures as plain data: panels of lines. The report draws them (`report.paper_figures.panels`)."""
+"""Figures as plain data: panels of lines, and effects with their intervals. The report draws them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -48,6 +48,35 @@ class Panels:
     title: str
     panels: tuple[Panel, ...]
     columns: int = 1
+
+
+@dataclass(frozen=True)
+class Bar:
+    """An effect with its interval, and the numbers of the seeds."""
+
+    label: str
+    estimate: float | None
+    low: float | None
+    high: float | None
+    seeds: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class BarPanel:
+    """Effects below each other, on an axis of their own."""
+
+    title: str
+    colour: Colour
+    bars: tuple[Bar, ...]
+
+
+@dataclass(frozen=True)
+class Effects:
+    """A figure: panels side by side, with the same labels in each."""
+
+    title: str
+    x_label: str
+    panels: tuple[BarPanel, ...]
 
 
 def curve_line(label: str, colour: Colour, curve: Curve, *, dash: Dash = "solid", seeds: bool = False) -> Line:

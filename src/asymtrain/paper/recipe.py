@@ -14,7 +14,7 @@ from asymtrain.paper.study import Study
 from asymtrain.runs import RunSpec
 
 Draw = Callable[[str, str, Any], str]
-"""From the kind of a figure ("panels", "surfaces", "maps"), its name and its data to SVG.
+"""From the kind of a figure ("panels", "effects", "surfaces", "maps"), its name and its data to SVG.
 
 Drawing belongs to the report, above this room: `report.paper_figures.draw` is the one that commands pass.
 """
@@ -74,6 +74,7 @@ class Recipe:
     claims: tuple[str, ...]
     needs: Callable[[Study, Known], Needs]
     make: Callable[[Study, Known, Draw], Made]
+    beyond: bool = False  # beyond the paper: a table or figure that it does not have
 
 
 def cook(recipe: Recipe, study: Study, known: Known, draw: Draw) -> RecipeResult:

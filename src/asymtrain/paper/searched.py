@@ -37,8 +37,11 @@ def gold_search(study: Study, arch: str, dataset: str, *, fair: bool = False) ->
     )
 
 
-def dual_of(study: Study, arch: str, activation: str) -> Search:
-    """The search of Table 16: Plain and Asymmetric each by itself, three branches, all or one active."""
+def dual_of(study: Study, arch: str, activation: str, *, fair: bool = False) -> Search:
+    """The search of Table 16: Plain and Asymmetric each by itself, three branches, all or one active.
+
+    `fair` as in `gold_search`; Plain's trials are the same runs, whichever branches are active.
+    """
     sizes = study.sizes
     auxiliary = {"activation": "all", "combine": "sum"} if activation == "all" else {}
     start = dataclasses.replace(table_values(study, arch, 1), alpha=START)
@@ -49,6 +52,7 @@ def dual_of(study: Study, arch: str, activation: str) -> Search:
         learning_rates=sizes.learning_rates,
         weight_decays=sizes.weight_decays,
         alphas=sizes.alphas,
+        fair=fair,
         seeds=sizes.search_seeds,
         epochs=study.search_epochs,
     )

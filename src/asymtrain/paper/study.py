@@ -39,7 +39,7 @@ class Study:
         precision: of every training.
         data: `stand-in` (what the scale says) or `cifar` (the real images, also at the scale `quick`).
         hyperparameters: where the paper gives none (CIFAR-10, Table 16), those that our search finds, or Table 13's.
-        fair: do Tables 10 and 13 also show a Plain that had as many trials as alpha (see `fairness`)?
+        fair: do Tables 10, 13 and 16 also show a Plain that had as many trials as alpha (see `fairness`)?
     """
 
     sizes: Sizes = SIZES["quick"]

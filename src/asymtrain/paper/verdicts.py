@@ -6,7 +6,7 @@
 A claim is ruled on part by part (`rule`), and is as good as its weakest part. Two verdicts stand above the rule:
 
     Not yet run   fewer than 10 seeds, fewer epochs than the claim's, missing cells, or other data standing in; what
-                  the numbers so far would say is kept as preliminary
+                  the numbers so far would say is kept as preliminary, and `lacks` says what is short
     Only under X  the primary reading is Contradicted, Null or Inconclusive, and the alternate reading X is Reproduced
                   with every part's p below 5% after Holm's correction over all alternates and all cells of the tables
 """
@@ -42,6 +42,7 @@ class Judgement:
         n: the least seeds behind any part.
         reading: under which the numbers were made.
         preliminary: what the rule would say of too few rows; None where the verdict is final or nothing was run.
+        lacks: what a verdict still waits for: "2 of 10 seeds, 3 of 200 epochs"; empty where it is final.
         parts: every part that could be ruled on.
         missing: labels without evidence.
         spec_ids: the runs behind it.
@@ -56,6 +57,7 @@ class Judgement:
     n: int = 0
     reading: str = "primary"
     preliminary: Ruling | None = None
+    lacks: str = ""
     parts: tuple[Ruled, ...] = ()
     missing: tuple[str, ...] = ()
     spec_ids: tuple[str, ...] = ()
@@ -105,14 +107,15 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
     missing = tuple(label for label in claim.needs if label not in there)
     ruled = [rule(part, there) for part in claim.parts if all(label in there for label in part.labels)]
     if not ruled:
-        return Judgement(claim, "Not yet run", _not_yet("no row yet", claim), reading=reading, missing=missing)
+        sentence = f"Not yet run (no row yet); {_papers_number(claim)}"
+        return Judgement(claim, "Not yet run", sentence, reading=reading, lacks="no row yet", missing=missing)
     ruling = weakest(ruled)
     deciding = next(one for one in ruled if one.ruling == ruling)
     n = min(one.n for one in ruled)
     lacks = _lacks(claim, there, missing, n)
     measured = measured_words(claim, ruled, deciding)
     if lacks:
-        sentence = _not_yet(f"{lacks}; so far {measured}", claim)
+        sentence = f"Not yet run in full (preliminary: {lacks}): so far {measured}; {_papers_number(claim)}"
     else:
         sentence = f"{ruling}{_as_null(deciding)}: {measured}; the paper has {paper_words(claim, deciding)}."
     return Judgement(
@@ -125,6 +128,7 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
         n,
         reading,
         ruling if lacks else None,
+        lacks,
         tuple(ruled),
         missing,
         tuple(dict.fromkeys(name for one in there.values() for name in one.spec_ids)),
@@ -132,16 +136,15 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
 
 
 def _lacks(claim: Claim, there: Mapping[str, Evidence], missing: Sequence[str], n: int) -> str:
-    """Why no verdict can be given yet; empty where one can."""
-    if missing:
-        return f"{len(missing)} of {len(claim.needs)} cells missing"
-    stands_in = next((one.stand_in for one in there.values() if one.stand_in), "")
-    if stands_in:
-        return stands_in
+    """Everything that a verdict still waits for; empty where one can be given."""
+    found = [f"{len(missing)} of {len(claim.needs)} cells missing"] if missing else []
     if n < claim.seeds:
-        return f"{n} of {claim.seeds} seeds"
+        found.append(f"{n} of {claim.seeds} seeds")
     short = [(one.epochs, epochs_wanted(label)) for label, one in there.items() if one.epochs < epochs_wanted(label)]
-    return f"{short[0][0]} of {short[0][1]} epochs" if short else ""
+    if short:
+        found.append("{} of {} epochs".format(*max(short, key=lambda pair: pair[1] / max(1, pair[0]))))
+    found += dict.fromkeys(one.stand_in for one in there.values() if one.stand_in)
+    return ", ".join(found)
 
 
 def _passes_holm(other: Judgement, evidence: Mapping[str, Mapping[str, Evidence]], alternates: Sequence[str]) -> bool:
@@ -178,6 +181,7 @@ def _only_under(first: Judgement, other: Judgement) -> Judgement:
         other.n,
         other.reading,
         None,
+        "",
         other.parts,
         (),
         tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids])),
@@ -188,5 +192,5 @@ def _as_null(deciding: Ruled) -> str:
     return " as null" if deciding.ruling == "Reproduced" and deciding.part.how in ("null", "near zero") else ""
 
 
-def _not_yet(why: str, claim: Claim) -> str:
-    return f"Not yet run ({why}); the paper has {claim.paper_value} ({claim.quantity})."
+def _papers_number(claim: Claim) -> str:
+    return f"the paper has {claim.paper_value} ({claim.quantity})."

@@ -24,7 +24,8 @@ MEANINGS: Mapping[str, str] = {
     "Inconclusive": "the interval allows more than one answer",
     "Null": f"the interval lies within {NULL['change']:g}% of 0",
     "Contradicted": "the interval excludes 0 in the other sign",
-    "Not yet run": "fewer seeds or epochs than the claim asks for, missing cells, or other data standing in",
+    "Not yet run": "not in full: fewer seeds or epochs than the claim asks for, missing cells, or other data standing "
+    "in; what did run stands beside it as preliminary",
 }
 
 

@@ -12,6 +12,7 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullFormatter, StrMethodF
 from asymtrain.paper.panels import Line, Panel, Panels
 from asymtrain.report.attention_figures import maps_over_images
 from asymtrain.report.drawing import INK, VARIANTS, figure_style, svg_text
+from asymtrain.report.paper_effects import effects
 
 COLOURS = {"plain": VARIANTS["plain"][0], "asymmetric": VARIANTS["asymmetric"][0],
            "mlp": VARIANTS["plain"][0], "cnn": VARIANTS["asymmetric"][0], "vit": "#009e73"}  # fmt: skip
@@ -19,9 +20,11 @@ DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (
 
 
 def draw(kind: str, name: str, data: Any) -> str:
-    """The figure of a recipe: panels of lines, loss surfaces, or attention maps."""
+    """The figure of a recipe: panels of lines, effects with intervals, loss surfaces, or attention maps."""
     if kind == "panels":
         return panels(data, name)
+    if kind == "effects":
+        return effects(data, name, COLOURS)
     if kind == "surfaces":
         return surfaces(data, name)
     if kind == "maps":

@@ -30,10 +30,10 @@ def run_searches(
     With a `store` the same call goes on where it stopped. After `minutes` the results say what is missing. `on_run`
     is told of each run, how many of its round are there, and how many the round has. `options` are those of `execute`.
     """
-    deadline = None if minutes is None else time.time() + 60 * minutes
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
 
     def train(specs: list[RunSpec]) -> Iterable[Run]:
-        left = None if deadline is None else (deadline - time.time()) / 60
+        left = None if deadline is None else (deadline - time.monotonic()) / 60
         if left is not None and left <= 0:
             yield from [] if store is None or options.get("fresh") else _stored(store, specs)
             return

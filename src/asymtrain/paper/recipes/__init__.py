@@ -1,4 +1,7 @@
-"""The recipes: a small file for each table, or for those that share their rows. `RECIPES` has the paper's order."""
+"""The recipes: a small file for each table, or for those that share their rows.
+
+`RECIPES` has the paper's order; what goes beyond the paper comes last.
+"""
 
 from collections.abc import Iterable
 
@@ -6,9 +9,11 @@ from asymtrain.errors import UsageError
 from asymtrain.paper.recipe import Recipe
 from asymtrain.paper.recipes import (
     attention,
+    controls,
     few_shot,
     identity,
     noise,
+    schedules,
     table01,
     table02,
     table05,
@@ -21,6 +26,7 @@ from asymtrain.paper.recipes import (
 _ORDER = (
     "table1", "table2", "table3", "table4", "table5", "table7", "table8", "table9", "table10", "table11", "table12",
     "table13", "table14", "table16", "figure3", "figure4", "figure8", "figure9", "identity",
+    "schedules", "controls",
 )  # fmt: skip
 _ALL = {
     recipe.name: recipe
@@ -36,6 +42,8 @@ _ALL = {
         *attention.RECIPES,
         table16.RECIPE,
         identity.RECIPE,
+        schedules.RECIPE,
+        controls.RECIPE,
     )
 }
 RECIPES: dict[str, Recipe] = {name: _ALL[name] for name in _ORDER}

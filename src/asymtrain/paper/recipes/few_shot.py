@@ -1,11 +1,12 @@
 """Tables 7 to 9: few images a class."""
 
-from asymtrain.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
+from asymtrain.paper.comparisons import Comparison, compare
 from asymtrain.paper.known import Known
 from asymtrain.paper.numbers import labels
-from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
-from asymtrain.paper.searched import settled, values_for, waiting
-from asymtrain.paper.study import Study, few_shot_size, readings_for, shown_dataset
+from asymtrain.paper.recipe import Recipe
+from asymtrain.paper.recipes.swept import swept_recipe
+from asymtrain.paper.searched import values_for
+from asymtrain.paper.study import Study, few_shot_size, readings_for
 
 TABLES = {"table7": ("mlp", "cifar10", 1), "table8": ("mlp", "cifar100", 1), "table9": ("vit", "cifar100", 20)}
 """Backbone, dataset, redundancy. The paper states N for Table 9 alone; in Table 1 the MLP gains with one branch."""
@@ -35,27 +36,16 @@ def comparisons(study: Study, known: Known, table: str) -> list[Comparison]:
 
 
 def _recipe(table: str, title: str, claims: tuple[str, ...]) -> Recipe:
-    arch, dataset, redundancy = TABLES[table]
-
-    def needs(study: Study, known: Known) -> Needs:
-        return needs_of(study, comparisons(study, known, table), waiting(study, known, arch, dataset))
-
-    def make(study: Study, known: Known, draw: Draw) -> Made:
-        listed = comparisons(study, known, table)
-        note = f"Learnt: {shown_dataset(study, dataset)}. {settled(study, known, arch, dataset, redundancy)}"
-        shown = effect_table(known, listed, table, title, ("Images a class",), note)
-        return Made((shown,), evidence=evidence_of(known, listed))
-
-    return Recipe(
-        name=table,
-        covers=(table,),
-        title=title,
+    return swept_recipe(
+        table,
+        title,
+        claims,
+        TABLES[table],
+        heading="Images a class",
         question="Do branches help more where there are few images?",
         how="A stratified subset of each seed's own draw, trained on whole (no validation split) for as many epochs as "
         "the full set, tested on all test images.",
-        claims=claims,
-        needs=needs,
-        make=make,
+        comparisons=comparisons,
     )
 
 

@@ -55,4 +55,5 @@ RECIPE = Recipe(
     claims=("c36",),
     needs=needs,
     make=make,
+    beyond=True,
 )

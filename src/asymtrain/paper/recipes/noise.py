@@ -1,11 +1,12 @@
 """Tables 11 and 12: flipped training labels."""
 
-from asymtrain.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
+from asymtrain.paper.comparisons import Comparison, compare
 from asymtrain.paper.known import Known
 from asymtrain.paper.numbers import labels
-from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
-from asymtrain.paper.searched import settled, values_for, waiting
-from asymtrain.paper.study import Study, readings_for, shown_dataset
+from asymtrain.paper.recipe import Recipe
+from asymtrain.paper.recipes.swept import swept_recipe
+from asymtrain.paper.searched import values_for
+from asymtrain.paper.study import Study, readings_for
 
 ARCH, REDUNDANCY = "mlp", 1  # the paper does not state N; one branch is where Table 1 has the MLP gain
 DATASETS = {"table11": "cifar10", "table12": "cifar100"}
@@ -31,27 +32,16 @@ def comparisons(study: Study, known: Known, table: str) -> list[Comparison]:
 
 
 def _recipe(table: str, title: str, claims: tuple[str, ...]) -> Recipe:
-    dataset = DATASETS[table]
-
-    def needs(study: Study, known: Known) -> Needs:
-        return needs_of(study, comparisons(study, known, table), waiting(study, known, ARCH, dataset))
-
-    def make(study: Study, known: Known, draw: Draw) -> Made:
-        listed = comparisons(study, known, table)
-        note = f"Learnt: {shown_dataset(study, dataset)}. {settled(study, known, ARCH, dataset, REDUNDANCY)}"
-        shown = effect_table(known, listed, table, title, ("Flipped labels",), note)
-        return Made((shown,), evidence=evidence_of(known, listed))
-
-    return Recipe(
-        name=table,
-        covers=(table,),
-        title=title,
+    return swept_recipe(
+        table,
+        title,
+        claims,
+        (ARCH, DATASETS[table], REDUNDANCY),
+        heading="Flipped labels",
         question="Do branches make the MLP robust to wrong labels?",
         how="A share of the training labels is replaced by other classes, drawn for each seed. All training images are "
         "used (no validation split); the test labels are right.",
-        claims=claims,
-        needs=needs,
-        make=make,
+        comparisons=comparisons,
     )
 
 

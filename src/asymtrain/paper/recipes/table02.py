@@ -3,7 +3,7 @@
 from typing import Any, cast
 
 from asymtrain.measure.conflict import VARIANTS, Conflict, RunConflict, conflicts
-from asymtrain.measure.trajectory import curve
+from asymtrain.measure.trajectory import BOUNDS, CURVES, curve
 from asymtrain.paper.evidence import Quantity
 from asymtrain.paper.known import Known, first_epochs
 from asymtrain.paper.numbers import printed
@@ -115,7 +115,7 @@ def _figure(study: Study, known: Known, draw: Draw) -> ResultFigure:
         runs = [
             run for run in known.of(specs_for(study, study.readings[0], arch, "trained")) if run.outcome == "finished"
         ]
-        shown = curve([first_epochs(run, study.window) for run in runs], lambda epoch: epoch.cosine)
+        shown = curve([first_epochs(run, study.window) for run in runs], CURVES["cosine"], within=BOUNDS["cosine"])
         lines.append(curve_line(NAMES[arch], cast(Colour, arch), shown, seeds=True))
     if not has_points(lines):
         return ResultFigure("figure2", title, "", "Waits for the runs of Table 2.", missing=True)

@@ -5,7 +5,7 @@ from asymtrain.paper.fairness import chosen_regularisers, extra_trials, regulari
 from asymtrain.paper.known import Known
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
 from asymtrain.paper.result import ResultTable
-from asymtrain.paper.searched import settled, values_for, waiting
+from asymtrain.paper.searched import gold_search, settled, values_for, waiting
 from asymtrain.paper.sizes import ARCHS
 from asymtrain.paper.study import Study, readings_for, shown_dataset
 from asymtrain.statistics import NAMES
@@ -31,7 +31,7 @@ def fair_comparisons(study: Study, known: Known) -> list[Comparison]:
     for reading in readings_for(study, 1, "training", "accuracy") if study.fair else []:
         for arch in ARCHS:
             values = values_for(study, known, arch, DATASET, 1)
-            settings = chosen_regularisers(study, known, arch, DATASET)
+            settings = chosen_regularisers(gold_search(study, arch, DATASET, fair=True), known)
             heading = (NAMES[arch], regulariser_words(settings))
             found.append(
                 compare(
@@ -47,7 +47,8 @@ def needs(study: Study, known: Known) -> Needs:
     listed = [*comparisons(study, known), *fair_comparisons(study, known)]
     searches = [waiting(study, known, arch, DATASET) for arch in ARCHS]
     if study.fair:
-        searches += [extra_trials(study, known, arch, DATASET) for arch in ARCHS]
+        pairs = [[gold_search(study, arch, DATASET, fair=fair) for fair in (False, True)] for arch in ARCHS]
+        searches += [extra_trials(usual, fair, known) for usual, fair in pairs]
     return needs_of(study, listed, *searches)
 
 

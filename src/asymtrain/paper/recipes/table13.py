@@ -1,7 +1,7 @@
 """Table 13: the settings that a three-stage search chooses, beside the paper's."""
 
 from asymtrain.paper.comparisons import needs_of
-from asymtrain.paper.fairness import extra_trials, fair_tables
+from asymtrain.paper.fairness import extra_trials, gains_table, trials_table
 from asymtrain.paper.known import Known
 from asymtrain.paper.numbers import all_hyperparameters
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
@@ -16,24 +16,36 @@ DATASETS = ("cifar100", "cifar10")
 FIELDS = {"learning_rate": "Learning rate", "weight_decay": "Weight decay", "alpha": "Alpha"}
 
 
-def searches(study: Study) -> dict[tuple[str, str], Search]:
+def searches(study: Study, *, fair: bool = False) -> dict[tuple[str, str], Search]:
     """One for each dataset and backbone."""
-    return {(dataset, arch): gold_search(study, arch, dataset) for dataset in DATASETS for arch in ARCHS}
+    return {(dataset, arch): gold_search(study, arch, dataset, fair=fair) for dataset in DATASETS for arch in ARCHS}
 
 
 def needs(study: Study, known: Known) -> Needs:
     """All trials of the stages that can be named."""
     found = [trials(search, known) for search in searches(study).values()]
     if study.fair:
-        found += [extra_trials(study, known, arch, dataset) for dataset, arch in searches(study)]
+        fair = searches(study, fair=True)
+        found += [extra_trials(search, fair[case], known) for case, search in searches(study).items()]
     return needs_of(study, [], *found)
 
 
 def make(study: Study, known: Known, draw: Draw) -> Made:
     """What was chosen beside the paper's, and every trial; then those of Plain where it gets some of its own."""
     states = {key: state_of(search, known) for key, search in searches(study).items()}
-    fair = fair_tables(study, known, list(states)) if study.fair else ()
-    return Made((_chosen(study, states), _tried(study, states), *fair), notes=_notes(states))
+    return Made((_chosen(study, states), _tried(study, states), *_fair_tables(study, known)), notes=_notes(states))
+
+
+def _fair_tables(study: Study, known: Known) -> tuple[ResultTable, ...]:
+    if not study.fair:
+        return ()
+    states = [
+        ((shown_dataset(study, dataset), NAMES[arch]), state_of(search, known))
+        for (dataset, arch), search in searches(study, fair=True).items()
+    ]
+    headings = ("Data", "Backbone")
+    gains = gains_table("table13-fair", headings, states, study.search_epochs)
+    return gains, trials_table("table13-fair-trials", headings, states)
 
 
 def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> ResultTable:

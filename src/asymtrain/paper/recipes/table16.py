@@ -1,11 +1,13 @@
 """Table 16: three branches, all or one active, each side with settings of its own."""
 
 from asymtrain.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
+from asymtrain.paper.fairness import chosen_regularisers, extra_trials, regulariser_words, trials_table
 from asymtrain.paper.known import Known
 from asymtrain.paper.numbers import Hyperparameters
 from asymtrain.paper.readings import PRIMARY
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
-from asymtrain.paper.searched import TRIED, chosen, dual_of, trials
+from asymtrain.paper.result import ResultTable
+from asymtrain.paper.searched import TRIED, chosen, dual_of, state_of, trials
 from asymtrain.paper.sizes import ARCHS
 from asymtrain.paper.study import Study, readings_for, shown_dataset, table_values
 from asymtrain.statistics import NAMES
@@ -29,16 +31,39 @@ def comparisons(study: Study, known: Known) -> list[Comparison]:
     return found
 
 
+def fair_comparisons(study: Study, known: Known) -> list[Comparison]:
+    """The same Asymmetric runs against a Plain that had as many trials; none where the study does not ask for it."""
+    found = []
+    for reading in readings_for(study, TRIED, "accuracy") if study.fair else []:
+        for activation, auxiliary in ACTIVATIONS.items():
+            for arch in ARCHS:
+                plain, asymmetric = _values(study, known, arch, activation)
+                settings = chosen_regularisers(dual_of(study, arch, activation, fair=True), known)
+                heading = (f"{activation} active", NAMES[arch], regulariser_words(settings))
+                found.append(
+                    compare(
+                        study, reading, f"fair/table16/{activation}/{arch}", heading, arch, "cifar100",
+                        None if settings is None else asymmetric, TRIED, auxiliary, plain_values=plain,
+                        plain_settings=settings, paper=f"table16/{activation}/{arch}",
+                    )
+                )  # fmt: skip
+    return found
+
+
 def needs(study: Study, known: Known) -> Needs:
     """The dual searches, then the runs with what they chose."""
-    searches = [dual_of(study, arch, activation) for activation in ACTIVATIONS for arch in ARCHS]
+    listed = [*comparisons(study, known), *fair_comparisons(study, known)]
     if study.hyperparameters == "paper":
-        searches = []
-    return needs_of(study, comparisons(study, known), *(trials(search, known) for search in searches))
+        return needs_of(study, listed)
+    cases = [(arch, activation) for activation in ACTIVATIONS for arch in ARCHS]
+    searches = [trials(dual_of(study, *case), known) for case in cases]
+    if study.fair:
+        searches += [extra_trials(dual_of(study, *case), dual_of(study, *case, fair=True), known) for case in cases]
+    return needs_of(study, listed, *searches)
 
 
 def make(study: Study, known: Known, draw: Draw) -> Made:
-    """One table."""
+    """One table; two more on a Plain with as many trials where that is asked for."""
     listed = comparisons(study, known)
     note = f"Learnt: {shown_dataset(study, 'cifar100')}."
     for activation in ACTIVATIONS:
@@ -52,7 +77,27 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
     table = effect_table(
         known, listed, "table16", "Table 16: dual search, three branches", ("Branches", "Backbone"), note
     )
-    return Made((table,), evidence=evidence_of(known, listed))
+    return Made((table, *_fair_tables(study, known)), evidence=evidence_of(known, listed))
+
+
+def _fair_tables(study: Study, known: Known) -> tuple[ResultTable, ...]:
+    listed = fair_comparisons(study, known)
+    if not listed:
+        return ()
+    note = (
+        "Plain has the learning rate and weight decay that were chosen for it, and the regularisation that the search "
+        "then chose for it among as many trials as alpha had. Verdicts take the table before: the paper's Plain had no "
+        "such trials."
+    )
+    # Plain's trials do not depend on which branches are active: one search of each backbone has them all.
+    states = [((NAMES[arch],), state_of(dual_of(study, arch, "one", fair=True), known)) for arch in ARCHS]
+    return (
+        effect_table(
+            known, listed, "table16-fair", "Table 16 against a Plain with as many trials",
+            ("Branches", "Backbone", "Plain with"), note,
+        ),
+        trials_table("table16-fair-trials", ("Backbone",), states),
+    )  # fmt: skip
 
 
 def _values(

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from asymtrain.measure.trajectory import CURVES, convergence_epoch, curve, gap, parting
+from asymtrain.measure.trajectory import BOUNDS, CURVES, convergence_epoch, curve, gap, parting
 from asymtrain.paper.comparisons import Comparison, compare, specs_of
 from asymtrain.paper.differences import COLUMNS, NOTE, difference_cells
 from asymtrain.paper.evidence import Effect
@@ -147,7 +147,7 @@ def _sides(study: Study, known: Known, one: Comparison) -> dict[str, list[Run]]:
 
 def _lines(sides: dict[str, list[Run]], what: str, dash: Any = "solid", suffix: str = "") -> list[Line]:
     lines = [
-        curve_line(f"{name.capitalize()}{suffix}", name, curve(runs, CURVES[what]), dash=dash)  # type: ignore[arg-type]
+        curve_line(f"{name.capitalize()}{suffix}", name, curve(runs, CURVES[what], within=BOUNDS[what]), dash=dash)  # type: ignore[arg-type]
         for name, runs in sides.items()
     ]
     return [line for line in lines if has_points([line])]

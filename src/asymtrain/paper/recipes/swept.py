@@ -1,0 +1,34 @@
+"""A table of one backbone on one dataset in which one thing is swept: images a class, flipped labels."""
+
+from collections.abc import Callable
+
+from asymtrain.paper.comparisons import Comparison, effect_table, evidence_of, needs_of
+from asymtrain.paper.known import Known
+from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
+from asymtrain.paper.searched import settled, waiting
+from asymtrain.paper.study import Study, shown_dataset
+
+
+def swept_recipe(
+    table: str,
+    title: str,
+    claims: tuple[str, ...],
+    setting: tuple[str, str, int],
+    heading: str,
+    question: str,
+    how: str,
+    comparisons: Callable[[Study, Known, str], list[Comparison]],
+) -> Recipe:
+    """The recipe of a table whose rows are `comparisons`; `setting` is its backbone, dataset and redundancy."""
+    arch, dataset, redundancy = setting
+
+    def needs(study: Study, known: Known) -> Needs:
+        return needs_of(study, comparisons(study, known, table), waiting(study, known, arch, dataset))
+
+    def make(study: Study, known: Known, draw: Draw) -> Made:
+        listed = comparisons(study, known, table)
+        note = f"Learnt: {shown_dataset(study, dataset)}. {settled(study, known, arch, dataset, redundancy)}"
+        shown = effect_table(known, listed, table, title, (heading,), note)
+        return Made((shown,), evidence=evidence_of(known, listed))
+
+    return Recipe(table, (table,), title, question, how, claims, needs, make)
