@@ -21,6 +21,8 @@ def main(label: str, train: Train, *, alpha: float, epochs: int, description: st
     parser.add_argument("--epochs", type=int, default=epochs)
     parser.add_argument("--quick", action="store_true", help="two seeds of one epoch: does it run?")
     options = parser.parse_args()
+    if options.seeds < 1 or options.epochs < 1 or not options.alpha > 0:
+        parser.error("--seeds and --epochs must be 1 or more, and --alpha above 0 (0 is Plain, which is always run)")
     seeds, epochs = (2, 1) if options.quick else (options.seeds, options.epochs)
     rows = []
     for seed in range(42, 42 + seeds):
@@ -38,4 +40,4 @@ def summary(rows: pd.DataFrame, label: str) -> Summary:
         {"label": label, **row, "verdict": statistics.verdict(row), "sentence": statistics.sentence(row, label)}
         for row in records(statistics.compare(rows, by))
     ]
-    return Summary(rows, pd.DataFrame(), worded, [pairs], 0)
+    return Summary(rows, pd.DataFrame(), worded, [pairs], waiting=0, untested=0)

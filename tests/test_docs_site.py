@@ -122,15 +122,19 @@ def commands_of(text):
 
 
 @functools.cache
-def program():
-    typer_main = importlib.import_module("typer.main")
-    return typer_main.get_command(importlib.import_module("asymtrain.cli").app)
+def load_command(name):
+    return importlib.import_module("asymtrain.cli.loading").load_command(name)
 
 
 def unknown_word(words):
     """The first word of a command that the program does not know, if any."""
-    command = program()
-    for word in words:
+    first, *rest = words
+    if first.startswith("--"):
+        return None if first in ("--help", "--version") else first
+    if first not in importlib.import_module("asymtrain.cli").COMMANDS:
+        return first
+    command = load_command(first)
+    for word in rest:
         if hasattr(command, "commands"):
             if word not in command.commands:
                 return word
@@ -154,6 +158,8 @@ def test_a_wrong_command_is_found():
     assert unknown_word(words) is None
     assert unknown_word(["run", "--alhpa", "0.5"]) == "--alhpa"
     assert unknown_word(["measure", "nothing"]) == "nothing"
+    assert unknown_word(["ruin"]) == "ruin"
+    assert unknown_word(["--verison"]) == "--verison"
 
 
 def test_scripts_that_pages_name_are_there():

@@ -41,6 +41,15 @@ def test_it_prints_the_table_of_the_main_job(example, capsys):
     assert "2 seeds" in printed
 
 
+@pytest.mark.parametrize("example", ["text_classification"], indirect=True)
+@pytest.mark.parametrize("wrong", [("--seeds", "0"), ("--alpha", "0"), ("--epochs", "-1")])
+def test_bad_options_are_refused(example, wrong, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["example", *wrong])
+    with pytest.raises(SystemExit):
+        example.main("The model", example.train, alpha=0.3, epochs=1, description=None)
+    assert "must be 1 or more" in capsys.readouterr().err
+
+
 @every_example
 def test_alpha_is_all_that_differs(example):
     """A run is one of its seed and alpha, and the cosine is there where there are branches."""

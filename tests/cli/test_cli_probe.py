@@ -3,7 +3,7 @@ import json
 import pytest
 
 from asymtrain.report.probe_figures import alignment_against_gain, smoothed
-from asymtrain.resonance import PlaceFinding
+from asymtrain.resonance import RULE, PlaceFinding
 
 NET = """
 from torch import nn
@@ -32,6 +32,9 @@ def test_a_model_of_ones_own_on_a_folder_of_images(cli, tmp_path):
     assert result.code == 0, result.err
     for text in ("Alignment at each place", "Short paired runs", "all places", "probability of a gain"):
         assert text in result.out
+    shown = " ".join(result.out.split())
+    assert "The held-out set is too small to tell: one of its 8 samples is 12.5 points" in shown
+    assert f"The probability's constants: {RULE.basis}." in shown
     assert "Page: asymtrain-probe/probe.html" in result.err
     page = (tmp_path / "asymtrain-probe" / "probe.html").read_text()
     assert page.count("<svg") == 3
@@ -53,10 +56,21 @@ def test_a_backbone_as_json(cli, tmp_path):
     assert alone["shadow"]["together"] == found["shadow"]["together"]
 
 
+def test_an_interrupt_says_what_is_kept(cli, tmp_path, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("asymtrain.cli.probe.probe_backbone", interrupted)
+    result = cli("probe", "mlp")
+    assert result.code == 130
+    assert "Interrupted: nothing was written to asymtrain-probe" in " ".join(result.err.split())
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("mpl",), "did you mean 'mlp'"),
+        (("mpl",), "unknown backbone 'mpl': did you mean 'mlp'? (for another model"),
         (("google/vit-base",), "no model that can be built"),
         (("no_such:net",), "cannot be imported"),
         (("mlp", "--data", "shape"), "did you mean 'shapes'"),

@@ -123,6 +123,9 @@ def test_what_is_refused(attached):
         combine_backward(*losses(model, branches), 1.0, model, branches, aggregator="pcgrda")
     with pytest.raises(UsageError, match=r"takes a matrix \(2, P\) to \(P,\)"):
         combine_backward(*losses(model, branches), 1.0, model, branches, aggregator=lambda rows: rows)
+    wrapped = torch.nn.parallel.DistributedDataParallel.__new__(torch.nn.parallel.DistributedDataParallel)
+    with pytest.raises(UsageError, match="give the model inside it"):
+        combine_backward(*losses(model, branches), 1.0, wrapped, branches)
     x, y = examples(1)
     assert len(x) == BATCH
     with pytest.raises(UsageError, match="no parameter is reached by both losses"):

@@ -1,5 +1,7 @@
 """The mixin for the Trainer of transformers: training as by hand, checkpoints of the bare model, nothing left."""
 
+import types
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -25,7 +27,7 @@ from accelerate.state import AcceleratorState  # noqa: E402
 from safetensors.torch import load_file  # noqa: E402
 from transformers import Trainer, TrainerCallback, TrainingArguments  # noqa: E402
 
-from asymtrain.integrations.transformers import FILE, BranchesMixin  # noqa: E402
+from asymtrain.integrations.transformers import FILE, BranchesMixin, _refuse_many_devices  # noqa: E402
 
 
 @pytest.fixture(autouse=True)
@@ -182,10 +184,16 @@ def test_labels_for_each_token_and_a_model_of_transformers(tmp_path):
     fresh.load_state_dict(model.state_dict(), strict=True)
 
 
-def test_what_is_refused(tmp_path):
+def test_what_is_refused(tmp_path, monkeypatch):
     model, other = seeded(Labelled), seeded(Labelled)
     with pytest.raises(UsageError, match="on no part of this model"):
         trainer_of(model, branches_on(other), tmp_path)
     branches = branches_on(model)
     with pytest.raises(UsageError, match="override compute_loss instead"):
         trainer_of(model, branches, tmp_path, compute_loss_func=lambda *_, **__: 0)
+    sharded = types.SimpleNamespace(args=types.SimpleNamespace(n_gpu=1), is_fsdp_enabled=True)
+    with pytest.raises(UsageError, match="sharded by fsdp"):
+        _refuse_many_devices(sharded)
+    monkeypatch.setattr(TrainingArguments, "n_gpu", 2)
+    with pytest.raises(UsageError, match=r"to 2 GPUs .* start .* with torchrun"):
+        trainer_of(model, branches, tmp_path)

@@ -103,7 +103,8 @@ def test_batches():
     refuse("as a DataLoader makes them", batches=[(x[0], 1)] * 5)
     refuse("mapping without 'labels'", batches=[{"x": x}] * 5)
     refuse(r"\(inputs, targets\) or a mapping", batches=[x] * 5)
-    refuse("but the model has 4 logits", batches=[(x, y + 4)] * 5)
+    refuse("numbered 0 to 3: number them so, or build the model for more classes", batches=[(x, y + 4)] * 5)
+    refuse("a target is -1, but the model has 4 logits", batches=[(x, y)] * 5 + [(x, y - 1)])
     refuse("cannot be called on a batch", batches=[(x[:, :3], y)] * 5)
 
 

@@ -26,11 +26,11 @@ def shadow(alignment=0.3, steps=200, accuracy=0.6, places=()):
     return Shadow(places or (place(),), together, steps, accuracy, 1.0, 0.1, 1600, 0, 1.0, 0.01)
 
 
-def trial(differences, changes=None, alpha=1.0):
+def trial(differences, changes=None, alpha=1.0, held_out=10_000):
     changes = changes or [0.0] * len(differences)
     plain = tuple((0.3, 0.5) for _ in differences)
     asymmetric = tuple((0.3 + d - c, 0.5 + d) for d, c in zip(differences, changes, strict=True))
-    return Trial(alpha, tuple(range(len(differences))), plain, asymmetric, 200)
+    return Trial(alpha, tuple(range(len(differences))), plain, asymmetric, 200, held_out)
 
 
 def test_a_trial_knows_its_differences_and_their_changes():
@@ -53,6 +53,21 @@ def test_intervals_and_scores_are_scipys():
 
 def test_the_floor_keeps_equal_differences_from_certainty():
     assert z_score([0.001, 0.001], 0.002) < z_score([0.001, 0.001], 1e-6)
+
+
+def test_a_tiny_held_out_set_gives_no_narrow_interval_and_no_verdict():
+    """Two pairs that differ by the same one of eight images: that is not certainty."""
+    tiny = trial([0.125, 0.125], held_out=8)
+    large = trial([0.125, 0.125])
+    seen = outlook(shadow(), tiny)
+    half = stats.t.ppf(0.975, 1) * 0.125 / np.sqrt(2)
+    assert (seen.low, seen.high) == pytest.approx((0.125 - half, 0.125 + half))
+    assert seen.probability < outlook(shadow(), large).probability
+    found = advise(shadow(), [tiny])
+    assert found.verdict == "cannot tell"
+    assert any("on 8 held-out samples" in reason for reason in found.because)
+    assert any("one of its 8 samples is 12.5 points (at least 50 samples)" in reason for reason in found.because)
+    assert advise(shadow(), [large]).verdict == "attach"
 
 
 def test_a_trend_is_the_line_through_the_blocks():
@@ -133,10 +148,12 @@ def test_a_probe_prints_its_advice():
     advice = advise(shadow(), [trial([0.03, 0.031, 0.029, 0.03, 0.03])])
     text = str(Probe(shadow(), (), advice, ("A note.",), 1.0))
     assert text.startswith("Attach at blocks.0 with alpha 1: probability of a gain 0.")
-    assert text.endswith("A note.")
+    assert text.endswith(f"A note.\nThe probability's constants: {RULE.basis}.")
+    assert RULE.basis
 
 
 def test_the_page_names_the_thresholds():
     page = (Path(__file__).parents[2] / "docs" / "probe.md").read_text()
+    assert f"fewer than {RULE.least_held_out} held-out samples" in " ".join(page.split())
     assert f"At a probability of {RULE.sure:g} or more" in page
     assert f"At {1 - RULE.sure:.2g} or less" in page

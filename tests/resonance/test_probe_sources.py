@@ -52,7 +52,8 @@ def test_what_cannot_be_built_of_transformers():
     refuse("nothing is downloaded", "hf:google/vit-base-patch16-224")
     refuse("did you mean 'ViTConfig'", "hf:VitConfig")
     refuse("has no image classifier", "hf:BertConfig", build=True)
-    refuse("cannot be built without downloads", "hf:ViTConfig", {**SMALL, "hidden_act": "none such"}, build=True)
+    wrong = {**SMALL, "hidden_act": "none such"}
+    refuse(r"ViTConfig cannot be built \(KeyError.*none such.*check --option", "hf:ViTConfig", wrong, build=True)
 
 
 def test_a_function_of_the_users_own(tmp_path, monkeypatch):
@@ -72,9 +73,13 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
     assert model[1].out_features == 5
     assert isinstance(named_model("my_nets:fixed").build(6, 32), nn.Linear)
     refuse("did you mean 'net'", "my_nets:nett")
-    refuse("weights.pt is not here", "my_nets:broken", build=True)
+    refuse(
+        r"broken cannot be built \(OSError: weights.pt is not here\): mend the function", "my_nets:broken", build=True
+    )
     refuse("gave a int, not an nn.Module", "my_nets:number", build=True)
-    refuse("no_such_package.nets cannot be imported", "no_such_package.nets:net")
+    refuse("no_such_package.nets cannot be imported .*check the name", "no_such_package.nets:net")
+    (tmp_path / "my_slip.py").write_text("1 / 0\n")
+    refuse(r"my_slip cannot be imported \(ZeroDivisionError: .*mend the file", "my_slip:net")
     assert sys.path == before
 
 
@@ -83,6 +88,8 @@ def test_timm(monkeypatch):
     asked = []
 
     def create_model(name, pretrained, num_classes, **options):
+        if "no_such" in options:
+            raise TypeError("unexpected keyword argument 'no_such'")
         asked.append((name, pretrained, num_classes, options))
         if name == "conv" and "img_size" in options:
             raise TypeError("unexpected keyword argument 'img_size'")
@@ -102,8 +109,27 @@ def test_timm(monkeypatch):
     assert named_model("timm:conv", {"drop_rate": 0.1}).build(3, 64).out_features == 3
     assert asked.pop() == ("conv", False, 3, {"drop_rate": 0.1})
     refuse("did you mean 'vit_tiny'", "timm:vit_tin")
-    monkeypatch.setitem(sys.modules, "timm", None)
-    refuse("timm cannot be imported.*pip install timm", "timm:conv")
+    refuse(r"timm:conv cannot be built \(TypeError.*'no_such'", "timm:conv", {"no_such": 1}, build=True)
+
+
+@pytest.mark.parametrize(
+    ("error", "text"),
+    [
+        (ModuleNotFoundError("No module named 'timm'", name="timm"), "timm is not installed: pip install timm"),
+        (ModuleNotFoundError("No module named 'torchvision'", name="torchvision"), "does not import .*fits your torch"),
+        (
+            RuntimeError("operator torchvision::nms does not exist\nand more"),
+            "nms does not exist.: it needs a torchvis",
+        ),
+        (ImportError("libfoo.so is broken"), "timm is installed but does not import .*mend its installation"),
+    ],
+)
+def test_a_library_that_does_not_import(error, text, monkeypatch):
+    def fail(name):
+        raise error
+
+    monkeypatch.setattr("asymtrain.resonance.sources.importlib.import_module", fail)
+    refuse(text, "timm:conv")
 
 
 def test_the_real_timm_where_it_imports():
@@ -114,7 +140,7 @@ def test_the_real_timm_where_it_imports():
 
 
 def test_texts():
-    refuse("give a backbone", "resnet")
+    refuse(r"^unknown backbone 'resnet': there is: cnn, mlp, vit \(for another model give timm:NAME", "resnet")
     refuse("no model that can be built", "google/vit")
     refuse("names no model", "hf:")
     assert parse_option("depth=4") == ("depth", 4)

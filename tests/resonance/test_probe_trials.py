@@ -8,7 +8,7 @@ from probe_models import CLASSES, build, learnable
 from asymtrain import attach
 from asymtrain.resonance import probe
 from asymtrain.resonance.batches import gather
-from asymtrain.resonance.budget import Clock, plan_trials
+from asymtrain.resonance.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
 from asymtrain.resonance.settings import Settings
 from asymtrain.resonance.trials import paired_trials
 
@@ -41,6 +41,7 @@ def test_a_trial_is_what_a_plain_loop_gives():
     batches = gather(learnable(), 100)
     (found,) = paired_trials(build(), batches, Settings(CLASSES), places=PLACES, alphas=[2.0], seeds=[1, 2], steps=30)
     assert found.seeds == (1, 2)
+    assert found.held_out == 4 * 16  # every fifth of twenty batches
     for seed, plain, asymmetric in zip(found.seeds, found.plain, found.asymmetric, strict=True):
         for row, alpha in ((plain, 0.0), (asymmetric, 2.0)):
             assert row[1] == pytest.approx(slow_accuracy(batches, seed, alpha, 30))
@@ -123,14 +124,81 @@ def test_what_fits_into_the_time(seconds, steps, seeds, alphas):
         assert plan.steps * len(plan.seeds) * (1 + len(plan.alphas)) <= seconds
 
 
+def test_a_single_pair_is_run_where_one_is_asked_for():
+    assert plan_trials(100, [7], (0.1, 1.0), 1.0, float("inf")) == Plan(100, (7,), (0.1, 1.0))
+    none = plan_trials(100, [7], (1.0,), 1.0, 10.0)
+    assert none.alphas == ()
+    assert "does not hold a pair of runs of 60 steps" in none.note
+
+
+def test_what_the_time_did_not_hold_is_said():
+    plan = Plan(100, (1, 2, 3), (1.0,), "A note.")
+    assert notes_on_time(Plan(100, (1, 2, 3), (1.0,)), 3, 100, 100) == ()
+    first, second, third = notes_on_time(plan, 1, 90, 100)
+    assert first == "A note."
+    assert "90 of 100 steps" in second
+    assert "Of 3 planned pairs at each alpha 1 were finished" in third
+
+
 def test_time_beside_the_steps_is_planned_for():
     plan = plan_trials(300, range(2), (1.0,), 1.0, 4 * 200 / 0.9, seconds_a_run=50.0)
     assert plan.steps == pytest.approx(150, abs=1)
 
 
-def test_a_limit_is_kept_and_said():
-    found = probe(build(), learnable(), steps=100_000, seeds=2, alphas=(1.0,), minutes=0.03)
-    assert found.seconds < 6
-    assert found.shadow.steps < 100_000
-    assert any("share of the time" in note for note in found.notes)
+class Ticks:
+    """A clock on which every look at it takes a twentieth of a second, whatever this machine is doing."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def __call__(self):
+        self.now += 0.05
+        return self.now
+
+
+@pytest.fixture
+def ticks(monkeypatch):
+    clock = Ticks()
+    monkeypatch.setattr("time.perf_counter", clock)
+    return clock
+
+
+def test_a_limit_is_kept_and_said(ticks):
+    found = probe(build(), learnable(), steps=10_000, seeds=2, alphas=(1.0,), minutes=0.5)
+    # Three looks at the clock in a step of the shadow training, which has a quarter of the time.
+    assert found.shadow.steps == pytest.approx(0.25 * 30 / 0.15, rel=0.1)
+    assert len(found.trials[0].seeds) == 2
+    assert 60 <= found.trials[0].steps < 10_000
+    assert 20 < found.seconds <= 30
+    assert any("steps: its time was over" in note for note in found.notes)
+    assert any("To keep within the time" in note for note in found.notes)
     assert Clock(None).left() == float("inf")
+
+
+@pytest.mark.parametrize("alphas", [(1.0,), ()])
+def test_time_that_no_pairs_fill_is_the_shadow_trainings(ticks, alphas):
+    found = probe(build(), learnable(), steps=10_000, seeds=2, alphas=alphas, minutes=0.2)
+    assert found.trials == ()
+    assert found.seconds == pytest.approx(12, rel=0.1)
+    # Three looks at the clock in each step of the first quarter, four in the others.
+    assert found.shadow.steps == pytest.approx(0.25 * 12 / 0.15 + 0.7 * 12 / 0.2, rel=0.1)
+    assert any("there were no paired runs. Give more minutes" in note for note in found.notes) == bool(alphas)
+
+
+def test_the_shadow_training_asks_once_whether_pairs_fit():
+    asked = []
+    clock = Clock(None)
+    clock.limit, passed = 100.0, [0.0]
+    clock.passed = lambda: passed[0]
+
+    def fits(each):
+        asked.append(each)
+        return len(asked) == 1
+
+    limit = ShadowLimit(clock, 3, fits)
+    assert limit(10, [2.0])
+    passed[0] = 26.0
+    assert limit(2, [])  # the least number of steps is taken in any case
+    assert not limit(10, [1.0, 3.0, 2.0])
+    assert not limit(11, [1.0])
+    assert asked == [2.0]

@@ -24,6 +24,7 @@ from asymtrain.scales import get_scale, scaled_spec
 
 PROBE_OUT = Path("asymtrain-probe")
 MINUTES = 8.0
+SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone."
 
 
 def probe(
@@ -71,19 +72,24 @@ def probe(
         "alphas": weights, "seeds": seeds, "steps": steps, "minutes": minutes, "every": every,
         "progress": lambda line: console.print(line),
     }  # fmt: skip
-    if model in BUILDERS:
-        if at or image_size is not None:
-            given = "--at" if at else "--image-size"
-            raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
-        fields = {"batch": batch, "learning_rate": learning_rate}
-        found, notes = _backbone(model, data, scale, options, fields, device, data_root, common)
-    else:
-        named = named_model(model, options)
-        found, notes = _stranger(
-            named, data, at, batch or 32, image_size, learning_rate or 1e-3, device, data_root, common
-        )
+    try:
+        if model in BUILDERS:
+            if at or image_size is not None:
+                given = "--at" if at else "--image-size"
+                raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
+            fields = {"batch": batch, "learning_rate": learning_rate}
+            found, notes = _backbone(model, data, scale, options, fields, device, data_root, common)
+        else:
+            named = named_model(model, options)
+            found, notes = _stranger(
+                named, data, at, batch or 32, image_size, learning_rate or 1e-3, device, data_root, common
+            )
+    except KeyboardInterrupt:
+        console.print(f"Interrupted: nothing was written to {out}, and no part of a probe is kept. {SHORTER}")
+        raise
     facts = {"Command": typed_command(context), "Model": model, "Data": data, **notes}
     facts |= {
+        "Rule": found.advice.basis,
         "Time": duration(found.seconds),
         "Versions": ", ".join(f"{name} {version}" for name, version in current_versions().items()),
     }

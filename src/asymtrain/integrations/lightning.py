@@ -19,13 +19,13 @@ from torch.optim import Optimizer
 
 from asymtrain.alignment import AlignmentLog, alignment
 from asymtrain.branches import Branches, attach
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, unknown_name
 from asymtrain.integrations.common import add_parameters, average_gradients, labels_of
 
 try:
     from lightning.pytorch import Callback
-except ImportError:
-    raise UsageError("Lightning is not installed: pip install 'asymtrain[lightning]'") from None
+except ImportError as error:
+    raise UsageError(f"Lightning does not import ({error}): pip install 'asymtrain[lightning]'") from error
 
 _WRAPPED = ("training_step", "configure_optimizers")
 
@@ -63,7 +63,7 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         **options: Any,
     ) -> None:
         super().__init__()
-        if (branches is None) == (not options):
+        if {"at", "classes"} - options.keys() if branches is None else options:
             raise UsageError("give either branches=attach(...), or at= and classes= for the callback to attach itself")
         self.alpha, self.branches, self.model, self.sample = alpha, branches, model, sample
         self.targets, self.every, self.options = targets, every, options
@@ -80,6 +80,7 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
                 "with manual optimization training_step calls backward itself: attach there, and add "
                 "alpha * branches.loss(y) to its loss"
             )
+        _part(pl_module, self.model)
         strategy = type(trainer.strategy).__name__
         if any(kind in strategy for kind in ("FSDP", "DeepSpeed", "ModelParallel")):
             raise UsageError(f"branches do not work in a model sharded by {strategy}: train with strategy='ddp'")
@@ -126,7 +127,7 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         self._restored = state_dict.get("branches")
 
     def _attached(self, module: nn.Module) -> Branches:
-        target = module.get_submodule(self.model)
+        target = _part(module, self.model)
         if self.branches is None or not self.given:
             sample = getattr(module, "example_input_array", None) if self.sample is None else self.sample
             if sample is None:
@@ -166,6 +167,13 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
     def _unwrap(self, module: nn.Module) -> None:
         for name in _WRAPPED:
             vars(module).pop(name, None)
+
+
+def _part(module: nn.Module, name: str) -> nn.Module:
+    try:
+        return module.get_submodule(name)
+    except AttributeError:
+        raise unknown_name(f"part of {type(module).__name__}", name, dict(module.named_children())) from None
 
 
 def _optimizers_in(made: Any) -> list[Optimizer]:

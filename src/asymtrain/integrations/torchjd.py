@@ -15,8 +15,8 @@ from asymtrain.errors import UsageError, unknown_name
 
 try:
     from torchjd import aggregation
-except ImportError:
-    raise UsageError("TorchJD is not installed: pip install 'asymtrain[torchjd]'") from None
+except ImportError as error:
+    raise UsageError(f"TorchJD does not import ({error}): pip install 'asymtrain[torchjd]'") from error
 
 Aggregator = Callable[[Tensor], Tensor]
 
@@ -57,7 +57,10 @@ def combine_backward(
             that has a state between steps.
     """
     if isinstance(model, nn.parallel.DistributedDataParallel):
-        raise UsageError("DistributedDataParallel averages gradients inside backward, which is not called here")
+        raise UsageError(
+            "DistributedDataParallel averages gradients inside backward, which is not called here: give the model "
+            "inside it (model.module), and average .grad over the ranks before the optimizer's step"
+        )
     combine = build_aggregator(aggregator) if isinstance(aggregator, str) else aggregator
     named = trained_parameters(model)
     known = {id(value) for _, value in named}

@@ -27,8 +27,8 @@ try:
     from safetensors.torch import load_file, save_file
     from transformers import TrainerCallback
     from transformers.trainer_utils import get_last_checkpoint
-except ImportError:
-    raise UsageError("transformers is not installed: pip install 'asymtrain[transformers]'") from None
+except ImportError as error:
+    raise UsageError(f"transformers does not import ({error}): pip install 'asymtrain[transformers]'") from error
 
 FILE = "branches.safetensors"
 
@@ -64,6 +64,7 @@ class BranchesMixin:
         super().__init__(*args, **kwargs)
         if not any(map(branches.connected_to, self._model.modules())):
             raise UsageError("these branches are on no part of this model: branches=attach(model, ...)")
+        _refuse_many_devices(self)
         if kwargs.get("compute_loss_func") is not None:
             raise UsageError("compute_loss_func scales its loss in a way of its own: override compute_loss instead")
         self.branches, self.alpha, self.targets, self.cosine = branches, alpha, targets, cosine
@@ -136,6 +137,18 @@ class BranchesMixin:
         every = state.logging_steps
         if self.cosine and losses and every and (state.global_step + 1) % every == 0:
             self.alignments.add(alignment(main, auxiliary, self._model))
+
+
+def _refuse_many_devices(trainer: Any) -> None:
+    """Of the trainer's ways to use several devices, DDP is the one whose forward calls the model that has the hooks."""
+    if trainer.args.n_gpu > 1:
+        raise UsageError(
+            f"the trainer would copy the model to {trainer.args.n_gpu} GPUs in each step, and copies have no branches: "
+            "start the script with torchrun, or make one GPU visible (CUDA_VISIBLE_DEVICES=0)"
+        )
+    sharded = [kind for kind in ("fsdp", "deepspeed") if getattr(trainer, f"is_{kind}_enabled", False)]
+    if sharded:
+        raise UsageError(f"branches do not work in a model sharded by {sharded[0]}: train with DDP (torchrun)")
 
 
 class _AlongTheWay(TrainerCallback):  # type: ignore[misc]  # transformers is optional, and untyped where it is missing

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from asymtrain.report.alignment_figures import LINES
 from asymtrain.report.drawing import INK, VARIANTS, figure_style, new_axes, svg_text
 from asymtrain.resonance import Outlook, PlaceFinding, Trial
 
 WINDOW = 5  # measurements that a line over time is averaged over
+# Characters that fit: in a legend of two columns, in one of one, and beside the rows of a figure.
+TWO_COLUMNS, LONGEST_LABEL, LONGEST_ROW = 16, 38, 22
 
 
 def alignment_over_depth(places: Sequence[PlaceFinding], name: str, title: str) -> str:
@@ -24,26 +27,33 @@ def alignment_over_depth(places: Sequence[PlaceFinding], name: str, title: str) 
                 axes.plot([found.low, found.high], [y, y], color=colour, linewidth=2.2)
             if found.alignment is not None:
                 axes.plot([found.alignment], [y], "D", color=colour, markersize=6, markeredgewidth=0)
-        _named_rows(axes, [found.place for found in places])
+        _named_rows(axes, short_names([found.place for found in places], LONGEST_ROW))
         return svg_text(figure, name, title)
 
 
 def alignment_over_time(places: Sequence[PlaceFinding], name: str, title: str) -> str:
     """The cosine over the steps of the probe, a line for each place: means over five measurements."""
     with figure_style():
-        figure, axes = new_axes("step", "gradient cosine", height=2.6 + 0.18 * len(places))
-        axes.axhline(0, color=INK, linewidth=0.8)
-        for i, found in enumerate(places):
-            colour, dash = LINES[i % len(LINES)]
-            steps, values = smoothed(found)
-            marker = "o" if len(steps) == 1 else ""  # a line of one point is invisible
-            width = 1.0 + 0.4 * (i // len(LINES))  # colours repeat; the thicker line lies deeper
-            axes.plot(
-                steps, values, color=colour, linestyle=dash, linewidth=width, marker=marker, markersize=5,
-                label=found.place,
-            )  # fmt: skip
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=1 if len(places) < 4 else 2)
-        return svg_text(figure, name, title)
+        return svg_text(draw_over_time(places), name, title)
+
+
+def draw_over_time(places: Sequence[PlaceFinding]) -> Figure:
+    """The figure of `alignment_over_time`."""
+    labels = short_names([found.place for found in places], LONGEST_LABEL)
+    columns = 2 if len(places) > 3 and max(map(len, labels)) <= TWO_COLUMNS else 1
+    rows = -(-len(places) // columns)
+    figure, axes = new_axes("step", "gradient cosine", height=2.6 + 0.2 * rows)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    for i, (found, label) in enumerate(zip(places, labels, strict=True)):
+        colour, dash = LINES[i % len(LINES)]
+        steps, values = smoothed(found)
+        marker = "o" if len(steps) == 1 else ""  # a line of one point is invisible
+        width = 1.0 + 0.4 * (i // len(LINES))  # colours repeat; the thicker line lies deeper
+        axes.plot(
+            steps, values, color=colour, linestyle=dash, linewidth=width, marker=marker, markersize=5, label=label
+        )
+    figure.legend(loc="outside upper left", ncols=columns)
+    return figure
 
 
 def gains_by_alpha(trials: Sequence[Trial], outlooks: Sequence[Outlook], name: str, title: str) -> str:
@@ -67,19 +77,50 @@ def gains_by_alpha(trials: Sequence[Trial], outlooks: Sequence[Outlook], name: s
 
 def alignment_against_gain(cases: Sequence[tuple[str, float, float, float, float]], name: str, title: str) -> str:
     """One point for each case: (kind, alignment, gain, low, high), gains in percent of Plain; a mark for each kind."""
-    marks = ("o", "s", "^", "D", "v", "P")
     with figure_style():
-        figure, axes = new_axes("mean alignment in the probe", "gain after full training (%)", height=3.2)
-        axes.axhline(0, color=INK, linewidth=0.8)
-        axes.axvline(0, color=INK, linewidth=0.8)
-        for i, kind in enumerate(dict.fromkeys(case[0] for case in cases)):
-            colour, mark = LINES[i % len(LINES)][0], marks[i % len(marks)]
-            for _, x, _, low, high in (case for case in cases if case[0] == kind):
-                axes.plot([x, x], [low, high], color=colour, linewidth=1.0, alpha=0.6)
-            xs, ys = [c[1] for c in cases if c[0] == kind], [c[2] for c in cases if c[0] == kind]
-            axes.plot(xs, ys, mark, color=colour, markersize=5, markeredgewidth=0, linestyle="none", label=kind)
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3)
-        return svg_text(figure, name, title)
+        return svg_text(draw_against_gain(cases), name, title)
+
+
+def draw_against_gain(cases: Sequence[tuple[str, float, float, float, float]]) -> Figure:
+    """The figure of `alignment_against_gain`."""
+    marks = ("o", "s", "^", "D", "v", "P", "X", "*")
+    kinds = list(dict.fromkeys(case[0] for case in cases))
+    columns = 2 if max(map(len, kinds)) <= TWO_COLUMNS else 1
+    height = 2.8 + 0.2 * -(-len(kinds) // columns)
+    figure, axes = new_axes("mean alignment in the probe", "gain after full training (%)", height=height)
+    axes.axhline(0, color=INK, linewidth=0.8)
+    axes.axvline(0, color=INK, linewidth=0.8)
+    for i, (kind, label) in enumerate(zip(kinds, short_names(kinds, LONGEST_LABEL), strict=True)):
+        colour, mark = LINES[i % len(LINES)][0], marks[i % len(marks)]
+        chosen = [case for case in cases if case[0] == kind]
+        for _, x, _, low, high in chosen:
+            axes.plot([x, x], [low, high], color=colour, linewidth=1.0, alpha=0.6)
+        xs, ys = [case[1] for case in chosen], [case[2] for case in chosen]
+        axes.plot(
+            xs, ys, mark, color=colour, markersize=5, markeredgewidth=0, linestyle="none",
+            label=label,
+        )  # fmt: skip
+    figure.legend(loc="outside upper left", ncols=columns)
+    return figure
+
+
+def short_names(names: Sequence[str], most: int) -> list[str]:
+    """Modules' names in at most so many characters: where one is longer, without the parts that all share."""
+    if all(len(name) <= most for name in names):
+        return list(names)
+    paths = [name.split(".") for name in names]
+    shared = [len(set(parts)) == 1 for parts in zip(*paths, strict=False)]  # by position
+    first = shared.index(False) if False in shared else len(shared)
+    ends = [len(set(parts)) == 1 for parts in zip(*(path[:0:-1] for path in paths), strict=False)]
+    last = ends.index(False) if False in ends else len(ends)
+    kept = [path[max(0, first - 1) : max(first + 1, len(path) - last)] for path in paths]  # and one part before
+    found = [_marked(".".join(part), len(part) < len(path), most) for part, path in zip(kept, paths, strict=True)]
+    return found if len(set(found)) == len(set(names)) else [_marked(name, False, most) for name in names]
+
+
+def _marked(name: str, cut: bool, most: int) -> str:
+    short = f"…{name}" if cut else name
+    return short if len(short) <= most else f"…{short[1 - most :]}"
 
 
 def smoothed(found: PlaceFinding) -> tuple[list[float], list[float]]:

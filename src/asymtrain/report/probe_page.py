@@ -18,7 +18,7 @@ def write_probe(out: Path, found: Probe, facts: Mapping[str, str]) -> dict[str, 
         out,
         NAME,
         title="Probe",
-        lead=f"{headline(found.advice)}\n\n{' '.join([*found.advice.because, *found.notes])}",
+        lead=f"{headline(found.advice)}\n\n{' '.join(found.reasons)}",
         tables=probe_tables(found),
         figures=_figures(found),
         facts=facts,
@@ -58,8 +58,9 @@ def probe_tables(found: Probe) -> list[Listed]:
                     )
                     for trial, view in zip(found.trials, found.advice.outlooks, strict=True)
                 ],
-                f"Runs of {found.trials[0].steps} steps, compared on held-out data. The probability is that of a gain "
-                "after a full training, by the rule of the probe.",
+                f"Runs of {found.trials[0].steps} steps, compared on {found.trials[0].held_out} held-out samples; an "
+                "interval is no narrower than one of these allows. The probability is that of a gain after a full "
+                "training, by the rule of the probe.",
             )
         )
     return tables

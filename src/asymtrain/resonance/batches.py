@@ -15,7 +15,7 @@ from asymtrain.errors import UsageError
 HOLD_OUT = 5  # every fifth batch
 MOST_HELD_OUT = 32  # batches: runs are compared twice on them, which takes time from training
 MOST_BYTES = 2**30  # of batches that are kept, where they come from an iterator
-LOOKED_AT = 16  # batches that are searched for a second class
+LOOKED_AT = 16  # batches that are searched for a second class, and for targets that no logit stands for
 
 
 @dataclass(frozen=True)
@@ -49,6 +49,15 @@ class Batches:
     def held_out(self, device: torch.device) -> Iterable[Batch]:
         """The batches that are never trained on."""
         return (self.batch(number, device) for number in self.held_out_numbers)
+
+    def classes_seen(self) -> list[int]:
+        """Targets in the first batches to train on, each once."""
+        seen = (read_batch(self.items[number]).targets for number in self.train_numbers[:LOOKED_AT])
+        return sorted({int(target) for targets in seen for target in targets.unique()})
+
+    def held_out_size(self) -> int:
+        """How many samples are held out."""
+        return sum(len(read_batch(self.items[number]).targets) for number in self.held_out_numbers)
 
 
 def gather(source: Any, most: int) -> Batches:

@@ -5,6 +5,7 @@ several seeds gave: a gain, a loss, or nothing clear (the 95% interval of the pa
 """
 
 import dataclasses
+import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from asymtrain.resonance.findings import PlaceFinding, Shadow, Trial
 from asymtrain.resonance.rule import RULE, Rule, logistic
 
 RIDGE = 0.1  # keeps a fit on few cases from running away
+CONSTANTS = ("intercept", "level", "trend", "cosine", "alone_intercept", "alone")
 
 
 @dataclass(frozen=True)
@@ -121,9 +123,15 @@ def fit(cases: Sequence[Case], rule: Rule = RULE) -> Rule:
     target = np.array([NORMAL.cdf(z_score(case.differences, rule.floor)) for case in cases])
     seen = np.array([[1.0, case.level, case.trend, case.alignment] for case in cases])
     whole, alone = _logistic_fit(seen, target), _logistic_fit(seen[:, [0, 3]], target)
-    names = ("intercept", "level", "trend", "cosine", "alone_intercept", "alone")
-    found: dict[str, Any] = {name: round(float(v), 3) for name, v in zip(names, (*whole, *alone), strict=True)}
-    return dataclasses.replace(rule, **found)
+    found: dict[str, Any] = {name: round(float(v), 3) for name, v in zip(CONSTANTS, (*whole, *alone), strict=True)}
+    families = len({case.family for case in cases})
+    return dataclasses.replace(rule, **found, basis=f"fitted to {len(cases)} cases of {families} families")
+
+
+def rule_line(rule: Rule) -> str:
+    """The rule's constants as the line of Python that stands in rule.py."""
+    given = ", ".join(f"{name}={getattr(rule, name)!r}" for name in CONSTANTS)
+    return f"RULE = Rule(\n    {given},\n    basis={json.dumps(rule.basis)},\n)"
 
 
 def refreshed(case: Case, rule: Rule) -> float:
@@ -178,30 +186,32 @@ def score_text(scores: Sequence[tuple[str, Score]], cases: Sequence[Case]) -> st
         f"{s.committed}, {s.committed_right} | {s.unclear}, {s.unclear_committed} |"
         for part, s in scores
     ]
-    families = len({case.family for case in cases})
     values: dict[str, Callable[[Case], float | None]] = {
         "alignment in the probe": lambda case: case.alignment,
         "cosine over the full training": lambda case: case.cosine,
     }
-    for name, value in values.items() if families > 2 else ():
-        answer = correlation(cases, value)
+    for name, value in values.items():
+        known = [case for case in cases if value(case) is not None]
+        families = len({case.family for case in known})
+        answer = correlation(known, value) if families > 2 else None
         if answer is None:
             continue
         found, low, high = answer
-        interval = f"{low:+.2f} to {high:+.2f}, {len(cases)} cases of {families} families"
+        interval = f"{low:+.2f} to {high:+.2f}, {len(known)} cases of {families} families"
         lines += ["", f"Spearman correlation of {name} with the gain: {found:+.2f} ({interval})."]
     return "\n".join(lines) + "\n"
-
-
-def trial_scores(trial: Trial, rule: Rule = RULE) -> tuple[float, float]:
-    """z(difference) and z(change) of a trial, as the rule reads them."""
-    return z_score(trial.differences, rule.floor), z_score(trial.changes, rule.floor)
 
 
 def shadow_from_dict(values: dict[str, Any]) -> Shadow:
     """Inverse of `dataclasses.asdict` for a shadow training that was kept as JSON."""
     places = tuple(_place(one) for one in values["places"])
     return Shadow(**{**values, "places": places, "together": _place(values["together"])})
+
+
+def trial_from_dict(values: dict[str, Any]) -> Trial:
+    """Inverse of `dataclasses.asdict` for a trial that was kept as JSON."""
+    rows = {side: tuple((row[0], row[1]) for row in values[side]) for side in ("plain", "asymmetric")}
+    return Trial(**{**values, **rows, "seeds": tuple(values["seeds"])})
 
 
 def _place(values: dict[str, Any]) -> PlaceFinding:

@@ -10,12 +10,14 @@ MOST_Z = 3.0  # a handful of seeds cannot say more than this
 NORMAL = NormalDist()
 
 
-def t_interval(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None]:
-    """The t interval of the mean; None of fewer than two values."""
+def t_interval(
+    values: Sequence[float], confidence: float = 0.95, floor: float = 0.0
+) -> tuple[float | None, float | None]:
+    """The t interval of the mean; None of fewer than two values. `floor` is the least deviation that is believed."""
     centre, spread = mean(values), deviation(values)
     if centre is None or spread is None:
         return None, None
-    half = student_quantile(confidence, len(values) - 1) * spread / math.sqrt(len(values))
+    half = student_quantile(confidence, len(values) - 1) * max(spread, floor) / math.sqrt(len(values))
     return centre - half, centre + half
 
 

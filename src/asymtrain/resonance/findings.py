@@ -70,6 +70,7 @@ class Trial:
     """Short runs without branches and with them at one alpha, in pairs that share seed, weights and batches.
 
     Held-out accuracies, one row for each seed: (halfway, at the end). A run that left the finite numbers has chance.
+    `held_out` is the number of samples that they are taken on.
     """
 
     alpha: float
@@ -77,6 +78,7 @@ class Trial:
     plain: tuple[tuple[float, float], ...]
     asymmetric: tuple[tuple[float, float], ...]
     steps: int
+    held_out: int
 
     @property
     def differences(self) -> list[float]:
@@ -89,13 +91,17 @@ class Trial:
         halfway = [a[0] - p[0] for p, a in zip(self.plain, self.asymmetric, strict=True)]
         return [end - half for end, half in zip(self.differences, halfway, strict=True)]
 
+    def least_deviation(self, floor: float) -> float:
+        """The least standard deviation of a difference that is believed: `floor`, or one held-out sample."""
+        return max(floor, 1 / self.held_out)
+
 
 @dataclass(frozen=True)
 class Outlook:
     """What to expect of one alpha: the probability that a full training ends better with the branches than without.
 
-    `gain` is the mean difference of held-out accuracy at the end of the short runs, `low` and `high` its 95% interval
-    over seeds; all three are None where there were no paired runs.
+    `gain` is the mean difference of accuracy on `held_out` samples at the end of the short runs, `low` and `high` its
+    95% interval over seeds; all three are None where there were no paired runs.
     """
 
     alpha: float | None
@@ -104,11 +110,15 @@ class Outlook:
     low: float | None
     high: float | None
     seeds: int
+    held_out: int = 0
 
 
 @dataclass(frozen=True)
 class Advice:
-    """`attach` at `places` with `alpha`, `leave` it, or `cannot tell`; `because` says why, in sentences."""
+    """`attach` at `places` with `alpha`, `leave` it, or `cannot tell`; `because` says why, in sentences.
+
+    `basis` says where the constants behind the probability come from.
+    """
 
     verdict: Verdict
     places: tuple[str, ...]
@@ -116,6 +126,7 @@ class Advice:
     probability: float
     outlooks: tuple[Outlook, ...]
     because: tuple[str, ...]
+    basis: str = ""
 
     @property
     def sign(self) -> int:
@@ -138,7 +149,13 @@ class Probe:
         return {**dataclasses.asdict(self), "sign": self.advice.sign}
 
     def __str__(self) -> str:
-        return "\n".join([headline(self.advice), *self.advice.because, *self.notes])
+        return "\n".join([headline(self.advice), *self.reasons])
+
+    @property
+    def reasons(self) -> list[str]:
+        """Sentences behind the headline: what was seen, what was left out, and what the probability rests on."""
+        basis = [f"The probability's constants: {self.advice.basis}."] if self.advice.basis else []
+        return [*self.advice.because, *self.notes, *basis]
 
 
 def headline(advice: Advice) -> str:

@@ -12,9 +12,9 @@ from asymtrain.branches.nested import Selector
 from asymtrain.branches.places import Where, find_places
 from asymtrain.errors import UsageError
 from asymtrain.resonance.batches import Batches, gather
-from asymtrain.resonance.budget import SHADOW_SHARE, Clock, plan_trials
+from asymtrain.resonance.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
 from asymtrain.resonance.copying import Source, fresh_model, random_state_kept
-from asymtrain.resonance.findings import Probe
+from asymtrain.resonance.findings import Probe, Shadow
 from asymtrain.resonance.outputs import Loss, read_logits
 from asymtrain.resonance.placing import find_blocks
 from asymtrain.resonance.rule import RULE, Rule, advise, kept_places
@@ -23,6 +23,7 @@ from asymtrain.resonance.shadow import shadow_training
 from asymtrain.resonance.trials import paired_trials
 
 FIRST_SEED = 2000  # a probe's seeds are none of a study's
+IGNORED = -100  # the target that torch's losses leave out
 
 
 def probe(
@@ -59,7 +60,8 @@ def probe(
         alphas: weights of the auxiliary objective to try in paired runs; () for none.
         seeds: pairs of runs at each alpha.
         steps: of the shadow training and of each paired run.
-        minutes: a limit; steps, alphas and seeds are cut to fit, and the result says so.
+        minutes: a limit; steps, alphas and seeds are cut to fit, and the result says so. Where no paired runs fit, the
+            shadow training has all of it.
         every: steps between measurements of the alignment.
         learning_rate: of AdamW.
         optimizer: another one: a function from parameters to an optimizer.
@@ -76,39 +78,51 @@ def probe(
         shadow_model = fresh_model(model, FIRST_SEED)
         device = next(shadow_model.parameters()).device
         found = gather(batches, most=2 * steps + 16)
-        sample = found.batch(found.train_numbers[0], device).inputs
-        width = _classes(shadow_model, found, logits, autocast, device)
+        width = _classes(shadow_model, found, logits, device)
         settings = Settings(
             width if classes is None else classes, loss_fn, logits, optimizer, learning_rate, autocast, every,
             dict(branch_options or {}),
         )  # fmt: skip
-        places = find_blocks(shadow_model, sample) if at is None else _named(model, shadow_model, at)
-        progress(f"shadow training at {', '.join(places)}")
-        torch.manual_seed(FIRST_SEED)
-        branches = settings.attach(shadow_model, places, sample, FIRST_SEED)
-        shadow = shadow_training(
-            shadow_model,
-            branches,
-            found,
-            settings,
-            order=found.order(FIRST_SEED, steps),
-            measure_until=lambda step: step < rule.least_steps // 2 or clock.within(SHADOW_SHARE),
-        )
-        kept = [one.place for one in kept_places(shadow)]
-        each = shadow.step_seconds
-        # Halfway and at the end; a forward takes about a third of a step.
-        compared = 2 / 3 * len(found.held_out_numbers) * each
-        plan = plan_trials(steps, range(FIRST_SEED, FIRST_SEED + seeds), alphas, each, clock.left(), compared)
+
+        def fitting(each: float) -> Plan:
+            # Halfway and at the end; a forward takes about a third of a step.
+            compared = 2 / 3 * len(found.held_out_numbers) * each
+            return plan_trials(steps, range(FIRST_SEED, FIRST_SEED + seeds), alphas, each, clock.left(), compared)
+
+        names = None if at is None else _named(model, shadow_model, at)
+        limit = ShadowLimit(clock, rule.least_steps // 2, lambda each: bool(fitting(each).alphas))
+        shadow = shadow_of_model(shadow_model, found, names, settings, steps=steps, limit=limit, progress=progress)
+        plan = fitting(shadow.step_seconds)
         trials = []
         if plan.alphas:
+            kept = [one.place for one in kept_places(shadow)]
             trials = paired_trials(
                 model, found, settings, places=kept, alphas=plan.alphas, seeds=plan.seeds, steps=plan.steps,
                 go_on=lambda: clock.left() > 0, told=progress,
             )  # fmt: skip
-    notes = [plan.note] if plan.note else []
-    if shadow.steps < steps:
-        notes.append(f"The shadow training took {shadow.steps} of {steps} steps: its share of the time was over.")
-    return Probe(shadow, tuple(trials), advise(shadow, trials, rule), tuple(notes), clock.passed())
+    seeds_done = len(trials[0].seeds) if trials else 0
+    notes = notes_on_time(plan, seeds_done, shadow.steps, steps)
+    return Probe(shadow, tuple(trials), advise(shadow, trials, rule), notes, clock.passed())
+
+
+def shadow_of_model(
+    model: nn.Module,
+    batches: Batches,
+    places: list[str] | None,
+    settings: Settings,
+    *,
+    steps: int,
+    limit: ShadowLimit,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Shadow:
+    """The shadow training of a model that may be trained: at the places, or at its repeated blocks."""
+    sample = batches.batch(batches.train_numbers[0], next(model.parameters()).device).inputs
+    names = find_blocks(model, sample) if places is None else places
+    progress(f"shadow training at {', '.join(names)}")
+    torch.manual_seed(FIRST_SEED)
+    branches = settings.attach(model, names, sample, FIRST_SEED)
+    order = batches.order(FIRST_SEED, steps)
+    return shadow_training(model, branches, batches, settings, order=order, go_on=limit)
 
 
 def _check(alphas: Sequence[float], seeds: int, steps: int, minutes: float | None, every: int) -> None:
@@ -121,9 +135,7 @@ def _check(alphas: Sequence[float], seeds: int, steps: int, minutes: float | Non
         raise UsageError(f"alphas must be above 0, got {', '.join(map(str, alphas))}: 0 is Plain, and is always run")
 
 
-def _classes(
-    model: nn.Module, batches: Batches, selector: Selector | None, autocast: torch.dtype | None, device: torch.device
-) -> int:
+def _classes(model: nn.Module, batches: Batches, selector: Selector | None, device: torch.device) -> int:
     """The width of the model's logits in training mode, where models with auxiliary heads show them."""
     batch = batches.batch(batches.train_numbers[0], device)
     with undisturbed(model):
@@ -137,9 +149,13 @@ def _classes(
                 "where inputs is a tensor, a tuple of positional arguments or a dict of keyword arguments"
             ) from error
         width = read_logits(output, selector).shape[-1]
-    highest = int(batch.targets.max())
-    if highest >= width:
-        raise UsageError(f"a target is {highest}, but the model has {width} logits: build it with more classes")
+    # On a GPU a wrong target would end in an assertion of the device's.
+    wrong = [target for target in batches.classes_seen() if target != IGNORED and not 0 <= target < width]
+    if wrong:
+        raise UsageError(
+            f"a target is {wrong[0]}, but the model has {width} logits, so classes must be numbered 0 to {width - 1}: "
+            "number them so, or build the model for more classes (num_labels= of transformers, num_classes= of timm)"
+        )
     return width
 
 

@@ -7,7 +7,7 @@ The probability that a full training ends better with branches than without is l
 
 `z(difference)` says how clearly the short paired runs differ at their end, `z(change)` how clearly that difference grew
 in their second half (see `evidence.z_score`), `alignment` is the mean cosine of all places together. The option
---fit of benchmarks/probe.py prints the constants that its tuning cases give; docs/probe.md has the score on others.
+--fit of benchmarks/probe.py prints the `RULE` that its tuning cases give; docs/probe.md has the score on others.
 """
 
 import math
@@ -27,17 +27,20 @@ class Rule:
     least_steps: int = 30  # of the shadow training; below it nothing is said
     least_cosines: int = 6  # measured steps
     least_seeds: int = 2  # pairs of short runs
+    least_held_out: int = 50  # samples to compare the pairs on; of fewer, one is more than two points
     learnt: float = 3.0  # standard errors above chance that the network itself must be
     floor: float = 0.002  # least standard deviation of a difference of accuracies that is believed
-    # Of the logistic. A first guess, made before the tuning cases were trained.
+    # Of the logistic.
     intercept: float = -0.4
     level: float = 0.8
     trend: float = 0.4
     cosine: float = 1.0
     alone_intercept: float = -0.5
     alone: float = 1.0
+    basis: str = "a first guess, not fitted to any case yet"  # where they come from, as users are told
 
 
+# benchmarks/probe.py --fit prints this line.
 RULE = Rule()
 
 
@@ -62,7 +65,7 @@ def advise(shadow: Shadow, trials: Sequence[Trial] = (), rule: Rule = RULE) -> A
         reasons.append("There were no paired runs, and alignment alone is a weak predictor.")
     chosen = names if verdict == "attach" else ()
     alpha = best.alpha if verdict == "attach" else None
-    return Advice(verdict, chosen, alpha, best.probability, outlooks, tuple(reasons))
+    return Advice(verdict, chosen, alpha, best.probability, outlooks, tuple(reasons), rule.basis)
 
 
 def kept_places(shadow: Shadow) -> list[PlaceFinding]:
@@ -81,12 +84,18 @@ def clearly_in_conflict(found: PlaceFinding) -> bool:
 
 def outlook(shadow: Shadow, trial: Trial, rule: Rule = RULE) -> Outlook:
     """What to expect of a trial's alpha."""
-    level, trend = z_score(trial.differences, rule.floor), z_score(trial.changes, rule.floor)
+    level, trend = trial_scores(trial, rule)
     cosine = shadow.together.alignment
     score = rule.intercept + rule.level * level + rule.trend * trend
     score += 0.0 if cosine is None else rule.cosine * cosine
-    low, high = t_interval(trial.differences)
-    return Outlook(trial.alpha, logistic(score), mean(trial.differences), low, high, len(trial.seeds))
+    low, high = t_interval(trial.differences, floor=trial.least_deviation(0.0))
+    return Outlook(trial.alpha, logistic(score), mean(trial.differences), low, high, len(trial.seeds), trial.held_out)
+
+
+def trial_scores(trial: Trial, rule: Rule = RULE) -> tuple[float, float]:
+    """z(difference) and z(change) of a trial."""
+    floor = trial.least_deviation(rule.floor)
+    return z_score(trial.differences, floor), z_score(trial.changes, floor)
 
 
 def outlook_alone(shadow: Shadow, rule: Rule = RULE) -> Outlook:
@@ -121,7 +130,12 @@ def _doubt(shadow: Shadow, trials: Sequence[Trial], rule: Rule) -> str:
             f"{shadow.chance:.3f}): give more steps, or another learning rate."
         )
     if trials and min(len(trial.seeds) for trial in trials) < rule.least_seeds:
-        return f"Fewer than {rule.least_seeds} pairs were finished: give more time."
+        return f"Fewer than {rule.least_seeds} pairs were finished: give more seeds or more time."
+    if trials and trials[0].held_out < rule.least_held_out:
+        return (
+            f"The held-out set is too small to tell: one of its {trials[0].held_out} samples is "
+            f"{100 / trials[0].held_out:.1f} points (at least {rule.least_held_out} samples): give more data."
+        )
     return ""
 
 
@@ -141,6 +155,7 @@ def _outlook_words(found: Outlook) -> str:
     assert found.gain is not None
     span = "" if found.low is None or found.high is None else f" ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
     return (
-        f"Alpha {found.alpha:g}: {100 * found.gain:+.1f} points{span} of held-out accuracy in {found.seeds} short "
-        f"pairs; probability of a gain after full training {found.probability:.2f}."
+        f"Alpha {found.alpha:g}: {100 * found.gain:+.1f} points{span} of accuracy on {found.held_out} held-out samples "
+        f"in {found.seeds} short pair{'' if found.seeds == 1 else 's'}; probability of a gain after full training "
+        f"{found.probability:.2f}."
     )

@@ -45,14 +45,17 @@ def shadow_training(
     settings: Settings,
     *,
     order: Sequence[int],
-    measure_until: Callable[[int], bool] = lambda _: True,
+    go_on: Callable[[int, Sequence[float]], bool] = lambda _, __: True,
 ) -> Shadow:
-    """Train `model` for as many steps as `order` has batches, or until `measure_until(step)` is false."""
+    """Train `model` for as many steps as `order` has batches, or until `go_on(step, seconds)` is false.
+
+    The seconds are of earlier steps; of those without a measurement, as paired runs have them, once there are any.
+    """
     device = next(model.parameters()).device
     optimizers = [settings.make_optimizer(trained(model)), settings.make_optimizer(branches.parameters())]
     record, start, steps = Record(branches.places), time.perf_counter(), 0
     for step, number in enumerate(order):
-        if not measure_until(step):
+        if not go_on(step, record.seconds[False] or record.seconds[True]):
             break
         begun = time.perf_counter()
         batch = batches.batch(number, device)

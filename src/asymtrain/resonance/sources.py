@@ -5,6 +5,7 @@ import inspect
 import json
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,14 @@ from torch import nn
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.models import BUILDERS
 
-FORMS = "a backbone (mlp, cnn, vit), timm:NAME, hf:CONFIG or package.module:function"
+OTHERS = "timm:NAME, hf:CONFIG or package.module:function"
+FORMS = f"a backbone (mlp, cnn, vit), {OTHERS}"
 SMALL = 64  # pixels; a larger model's own size is reduced to this on a CPU
 DEFAULT_SIZE = 32
+CHECK_OPTIONS = (
+    "check --option (their names and values are the library's); what must be downloaded cannot be built here, but in a "
+    "function of your own, package.module:function"
+)
 
 
 @dataclass(frozen=True)
@@ -44,7 +50,7 @@ def named_model(text: str, options: Mapping[str, Any] | None = None) -> Named:
     if not colon:
         if "/" in text or "." in text:
             raise UsageError(f"{text!r} is no model that can be built here: give {FORMS}")
-        raise unknown_name(f"backbone (or give {FORMS})", text, BUILDERS)
+        raise UsageError(f"{unknown_name('backbone', text, BUILDERS)} (for another model give {OTHERS})")
     if not rest:
         raise UsageError(f"{text!r} names no model: give {FORMS}")
     if kind == "timm":
@@ -74,17 +80,14 @@ def _timm(name: str, options: dict[str, Any]) -> Named:
 
     def build(classes: int, image_size: int) -> nn.Module:
         given = {"pretrained": False, "num_classes": classes, **options}
-        try:
-            if image_size == own:
-                return _module(timm.create_model(name, **given))
-            try:
-                return _module(timm.create_model(name, img_size=image_size, **given))
-            except TypeError:  # a convolutional network takes images of any size, and no such option
-                return _module(timm.create_model(name, **given))
-        except UsageError:
-            raise
-        except Exception as error:
-            raise _unbuildable(f"timm:{name}", error) from error
+
+        def make() -> Any:
+            if image_size != own:
+                with suppress(TypeError):  # a convolutional network takes images of any size, and no such option
+                    return timm.create_model(name, img_size=image_size, **given)
+            return timm.create_model(name, **given)
+
+        return _module(_made(make, f"timm:{name}"))
 
     return Named(f"timm:{name}", own, 32, build)
 
@@ -150,10 +153,10 @@ def _function(module_name: str, function: str, options: dict[str, Any]) -> Named
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        line = (str(error).strip().splitlines() or ["no message"])[0]
-        raise UsageError(
-            f"{module_name} cannot be imported ({type(error).__name__}: {line}): check the name"
-        ) from error
+        cure = "check the name, and that you are in its folder"
+        if not isinstance(error, ModuleNotFoundError):
+            cure = "mend the file"
+        raise UsageError(f"{module_name} cannot be imported ({_first_line(error)}): {cure}") from error
     finally:
         if added:
             sys.path.remove(here)
@@ -166,7 +169,8 @@ def _function(module_name: str, function: str, options: dict[str, Any]) -> Named
         known = inspect.signature(made).parameters
         given = {"classes": classes, "num_classes": classes, "image_size": image_size}
         kept = {name: value for name, value in given.items() if name in known}
-        return _module(_made(lambda: made(**{**kept, **options}), f"{module_name}:{function}"))
+        cure = "mend the function, or give what it needs with --option NAME=VALUE"
+        return _module(_made(lambda: made(**{**kept, **options}), f"{module_name}:{function}", cure))
 
     return Named(f"{module_name}:{function}", DEFAULT_SIZE, 1, build)
 
@@ -175,25 +179,28 @@ def _library(name: str) -> Any:
     try:
         return importlib.import_module(name)
     except Exception as error:  # a broken installation of torchvision raises a RuntimeError
-        line = (str(error).strip().splitlines() or ["no message"])[0]
-        raise UsageError(f"{name} cannot be imported ({line}): pip install {name}") from error
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise UsageError(f"{name} is not installed: pip install {name}") from error
+        cure = f"mend its installation; `python -c 'import {name}'` shows the whole of it"
+        if "torchvision" in str(error):
+            cure = (
+                "it needs a torchvision that fits your torch; where there is none, in an environment of its own, "
+                "pip install --no-deps torchvision==0.16.2 is enough for models"
+            )
+        raise UsageError(f"{name} is installed but does not import ({_first_line(error)}): {cure}") from error
 
 
-def _made(make: Callable[[], Any], name: str) -> Any:
+def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
     try:
         return make()
     except UsageError:
         raise
     except Exception as error:
-        raise _unbuildable(name, error) from error
+        raise UsageError(f"{name} cannot be built ({_first_line(error)}): {cure}") from error
 
 
-def _unbuildable(name: str, error: Exception) -> UsageError:
-    line = (str(error).strip().splitlines() or ["no message"])[0]
-    return UsageError(
-        f"{name} cannot be built without downloads ({type(error).__name__}: {line}): check its options, or build it in "
-        "a function of your own and give package.module:function"
-    )
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
 
 
 def _module(value: Any) -> nn.Module:

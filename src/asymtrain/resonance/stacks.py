@@ -12,11 +12,14 @@ from asymtrain import executors
 from asymtrain.data import Dataset
 from asymtrain.engine import default_device
 from asymtrain.engine.setup import build_backbone, run_data
-from asymtrain.resonance.budget import Clock, plan_trials
+from asymtrain.resonance.batches import gather
+from asymtrain.resonance.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
+from asymtrain.resonance.copying import random_state_kept
 from asymtrain.resonance.findings import Probe, Shadow, Trial
 from asymtrain.resonance.images import ImageBatches
-from asymtrain.resonance.probing import FIRST_SEED, probe
+from asymtrain.resonance.probing import FIRST_SEED, shadow_of_model
 from asymtrain.resonance.rule import RULE, Rule, advise, kept_places
+from asymtrain.resonance.settings import Settings
 from asymtrain.runs import Run, RunSpec, grid
 
 LEAST_EPOCHS = 2  # the runs are compared halfway and at the end
@@ -39,24 +42,25 @@ def probe_backbone(
 ) -> Probe:
     """`probe` of a spec's backbone, with its data, batch size, learning rate and weight decay."""
     clock = Clock(minutes)
-    shadow = shadow_of(base, dataset, steps=steps, every=every, minutes=minutes, device=device, rule=rule)
-    kept = [one.place for one in kept_places(shadow)]
-    wanted = range(FIRST_SEED, FIRST_SEED + seeds)
-    plan = plan_trials(steps, wanted, alphas, shadow.step_seconds, clock.left())
+
+    def fitting(each: float) -> Plan:
+        return plan_trials(steps, range(FIRST_SEED, FIRST_SEED + seeds), alphas, each, clock.left())
+
+    limit = ShadowLimit(clock, rule.least_steps // 2, lambda each: bool(fitting(each).alphas))
+    shadow = shadow_of(base, dataset, steps=steps, every=every, device=device, limit=limit, progress=progress)
+    plan = fitting(shadow.step_seconds)
     trials: list[Trial] = []
     if plan.alphas:
         progress(f"paired runs: {len(plan.seeds)} seeds at alpha {', '.join(f'{a:g}' for a in plan.alphas)}")
+        kept = [one.place for one in kept_places(shadow)]
         spec = base if len(kept) == len(shadow.places) else with_places(base, kept)
         specs = trial_specs(spec, dataset, alphas=plan.alphas, seeds=plan.seeds, steps=plan.steps)
         left = None if minutes is None else max(0.01, clock.left() / 60)
         runs = executors.execute(specs, store=store, device=device, minutes=left, data_root=data_root)
         trials = read_trials(list(runs), plan.alphas, dataset, plan.steps)
-    notes = [plan.note] if plan.note else []
-    if shadow.steps < steps:
-        notes.append(f"The shadow training took {shadow.steps} of {steps} steps: its share of the time was over.")
-    if plan.alphas and len(trials[0].seeds if trials else ()) < len(plan.seeds):
-        notes.append("Some paired runs did not finish in the time: give more minutes.")
-    return Probe(shadow, tuple(trials), advise(shadow, trials, rule), tuple(notes), clock.passed())
+    seeds_done = len(trials[0].seeds) if trials else 0
+    notes = notes_on_time(plan, seeds_done, shadow.steps, steps)
+    return Probe(shadow, tuple(trials), advise(shadow, trials, rule), notes, clock.passed())
 
 
 def shadow_of(
@@ -65,25 +69,26 @@ def shadow_of(
     *,
     steps: int,
     every: int = 5,
-    minutes: float | None = None,
     device: str | None = None,
-    rule: Rule = RULE,
+    limit: ShadowLimit | None = None,
+    progress: Callable[[str], None] = lambda _: None,
 ) -> Shadow:
-    """The shadow training of a spec's backbone."""
+    """The shadow training of a spec's backbone, of all steps where there is no limit."""
     place = default_device(device)
     spec = dataclasses.replace(base, seed=FIRST_SEED, redundancy=max(1, base.redundancy))
-    backbone = build_backbone(spec, dataset)
-    batches = ImageBatches(dataset, spec.batch, seed=FIRST_SEED, indices=run_data(spec, dataset).train)
-    options = {"layout": backbone.layout, "pool": backbone.pool, "over_classes": spec.over_classes}
+    images = ImageBatches(dataset, spec.batch, seed=FIRST_SEED, indices=run_data(spec, dataset).train)
 
     def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
         return torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
 
-    found = probe(
-        backbone.to(place), batches, list(backbone.points), alphas=(), steps=steps, every=every, minutes=minutes,
-        optimizer=optimizer, branch_options=options, rule=rule,
-    )  # fmt: skip
-    return found.shadow
+    with random_state_kept():
+        backbone = build_backbone(spec, dataset)
+        options = {"layout": backbone.layout, "pool": backbone.pool, "over_classes": spec.over_classes}
+        settings = Settings(dataset.classes, optimizer=optimizer, every=every, branch_options=options)
+        return shadow_of_model(
+            backbone.to(place).train(), gather(images, most=2 * steps + 16), list(backbone.points), settings,
+            steps=steps, limit=limit or ShadowLimit(Clock(None), 0, lambda _: True), progress=progress,
+        )  # fmt: skip
 
 
 def trial_specs(
@@ -118,7 +123,8 @@ def read_trials(runs: Sequence[Run], alphas: Sequence[float], dataset: Dataset, 
     if not seeds:
         return []
     plain = tuple(by_key[0.0, seed] for seed in seeds)
-    return [Trial(a, tuple(seeds), plain, tuple(by_key[a, seed] for seed in seeds), steps) for a in alphas]
+    held_out = len(run_data(runs[0].spec, dataset).validation)
+    return [Trial(a, tuple(seeds), plain, tuple(by_key[a, seed] for seed in seeds), steps, held_out) for a in alphas]
 
 
 def with_places(spec: RunSpec, places: Sequence[str]) -> RunSpec:

@@ -44,6 +44,7 @@ def paired_trials(
         finished[seed] = rows
     if not finished:
         return []
+    held_out = batches.held_out_size()
     return [
         Trial(
             alpha,
@@ -51,6 +52,7 @@ def paired_trials(
             tuple(rows[0] for rows in finished.values()),
             tuple(rows[i] for rows in finished.values()),
             steps,
+            held_out,
         )
         for i, alpha in enumerate(alphas, 1)
     ]
