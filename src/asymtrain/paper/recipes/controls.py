@@ -47,7 +47,7 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
 
 
 def detached_sentences(known: Known, comparisons: list[Comparison]) -> tuple[str, ...]:
-    """Do detached branches leave Plain's network? They must, but for the rounding of stacks of other members."""
+    """Do detached branches leave Plain's network? They must, unless stacks of other members round otherwise."""
     cells = [one for one in comparisons if one.heading[1] == DETACHED and one.reading == PRIMARY]
     pairs = [pair for one in cells for pair in pairs_of(known, one)]
     if not pairs:
@@ -58,8 +58,8 @@ def detached_sentences(known: Known, comparisons: list[Comparison]) -> tuple[str
     apart = max(abs(accuracy(other, PRIMARY) - accuracy(plain, PRIMARY)) for plain, other in pairs)
     return (
         f"Detached branches give Plain's answer to every test image in {same} of {len(pairs)} pairs; accuracies are at "
-        f"most {100 * apart:.2f} points apart. The two train in other stacks, whose sums are rounded otherwise: so "
-        "much is rounding alone.",
+        f"most {100 * apart:.2f} points apart. In one stack, or on a CPU, the two networks are equal to the bit; the "
+        "likely reason here is that they train in other stacks, whose sums are rounded otherwise.",
     )
 
 
