@@ -27,6 +27,7 @@ def status(
 ) -> None:
     """Show what a store holds, what is pending, what diverged or failed and why."""
     with loading():
+        from asymtrain.executors.stacks import checkpointed
         from asymtrain.store import Store
     with Store(store, read_only=True) as opened:
         summary = opened.summary()
@@ -40,16 +41,6 @@ def status(
         show_json(document(summary, waiting, diverged))
     else:
         show(summary, waiting, diverged)
-
-
-def checkpointed(store: Path) -> set[str]:
-    """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
-    from asymtrain.engine import unfinished_plans
-    from asymtrain.engine.checkpoint import STATE
-
-    folder = store.with_name(f"{store.name}.checkpoints")
-    plans = [one for one in unfinished_plans(folder) if (folder / one.id / STATE).is_file()]
-    return {spec.id for one in plans for spec in one.specs}
 
 
 def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:

@@ -18,7 +18,7 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.executors.local import Local
 from asymtrain.executors.outcomes import Failed, Finished, Job, Outcome, Report
 from asymtrain.executors.progress import ProgressSum
-from asymtrain.executors.stacks import choose_stacks, tidy
+from asymtrain.executors.stacks import checkpoints_of, choose_stacks, tidy
 from asymtrain.runs import Run, RunSpec
 from asymtrain.store import Store
 
@@ -70,7 +70,7 @@ def execute(
             yield from _results(place, stacks, job, ProgressSum(stacks, progress))
             return
         with Store(store) as record:
-            checkpoints = store.with_name(store.name + ".checkpoints")
+            checkpoints = checkpoints_of(store)
             wanted, missing = missing, record.claim(missing, again=fresh)
             asked = {spec.id for spec in missing}
             stored = record.runs([spec.id for spec in wanted if spec.id not in asked])

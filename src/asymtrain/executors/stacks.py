@@ -17,12 +17,24 @@ from pathlib import Path
 import torch
 
 from asymtrain.engine import StackPlan, close_checkpoint, plan, unfinished_plans
-from asymtrain.engine.checkpoint import sweep, write_into_new_folder
+from asymtrain.engine.checkpoint import STATE, sweep, write_into_new_folder
 from asymtrain.errors import UsageError
 from asymtrain.runs import RunSpec
 from asymtrain.store import Store
 
 PLANS = "plans-*.json"
+
+
+def checkpoints_of(store: Path) -> Path:
+    """The folder of checkpoints beside a store."""
+    return store.with_name(f"{store.name}.checkpoints")
+
+
+def checkpointed(store: Path) -> set[str]:
+    """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
+    folder = checkpoints_of(store)
+    begun = [one for one in unfinished_plans(folder) if (folder / one.id / STATE).is_file()]
+    return {spec.id for one in begun for spec in one.specs}
 
 
 def choose_stacks(

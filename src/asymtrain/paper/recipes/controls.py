@@ -58,8 +58,8 @@ def detached_sentences(known: Known, comparisons: list[Comparison]) -> tuple[str
     apart = max(abs(accuracy(other, PRIMARY) - accuracy(plain, PRIMARY)) for plain, other in pairs)
     return (
         f"Detached branches give Plain's answer to every test image in {same} of {len(pairs)} pairs; accuracies are at "
-        f"most {100 * apart:.2f} points apart. In one stack, or on a CPU, the two networks are equal to the bit; the "
-        "likely reason here is that they train in other stacks, whose sums are rounded otherwise.",
+        f"most {100 * apart:.2f} points apart. On a CPU the two networks are equal to the bit; the likely "
+        "reason here is that they train in other stacks, whose sums are rounded otherwise.",
     )
 
 
