@@ -115,6 +115,15 @@ def test_several_readings_side_by_side(cli):
     assert readings == ["primary reading"] * 3 + ["losses summed over classes"] * 3
 
 
+def test_one_backbone_at_a_time(cli, tmp_path):
+    result = cli("paper", "run", "table3", "--arch", "mlp", "--out", "study")
+    assert result.code == 0, result.err
+    assert "Missing: 4 trainings, 0 measurements" in result.err
+    assert "are left" not in result.err
+    with Store(tmp_path / "study" / "runs.sqlite", read_only=True) as store:
+        assert {run.spec.arch for run in store.runs()} == {"mlp"}
+
+
 def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
     result = cli("paper", "run", "table3", "--minutes", "0.0000001")
     assert result.code == 0, result.err
@@ -130,6 +139,7 @@ def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
         (("run", "table1", "--scale", "huge"), "unknown scale 'huge'"),
         (("run", "table1", "--reading", "som"), "did you mean 'sum'"),
         (("run", "table1", "--epochs", "0"), "--epochs must be 1 or more"),
+        (("run", "table1", "--arch", "rnn"), "unknown backbone 'rnn'"),
         (("run", "table1", "--seeds", "1000,"), "one of the search's"),
         (("run", "table1", "--minutes", "0"), "--minutes must be above 0"),
         (("run", "table1", "--precision", "fp8"), "precision must be one of"),

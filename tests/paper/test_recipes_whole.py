@@ -9,6 +9,7 @@ from asymtrain.paper.known import Known
 from asymtrain.paper.recipe import cook
 from asymtrain.paper.recipes import ALIASES, RECIPES
 from asymtrain.paper.running import missing, run_recipes
+from asymtrain.paper.sizes import ARCHS
 from asymtrain.report.paper_figures import draw
 from asymtrain.store import Store
 
@@ -102,3 +103,13 @@ def test_every_reading_needs_more_runs_but_names_each_once(tiny, every_reading):
     few, many = (missing(list(RECIPES.values()), study, Known()).specs for study in (tiny, every_reading))
     assert set(few) < set(many)
     assert len(set(many)) == len(many)
+
+
+def test_what_is_missing_of_each_backbone_adds_up(tiny):
+    """What waits for a search too: the names of `Needs.later` say the backbone."""
+    recipes = list(RECIPES.values())
+    whole = missing(recipes, tiny, Known())
+    parts = [missing(recipes, tiny, Known(), [arch]) for arch in ARCHS]
+    assert sum(len(part.specs) for part in parts) == len(whole.specs)
+    assert sum(len(part.measurements) for part in parts) == len(whole.measurements)
+    assert sum(part.later for part in parts) == whole.later > 0

@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from asymtrain.cli.options import STORE_NAME, typed_command
+from asymtrain.cli.options import STORE_NAME, parse_archs, typed_command
 from asymtrain.cli.paper_options import (
     PAPER_OUT,
+    Archs,
     Data,
     DataRoot,
     Device,
@@ -108,6 +109,7 @@ def run(
     data: Data = "shapes",
     hyperparameters: Values = "searched",
     fair: Fair = False,
+    arch: Archs = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after this time; the next call goes on.")] = None,
     out: Out = PAPER_OUT,
     store: StorePath = None,
@@ -123,7 +125,7 @@ def run(
     """
     if minutes is not None and not minutes > 0:
         raise UsageError(f"--minutes must be above 0, got {minutes:g}")
-    recipes = choose(names)
+    recipes, archs = choose(names), parse_archs(arch)
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     place = place_of(store, out)
     for folder in (out, place.parent):
@@ -136,7 +138,7 @@ def run(
     if others := elsewhere(known, study):
         console.print(others)
     console.print(
-        plan_sentence(missing(recipes, study, known), known, kind, workers, small=study.sizes.scale == "quick")
+        plan_sentence(missing(recipes, study, known, archs), known, kind, workers, small=study.sizes.scale == "quick")
     )
     with progress_display() as display:
 
@@ -154,6 +156,7 @@ def run(
             recipes,
             study,
             place,
+            archs=archs,
             minutes=minutes,
             device=device,
             data_root=data_root,

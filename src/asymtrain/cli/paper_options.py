@@ -25,6 +25,9 @@ ReadingNames = Annotated[
     list[str] | None,
     typer.Option("--reading", help="primary, sum, all, best, instruments; several with commas, or every."),
 ]
+Archs = Annotated[
+    list[str] | None, typer.Option("--arch", help="Do these backbones alone: mlp, cnn, vit; several with commas.")
+]
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")]
 Data = Annotated[str, typer.Option("--data", help="At the scale quick: shapes, or cifar for a part of CIFAR.")]
 Values = Annotated[

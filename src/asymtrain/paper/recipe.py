@@ -44,7 +44,8 @@ class Measuring(Protocol):
 class Needs:
     """Trainings and measurements, and how many trainings (at most) wait for others before they can be named.
 
-    `later` has a name for each group of them, so that what several recipes wait for is counted once.
+    `later` has a name for each group of them, so that what several recipes wait for is counted once; the backbone is
+    a word of it.
     """
 
     specs: tuple[RunSpec, ...] = ()

@@ -5,8 +5,9 @@ share stacks; the next round knows more (the choices of a search). What was stor
 call goes on where the last one stopped.
 """
 
+import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from asymtrain.engine import load_for
 from asymtrain.paper.known import Known, read_store
 from asymtrain.paper.measuring import Place, take
 from asymtrain.paper.recipe import Measuring, Needs, Recipe
+from asymtrain.paper.sizes import ARCHS
 from asymtrain.paper.study import Study
 from asymtrain.runs import Run, RunSpec
 
@@ -38,13 +40,16 @@ def needs_of(recipes: Iterable[Recipe], study: Study, known: Known) -> Needs:
     return Needs(tuple(specs), tuple(measurements.values()), later)
 
 
-def missing(recipes: Sequence[Recipe], study: Study, known: Known) -> Missing:
-    """What the store does not hold."""
+def missing(recipes: Sequence[Recipe], study: Study, known: Known, archs: Collection[str] | None = None) -> Missing:
+    """What the store does not hold; of these backbones, where some are named."""
     needs = needs_of(recipes, study, known)
+    wanted = set(ARCHS if archs is None else archs)
     return Missing(
-        tuple(spec for spec in needs.specs if spec.id not in known.runs),
-        tuple(one for one in needs.measurements if known.values(one.spec, one.name) is None),
-        sum(needs.later.values()),
+        tuple(spec for spec in needs.specs if spec.arch in wanted and spec.id not in known.runs),
+        tuple(
+            one for one in needs.measurements if one.spec.arch in wanted and known.values(one.spec, one.name) is None
+        ),
+        sum(count for name, count in needs.later.items() if wanted & set(re.findall(r"\w+", name))),
     )
 
 
@@ -69,6 +74,7 @@ def run_recipes(
     study: Study,
     store: Path,
     *,
+    archs: Collection[str] | None = None,
     minutes: float | None = None,
     device: str | None = None,
     data_root: Path | None = None,
@@ -77,13 +83,16 @@ def run_recipes(
     on_measurement: Callable[[Measuring, int, int], None] = lambda one, done, total: None,
     **options: Any,
 ) -> Done:
-    """Do what is missing, round by round, until nothing is or `minutes` are over. `options` are those of `execute`."""
+    """Do what is missing, round by round, until nothing is or `minutes` are over.
+
+    Of some backbones where `archs` names them. `options` are those of `execute`.
+    """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     tried: set[str] = set()  # a training that failed is not asked for again in this call
     place = Place(store, device, data_root)
     try:
         while True:
-            left = missing(recipes, study, read_store(store))
+            left = missing(recipes, study, read_store(store), archs)
             specs = [spec for spec in left.specs if spec.id not in tried]
             if not specs or _seconds_left(deadline) <= 0:
                 break
@@ -98,8 +107,8 @@ def run_recipes(
         for done, one in enumerate(_until(deadline, take(wanted, place)), 1):
             on_measurement(one, done, len(wanted))
     except KeyboardInterrupt:
-        return Done(missing(recipes, study, read_store(store)), interrupted=True)
-    return Done(missing(recipes, study, read_store(store)), interrupted=False)
+        return Done(missing(recipes, study, read_store(store), archs), interrupted=True)
+    return Done(missing(recipes, study, read_store(store), archs), interrupted=False)
 
 
 def _until(deadline: float | None, taken: Iterator[Measuring]) -> Iterator[Measuring]:
