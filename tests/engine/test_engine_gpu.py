@@ -151,6 +151,17 @@ def test_a_lost_run_does_not_reach_its_neighbours_through_a_captured_graph():
     assert torch.equal(stacks[0].weights[[0, 2]], stacks[1].weights[[0, 2]])
 
 
+@pytest.mark.parametrize("size", [20, 40], ids=["less than a batch", "two steps"])
+def test_an_epoch_of_a_step_or_two_can_be_captured(size):
+    """Compiling runs a step several times, and there may be no further batch in the epoch."""
+    data = patterns(classes=4, size=size, test_size=40)
+    spec = RunSpec(
+        arch_options={"widths": (16, 16)}, batch=24, epochs=6, cosine_every=2, validation="none", learning_rate=1e-3
+    )
+    found = measure_distances(mixed_specs(spec, 3), data, device=DEVICE, path="batched", steps=6)
+    assert_near_the_reference_together(found)
+
+
 @pytest.mark.parametrize(
     ("arch", "options"), [("vit", {}), ("vit", {"patch": 8, "width": 64, "heads": 4, "depth": 2}), ("cnn", {})], ids=str
 )

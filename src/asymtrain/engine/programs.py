@@ -96,17 +96,22 @@ class CapturedPrograms(Programs):
         """Run the step a few times to compile it, record it, and put everything back as it was."""
         stack = self.stack
         kept = {name: value.clone() for name, value in stack.changing().items()}
+
+        def put_back() -> None:
+            for name, value in stack.changing().items():
+                value.copy_(kept[name])
+
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(_WARM_UP_STEPS):
                 stack.train_step(measure)
+                put_back()  # each time: the epoch may have no further step
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(graph, pool=self._pool):
             stack.train_step(measure)
-        for name, value in stack.changing().items():
-            value.copy_(kept[name])
+        put_back()
         return graph
 
 
