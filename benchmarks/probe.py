@@ -60,7 +60,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options.add_argument("--fit", action="store_true", help="print the rule that the tuning cases give")
     options.add_argument("--estimate", action="store_true", help="print how long it will take on one H200, and stop")
     options.add_argument("--docs", type=Path, help="a page to put the table and the scatter into")
-    options.add_argument("--precision", help="of the engine's runs; default: bf16 on a GPU")
+    options.add_argument("--precision", help="of the engine's runs; default: bf16 on a GPU; with --read the store's")
     options.add_argument("--device")
     options.add_argument("--data-root", type=Path)
     options.add_argument("--store", type=Path, default=Path("probe.sqlite"))
@@ -73,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     chosen.out.mkdir(parents=True, exist_ok=True)
     on_gpu = torch.cuda.is_available() if chosen.device is None else chosen.device.startswith("cuda")
-    chosen.precision = chosen.precision or ("bf16" if on_gpu else "fp32")
+    chosen.precision = chosen.precision or (chosen.read and stored_precision(chosen.store)) or usual_precision(on_gpu)
     deadline = float("inf") if chosen.minutes is None else time.monotonic() + 60 * chosen.minutes
     deadline = 0.0 if chosen.read else deadline
     if chosen.jobs > 1 and not chosen.read:
@@ -84,6 +84,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = shown(one, size, chosen, deadline if one in families else 0.0)
         rows += [(one.part, case, more) for case, more in found]
     write(rows, chosen.out, show_fit=chosen.fit, page=chosen.docs)
+
+
+def usual_precision(on_gpu: bool) -> str:
+    return "bf16" if on_gpu else "fp32"
+
+
+def stored_precision(store: Path) -> str | None:
+    """That of a store's runs: they may come from another kind of device."""
+    if not store.exists():
+        return None
+    with Store(store, read_only=True) as record:
+        found = {run.spec.precision for run in record.runs()}
+    return found.pop() if len(found) == 1 else None
 
 
 def wanted(size: Size, chosen: argparse.Namespace) -> list[Family]:

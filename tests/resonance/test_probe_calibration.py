@@ -106,11 +106,11 @@ def test_both_parts_are_scored_and_shown():
     tune = [case(g, 0.7, family=f, level=g * 50) for f, g in (("a", HELPED), ("b", HURT), ("c", HELPED))]
     scored = [case(g, 0.7, family=f, level=g * 50) for f, g in (("d", HELPED), ("e", HURT))]
     found = score_parts(tune, scored)
-    assert [part for part, _ in found] == ["tune"] * 3 + ["score"] * 4
+    assert [part for part, _ in found] == ["tune"] * 4 + ["score"] * 5
     assert found[-1][1].right == 1.0  # the fitted rule knows that the level decides
     several = [dataclasses.replace(one, alignment=i / 10) for i, one in enumerate([*tune, *scored])]
     text = score_text(found, several)
-    assert text.count("\n| ") == 7
+    assert text.count("\n| ") == 9
     assert "5 cases of 5 families" in text
     # A case without a cosine over the full training is not counted where that is asked for.
     partly = [dataclasses.replace(one, cosine=i / 7 if i else None) for i, one in enumerate(several)]

@@ -84,6 +84,7 @@ class Score:
 PREDICTORS: dict[str, Callable[[Case], float]] = {
     "probe": lambda case: case.probability,
     "always yes": lambda case: 1.0,
+    "always no": lambda case: 0.0,
     "sign of the mean cosine": lambda case: float(case.alignment > 0),
 }
 
