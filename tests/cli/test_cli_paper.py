@@ -5,11 +5,14 @@ import json
 import re
 
 import pytest
+from rich.console import Console
 
 from asymtrain import executors
+from asymtrain.cli import paper_screen
 from asymtrain.cli.options import STORE_NAME
 from asymtrain.cli.paper_options import build_study
 from asymtrain.cli.paper_screen import study_sentence
+from asymtrain.paper.result import Cell, RecipeResult, ResultTable, missing_cell
 from asymtrain.paper.sizes import SIZES
 from asymtrain.store import Store
 
@@ -113,6 +116,24 @@ def test_several_readings_side_by_side(cli):
     (result,) = json.loads(shown.out)["results"]
     readings = [row[1]["text"] for row in result["tables"][0]["rows"]]
     assert readings == ["primary reading"] * 3 + ["losses summed over classes"] * 3
+
+
+@pytest.mark.parametrize("width", range(70, 150, 5))
+def test_words_of_a_wide_table_stay_whole(width, monkeypatch, capsys):
+    """A full Table 1 is a little wider than a terminal: it goes on below, no column is squeezed."""
+    monkeypatch.setattr(paper_screen, "stdout", lambda: Console(width=width, highlight=False, markup=False))
+    names = ("Backbone", "N", "Plain", "Asymmetric", "Improvement", "Interval", "Interval over images", "p", "n",
+             "Paper: Plain", "Paper: Asymmetric", "Paper: improvement", "Difference")  # fmt: skip
+    number, interval = Cell("0.203 ± 0.003", 0.2), Cell("+2.2% to +6.8%")
+    row = (Cell("MLP"), Cell("10x"), number, number, Cell("+4.5%", 4.5), interval, interval, Cell("<0.0001", 0.0),
+           Cell("10", 10.0), number, number, Cell("-22.0%", -22.0), Cell("+26.5", 26.5))  # fmt: skip
+    missing = (Cell("CNN"), Cell("10x"), *(missing_cell() for _ in range(7)), *row[9:])
+    table = ResultTable("table1", "Table 1", names, (row, missing), "A note.")
+    paper_screen.show_results([RecipeResult("table1", "Table 1", "", "", (table,), ())], [])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= width
+    for word in ("Backbone", "MLP", "CNN", "10x", "0.203±0.003", "Asymm.", "<0.0001", "+26.5", "Difference", "images"):
+        assert word in shown
 
 
 def test_one_backbone_at_a_time(cli, tmp_path):

@@ -19,8 +19,6 @@ from asymtrain.paper.verdicts import Judgement
 from asymtrain.report import duration
 from asymtrain.runs import Run
 
-SLACK = 10  # columns by which a table may be too wide: an interval is then broken into two lines
-
 
 def listing(study: Study, known: Known, recipes: Iterable[Recipe], device: str, workers: int) -> list[dict[str, Any]]:
     """Each recipe with what it needs, what is there, and how long the rest takes."""
@@ -183,15 +181,25 @@ def _show_table(table: ResultTable) -> None:
     headings = [_heading(name) for name in table.columns]
     rows = [[cell.text.replace(" ± ", "±").replace("% to ", " to ") for cell in row] for row in table.rows]
     numbers = [any(row[i].value is not None or row[i].missing for row in table.rows) for i in range(len(headings))]
-    widths = [
-        1 + max(len(line) for text in (heading, *(row[i] for row in rows)) for line in text.split("\n"))
-        for i, heading in enumerate(headings)
+    # Words may be broken into lines, down to their longest one; numbers never.
+    least = [
+        1
+        + max(
+            len(piece)
+            for text in (heading, *(row[i] for row in rows))
+            for piece in (text.split("\n") if number else text.split() or [""])
+        )
+        for i, (heading, number) in enumerate(zip(headings, numbers, strict=True))
     ]
-    for part in _parts(widths, numbers.index(True) if True in numbers else 1, console.width):
+    for part in _parts(least, numbers.index(True) if True in numbers else 1, console.width):
         shown = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0, 0, 1))
         for i in part:
             shown.add_column(
-                headings[i], justify="right" if numbers[i] else "left", no_wrap=numbers[i], overflow="fold"
+                headings[i],
+                justify="right" if numbers[i] else "left",
+                no_wrap=numbers[i],
+                overflow="fold",
+                min_width=least[i] - 1,
             )
         for row in rows:
             shown.add_row(*(row[i] for i in part))
@@ -199,12 +207,13 @@ def _show_table(table: ResultTable) -> None:
     console.print(table.note)
 
 
-def _parts(widths: Sequence[int], first: int, room: int) -> list[list[int]]:
+def _parts(least: Sequence[int], first: int, room: int) -> list[list[int]]:
     """Columns of each part: the first ones, and as many others as there is room for."""
     lead = list(range(first))
     parts: list[list[int]] = [[]]
-    for i in range(first, len(widths)):
-        if parts[-1] and sum(widths[j] for j in (*lead, *parts[-1], i)) > room + SLACK:
+    for i in range(first, len(least)):
+        # Between two columns rich puts one more space than is counted.
+        if parts[-1] and sum(1 + least[j] for j in (*lead, *parts[-1], i)) - 1 > room:
             parts.append([])
         parts[-1].append(i)
     return [[*lead, *part] for part in parts]
