@@ -12,7 +12,9 @@ from asymtrain.cli.loading import load_command, loading
 from asymtrain.errors import UsageError
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "matplotlib", "statsmodels", "PIL", "jinja2", "pyarrow", "safetensors")
-CALLS = [["--version"], ["--help"], [], *([name, "--help"] for name in ("run", "report", "status", "data", "store"))]
+GROUPS = {"paper": ("list", "run", "show"), "measure": ("alignment", "trajectory", "landscape", "attention")}
+CALLS = [["--version"], ["--help"], [], *([name, "--help"] for name in COMMANDS)]
+CALLS += [[group, name, "--help"] for group, names in GROUPS.items() for name in names]
 LIGHT = f"""
 import sys
 from asymtrain.__main__ import main
@@ -30,7 +32,8 @@ for words in {CALLS}:
 def test_help_and_version_load_nothing_heavy():
     found = subprocess.run([sys.executable, "-c", LIGHT], capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    assert "tensorboard" in found.stdout  # of `store --help`, which came last
+    assert "tensorboard" in found.stdout  # of `store --help`
+    assert "--threshold" in found.stdout  # of `measure attention --help`, which came last
 
 
 @pytest.mark.parametrize("name", COMMANDS)

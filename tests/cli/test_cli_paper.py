@@ -10,8 +10,8 @@ from rich.console import Console
 from asymtrain import executors
 from asymtrain.cli import paper_screen
 from asymtrain.cli.options import STORE_NAME
-from asymtrain.cli.paper_options import build_study
 from asymtrain.cli.paper_screen import study_sentence
+from asymtrain.cli.paper_study import build_study
 from asymtrain.paper.result import Cell, RecipeResult, ResultTable, missing_cell
 from asymtrain.paper.sizes import SIZES
 from asymtrain.store import Store

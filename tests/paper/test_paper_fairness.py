@@ -4,7 +4,7 @@ import dataclasses
 
 import pytest
 
-from asymtrain.cli.paper_options import build_study
+from asymtrain.cli.paper_study import build_study
 from asymtrain.errors import UsageError
 from asymtrain.paper.judging import gather
 from asymtrain.paper.known import Known

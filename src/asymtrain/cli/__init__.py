@@ -1,6 +1,7 @@
 """The command line: `asymtrain run | probe | measure | search | paper | report | status | data | store`.
 
-One file for each command, loaded when it is called (loading.py).
+One file for each command, which holds its options and is loaded when it is called (loading.py). What a larger command
+does with them is in a file beside it (`paper_work.py`, `search_work.py`, `probe_work.py`).
 """
 
 from typing import Annotated

@@ -74,3 +74,13 @@ def typed_command(context: typer.Context) -> str:
     """The command as it was typed; its name alone where it was not typed."""
     typed = context.obj if isinstance(context.obj, list) else (context.info_name or "",)
     return shlex.join(["asymtrain", *typed])
+
+
+def parse_values(option: str, text: str | None, default: Sequence[float]) -> tuple[float, ...]:
+    """Numbers with commas; the default where nothing is given."""
+    if text is None:
+        return tuple(default)
+    try:
+        return tuple(float(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise UsageError(f"{option} {text}: write numbers with commas, such as 0.001,0.01") from None

@@ -1,12 +1,12 @@
 """`asymtrain paper list | run | show`: every table and figure of the paper, beside its numbers."""
 
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from asymtrain.cli.options import STORE_NAME, parse_archs, typed_command
+from asymtrain.cli.loading import loading
+from asymtrain.cli.options import STORE_NAME, parse_archs
 from asymtrain.cli.paper_options import (
     PAPER_OUT,
     Archs,
@@ -24,35 +24,14 @@ from asymtrain.cli.paper_options import (
     Seeds,
     StorePath,
     Values,
-    build_study,
-    find_store,
-    place_of,
-    workers_of,
-)
-from asymtrain.cli.paper_screen import (
-    document,
-    elsewhere,
-    listing,
-    plan_sentence,
-    show_results,
-    show_trial,
-    study_sentence,
 )
 from asymtrain.cli.screen import progress_display, show_json, show_table, stderr, stdout
 from asymtrain.errors import UsageError
-from asymtrain.paper.judging import judge_results
-from asymtrain.paper.known import read_store
-from asymtrain.paper.recipe import Measuring, Recipe, cook
-from asymtrain.paper.recipes import RECIPES, choose
-from asymtrain.paper.result import RecipeResult
-from asymtrain.paper.running import check_data, missing, run_recipes
-from asymtrain.paper.study import Study
-from asymtrain.report import check_folder, duration
-from asymtrain.report.paper_figures import draw
-from asymtrain.report.paper_page import write_paper
-from asymtrain.report.paper_specs import Behind, specs_behind
-from asymtrain.runs import Run
-from asymtrain.store import Failure, Store
+
+# The rest is imported where it is used: this file is read for --help too.
+if TYPE_CHECKING:
+    from asymtrain.paper.recipe import Measuring
+    from asymtrain.runs import Run
 
 paper = typer.Typer(name="paper")
 
@@ -83,6 +62,13 @@ def list_(
 
     Runs that several recipes share count in each of them; the last line counts them once.
     """
+    with loading():
+        from asymtrain.cli.paper_screen import listing, plan_sentence
+        from asymtrain.cli.paper_study import build_study, place_of, workers_of
+        from asymtrain.cli.paper_work import list_row
+        from asymtrain.paper.known import read_store
+        from asymtrain.paper.recipes import RECIPES
+        from asymtrain.paper.running import missing
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     kind, workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
     known = read_store(place_of(store, out))
@@ -91,7 +77,7 @@ def list_(
         show_json(rows)
         return
     headings = ["Name", "Covers", "Claims", "Trainings", "Measurements", "Time left"]
-    show_table(headings, [_list_row(row) for row in rows], left=3, wrapped=(1, 2))
+    show_table(headings, [list_row(row) for row in rows], left=3, wrapped=(1, 2))
     small = study.sizes.scale == "quick"
     left = missing(tuple(RECIPES.values()), study, known)
     stdout().print(plan_sentence(left, known, kind, workers, small=small), soft_wrap=True)
@@ -125,6 +111,14 @@ def run(
     """
     if minutes is not None and not minutes > 0:
         raise UsageError(f"--minutes must be above 0, got {minutes:g}")
+    with loading():
+        from asymtrain.cli.paper_screen import elsewhere, plan_sentence, show_trial, study_sentence
+        from asymtrain.cli.paper_study import build_study, place_of, workers_of
+        from asymtrain.cli.paper_work import cook_all, reasons, show_all, write_page
+        from asymtrain.paper.known import read_store
+        from asymtrain.paper.recipes import choose
+        from asymtrain.paper.running import check_data, missing, run_recipes
+        from asymtrain.report import check_folder
     recipes, archs = choose(names), parse_archs(arch)
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     place = place_of(store, out)
@@ -142,13 +136,13 @@ def run(
     )
     with progress_display() as display:
 
-        def on_run(one: Run, done: int, total: int) -> None:
+        def on_run(one: "Run", done: int, total: int) -> None:
             if one.spec.test == "never":
                 show_trial(display, one, done, total)
             else:
                 display.finished(one, done, total)
 
-        def on_measurement(one: Measuring, done: int, total: int) -> None:
+        def on_measurement(one: "Measuring", done: int, total: int) -> None:
             spec = one.spec
             display.console.print(f"{done}/{total} {one.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
 
@@ -166,11 +160,11 @@ def run(
             on_run=on_run,
             on_measurement=on_measurement,
         )
-    results, behind = _cook(recipes, study, place)
-    files = _write(context, out, results, study, behind)
-    _show(results, study, json=json)
+    results, behind = cook_all(recipes, study, place)
+    files = write_page(context, out, results, study, behind)
+    show_all(results, study, json=json)
     left = done.left
-    for reason in sorted({failure.reason for failure in _failures(place, {spec.id for spec in left.specs})}):
+    for reason in reasons(place, {spec.id for spec in left.specs}):
         console.print(f"failed: {reason}")
     if left.specs or left.measurements or left.later:
         opening = "Stopped" if done.interrupted else "Not finished"
@@ -201,50 +195,21 @@ def show(
     json: Json = False,
 ) -> None:
     """Show tables and figures from what a store holds; nothing is trained."""
+    with loading():
+        from asymtrain.cli.paper_screen import elsewhere
+        from asymtrain.cli.paper_study import build_study, find_store
+        from asymtrain.cli.paper_work import cook_all, show_all, write_page
+        from asymtrain.paper.known import read_store
+        from asymtrain.paper.recipes import choose
+        from asymtrain.report import check_folder
     recipes = choose(names)
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     place = find_store(store, out)
-    results, behind = _cook(recipes, study, place)
+    results, behind = cook_all(recipes, study, place)
     if out is not None:
         check_folder(out)
-        files = _write(context, out, results, study, behind)
+        files = write_page(context, out, results, study, behind)
         stderr().print(f"Report: {files['page']}, from {place}")
-    _show(results, study, json=json)
+    show_all(results, study, json=json)
     if others := elsewhere(read_store(place), study):
         stderr().print(others)
-
-
-def _cook(recipes: Sequence[Recipe], study: Study, store: Path) -> tuple[list[RecipeResult], Behind]:
-    known = read_store(store)
-    return [cook(recipe, study, known, draw) for recipe in recipes], specs_behind(recipes, study, known)
-
-
-def _write(
-    context: typer.Context, out: Path, results: Sequence[RecipeResult], study: Study, behind: Behind
-) -> dict[str, Path]:
-    judgements = judge_results(results)
-    whole = document(results, judgements, study)
-    return write_paper(out, results, judgements, study, typed_command(context), whole, behind)
-
-
-def _show(results: Sequence[RecipeResult], study: Study, *, json: bool) -> None:
-    judgements = judge_results(results)
-    if json:
-        show_json(document(results, judgements, study))
-    else:
-        show_results(results, judgements)
-
-
-def _list_row(row: dict[str, Any]) -> list[str]:
-    runs = f"{row['runs_there']}/{row['runs_needed']}"
-    measured = f"{row['measurements_there']}/{row['measurements_needed']}"
-    claims = ", ".join(row["claims"]) or "—"
-    covers = "beyond the paper" if row["beyond_the_paper"] else ", ".join(row["covers"])
-    return [row["name"], covers, claims, runs, measured, duration(row["seconds_left"])]
-
-
-def _failures(store: Path, ids: set[str]) -> list[Failure]:
-    if not store.exists():
-        return []
-    with Store(store, read_only=True) as opened:
-        return [failure for failure in opened.failures() if failure.spec.id in ids]

@@ -1,26 +1,14 @@
 """`asymtrain probe`: will auxiliary branches help this model, where, and how strongly?"""
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from asymtrain.cli.options import typed_command
-from asymtrain.cli.screen import show_json, show_table, stderr, stdout
-from asymtrain.cli.search import parse_values
-from asymtrain.data import load
-from asymtrain.engine import default_device, load_for
+from asymtrain.cli.loading import loading
+from asymtrain.cli.options import parse_values, typed_command
+from asymtrain.cli.screen import stderr
 from asymtrain.errors import UsageError
-from asymtrain.models import BUILDERS
-from asymtrain.report import check_folder, current_versions, duration
-from asymtrain.report.probe_page import probe_tables, write_probe
-from asymtrain.resonance import Probe
-from asymtrain.resonance import probe as probe_model
-from asymtrain.resonance.images import ImageBatches
-from asymtrain.resonance.sources import Named, named_model, parse_option
-from asymtrain.resonance.stacks import probe_backbone
-from asymtrain.scales import get_scale, scaled_spec
 
 PROBE_OUT = Path("asymtrain-probe")
 MINUTES = 8.0
@@ -65,6 +53,11 @@ def probe(
     weights = () if no_pairs else parse_values("--alphas", alphas, (0.1, 1.0))
     if any(not alpha > 0 for alpha in weights):
         raise UsageError(f"--alphas {alphas}: write numbers above 0; 0 is Plain, and is always run")
+    with loading():
+        from asymtrain.cli.probe_work import probe_backbone_named, probe_stranger, show
+        from asymtrain.models import BUILDERS
+        from asymtrain.report import check_folder, current_versions, duration
+        from asymtrain.resonance.sources import named_model, parse_option
     options = dict(parse_option(text) for text in option or ())
     check_folder(out)
     console = stderr()
@@ -78,10 +71,10 @@ def probe(
                 given = "--at" if at else "--image-size"
                 raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
             fields = {"batch": batch, "learning_rate": learning_rate}
-            found, notes = _backbone(model, data, scale, options, fields, device, data_root, common)
+            found, notes = probe_backbone_named(model, data, scale, options, fields, device, data_root, common)
         else:
             named = named_model(model, options)
-            found, notes = _stranger(
+            found, notes = probe_stranger(
                 named, data, at, batch or 32, image_size, learning_rate or 1e-3, device, data_root, common
             )
     except KeyboardInterrupt:
@@ -94,66 +87,3 @@ def probe(
         "Versions": ", ".join(f"{name} {version}" for name, version in current_versions().items()),
     }
     show(found, out, facts, json=json)
-
-
-def show(found: Probe, out: Path, facts: Mapping[str, str], *, json: bool) -> None:
-    """Write the page; print the tables and the advice, or everything as JSON."""
-    files = write_probe(out, found, facts)
-    if json:
-        show_json({**found.to_dict(), "files": {kind: str(path) for kind, path in files.items()}})
-    else:
-        for table in probe_tables(found):
-            stdout().print(table.title)
-            show_table(table.columns, table.rows)
-            stdout().print()
-        stdout().print(str(found))
-    stderr().print(f"Page: {files['page']}")
-
-
-def _backbone(
-    arch: str,
-    data: str,
-    scale: str,
-    options: dict[str, Any],
-    fields: dict[str, Any],
-    device: str | None,
-    data_root: Path | None,
-    common: dict[str, Any],
-) -> tuple[Probe, dict[str, str]]:
-    spec = scaled_spec(get_scale(scale), arch, data, **fields)
-    if options:
-        chosen = {**dict(spec.arch_options), **options}
-        spec = scaled_spec(get_scale(scale), arch, data, **fields, arch_options=chosen)
-    found = probe_backbone(spec, load_for(spec, data_root), device=device, data_root=data_root, **common)
-    rate = f"learning rate {spec.learning_rate:g}, weight decay {spec.weight_decay:g}, batch {spec.batch}"
-    return found, {"Training": rate}
-
-
-def _stranger(
-    named: Named,
-    data: str,
-    at: Sequence[str] | None,
-    batch: int,
-    image_size: int | None,
-    learning_rate: float,
-    device: str | None,
-    data_root: Path | None,
-    common: dict[str, Any],
-) -> tuple[Probe, dict[str, str]]:
-    place = default_device(device)
-    size = named.size_for(image_size, small=place.type == "cpu")
-    choice = {} if data in ("cifar10", "cifar100") else {"image_size": size}
-    dataset = load(data, root=data_root, **choice)
-    size = dataset.train.images.shape[-1]  # CIFAR has a size of its own
-    if size != named.image_size:
-        stderr().print(f"Images of {size} pixels; the model's own size is {named.image_size}.")
-    batches = ImageBatches(dataset, batch)
-    found = probe_model(
-        lambda: named.build(dataset.classes, size).to(place),
-        batches,
-        None if not at else list(at),
-        learning_rate=learning_rate,
-        **common,
-    )
-    images = f"{len(dataset.train)} images of {size} pixels, {dataset.classes} classes"
-    return found, {"Images": images, "Training": f"learning rate {learning_rate:g}, batch {batch}"}

@@ -1,0 +1,82 @@
+"""What the options of `asymtrain paper` mean: the study, the store, the device."""
+
+from pathlib import Path
+
+import torch
+
+from asymtrain.cli.options import STORE_NAME, parse_seeds
+from asymtrain.cli.paper_options import PAPER_OUT
+from asymtrain.engine import default_device
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.executors import EXECUTORS
+from asymtrain.executors.local import Local
+from asymtrain.paper.readings import parse_readings
+from asymtrain.paper.sizes import get_sizes
+from asymtrain.paper.study import Study
+
+
+def build_study(
+    scale: str,
+    seeds: str | None,
+    epochs: int | None,
+    reading: list[str] | None,
+    precision: str,
+    data: str,
+    hyperparameters: str,
+    *,
+    fair: bool = False,
+) -> Study:
+    """The study that the options mean; what contradicts itself is refused."""
+    sizes = get_sizes(scale)
+    if epochs is not None and epochs < 1:
+        raise UsageError(f"--epochs must be 1 or more, got {epochs}")
+    if data not in ("shapes", "cifar"):
+        raise UsageError(f"--data must be shapes or cifar, got {data!r}")
+    if scale == "paper" and data == "cifar":
+        data = "shapes"  # where nothing stands in, CIFAR is taken anyway
+    return Study(
+        sizes=sizes,
+        readings=parse_readings(reading or []),
+        seeds=parse_seeds(seeds) if seeds else (),
+        epochs=epochs or 0,
+        precision=precision,
+        data="cifar" if data == "cifar" else "stand-in",
+        hyperparameters=hyperparameters,  # type: ignore[arg-type]  # which the study checks
+        fair=fair,
+    )
+
+
+def place_of(store: Path | None, out: Path) -> Path:
+    """The store that is meant."""
+    return store or out / STORE_NAME
+
+
+def find_store(store: Path | None, out: Path | None) -> Path:
+    """The store that `show` reads: the one that is named, else that of the folder, else that of `paper run`."""
+    places = (
+        [store] if store is not None else [folder / STORE_NAME for folder in (out, PAPER_OUT) if folder is not None]
+    )
+    found = next((place for place in dict.fromkeys(places) if place.exists()), None)
+    if found is None:
+        looked = " nor at ".join(str(place) for place in dict.fromkeys(places))
+        raise UsageError(
+            f"there is no store at {looked}: name yours with --store, or make one with `asymtrain paper run`"
+        )
+    return found
+
+
+def workers_of(executor: str, address: str | None, device: str | None) -> tuple[str, int]:
+    """The kind of device (cpu, cuda) and how many stacks train at the same time; a cluster is taken for one GPU."""
+    if executor not in EXECUTORS:
+        raise unknown_name("executor", executor, EXECUTORS)
+    if executor == "ray":
+        return ("cpu" if device == "cpu" else "cuda"), 1
+    if address is not None:
+        raise UsageError("--address is of a Ray cluster: add --executor ray")
+    try:
+        place = default_device(device)
+    except RuntimeError as problem:
+        raise UsageError(f"unknown device {device!r}: use cpu, cuda or cuda:0") from problem
+    if place.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {device!r} was asked for, but torch sees no GPU: use --device cpu")
+    return ("cuda" if place.type == "cuda" else "cpu"), Local(place).workers
