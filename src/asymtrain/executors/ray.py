@@ -10,8 +10,10 @@ they would not tell the user, nor count.
 """
 
 import logging
+import math
 import os
 import pickle
+import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -32,6 +34,7 @@ from asymtrain.executors.waiting import Waiting
 OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
 POLL_SECONDS = 0.2
 MAILBOX_SECONDS = 30.0  # a machine whose cores are all at work is slow to answer
+LOOK_SECONDS = 10.0  # between looks at whether the cluster still has what stacks need
 
 
 @contextmanager
@@ -143,6 +146,7 @@ class _Driver:
         self.cancelled: set[Any] = set()
         self.heard: set[str] = set()  # stacks that have said something: they train
         self.last_words: dict[str, str] = {}
+        self.looked, self.empty = -math.inf, False
 
     def submit(self, stack_plan: StackPlan) -> None:
         if self.job.checkpoints is not None:
@@ -160,12 +164,23 @@ class _Driver:
             return []
         done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
         self._read_mailbox()
+        if time.monotonic() - self.looked > LOOK_SECONDS:
+            self._look_at_the_cluster()
         if self.job.is_over():
             # Stacks that train end by themselves at their next epoch; the rest would wait for a free worker.
             for ref, stack_plan in self.running.items():
                 if stack_plan.id not in self.heard:
                     self._cancel(ref)
         return [self._result(ref) for ref in done]
+
+    def _look_at_the_cluster(self) -> None:
+        """Ray waits without a word for nodes that are gone; another may join, so we wait too, and say it."""
+        kind = "GPU" if self.device.type == "cuda" else "CPU"
+        empty = not self.ray.cluster_resources().get(kind)
+        if empty and not self.empty:
+            left = f"{len(self.running)} stack{'s' if len(self.running) > 1 else ''}"
+            self.report(f"the Ray cluster has no {kind} now: {left} will wait for a node that has one (Ctrl-C ends it)")
+        self.looked, self.empty = time.monotonic(), empty
 
     def end(self) -> None:
         """Ask what still runs for a checkpoint, wait a little, and leave nothing behind."""
