@@ -7,6 +7,7 @@ from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_datase
 
 from asymtrain import models
 from asymtrain.engine.setup import build_backbone
+from asymtrain.measure import landscape_differences
 from asymtrain.measure.directions import gaussian_direction
 from asymtrain.measure.landscape_backbone import main_score, plane, points_that_fit
 from asymtrain.measure.landscape_settings import LandscapeSettings
@@ -14,24 +15,30 @@ from asymtrain.measure.landscape_subjects import draw_sample, subjects_of
 from asymtrain.measure.landscape_surface import evaluate, grid_coordinates
 
 every_arch = pytest.mark.parametrize("arch", models.BUILDERS)
+# With tf32 a CNN is followed by differences from the center. A CPU rounds nothing, so the answers are the same.
+every_path = pytest.mark.parametrize(
+    ("arch", "tf32"), [*((arch, False) for arch in models.BUILDERS), ("cnn", True)], ids=str
+)
 GRID = (grid_coordinates(3, 0.05), grid_coordinates(4, 0.03))
 CPU = torch.device("cpu")
 
 
-def plane_of(state, loss="main"):
+def plane_of(state, loss="main", tf32=False):
     settings = LandscapeSettings(sample=20, loss=loss)
     (subject,), scores = subjects_of([state], tiny_dataset(), settings, CPU)
     sample, score = scores[0]
     directions = tuple(gaussian_direction(subject.counted, 0, 0, axis) for axis in (0, 1))
     backbone = build_backbone(state.spec, tiny_dataset())
-    return plane(backbone, sample.images, score, subject.center, directions), subject, sample, directions
+    along = plane(backbone, sample.images, score, subject.center, directions, tf32=tf32)
+    assert (along.differences is not None) == tf32
+    return along, subject, sample, directions
 
 
-@every_arch
+@every_path
 @pytest.mark.parametrize("loss", ["main", "total"])
-def test_against_loaded_weights(arch, loss):
+def test_against_loaded_weights(arch, tf32, loss):
     (state,) = states_of(arch, (3,), alpha=0.7)
-    along, subject, sample, directions = plane_of(state, loss)
+    along, subject, sample, directions = plane_of(state, loss, tf32)
     found = evaluate(along, GRID, chunk=5)
     assert np.ptp(found) > 0.01
     for i, a in enumerate(GRID[0]):
@@ -74,15 +81,15 @@ def test_label_smoothing_and_random_branch_labels_are_those_of_training():
     assert along(torch.zeros(1, 2, dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-6)
 
 
-@every_arch
-def test_batched_is_one_by_one(arch):
+@every_path
+def test_batched_is_one_by_one(arch, tf32):
     (state,) = states_of(arch, (0,))
-    along, *_ = plane_of(state)
+    along, *_ = plane_of(state, tf32=tf32)
     np.testing.assert_allclose(evaluate(along, GRID, chunk=12), evaluate(along, GRID, chunk=1), rtol=1e-6)
 
 
-@every_arch
-def test_every_parameter_moves_the_loss_as_in_the_module(arch):
+@every_path
+def test_every_parameter_moves_the_loss_as_in_the_module(arch, tf32):
     """A direction along one tensor alone, for each tensor: none is left out or taken for another."""
     (state,) = states_of(arch, (0,))
     _, subject, sample, _ = plane_of(state)
@@ -91,10 +98,43 @@ def test_every_parameter_moves_the_loss_as_in_the_module(arch):
     still = {name: torch.zeros_like(value) for name, value in subject.center.items()}
     for name in subject.center:
         direction = {**still, name: noise[name]}
-        along = plane(backbone, sample.images, score, subject.center, (direction, still))
+        along = plane(backbone, sample.images, score, subject.center, (direction, still), tf32=tf32)
         weights = moved(subject.center, (direction, still), 0.3, 0.0)
         slow = slow_loss(state.spec, weights, sample.images, sample.targets)
         assert along(torch.tensor([[0.3, 0.0]], dtype=torch.float64)).item() == pytest.approx(slow, rel=3e-6), name
+
+
+def test_rounded_products_do_not_roughen_the_surface_of_a_cnn(monkeypatch):
+    """Steps as small as along directions of unit norm in a large network, with products rounded as TF32 does."""
+    rounded = []
+
+    def convolve(maps, weight, bias):
+        if bias is None:  # at a point; with a bias it is the center's, which is computed in full
+            rounded.append(len(maps))
+            maps, weight = as_tf32(maps), as_tf32(weight)
+        return torch.nn.functional.conv2d(maps, weight, bias, padding=1)
+
+    monkeypatch.setattr(landscape_differences, "_convolve", convolve)
+    (state,) = states_of("cnn", (0,))
+    along, subject, sample, directions = plane_of(state, tf32=True)
+    grid = grid_coordinates(5, 2e-5), grid_coordinates(5, 2e-5)
+    found = evaluate(along, grid, chunk=25)
+    assert rounded
+    exact = build_backbone(state.spec, tiny_dataset()).double().eval()
+    center, first, second = ({n: v.double() for n, v in one.items()} for one in (subject.center, *directions))
+
+    def loss(a, b):
+        weights = {name: value + a * first[name] + b * second[name] for name, value in center.items()}
+        logits = torch.func.functional_call(exact, weights, (sample.images.double(),))
+        return torch.nn.functional.cross_entropy(logits, sample.targets).item()
+
+    true = np.array([[loss(a, b) for b in grid[1]] for a in grid[0]])
+    assert np.abs((found - found[2, 2]) - (true - true[2, 2])).max() < 1e-3 * true.std()
+
+
+def as_tf32(values):
+    """Ten bits after the leading one, rounded to the nearest."""
+    return ((values.contiguous().view(torch.int32) + 0x1000) & ~0x1FFF).view(torch.float32)
 
 
 def test_more_images_leave_room_for_fewer_points():
@@ -111,13 +151,14 @@ def test_more_images_leave_room_for_fewer_points():
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")
-@every_arch
-def test_on_a_gpu_as_on_the_cpu(arch):
+@every_path
+def test_on_a_gpu_as_on_the_cpu(arch, tf32):
     (state,) = states_of(arch, (0,))
-    along, subject, sample, directions = plane_of(state)
+    along, subject, sample, directions = plane_of(state, tf32=tf32)
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     backbone = build_backbone(state.spec, tiny_dataset())
     images, targets = sample.images.cuda(), sample.targets.cuda()
-    there = plane(backbone, images, main_score(targets), subject.center, directions)
-    np.testing.assert_allclose(evaluate(there, GRID, chunk=5), evaluate(along, GRID, chunk=5), rtol=1e-5)
+    there = plane(backbone, images, main_score(targets), subject.center, directions, tf32=tf32)
+    expected, found = evaluate(along, GRID, chunk=5), evaluate(there, GRID, chunk=5)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3 * expected.std() if tf32 else 0.0)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before

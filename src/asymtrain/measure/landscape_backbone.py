@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asymtrain.measure.directions import Parameters, check_alike
-from asymtrain.models import MLP, Backbone
+from asymtrain.measure.landscape_differences import CNNDifferences
+from asymtrain.models import CNN, MLP, Backbone
 
 Score = Callable[[Tensor, Sequence[Tensor], Parameters], Tensor]
 """Logits (R, B, C), features [(R, B, D)] and parameters of R points -> losses (R,)."""
@@ -58,6 +59,7 @@ class Plane:
     shapes: Mapping[str, torch.Size]
     hidden: Tensor | None  # (3, B, D): what the first layer makes of the basis, where it is computed once
     tf32: bool = False  # products inside the network; points are always placed in full float32
+    differences: CNNDifferences | None = None  # where the network is followed by differences from the center
 
     def __call__(self, coordinates: Tensor) -> Tensor:
         """Losses (R,) in float64."""
@@ -66,6 +68,8 @@ class Plane:
             parameters = self._parameters(weights)
             inputs = self._inputs(weights, parameters)
         with float32_products(self.tf32):
+            if self.differences is not None:
+                return self.score(*self.differences(weights[:, 1:], parameters), parameters)
             return self.score(*self.backbone.stacked(parameters, inputs), parameters)
 
     def _parameters(self, weights: Tensor) -> dict[str, Tensor]:
@@ -94,7 +98,11 @@ def plane(
     *,
     tf32: bool = False,
 ) -> Plane:
-    """The plane through `center` (on any device) along two directions, on the device of `images`."""
+    """The plane through `center` (on any device) along two directions, on the device of `images`.
+
+    `tf32`: products inside the network are rounded; those of a CNN act on differences from the center, so that its
+    surface is not.
+    """
     for direction in directions:
         check_alike(direction, center)
     three = {n: torch.stack([v, *(d[n].to(v) for d in directions)]).to(images) for n, v in center.items()}
@@ -105,9 +113,13 @@ def plane(
             hidden = images.flatten(1) @ weight.mT + bias[:, None]
     if backbone.channels_last:  # on a CPU too: three times as fast where nothing is trained
         images = images.contiguous(memory_format=torch.channels_last)
+    differences = None
+    if tf32 and isinstance(backbone, CNN):
+        with float32_products(tf32=False), torch.inference_mode():
+            differences = CNNDifferences(backbone, images, three)
     shapes = {name: value.shape[1:] for name, value in three.items()}
     basis = torch.cat([value.flatten(1) for value in three.values()], 1)
-    return Plane(backbone, images, score, basis, shapes, hidden, tf32)
+    return Plane(backbone, images, score, basis, shapes, hidden, tf32, differences)
 
 
 def points_that_fit(plane: Plane) -> int:
