@@ -9,10 +9,11 @@ import pytest
 import torch
 from executor_examples import LONGER, checkpoints, examples, rows, stored
 
-from asymtrain.engine import Progress, StackPlan, plan, unfinished_plans
+from asymtrain.engine import Progress, StackPlan, StackProgress, plan, unfinished_plans
 from asymtrain.errors import UsageError
 from asymtrain.executors import execute, local, outcomes
 from asymtrain.executors.outcomes import Failed, Finished, Job, Lost, Stopped, TooLarge, work
+from asymtrain.executors.progress import ProgressSum
 from asymtrain.executors.waiting import ATTEMPTS, Waiting
 from asymtrain.runs import Run, RunSpec
 from asymtrain.store import Store
@@ -58,6 +59,21 @@ def test_a_stack_that_is_too_large_is_halved(
     assert not checkpoints(store).exists()
 
 
+def test_what_a_stack_trained_before_it_was_halved_counts_once() -> None:
+    """Memory may run out in a later epoch, or after a checkpoint was loaded that the halves cannot use."""
+    (whole,) = plan(examples("mlp", 2, epochs=4), CPU)
+    total = ProgressSum([whole], None)
+    for epoch in (2, 3):
+        total(StackProgress(whole.id, 4, epoch, 4, 100 * epoch, 1.0))
+    assert (total.current().epochs_done, total.epochs_here) == (12, 4)
+    Waiting([whole], Job(), total).settle(TooLarge(whole))
+    assert (total.current().epochs_done, total.epochs_here) == (0, 0)
+    for half in whole.halves():
+        for epoch in (0, 4):
+            total(StackProgress(half.id, 2, epoch, 4, 100 * epoch, 1.0))
+    assert (total.current().epochs_done, total.epochs_here) == (total.epochs_total, 16)
+
+
 def test_halves_stay_halves_after_an_interruption(
     train_here: Train, store: Path, fits: Callable[[int, Exception], None], notes: list[str]
 ) -> None:
@@ -87,7 +103,7 @@ def test_a_failure_is_recorded_and_the_others_go_on(train_here: Train, store: Pa
         (failure,) = record.failures()
     assert failure.spec == bad
     assert "/nowhere" in failure.reason
-    assert notes == [f"1 runs failed: {failure.reason}"]
+    assert notes == [f"1 run failed: {failure.reason}"]
     with pytest.raises(UsageError, match="/nowhere"):
         train_here([bad, *good])
 

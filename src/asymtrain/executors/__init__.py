@@ -117,7 +117,8 @@ def _results(
                 reasons.append(outcome.reason)
                 if record is not None:
                     record.fail(outcome.plan.specs, outcome.reason)
-                total(f"{len(outcome.plan.specs)} runs failed: {outcome.reason}")
+                lost = len(outcome.plan.specs)
+                total(f"{lost} run{'s' if lost > 1 else ''} failed: {outcome.reason}")
     if reasons and not done:
         raise UsageError(reasons[0])
     if stacks and job.is_over() and not done and not total.epochs_here:

@@ -21,7 +21,9 @@ class ProgressSum:
     def __call__(self, message: StackProgress | str) -> None:
         """A stack's progress, or a note."""
         if isinstance(message, StackProgress):
-            self.first_epochs.setdefault(message.stack, message.epoch * message.runs)
+            here = message.epoch * message.runs
+            # A stack that was lost may go on from an older checkpoint than it began with, or anew.
+            self.first_epochs[message.stack] = min(here, self.first_epochs.get(message.stack, here))
             self.latest[message.stack] = message
         if self.show is not None:
             self.show(self.current(message if isinstance(message, str) else ""))
