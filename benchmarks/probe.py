@@ -22,6 +22,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -42,7 +43,7 @@ from asymtrain.runs import Run, RunSpec, grid
 from asymtrain.store import Store
 from probe_examples import measure_example
 from probe_families import ALPHAS, SIZES, Family, Size, base_spec, estimated_seconds
-from probe_results import Row, line, write
+from probe_results import Row, line, stored_precision, write
 
 FULL_SEED = 3000  # full trainings begin here: none of a probe's seeds
 GRACE = 45.0  # seconds past the limit in which a process may end its epoch; what is stored is whole in any case
@@ -73,30 +74,27 @@ def main(arguments: Sequence[str] | None = None) -> None:
         return
     chosen.out.mkdir(parents=True, exist_ok=True)
     on_gpu = torch.cuda.is_available() if chosen.device is None else chosen.device.startswith("cuda")
-    chosen.precision = chosen.precision or (chosen.read and stored_precision(chosen.store)) or usual_precision(on_gpu)
+    kept = stored_precision(chosen.store) if chosen.read else None
+    chosen.precision = chosen.precision or kept or ("bf16" if on_gpu else "fp32")
     deadline = float("inf") if chosen.minutes is None else time.monotonic() + 60 * chosen.minutes
     deadline = 0.0 if chosen.read else deadline
     if chosen.jobs > 1 and not chosen.read:
         run_processes([one for one in families if is_missing(one, size, chosen)], size, chosen, deadline)
         deadline = 0.0
     rows: list[Row] = []
+    unread: list[str] = []
     for one in size.families:
-        found = shown(one, size, chosen, deadline if one in families else 0.0)
+        try:
+            found = shown(one, size, chosen, deadline if one in families else 0.0)
+        except UsageError as problem:
+            print(f"{one.name}: left out, {problem}", flush=True)
+            unread.append(one.name)
+            continue
         rows += [(one.part, case, more) for case, more in found]
+    if unread and chosen.read:
+        # What is kept may rest on these: a score without them must not take its place.
+        raise SystemExit(f"{len(unread)} families cannot be read, {unread[0]} first: nothing was written")
     write(rows, chosen.out, show_fit=chosen.fit, page=chosen.docs)
-
-
-def usual_precision(on_gpu: bool) -> str:
-    return "bf16" if on_gpu else "fp32"
-
-
-def stored_precision(store: Path) -> str | None:
-    """That of a store's runs: they may come from another kind of device."""
-    if not store.exists():
-        return None
-    with Store(store, read_only=True) as record:
-        found = {run.spec.precision for run in record.runs()}
-    return found.pop() if len(found) == 1 else None
 
 
 def wanted(size: Size, chosen: argparse.Namespace) -> list[Family]:
@@ -177,17 +175,14 @@ def train_one(text: str) -> None:
     chosen = argparse.Namespace(**given)
     size = SIZES[chosen.size]
     deadline = float("inf") if chosen.minutes is None else time.monotonic() + 60 * chosen.minutes
-    shown(next(one for one in size.families if one.name == chosen.only), size, chosen, deadline)
+    with suppress(UsageError):  # the parent tries too, and says it
+        shown(next(one for one in size.families if one.name == chosen.only), size, chosen, deadline)
 
 
 def shown(one: Family, size: Size, chosen: argparse.Namespace, deadline: float) -> list[tuple[Case, dict[str, Any]]]:
     """`measure`, with a line for each case or for why there is none."""
     start = time.monotonic()
-    try:
-        found = measure(one, size, chosen, deadline)
-    except UsageError as problem:
-        print(f"{one.name}: left out, {problem}", flush=True)
-        return []
+    found = measure(one, size, chosen, deadline)
     if found is None:
         print(f"{one.name}: not finished", flush=True)
         return []

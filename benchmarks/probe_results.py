@@ -11,6 +11,7 @@ from typing import Any
 from asymtrain.report.probe_figures import alignment_against_gain
 from asymtrain.resonance import RULE
 from asymtrain.resonance.calibration import CONSTANTS, Case, Score, fit, rule_line, score_parts, score_text
+from asymtrain.store import Store
 
 Row = tuple[str, Case, dict[str, Any]]  # part, case, further columns
 BEGIN, END = "<!-- scores: benchmarks/probe.py -->", "<!-- end of scores -->"
@@ -99,3 +100,12 @@ def percent(case: Case) -> tuple[float, float]:
     """The interval of the gain, in percent of Plain."""
     low, high = case.interval
     return 100 * low / case.plain, 100 * high / case.plain
+
+
+def stored_precision(store: Path) -> str | None:
+    """That of a store's runs: they may come from another kind of device."""
+    if not store.exists():
+        return None
+    with Store(store, read_only=True) as record:
+        found = {run.spec.precision for run in record.runs()}
+    return found.pop() if len(found) == 1 else None

@@ -118,8 +118,9 @@ def test_several_readings_side_by_side(cli):
     assert readings == ["primary reading"] * 3 + ["losses summed over classes"] * 3
 
 
+@pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("width", range(70, 150, 5))
-def test_words_of_a_wide_table_stay_whole(width, monkeypatch, capsys):
+def test_words_of_a_wide_table_stay_whole(width, whole, monkeypatch, capsys):
     """A full Table 1 is a little wider than a terminal: it goes on below, no column is squeezed."""
     monkeypatch.setattr(paper_screen, "stdout", lambda: Console(width=width, highlight=False, markup=False))
     names = ("Backbone", "N", "Plain", "Asymmetric", "Improvement", "Interval", "Interval over images", "p", "n",
@@ -128,11 +129,22 @@ def test_words_of_a_wide_table_stay_whole(width, monkeypatch, capsys):
     row = (Cell("MLP"), Cell("10x"), number, number, Cell("+4.5%", 4.5), interval, interval, Cell("<0.0001", 0.0),
            Cell("10", 10.0), number, number, Cell("-22.0%", -22.0), Cell("+26.5", 26.5))  # fmt: skip
     missing = (Cell("CNN"), Cell("10x"), *(missing_cell() for _ in range(7)), *row[9:])
-    table = ResultTable("table1", "Table 1", names, (row, missing), "A note.")
+    table = ResultTable("table1", "Table 1", names, (row, row if whole else missing), "A note.")
     paper_screen.show_results([RecipeResult("table1", "Table 1", "", "", (table,), ())], [])
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= width
-    for word in ("Backbone", "MLP", "CNN", "10x", "0.203±0.003", "Asymm.", "<0.0001", "+26.5", "Difference", "images"):
+    for word in (
+        "Backbone",
+        "MLP",
+        "10x",
+        "+2.2 to +6.8%",
+        "0.203±0.003",
+        "Asymm.",
+        "<0.0001",
+        "+26.5",
+        "Difference",
+        "images",
+    ):
         assert word in shown
 
 
@@ -161,6 +173,7 @@ def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
         (("run", "table1", "--reading", "som"), "did you mean 'sum'"),
         (("run", "table1", "--epochs", "0"), "--epochs must be 1 or more"),
         (("run", "table1", "--arch", "rnn"), "unknown backbone 'rnn'"),
+        (("run", "table8", "--arch", "cnn,vit"), "nothing of cnn, vit in table8"),
         (("run", "table1", "--seeds", "1000,"), "one of the search's"),
         (("run", "table1", "--minutes", "0"), "--minutes must be above 0"),
         (("run", "table1", "--precision", "fp8"), "precision must be one of"),

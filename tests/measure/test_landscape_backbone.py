@@ -7,7 +7,6 @@ from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_datase
 
 from asymtrain import models
 from asymtrain.engine.setup import build_backbone
-from asymtrain.measure import landscape_differences
 from asymtrain.measure.directions import gaussian_direction
 from asymtrain.measure.landscape_backbone import main_score, plane, points_that_fit
 from asymtrain.measure.landscape_settings import LandscapeSettings
@@ -81,6 +80,20 @@ def test_label_smoothing_and_random_branch_labels_are_those_of_training():
     assert along(torch.zeros(1, 2, dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-6)
 
 
+@pytest.mark.parametrize("tf32", [False, True])
+def test_a_cnn_whose_head_sees_the_maps(tf32):
+    """Without hidden layers."""
+    images, targets = torch.randn(6, 3, 8, 8), torch.arange(6) % 4
+    backbone = models.build("cnn", classes=4, widths=(4, 4), pool_after=(1,), image_size=8, hidden=(), dropout=0.0)
+    center = {name: value.detach() for name, value in backbone.named_parameters()}
+    directions = tuple(gaussian_direction(center, 0, 0, axis) for axis in (0, 1))
+    along = plane(backbone, images, main_score(targets), center, directions, tf32=tf32)
+    weights = moved(center, directions, 0.05, -0.03)
+    logits = torch.func.functional_call(backbone, weights, (images,))
+    found = along(torch.tensor([[0.05, -0.03]], dtype=torch.float64)).item()
+    assert found == pytest.approx(torch.nn.functional.cross_entropy(logits, targets).item(), rel=3e-6)
+
+
 @every_path
 def test_batched_is_one_by_one(arch, tf32):
     (state,) = states_of(arch, (0,))
@@ -105,21 +118,30 @@ def test_every_parameter_moves_the_loss_as_in_the_module(arch, tf32):
 
 
 def test_rounded_products_do_not_roughen_the_surface_of_a_cnn(monkeypatch):
-    """Steps as small as along directions of unit norm in a large network, with products rounded as TF32 does."""
+    """Steps as small as along directions of unit norm in a large network, with products rounded as TF32 does.
+
+    Rounded maps instead of rounded differences would be off by more than the surface's deviation.
+    """
     rounded = []
 
-    def convolve(maps, weight, bias):
-        if bias is None:  # at a point; with a bias it is the center's, which is computed in full
-            rounded.append(len(maps))
-            maps, weight = as_tf32(maps), as_tf32(weight)
-        return torch.nn.functional.conv2d(maps, weight, bias, padding=1)
+    def in_tf32(product):
+        def rounding(values, weight, bias=None, **options):
+            if bias is None:  # at a point; with a bias it is the center's, which is computed in full
+                rounded.append(product)
+                values, weight = as_tf32(values), as_tf32(weight)
+            return product(values, weight, bias, **options)
 
-    monkeypatch.setattr(landscape_differences, "_convolve", convolve)
+        return rounding
+
+    exactly = torch.nn.functional.conv2d, torch.nn.functional.linear
+    for product in exactly:
+        monkeypatch.setattr(torch.nn.functional, product.__name__, in_tf32(product))
     (state,) = states_of("cnn", (0,))
     along, subject, sample, directions = plane_of(state, tf32=True)
     grid = grid_coordinates(5, 2e-5), grid_coordinates(5, 2e-5)
     found = evaluate(along, grid, chunk=25)
-    assert rounded
+    assert set(rounded) == set(exactly)
+    monkeypatch.undo()
     exact = build_backbone(state.spec, tiny_dataset()).double().eval()
     center, first, second = ({n: v.double() for n, v in one.items()} for one in (subject.center, *directions))
 
@@ -129,7 +151,7 @@ def test_rounded_products_do_not_roughen_the_surface_of_a_cnn(monkeypatch):
         return torch.nn.functional.cross_entropy(logits, sample.targets).item()
 
     true = np.array([[loss(a, b) for b in grid[1]] for a in grid[0]])
-    assert np.abs((found - found[2, 2]) - (true - true[2, 2])).max() < 1e-3 * true.std()
+    assert np.abs((found - found[2, 2]) - (true - true[2, 2])).max() < 1e-2 * true.std()
 
 
 def as_tf32(values):

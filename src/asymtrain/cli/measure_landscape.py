@@ -51,7 +51,7 @@ def landscape(
     norm_step: Annotated[float, typer.Option(help="The same for unit-norm directions.")] = 0.04,
     filter_step: Annotated[float, typer.Option(help="The same for filter-normalised ones.")] = 0.04,
     precision: Annotated[
-        str, typer.Option(help="Of the surfaces: fp32, or tf32: faster on a GPU; rougher but for a CNN.")
+        str, typer.Option(help="Of the surfaces: fp32, or tf32: faster on a GPU, and rougher except for a CNN.")
     ] = "fp32",
     states: Annotated[Path | None, typer.Option(help="Folder that keeps weights. Default: states in --out.")] = None,
     device: options.Device = None,

@@ -115,7 +115,7 @@ def run(
         from asymtrain.cli.paper_screen import elsewhere, plan_sentence, show_trial, study_sentence
         from asymtrain.cli.paper_study import build_study, place_of, workers_of
         from asymtrain.cli.paper_work import cook_all, reasons, show_all, write_page
-        from asymtrain.paper.known import read_store
+        from asymtrain.paper.known import Known, read_store
         from asymtrain.paper.recipes import choose
         from asymtrain.paper.running import check_data, missing, run_recipes
         from asymtrain.report import check_folder
@@ -126,6 +126,9 @@ def run(
         check_folder(folder)
     kind, workers = workers_of(executor, address, device)
     known = read_store(place)
+    whole = missing(recipes, study, Known(), archs)
+    if not (whole.specs or whole.measurements or whole.later):
+        raise UsageError(f"there is nothing of {', '.join(archs)} in {', '.join(names)}: leave out --arch")
     check_data(recipes, study, data_root)
     console = stderr()
     console.print(study_sentence(study))

@@ -12,12 +12,14 @@ from asymtrain.paper.estimate import estimate, measurement_seconds
 from asymtrain.paper.known import Known
 from asymtrain.paper.recipe import Recipe
 from asymtrain.paper.recipes import RECIPES
-from asymtrain.paper.result import RecipeResult, ResultTable
+from asymtrain.paper.result import Cell, RecipeResult, ResultTable
 from asymtrain.paper.running import Missing, missing, needs_of
 from asymtrain.paper.study import Study
 from asymtrain.paper.verdicts import Judgement
 from asymtrain.report import duration
 from asymtrain.runs import Run
+
+WORDS = 16  # columns that words get before a table is divided
 
 
 def listing(study: Study, known: Known, recipes: Iterable[Recipe], device: str, workers: int) -> list[dict[str, Any]]:
@@ -180,15 +182,9 @@ def _show_table(table: ResultTable) -> None:
     console.print(table.title)
     headings = [_heading(name) for name in table.columns]
     rows = [[cell.text.replace(" ± ", "±").replace("% to ", " to ") for cell in row] for row in table.rows]
-    numbers = [any(row[i].value is not None or row[i].missing for row in table.rows) for i in range(len(headings))]
-    # Words may be broken into lines, down to their longest one; numbers never.
+    numbers = [any(_is_number(row[i]) for row in table.rows) for i in range(len(headings))]
     least = [
-        1
-        + max(
-            len(piece)
-            for text in (heading, *(row[i] for row in rows))
-            for piece in (text.split("\n") if number else text.split() or [""])
-        )
+        _least_width([heading, *(row[i] for row in rows)], number)
         for i, (heading, number) in enumerate(zip(headings, numbers, strict=True))
     ]
     for part in _parts(least, numbers.index(True) if True in numbers else 1, console.width):
@@ -205,6 +201,18 @@ def _show_table(table: ResultTable) -> None:
             shown.add_row(*(row[i] for i in part))
         console.print(shown)
     console.print(table.note)
+
+
+def _least_width(texts: Sequence[str], number: bool) -> int:
+    """Numbers and intervals are never broken; words are, where a line is longer than `WORDS` and its longest word."""
+    line = max(len(line) for text in texts for line in text.split("\n"))
+    if number:
+        return 1 + line
+    return 1 + max(min(line, WORDS), *(len(word) for text in texts for word in text.split() or [""]))
+
+
+def _is_number(cell: Cell) -> bool:
+    return cell.value is not None or cell.missing or " to " in cell.text
 
 
 def _parts(least: Sequence[int], first: int, room: int) -> list[list[int]]:

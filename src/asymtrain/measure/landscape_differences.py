@@ -14,7 +14,6 @@ Axis letters: R grid points, B images of the sample, C classes, D width.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +48,9 @@ class CNNDifferences:
             hidden = self._add(f"classifier.{i}.0", F.linear, hidden, three)
         self.head = _made_by(F.linear, "head", hidden, three)
 
-    def _add(self, name: str, product: Product, inputs: Tensor, three: Mapping[str, Tensor], pool: bool = False) -> Any:
+    def _add(
+        self, name: str, product: Product, inputs: Tensor, three: Mapping[str, Tensor], pool: bool = False
+    ) -> Tensor:
         made = _made_by(product, name, inputs, three)
         after = _after(made[0], pool)
         self.layers.append((name, product, pool, made, after))
@@ -75,7 +76,7 @@ class CNNDifferences:
                 features[block] = self.features[block] + change.mean((2, 3))
         assert change is not None
         z, first, second = (value.double() for value in self.head)
-        sent = F.linear(change, parameters["head.weight"])
+        sent = F.linear(change.flatten(1), parameters["head.weight"])
         return z + (sent.double() + a.double() * first + b.double() * second), features
 
 

@@ -28,9 +28,10 @@ class LandscapeSettings:
         directions: "all": one Gaussian over all parameters, idle branches included; "live": over those that can enter
             the loss; "filter": normalised by filter. The first two are measured with both scalings.
         precision: "fp32", or "tf32" for faster products on a GPU. Those of a CNN then act on differences from the
-            center, and its surface is as exact (see `landscape_differences`). For the others the rounding moves a
-            weight by about 5e-6, which is of the order of the step along directions of unit norm in a large network:
-            take it for `step` alone.
+            center, so rounding is a small part of what the surface varies by (`landscape_differences`; a test
+            allows a hundredth of the deviation in a tiny network, where few units average it out). For the others it
+            moves a weight by about 5e-6, which is of the order of the step along directions of unit norm in a large
+            network: take it for `step` alone.
     """
 
     grid: int = 51

@@ -43,13 +43,13 @@ def needs_of(recipes: Iterable[Recipe], study: Study, known: Known) -> Needs:
 def missing(recipes: Sequence[Recipe], study: Study, known: Known, archs: Collection[str] | None = None) -> Missing:
     """What the store does not hold; of these backbones, where some are named."""
     needs = needs_of(recipes, study, known)
-    wanted = set(ARCHS if archs is None else archs)
+    wanted, every = set(archs or ARCHS), archs is None
     return Missing(
         tuple(spec for spec in needs.specs if spec.arch in wanted and spec.id not in known.runs),
         tuple(
             one for one in needs.measurements if one.spec.arch in wanted and known.values(one.spec, one.name) is None
         ),
-        sum(count for name, count in needs.later.items() if wanted & set(re.findall(r"\w+", name))),
+        sum(count for name, count in needs.later.items() if every or wanted & set(re.findall(r"\w+", name))),
     )
 
 
