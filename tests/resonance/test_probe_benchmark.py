@@ -160,6 +160,17 @@ def test_an_unknown_family_is_refused(tmp_path):
         benchmark.main(["--size", "tiny", "--only", "mpl", "--out", str(tmp_path)])
 
 
+def test_what_cannot_be_read_leaves_the_kept_score_alone(tmp_path, monkeypatch):
+    """Without CIFAR a part of the cases is there: its score must not take the place of the whole one."""
+    given = probe_families.Family("gone", "tune", {"dataset": "folder:/nowhere", "arch": "mlp", "epochs": 1})
+    monkeypatch.setitem(benchmark.SIZES, "tiny", dataclasses.replace(benchmark.SIZES["tiny"], families=(given,)))
+    (tmp_path / "scores.csv").write_text("kept")
+    arguments = ["--size", "tiny", "--store", str(tmp_path / "s.sqlite"), "--out", str(tmp_path), "--read"]
+    with pytest.raises(SystemExit, match="1 families cannot be read, gone first: nothing was written"):
+        benchmark.main(arguments)
+    assert [(path.name, path.read_text()) for path in tmp_path.iterdir()] == [("scores.csv", "kept")]
+
+
 def test_the_estimate_adds_up(capsys):
     benchmark.main(["--estimate", "--jobs", "4", "--part", "tune"])
     lines = capsys.readouterr().out.splitlines()
