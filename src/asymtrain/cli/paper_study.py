@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import torch
-
 from asymtrain.cli.options import STORE_NAME, parse_seeds
 from asymtrain.cli.paper_options import PAPER_OUT
-from asymtrain.engine import default_device
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.executors import EXECUTORS
+from asymtrain.executors import EXECUTORS, local_device
 from asymtrain.executors.local import Local
 from asymtrain.paper.readings import parse_readings
 from asymtrain.paper.sizes import get_sizes
@@ -73,10 +70,5 @@ def workers_of(executor: str, address: str | None, device: str | None) -> tuple[
         return ("cpu" if device == "cpu" else "cuda"), 1
     if address is not None:
         raise UsageError("--address is of a Ray cluster: add --executor ray")
-    try:
-        place = default_device(device)
-    except RuntimeError as problem:
-        raise UsageError(f"unknown device {device!r}: use cpu, cuda or cuda:0") from problem
-    if place.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {device!r} was asked for, but torch sees no GPU: use --device cpu")
+    place = local_device(device)
     return ("cuda" if place.type == "cuda" else "cpu"), Local(place).workers

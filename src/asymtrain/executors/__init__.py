@@ -24,7 +24,7 @@ from asymtrain.store import Store
 
 EXECUTORS = ("local", "ray")
 
-__all__ = ["EXECUTORS", "execute"]
+__all__ = ["EXECUTORS", "execute", "local_device"]
 
 
 class Executor(Protocol):
@@ -131,13 +131,14 @@ def _open_executor(name: str, address: str | None, device: str | None) -> Abstra
     if name == "local":
         if address is not None:
             raise UsageError("--address is of a Ray cluster: add --executor ray")
-        return nullcontext(Local(_local_device(device)))
+        return nullcontext(Local(local_device(device)))
     from asymtrain.executors.ray import ray_cluster
 
     return ray_cluster(address, device)
 
 
-def _local_device(name: str | None) -> torch.device:
+def local_device(name: str | None) -> torch.device:
+    """The device that this machine trains on; one that is unknown or not there is refused."""
     try:
         device = default_device(name)
     except RuntimeError as problem:
