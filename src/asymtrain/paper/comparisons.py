@@ -154,9 +154,9 @@ def effect_table(
         if more is not None:
             ours.insert(at, more[1](known, one))
         rows.append((*heading, *ours, *_papers(known, one)))
-    correction = (
-        f"Intervals are 95% t intervals over seeds, corrected for {max(sizes.values(), default=1)} cells; p too."
-    )
+    counts = " or ".join(str(count) for count in sorted(set(sizes.values()))) or "1"
+    of = " of a reading" if len(set(sizes.values())) > 1 else ""
+    correction = f"Intervals are 95% t intervals over seeds, corrected for {counts} cells{of}; p too."
     return ResultTable(name, title, tuple(columns), tuple(rows), f"{note} {correction}".strip())
 
 

@@ -23,6 +23,7 @@ from asymtrain.statistics import NAMES
 
 LEVELS = (1, 7, 10, 20)
 DOSE = 20  # the redundancy whose settings serve all levels where N alone is to be seen
+DOSES = (1, 3, 7, 10, 20)  # where all branches are active, and N can act: one more than the paper has
 
 
 def comparisons(study: Study) -> list[Comparison]:
@@ -45,7 +46,7 @@ def doses(study: Study) -> list[Comparison]:
             table_values(study, arch, DOSE), level, paper=f"table1/{arch}/{level}",
         )
         for reading in readings_for(study, DOSE, "training", "accuracy")
-        for arch in ARCHS for level in LEVELS
+        for arch in ARCHS for level in (DOSES if "activation" in reading.fields else LEVELS)
     ]  # fmt: skip
 
 
