@@ -50,6 +50,17 @@ def test_the_list_names_every_recipe_with_its_claims_and_counts(cli):
     assert text.splitlines()[-1].startswith("Missing: ")
 
 
+def test_the_list_of_one_backbone_counts_its_part(cli):
+    every, part = (
+        {row["name"]: row for row in json.loads(cli("paper", "list", "--json", *arch).out)}
+        for arch in ((), ("--arch", "vit"))
+    )
+    assert (every["table3"]["runs_needed"], part["table3"]["runs_needed"]) == (12, 4)
+    assert (every["table5"]["measurements_needed"], part["table5"]["measurements_needed"]) == (6, 2)
+    assert part["table8"]["runs_needed"] == 0 < every["table8"]["runs_needed"]  # the MLP's alone
+    assert 0 < part["table10"]["runs_needed"] < every["table10"]["runs_needed"]  # what waits for a search too
+
+
 def test_run_says_what_is_missing_then_shows_ours_beside_the_papers(cli, tmp_path):
     result = cli("paper", "run", "table3", "figure3", "--out", "study")
     assert result.code == 0, result.err

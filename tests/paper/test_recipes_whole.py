@@ -8,8 +8,9 @@ from asymtrain.paper.judging import gather, judge_results
 from asymtrain.paper.known import Known
 from asymtrain.paper.recipe import cook
 from asymtrain.paper.recipes import ALIASES, RECIPES
-from asymtrain.paper.running import missing, needs_of, run_recipes
-from asymtrain.paper.sizes import ARCHS
+from asymtrain.paper.running import check_data, missing, needs_of, run_recipes
+from asymtrain.paper.sizes import ARCHS, SIZES
+from asymtrain.paper.study import Study
 from asymtrain.report.paper_figures import draw
 from asymtrain.store import Store
 
@@ -113,3 +114,26 @@ def test_what_is_missing_of_each_backbone_adds_up(tiny):
     assert sum(len(part.specs) for part in parts) == len(whole.specs)
     assert sum(len(part.measurements) for part in parts) == len(whole.measurements)
     assert sum(part.later for part in parts) == sum(needs_of(recipes, tiny, Known()).later.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("archs", "datasets"), [(["vit"], {"cifar100"}), (["mlp"], {"cifar10"}), (None, {"cifar10", "cifar100"})]
+)
+def test_one_backbone_asks_for_its_data_alone(archs, datasets, monkeypatch):
+    """Table 5 is the MLP on CIFAR-10, Table 6 the others on CIFAR-100."""
+    loaded = []
+    monkeypatch.setattr("asymtrain.paper.running.load_for", lambda spec, root: loaded.append(spec.dataset))
+    check_data([RECIPES["table5"]], Study(sizes=SIZES["paper"]), None, archs)
+    assert set(loaded) == datasets
+    assert len(loaded) == len(datasets)
+
+
+def test_three_active_branches_are_a_dose_of_their_own(tiny, every_reading):
+    """Where all branches are active N acts; where one is live, a third level would be the same run."""
+    doses = {
+        (spec.activation, spec.redundancy)
+        for spec in RECIPES["table1"].needs(every_reading, Known()).specs
+        if spec.redundancy
+    }
+    assert doses == {("last", 1), ("all", 3), ("all", 7), ("all", 10), ("all", 20)}
+    assert {spec.redundancy for spec in RECIPES["table1"].needs(tiny, Known()).specs} == {0, 1}

@@ -53,6 +53,7 @@ def list_(
     data: Data = "shapes",
     hyperparameters: Values = "searched",
     fair: Fair = False,
+    arch: Archs = None,
     out: Out = PAPER_OUT,
     store: StorePath = None,
     device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
@@ -70,16 +71,17 @@ def list_(
         from asymtrain.paper.recipes import RECIPES
         from asymtrain.paper.running import missing
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
+    archs = parse_archs(arch)
     kind, workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
     known = read_store(place_of(store, out))
-    rows = listing(study, known, RECIPES.values(), kind, workers)
+    rows = listing(study, known, RECIPES.values(), kind, workers, archs)
     if json:
         show_json(rows)
         return
     headings = ["Name", "Covers", "Claims", "Trainings", "Measurements", "Time left"]
     show_table(headings, [list_row(row) for row in rows], left=3, wrapped=(1, 2))
     small = study.sizes.scale == "quick"
-    left = missing(tuple(RECIPES.values()), study, known)
+    left = missing(tuple(RECIPES.values()), study, known, archs)
     stdout().print(plan_sentence(left, known, kind, workers, small=small), soft_wrap=True)
 
 
@@ -129,7 +131,7 @@ def run(
     whole = missing(recipes, study, Known(), archs)
     if not (whole.specs or whole.measurements or whole.later):
         raise UsageError(f"there is nothing of {', '.join(archs)} in {', '.join(names)}: leave out --arch")
-    check_data(recipes, study, data_root)
+    check_data(recipes, study, data_root, archs)
     console = stderr()
     console.print(study_sentence(study))
     if others := elsewhere(known, study):

@@ -1,7 +1,7 @@
 """What `asymtrain paper` prints: the plan, tables beside the paper's, verdicts, JSON."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -13,7 +13,7 @@ from asymtrain.paper.known import Known
 from asymtrain.paper.recipe import Recipe
 from asymtrain.paper.recipes import RECIPES
 from asymtrain.paper.result import Cell, RecipeResult, ResultTable
-from asymtrain.paper.running import Missing, missing, needs_of
+from asymtrain.paper.running import Missing, missing, needs_of, of_archs
 from asymtrain.paper.study import Study
 from asymtrain.paper.verdicts import Judgement
 from asymtrain.report import duration
@@ -22,12 +22,15 @@ from asymtrain.runs import Run
 WORDS = 16  # columns that words get before a table is divided
 
 
-def listing(study: Study, known: Known, recipes: Iterable[Recipe], device: str, workers: int) -> list[dict[str, Any]]:
-    """Each recipe with what it needs, what is there, and how long the rest takes."""
+def listing(
+    study: Study, known: Known, recipes: Iterable[Recipe], device: str, workers: int, archs: Collection[str]
+) -> list[dict[str, Any]]:
+    """Each recipe with what it needs of these backbones, what is there, and how long the rest takes."""
     rows = []
     small = study.sizes.scale == "quick"
     for recipe in recipes:
-        needs, left = recipe.needs(study, known), missing([recipe], study, known)
+        needs = of_archs(recipe.needs(study, known), archs)
+        left = missing([recipe], study, known, archs)
         rows.append(
             {
                 "name": recipe.name,

@@ -17,7 +17,6 @@ from asymtrain.engine import load_for
 from asymtrain.paper.known import Known, read_store
 from asymtrain.paper.measuring import Place, take
 from asymtrain.paper.recipe import Measuring, Needs, Recipe
-from asymtrain.paper.sizes import ARCHS
 from asymtrain.paper.study import Study
 from asymtrain.runs import Run, RunSpec
 
@@ -40,23 +39,34 @@ def needs_of(recipes: Iterable[Recipe], study: Study, known: Known) -> Needs:
     return Needs(tuple(specs), tuple(measurements.values()), later)
 
 
-def missing(recipes: Sequence[Recipe], study: Study, known: Known, archs: Collection[str] | None = None) -> Missing:
-    """What the store does not hold; of these backbones, where some are named."""
-    needs = needs_of(recipes, study, known)
-    wanted, every = set(archs or ARCHS), archs is None
-    return Missing(
-        tuple(spec for spec in needs.specs if spec.arch in wanted and spec.id not in known.runs),
-        tuple(
-            one for one in needs.measurements if one.spec.arch in wanted and known.values(one.spec, one.name) is None
-        ),
-        sum(count for name, count in needs.later.items() if every or wanted & set(re.findall(r"\w+", name))),
+def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
+    """The needs of these backbones alone; all where none is named."""
+    if archs is None:
+        return needs
+    wanted = set(archs)
+    return Needs(
+        tuple(spec for spec in needs.specs if spec.arch in wanted),
+        tuple(one for one in needs.measurements if one.spec.arch in wanted),
+        {name: count for name, count in needs.later.items() if wanted & set(re.findall(r"\w+", name))},
     )
 
 
-def check_data(recipes: Sequence[Recipe], study: Study, data_root: Path | None) -> None:
-    """Load every dataset that the recipes name, so that missing files show before anything is trained."""
-    needs = needs_of(recipes, study, Known())
-    wanted = [*needs.specs, *(one.spec for one in needs.measurements)]
+def missing(recipes: Sequence[Recipe], study: Study, known: Known, archs: Collection[str] | None = None) -> Missing:
+    """What the store does not hold; of these backbones, where some are named."""
+    needs = of_archs(needs_of(recipes, study, known), archs)
+    return Missing(
+        tuple(spec for spec in needs.specs if spec.id not in known.runs),
+        tuple(one for one in needs.measurements if known.values(one.spec, one.name) is None),
+        sum(needs.later.values()),
+    )
+
+
+def check_data(
+    recipes: Sequence[Recipe], study: Study, data_root: Path | None, archs: Collection[str] | None = None
+) -> None:
+    """Load every dataset that is needed, so that missing files show before anything is trained."""
+    whole = missing(recipes, study, Known(), archs)
+    wanted = [*whole.specs, *(one.spec for one in whole.measurements)]
     for spec in {(spec.dataset, spec.dataset_options): spec for spec in wanted}.values():
         load_for(spec, data_root)
 

@@ -1,0 +1,76 @@
+"""The rows that are kept in results/: they can be read anywhere, and pages quote what they give.
+
+No number of these pages is typed in: each must be in what the command beside it prints.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+STUDY = ("--scale", "paper", "--precision", "bf16", "--reading", "primary,sum,all,best")
+SHORT = ("--scale", "paper", "--precision", "bf16", "--epochs", "3", "--seeds", "1")
+NUMBER = re.compile(r"[-+]?\d+\.\d+")
+
+
+@pytest.fixture
+def kept(cli):
+    """A store of one kept folder."""
+
+    def make(name):
+        result = cli("store", "import", f"{name}.sqlite", RESULTS / name)
+        assert result.code == 0, result.err
+        return f"{name}.sqlite"
+
+    return make
+
+
+def numbers(text):
+    """With and without their sign: a sentence may say a loss of 14.6%."""
+    found = NUMBER.findall(text)
+    return {*found, *(number.lstrip("+-") for number in found)}
+
+
+def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    whole = cli("paper", "show", "all", *STUDY, "--store", kept("cifar100-200-epochs"), "--out", "page")
+    assert whole.code == 0, whole.err
+    assert Path("page/paper.html").stat().st_size > 100_000
+    assert Path("page/paper-figure5.svg").is_file()  # of Table 1's rows
+    assert not Path("page/paper-figure4.svg").is_file()  # of a recipe that waits for its rows
+
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    section = page[page.index("## What has been run") : page.index("## What it costs")]
+    table = cli("paper", "show", "table1", *STUDY[:4], "--store", "cifar100-200-epochs.sqlite")
+    quoted = [line for line in section.splitlines() if re.match(r"(MLP|CNN|ViT) +\d+x", line)]
+    assert len(quoted) > 12
+    assert set(quoted) <= {line.rstrip() for line in table.out.splitlines()}
+
+    short = cli("paper", "show", "table5", *SHORT, "--store", kept("recipes-3-epochs"))
+    assert short.code == 0, short.err
+    untold = numbers(section) - numbers(whole.out + short.out)
+    assert not untold, f"docs/reproduction.md has numbers that no row gives: {sorted(untold)}"
+
+    readme = (ROOT / "README.md").read_text()
+    sentence = readme[readme.index("On CIFAR-100 after 200 epochs") :].split("\n\n")[0]
+    assert len(numbers(sentence)) > 4
+    assert numbers(sentence) <= numbers(table.out)
+
+
+@pytest.mark.parametrize("name", ["cifar100-5-epochs", "cifar10-5-epochs"])
+def test_the_tables_of_short_runs_are_what_the_report_prints(cli, kept, name):
+    shown = cli("report", "--store", kept(name), "--out", "page")
+    assert shown.code == 0, shown.err
+    text = (RESULTS / "README.md").read_text()
+    rows = [line for line in shown.out.splitlines() if re.match(r"(MLP|CNN|ViT) +\d", line)]
+    assert len(rows) == 3
+    for row in rows:
+        assert row.rstrip() in text
+
+
+def test_results_stay_small():
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 20e6
+    assert not [path for path in files if path.suffix in (".pt", ".safetensors", ".sqlite")]
