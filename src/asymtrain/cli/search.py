@@ -93,6 +93,11 @@ def search(
         "seeds": parse_search_seeds(seeds) if seeds else searching.SEARCH_SEEDS,
         "epochs": epochs,
     }
+    if alpha_points is not None and (alphas or not any(searching.is_linear(base.arch, base.dataset) for base in bases)):
+        raise UsageError(
+            "--alpha-points is of the linear alphas, which only the MLP on cifar10 has by default: "
+            "leave it out, or list the values with --alphas alone"
+        )
     points = searching.LINEAR_POINTS if alpha_points is None else alpha_points
     searches = []
     for base in bases:

@@ -34,9 +34,14 @@ def linear_alphas(points: int = LINEAR_POINTS) -> tuple[float, ...]:
     return _even(LINEAR_END, points)
 
 
+def is_linear(arch: str, dataset: str) -> bool:
+    """Does the paper space alphas evenly here? For the MLP on CIFAR-10 alone."""
+    return (arch, dataset) == ("mlp", "cifar10")
+
+
 def alpha_grid(arch: str, dataset: str, points: int = LINEAR_POINTS) -> tuple[float, ...]:
-    """The paper's alphas for a backbone and a dataset: linear for the MLP on CIFAR-10, else logarithmic."""
-    return linear_alphas(points) if (arch, dataset) == ("mlp", "cifar10") else LOG_ALPHAS
+    """The paper's alphas for a backbone and a dataset: linear or logarithmic."""
+    return linear_alphas(points) if is_linear(arch, dataset) else LOG_ALPHAS
 
 
 def search_epochs(epochs: int) -> int:
