@@ -6,6 +6,7 @@ No number of these pages is typed in: each must be in what the command beside it
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -33,13 +34,21 @@ def numbers(text):
     return {*found, *(number.lstrip("+-") for number in found)}
 
 
+def assert_same_figure(drawn, shown):
+    """The same words and, but for rounding, the same points."""
+    assert NUMBER.split(drawn) == NUMBER.split(shown)
+    np.testing.assert_allclose(*([float(n) for n in NUMBER.findall(text)] for text in (drawn, shown)), atol=0.01)
+
+
 def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
     whole = cli("paper", "show", "all", *STUDY, "--store", kept("cifar100-200-epochs"), "--out", "page")
     assert whole.code == 0, whole.err
     assert Path("page/paper.html").stat().st_size > 100_000
-    assert Path("page/paper-figure5.svg").is_file()  # of Table 1's rows
     assert not Path("page/paper-figure4.svg").is_file()  # of a recipe that waits for its rows
+    for name, shown in (("figure5", "redundancy"), ("figure2", "cosine-200-epochs")):
+        drawn = Path(f"page/paper-{name}.svg").read_text()
+        assert_same_figure(drawn, (ROOT / "docs" / "figures" / f"{shown}.svg").read_text())
 
     page = (ROOT / "docs" / "reproduction.md").read_text()
     section = page[page.index("## What has been run") : page.index("## What it costs")]

@@ -137,3 +137,15 @@ def test_three_active_branches_are_a_dose_of_their_own(tiny, every_reading):
     }
     assert doses == {("last", 1), ("all", 3), ("all", 7), ("all", 10), ("all", 20)}
     assert {spec.redundancy for spec in RECIPES["table1"].needs(tiny, Known()).specs} == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["figure3", "figure8"])
+def test_curves_show_the_backbones_that_are_there(name, tiny, known):
+    part = Known({spec_id: run for spec_id, run in known.runs.items() if run.spec.arch != "cnn"})
+    (whole,), (figure,), (nothing,) = (cook(RECIPES[name], tiny, rows, draw).figures for rows in (known, part, Known()))
+    assert "CNN" in whole.svg
+    assert "To come" not in whole.caption
+    assert figure.caption.endswith("To come: CNN.")
+    assert "MLP" in figure.svg
+    assert "CNN" not in figure.svg
+    assert nothing.missing

@@ -153,17 +153,28 @@ def _lines(sides: dict[str, list[Run]], what: str, dash: Any = "solid", suffix: 
     return [line for line in lines if has_points([line])]
 
 
+def _trained(study: Study, known: Known) -> tuple[list[tuple[str, dict[str, list[Run]]]], str]:
+    """Both sides of the backbones that have them, by name, and a word on those that are still to come."""
+    found = [(one.heading[0], _sides(study, known, one)) for one in comparisons(study)[: len(ARCHS)]]
+    there = [(name, sides) for name, sides in found if all(sides.values())]
+    absent = [name for name, sides in found if not all(sides.values())]
+    return there, f" To come: {', '.join(absent)}." if absent else ""
+
+
+def _waits(name: str, title: str) -> Made:
+    caption = f"Waits for the runs of Table 1 at N = {DOSE}."
+    return Made(figures=(ResultFigure(name, title, "", caption, missing=True),))
+
+
 def make_figure3(study: Study, known: Known, draw: Draw) -> Made:
     """Accuracy, loss and gap of each backbone, with the epoch at which the curves part."""
     title, panels, words = "Figure 3: learning trajectories", [], []
-    for one in comparisons(study)[: len(ARCHS)]:
-        sides = _sides(study, known, one)
-        if not all(sides.values()):
-            caption = "Waits for the runs of Table 1 at N = 20."
-            return Made(figures=(ResultFigure("figure3", title, "", caption, missing=True),))
+    there, to_come = _trained(study, known)
+    if not there:
+        return _waits("figure3", title)
+    for name, sides in there:
         parted = parting(sides["plain"], sides["asymmetric"]).epoch
         marks = () if parted is None else (float(parted),)
-        name = one.heading[0]
         words.append(f"{name} {'never' if parted is None else f'at epoch {parted}'}")
         accuracy = [*_lines(sides, "validation_accuracy"), *_lines(sides, "train_accuracy", "dashed", ", training")]
         panels += [
@@ -174,7 +185,7 @@ def make_figure3(study: Study, known: Known, draw: Draw) -> Made:
     caption = (
         "Mean over seeds with its 95% interval, or with each seed where there are few; dashed is training "
         "accuracy. The vertical line is the first epoch from which "
-        f"the interval of the paired difference in validation accuracy stays off 0: {'; '.join(words)}."
+        f"the interval of the paired difference in validation accuracy stays off 0: {'; '.join(words)}.{to_come}"
     )
     svg = draw("panels", "figure3", Panels(title, tuple(panels), columns=3))
     return Made(figures=(ResultFigure("figure3", title, svg, caption),))
@@ -183,11 +194,10 @@ def make_figure3(study: Study, known: Known, draw: Draw) -> Made:
 def make_figure8(study: Study, known: Known, draw: Draw) -> Made:
     """Loss components, then gradient norms, of each backbone."""
     title, top, bottom = "Figure 8: loss components and gradient norms", [], []
-    for one in comparisons(study)[: len(ARCHS)]:
-        sides, name = _sides(study, known, one), one.heading[0]
-        if not all(sides.values()):
-            caption = "Waits for the runs of Table 1 at N = 20."
-            return Made(figures=(ResultFigure("figure8", title, "", caption, missing=True),))
+    there, to_come = _trained(study, known)
+    if not there:
+        return _waits("figure8", title)
+    for name, sides in there:
         losses = [
             *_lines(sides, "main_loss", suffix=", main"),
             *_lines(sides, "auxiliary_loss", "dashed", ", auxiliary"),
@@ -203,8 +213,8 @@ def make_figure8(study: Study, known: Known, draw: Draw) -> Made:
     )
     if not any(line.label.startswith("Plain") for panel in bottom for line in panel.lines):
         caption += " Gradient norms are recorded where the cosine is, so Plain has none."
-    svg = draw("panels", "figure8", Panels(title, (*top, *bottom), columns=3))
-    return Made(figures=(ResultFigure("figure8", title, svg, caption),))
+    svg = draw("panels", "figure8", Panels(title, (*top, *bottom), columns=len(there)))
+    return Made(figures=(ResultFigure("figure8", title, svg, f"{caption}{to_come}"),))
 
 
 HOW = (
