@@ -3,6 +3,8 @@
 No number of these pages is typed in: each must be in what the command beside it prints.
 """
 
+import csv
+import json
 import re
 from pathlib import Path
 
@@ -11,9 +13,12 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
-STUDY = ("--scale", "paper", "--precision", "bf16", "--reading", "primary,sum,all,best")
+STUDY = ("--scale", "paper", "--precision", "bf16", "--reading", "every")
 SHORT = ("--scale", "paper", "--precision", "bf16", "--epochs", "3", "--seeds", "1")
 NUMBER = re.compile(r"[-+]?\d+\.\d+")
+SIGNED = r"([-+]\d+(?:\.\d+)?)%?"
+WITH_INTERVAL = re.compile(rf"{SIGNED}\s+\({SIGNED}\s+to\s+{SIGNED}(?:;\s+paper\s+{SIGNED})?")
+VERDICT = re.compile(r"(c\d\d)(?:,| is) \*([^*]+)\*")
 
 
 @pytest.fixture
@@ -32,6 +37,12 @@ def numbers(text):
     """With and without their sign: a sentence may say a loss of 14.6%."""
     found = NUMBER.findall(text)
     return {*found, *(number.lstrip("+-") for number in found)}
+
+
+def csv_rows(folder):
+    for file in sorted(folder.glob("*.csv")):
+        with file.open(newline="") as opened:
+            yield from csv.reader(opened)
 
 
 def assert_same_figure(drawn, shown):
@@ -59,6 +70,18 @@ def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkey
 
     short = cli("paper", "show", "table5", *SHORT, "--store", kept("recipes-3-epochs"))
     assert short.code == 0, short.err
+    rows = [set(row) for row in csv_rows(Path("page"))]
+    sentences = WITH_INTERVAL.findall(" ".join(section.split()))
+    assert len(sentences) > 15
+    for found in sentences:  # effect, its interval and the paper's number are of one row
+        wanted = {number.removeprefix("+") for number in found if number}
+        assert any(wanted <= row for row in rows), f"docs/reproduction.md: no row has {found}"
+
+    judged = {one["id"]: one["verdict"] for one in json.loads(Path("page/paper.json").read_text())["claims"]}
+    said = VERDICT.findall(" ".join(section.split()))
+    assert len(said) > 8
+    assert said == [(name, judged[name]) for name, _ in said]
+
     untold = numbers(section) - numbers(whole.out + short.out)
     assert not untold, f"docs/reproduction.md has numbers that no row gives: {sorted(untold)}"
 

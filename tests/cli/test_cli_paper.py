@@ -98,7 +98,7 @@ def test_show_reads_a_store_and_says_what_else_lies_there(cli, tmp_path):
     (result,) = json.loads(other.out)["results"]
     assert result["runs_there"] == 0
     assert any(cell["missing"] for table in result["tables"] for row in table["rows"] for cell in row)
-    assert "also holds 12 runs of another scale, reading or length (shapes; 1 epochs)" in other.err
+    assert "also holds 12 runs of another scale, reading, length or precision (shapes; 1 epochs; fp32)" in other.err
     assert not (tmp_path / "asymtrain-paper").exists()
 
 
@@ -189,6 +189,7 @@ def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
         (("run", "table1", "--minutes", "0"), "--minutes must be above 0"),
         (("run", "table1", "--precision", "fp8"), "precision must be one of"),
         (("run", "table1", "--data", "imagenet"), "--data must be shapes or cifar"),
+        (("run", "table1", "--scale", "paper", "--data", "shapes"), "leave out --data shapes"),
         (("run", "table1", "--hyperparameters", "guessed"), "unknown hyperparameters 'guessed'"),
         (("run", "table1", "--address", "x"), "--executor ray"),
         (("run", "table1", "--device", "abacus"), "abacus"),

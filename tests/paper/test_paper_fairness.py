@@ -176,7 +176,7 @@ def test_a_trial_that_was_not_run_is_missing(known):
 
 def test_the_option_makes_the_study_and_contradicts_given_settings(monkeypatch):
     monkeypatch.setitem(SIZES, "paper", SIZE)
-    options = ("paper", "42,43", None, None, "fp32", "shapes")
+    options = ("paper", "42,43", None, None, "fp32", None)
     assert build_study(*options, "searched", fair=True) == FAIR
     assert build_study(*options, "searched") == PAPER
     with pytest.raises(UsageError, match="drop one of them"):

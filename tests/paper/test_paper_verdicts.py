@@ -6,6 +6,7 @@ from synthetic_evidence import BITS, SEEDS, VIT, effect, paper_like, verdict
 from asymtrain.paper.claims import claim, claims
 from asymtrain.paper.evidence import Effect, Quantity
 from asymtrain.paper.verdicts import judge, judge_all
+from asymtrain.paper.wording import cell_words
 
 
 @pytest.mark.parametrize(
@@ -74,6 +75,8 @@ def test_no_rows_are_not_yet_run():
     assert (empty.verdict, empty.preliminary, empty.effect) == ("Not yet run", None, None)
     assert empty.sentence.startswith("Not yet run (no row yet); ")
     assert [one.verdict for one in judge_all({})] == ["Not yet run"] * 36
+    half = verdict("c06", effect("table1/vit/20", 20, 30))
+    assert (half.verdict, half.lacks) == ("Not yet run", "1 of 2 cells missing")
 
 
 def test_a_plain_of_zero_has_no_percentage():
@@ -130,3 +133,22 @@ def test_the_paper_s_own_numbers_pass_all_but_two_claims_that_they_contradict():
     evidence = {label: paper_like(label, seed) for seed, label in enumerate(needed)}
     failed = {one.claim.id: one.verdict for one in judge_all({"primary": evidence}) if one.verdict != "Reproduced"}
     assert failed == {"c10": "Contradicted", "c35": "Contradicted"}
+
+
+def test_every_label_has_words_of_its_own():
+    found = {label: cell_words(label) for one in claims() for label in one.needs}
+    assert not [label for label, words in found.items() if "/" in words or "_" in words or "{" in words]
+    assert len(set(found.values())) == len(found)
+    assert found["redundancy/vit/7"] == "ViT, N = 7 at equal settings"
+    assert found["table12/mlp/0.5"] == "MLP, 50% label noise on CIFAR-100"
+    assert found["table3/cnn/final"] == "final validation accuracy of the CNN"
+
+
+def test_of_several_parts_both_numbers_are_of_the_one_that_decides():
+    later = "table3/vit/convergence"
+    found = verdict("c15", effect(later, -10, -5), paper_like("table3/vit/final", 1))
+    assert found.verdict == "Contradicted"
+    assert "for convergence epoch of the ViT; of 2 parts 1 reproduced, 1 contradicted" in found.sentence
+    assert found.sentence.endswith("the paper has +57.9%.")
+    trend = verdict("c03", *(paper_like(label, i) for i, label in enumerate(claim("c03").needs)))
+    assert "of 5 parts 2 reproduced, 3 steps not reversed" in trend.sentence

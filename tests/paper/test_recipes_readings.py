@@ -100,3 +100,11 @@ def test_a_finished_search_is_counted_once_for_all_that_wait_for_it(tiny, known)
     assert len(searches) == 6  # two datasets, three backbones
     done = dataclasses.replace(known, measured={})
     assert not any(RECIPES["table10"].needs(tiny, done).later.values())
+
+
+@pytest.mark.parametrize("name", ["table1", "table2", "table5"])
+def test_what_a_claim_comes_to_does_not_depend_on_the_readings_that_are_shown(name, tiny, every_reading, known):
+    shown, every = (cook(RECIPES[name], study, known, lambda *_: "<svg/>") for study in (tiny, every_reading))
+    assert shown.evidence == every.evidence
+    assert set(every.evidence) > {"primary"}
+    assert len(every.tables[0].rows) > len(shown.tables[0].rows) or name == "table5"  # its views are always there

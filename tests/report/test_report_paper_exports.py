@@ -63,11 +63,28 @@ def test_latex_by_hand():
     ]
 
 
-def test_csv_leaves_missing_places_empty():
-    assert list(csv.reader(io.StringIO(as_csv(TABLE)))) == [
-        ["Backbone", "Plain", "Paper: p"],
-        ["ViT", "0.10 ± 0.02", "<0.0001"],
-        ["CNN", "", "-15.3%"],
+def test_csv_is_for_programs():
+    """Numbers stand alone: deviations, ends of intervals and units are in headings."""
+    table = ResultTable(
+        "t",
+        "A title",
+        ("Backbone", "Plain", "Change", "Interval", "p", "Step"),
+        (
+            (
+                Cell("ViT"),
+                Cell("0.10 ± 0.02", 0.1),
+                Cell("+8.3%", 8.3),
+                Cell("-3.3% to +20.0%"),
+                Cell("<0.0001"),
+                Cell("4e-05"),
+            ),
+            (Cell("A to B"), missing_cell(), Cell("-15.3%", -15.3), Cell("—"), Cell("0.0100", 0.01), Cell("+0.5")),
+        ),
+    )
+    assert list(csv.reader(io.StringIO(as_csv(table)))) == [
+        ["Backbone", "Plain", "Plain: deviation", "Change (%)", "Interval (%): low", "Interval (%): high", "p", "Step"],
+        ["ViT", "0.10", "0.02", "8.3", "-3.3", "20.0", "<0.0001", "4e-05"],
+        ["A to B", "", "", "-15.3", "", "", "0.0100", "0.5"],
     ]
 
 

@@ -21,7 +21,10 @@ Archs = Annotated[
     list[str] | None, typer.Option("--arch", help="Do these backbones alone: mlp, cnn, vit; several with commas.")
 ]
 Precision = Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")]
-Data = Annotated[str, typer.Option("--data", help="At the scale quick: shapes, or cifar for a part of CIFAR.")]
+Data = Annotated[
+    str | None,
+    typer.Option("--data", help="At the scale quick: shapes (default), or cifar for a part of CIFAR. Paper: cifar."),
+]
 Values = Annotated[
     str, typer.Option("--hyperparameters", help="Where the paper gives none: searched, or paper for Table 13's.")
 ]

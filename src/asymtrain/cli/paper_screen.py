@@ -88,10 +88,12 @@ def elsewhere(known: Known, study: Study) -> str:
     if not others:
         return ""
     epochs = ", ".join(map(str, sorted({spec.epochs for spec in others})))
-    data = ", ".join(sorted({spec.dataset for spec in others}))
+    data, precisions = (
+        ", ".join(sorted({getattr(spec, name) for spec in others})) for name in ("dataset", "precision")
+    )
     return (
-        f"The store also holds {len(others)} runs of another scale, reading or length ({data}; {epochs} epochs): "
-        "they are not part of this."
+        f"The store also holds {len(others)} runs of another scale, reading, length or precision "
+        f"({data}; {epochs} epochs; {precisions}): they are not part of this."
     )
 
 

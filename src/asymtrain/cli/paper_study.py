@@ -18,7 +18,7 @@ def build_study(
     epochs: int | None,
     reading: list[str] | None,
     precision: str,
-    data: str,
+    data: str | None,
     hyperparameters: str,
     *,
     fair: bool = False,
@@ -27,17 +27,18 @@ def build_study(
     sizes = get_sizes(scale)
     if epochs is not None and epochs < 1:
         raise UsageError(f"--epochs must be 1 or more, got {epochs}")
-    if data not in ("shapes", "cifar"):
+    if data not in (None, "shapes", "cifar"):
         raise UsageError(f"--data must be shapes or cifar, got {data!r}")
-    if scale == "paper" and data == "cifar":
-        data = "shapes"  # where nothing stands in, CIFAR is taken anyway
+    if data == "shapes" and not sizes.stands_for:
+        raise UsageError(f"--scale {scale} is on CIFAR itself: leave out --data shapes, or take --scale quick")
+    part = data == "cifar" and bool(sizes.stands_for)  # where nothing stands in, CIFAR is taken anyway
     return Study(
         sizes=sizes,
         readings=parse_readings(reading or []),
         seeds=parse_seeds(seeds) if seeds else (),
         epochs=epochs or 0,
         precision=precision,
-        data="cifar" if data == "cifar" else "stand-in",
+        data="cifar" if part else "stand-in",
         hyperparameters=hyperparameters,  # type: ignore[arg-type]  # which the study checks
         fair=fair,
     )

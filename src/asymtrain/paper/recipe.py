@@ -4,11 +4,13 @@
 search chooses): `later` counts them. `make` must work with any part of the rows there.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from asymtrain.paper.known import Known
+from asymtrain.paper.readings import READINGS
 from asymtrain.paper.result import RecipeResult, ResultFigure, ResultTable
 from asymtrain.paper.study import Study
 from asymtrain.runs import RunSpec
@@ -79,9 +81,12 @@ class Recipe:
 
 
 def cook(recipe: Recipe, study: Study, known: Known, draw: Draw) -> RecipeResult:
-    """The recipe's result from what is known."""
+    """The recipe's result from what is known: tables of the study's readings, evidence of every one."""
     needs = recipe.needs(study, known)
     made = recipe.make(study, known, draw)
+    # Readings were fixed before any row: what a claim comes to does not depend on which of them are shown.
+    every = dataclasses.replace(study, readings=tuple(READINGS.values()))
+    judged = made if every == study else recipe.make(every, known, _draw_nothing)
     runs = known.of(needs.specs)
     found = [known.values(one.spec, one.name) for one in needs.measurements]
     there = [values for values in found if values is not None]
@@ -96,7 +101,7 @@ def cook(recipe: Recipe, study: Study, known: Known, draw: Draw) -> RecipeResult
         how=recipe.how,
         tables=made.tables,
         figures=made.figures,
-        evidence=made.evidence,
+        evidence=judged.evidence,
         runs_needed=len(needs.specs) + sum(needs.later.values()),
         runs_there=len(runs),
         measurements_needed=len(needs.measurements),
@@ -108,6 +113,10 @@ def cook(recipe: Recipe, study: Study, known: Known, draw: Draw) -> RecipeResult
         diverged=tuple(run.spec.id for run in runs if run.outcome == "diverged"),
         notes=made.notes,
     )
+
+
+def _draw_nothing(kind: str, name: str, content: Any) -> str:
+    return ""
 
 
 def _joined(seen: Sequence[Mapping[str, str]]) -> dict[str, str]:

@@ -12,7 +12,7 @@ Three rules make runs equal that are equal:
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -86,6 +86,11 @@ class Study:
         if self.sizes.scale == "paper":
             return ""
         return f"small networks on {'a part of CIFAR' if self.data == 'cifar' else 'shapes'}"
+
+
+def stands_note(study: Study, epochs: Sequence[int]) -> str:
+    """A sentence for a table of a study that is too short for the paper's epochs."""
+    return f"The epochs stand for {', '.join(map(str, epochs))}. " if study.window < epochs[-1] else ""
 
 
 def readings_for(study: Study, redundancy: int, *parts: Part) -> list[Reading]:

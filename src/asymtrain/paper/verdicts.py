@@ -107,17 +107,18 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
     missing = tuple(label for label in claim.needs if label not in there)
     ruled = [rule(part, there) for part in claim.parts if all(label in there for label in part.labels)]
     if not ruled:
-        sentence = f"Not yet run (no row yet); {_papers_number(claim)}"
-        return Judgement(claim, "Not yet run", sentence, reading=reading, lacks="no row yet", missing=missing)
+        lacks = _lacks(claim, there, missing, claim.seeds) if there else "no row yet"
+        sentence = f"Not yet run ({lacks}); the paper has {claim.paper_value} ({claim.quantity})."
+        return Judgement(claim, "Not yet run", sentence, reading=reading, lacks=lacks, missing=missing)
     ruling = weakest(ruled)
     deciding = next(one for one in ruled if one.ruling == ruling)
     n = min(one.n for one in ruled)
     lacks = _lacks(claim, there, missing, n)
-    measured = measured_words(claim, ruled, deciding)
+    numbers = f"{measured_words(claim, ruled, deciding)}; the paper has {paper_words(claim, deciding)}."
     if lacks:
-        sentence = f"Not yet run in full (preliminary: {lacks}): so far {measured}; {_papers_number(claim)}"
+        sentence = f"Not yet run in full (preliminary: {lacks}): so far {numbers}"
     else:
-        sentence = f"{ruling}{_as_null(deciding)}: {measured}; the paper has {paper_words(claim, deciding)}."
+        sentence = f"{ruling}{_as_null(deciding)}: {numbers}"
     return Judgement(
         claim,
         "Not yet run" if lacks else ruling,
@@ -190,7 +191,3 @@ def _only_under(first: Judgement, other: Judgement) -> Judgement:
 
 def _as_null(deciding: Ruled) -> str:
     return " as null" if deciding.ruling == "Reproduced" and deciding.part.how in ("null", "near zero") else ""
-
-
-def _papers_number(claim: Claim) -> str:
-    return f"the paper has {claim.paper_value} ({claim.quantity})."

@@ -1,10 +1,34 @@
-"""Numbers of a ruled part in words."""
+"""Numbers of a ruled part in words, and labels of evidence as a reader says them."""
 
 from collections import Counter
 from collections.abc import Sequence
 
 from asymtrain.paper.claims import Claim
 from asymtrain.paper.rule import WEAKEST_LAST, Ruled
+from asymtrain.statistics import NAMES
+
+CELLS = {
+    "table1": "{0}, N = {1}",
+    "redundancy": "{0}, N = {1} at equal settings",
+    "table2": "{1} cosine of the {0}",
+    "table3": "{1} of the {0}",
+    "table4": "gap of the {0} at epoch {1}",
+    "table5": "landscape of the {0}, N = {1}",
+    "table6": "landscape of the {0}, N = {1}",
+    "table7": "{0}, {1} images a class of CIFAR-10",
+    "table8": "{0}, {1} images a class",
+    "table9": "{0}, {1} images a class",
+    "table10": "{0} on CIFAR-10",
+    "table11": "{0}, {1}% label noise on CIFAR-10",
+    "table12": "{0}, {1}% label noise on CIFAR-100",
+    "table14": "{0} at epoch {1}",
+    "table16": "{1}, {0} of three branches active",
+    "figure9": "{0} after training",
+    "inference": "{0} after stripping",
+}
+"""By the table of a label, what its cells are."""
+QUANTITIES = {"convergence": "convergence epoch", "final": "final validation accuracy"}
+STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their own
 
 
 def number(value: float | None, one: Ruled) -> str:
@@ -31,9 +55,31 @@ def measured_words(claim: Claim, ruled: Sequence[Ruled], deciding: Ruled) -> str
     text = f"{number(deciding.estimate, deciding)} ({seeds}{interval})"
     if len(claim.parts) == 1:
         return text
-    counts = Counter(one.ruling for one in ruled)
-    parts = ", ".join(f"{counts[name]} {name.lower()}" for name in WEAKEST_LAST if counts[name])
-    return f"{text} at {' against '.join(deciding.part.labels)}; of {len(ruled)} parts {parts}"
+    counts = Counter(_kind(one) for one in ruled)
+    parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
+    return f"{text} for {part_words(deciding)}; of {len(ruled)} parts {parts}"
+
+
+def _kind(one: Ruled) -> str:
+    return STEPS if one.part.how == "not reversed" and one.ruling == "Reproduced" else one.ruling
+
+
+def part_words(one: Ruled) -> str:
+    """What a part looks at."""
+    first, *rest = (cell_words(label) for label in one.part.labels)
+    if not rest:
+        return first
+    if one.part.how == "significant":
+        return f"{len(one.part.labels)} cells"
+    return f"{rest[0]}{', beside the ' if one.part.how == 'agreement' else ' against '}{first}"
+
+
+def cell_words(label: str) -> str:
+    """A label of evidence (`claims`) for a reader."""
+    table, *place = label.split("/")
+    if table in ("table11", "table12"):
+        place[1] = f"{100 * float(place[1]):g}"
+    return CELLS[table].format(*({**NAMES, **QUANTITIES}.get(part, part.replace("_", " ")) for part in place))
 
 
 def paper_words(claim: Claim, deciding: Ruled) -> str:

@@ -12,7 +12,7 @@ from asymtrain.paper.instrument_contradictions import Contradiction
 from asymtrain.paper.result import RecipeResult
 from asymtrain.paper.rule import BAND, NULL, WEAKEST_LAST, Ruled
 from asymtrain.paper.verdicts import Judgement
-from asymtrain.paper.wording import number
+from asymtrain.paper.wording import number, paper_words, part_words
 from asymtrain.report.paper_strips import strip
 from asymtrain.statistics import NAMES
 
@@ -31,21 +31,21 @@ MEANINGS: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class ShownClaim:
-    """One claim in words: the paper's number, ours with interval and n, verdict, sentence, and where it is tested."""
+    """One claim in words: the paper's number, ours with interval and n, verdict, sentence, and where it is tested.
+
+    Of a claim with several parts both numbers are of the part that decides, which `of` names.
+    """
 
     judgement: Judgement
+    paper: str
     ours: str
+    of: str
     interval: str
     so_far: str
     tags: str
     strip: Markup
     recipe: str
     place: str
-
-    @property
-    def paper(self) -> str:
-        """The paper's number or numbers."""
-        return self.judgement.claim.paper_value.replace(";", "; ")
 
     @property
     def look(self) -> str:
@@ -101,10 +101,13 @@ def _shown(one: Judgement, result: RecipeResult) -> ShownClaim:
     interval = ""
     if part is not None and part.low is not None and part.high is not None:
         interval = f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
+    several = part is not None and len(one.claim.parts) > 1
     tags = [slug(one.verdict), *([f"so-far-{slug(one.preliminary)}"] if one.preliminary else [])]
     return ShownClaim(
         one,
+        paper_words(one.claim, part) if part is not None and several else one.claim.paper_value.replace(";", "; "),
         "" if part is None else number(part.estimate, part),
+        part_words(part) if part is not None and several else "",
         interval,
         one.preliminary or "",
         " ".join(tags),

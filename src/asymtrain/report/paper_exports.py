@@ -8,12 +8,16 @@ from collections.abc import Callable, Mapping
 from asymtrain.paper.result import Cell, ResultTable
 
 MISSING = "missing"
+NOTHING = "—"
 # A backslash and braces first: what replaces the others has some of its own.
 LATEX = {"\\": r"\textbackslash{}", **{sign: rf"\{sign}" for sign in "&%$#_{}"}, "~": r"\textasciitilde{}",
          "^": r"\textasciicircum{}", "±": r"$\pm$", "×": r"$\times$", "²": r"$^2$", "—": "---", "–": "--",
          "<": "$<$", ">": "$>$", "α": r"$\alpha$"}  # fmt: skip
 _SPECIAL = re.compile("|".join(map(re.escape, LATEX)))
 _MINUS = re.compile(r"(?<![\w)])-(?=\d)")
+_NUMBER = re.compile(r"[-+]?\d+(?:\.\d+)?(?:e[-+]?\d+)?%?")
+_SPREAD = re.compile(rf"({_NUMBER.pattern}) ± ({_NUMBER.pattern})")
+_ENDS = re.compile(rf"({_NUMBER.pattern}) to ({_NUMBER.pattern})")
 
 
 def number_columns(table: ResultTable) -> tuple[bool, ...]:
@@ -60,12 +64,37 @@ def as_latex(table: ResultTable) -> str:
 
 
 def as_csv(table: ResultTable) -> str:
-    """Headings and rows as they are shown; a place that waits for its runs is empty."""
+    """Headings and rows for a program: a mean and its deviation, and the ends of an interval, in columns of their own.
+
+    Percent signs go into the heading, the plus of numbers is left out, and a dash too; a place that waits for its
+    runs is empty.
+    """
+    pairs = [_pair_names(name, [row[i].text for row in table.rows]) for i, name in enumerate(table.columns)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(table.columns)
-    writer.writerows([["" if cell.missing else cell.text for cell in row] for row in table.rows])
+    writer.writerow([name for names in pairs for name in names])
+    for row in table.rows:
+        writer.writerow([text for cell, names in zip(row, pairs, strict=True) for text in _plain(cell, len(names))])
     return out.getvalue()
+
+
+def _pair_names(name: str, texts: list[str]) -> tuple[str, ...]:
+    """The headings that a column gets."""
+    if any(text.endswith("%") and (_NUMBER.fullmatch(text) or _ENDS.fullmatch(text)) for text in texts):
+        name = f"{name} (%)"
+    if any(_SPREAD.fullmatch(text) for text in texts):
+        return name, f"{name}: deviation"
+    if any(_ENDS.fullmatch(text) for text in texts):
+        return f"{name}: low", f"{name}: high"
+    return (name,)
+
+
+def _plain(cell: Cell, columns: int) -> list[str]:
+    """A cell's text in so many columns."""
+    text = "" if cell.missing or cell.text == NOTHING else cell.text
+    found = (_SPREAD.fullmatch(text) or _ENDS.fullmatch(text)) if columns == 2 else None
+    parts = list(found.groups()) if found else [text, *[""] * (columns - 1)]
+    return [part.removesuffix("%").removeprefix("+") if _NUMBER.fullmatch(part) else part for part in parts]
 
 
 FORMATS: Mapping[str, tuple[str, Callable[[ResultTable], str]]] = {

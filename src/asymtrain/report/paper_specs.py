@@ -1,9 +1,11 @@
 """The specs behind the numbers of the reproduction: each with its fields and a place on the page to link to."""
 
+import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asymtrain.paper.known import Known
+from asymtrain.paper.readings import READINGS
 from asymtrain.paper.recipe import Recipe
 from asymtrain.paper.study import Study
 from asymtrain.runs import AUXILIARY, DEFAULTS, Run, RunSpec
@@ -17,10 +19,14 @@ ALWAYS = ("arch", "dataset", "seed", "redundancy", "alpha", "learning_rate", "we
 
 @dataclass(frozen=True)
 class Behind:
-    """Specs by the recipe that names them, and by id what came of each in a few words."""
+    """Specs by the recipe that names them, and by id what came of each in a few words.
+
+    `others` are those of readings that are not shown, by id: a verdict may rest on them.
+    """
 
     specs: Mapping[str, tuple[RunSpec, ...]] = field(default_factory=dict)
     outcomes: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, RunSpec] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -72,9 +78,13 @@ class SpecIndex:
 
 def specs_behind(recipes: Iterable[Recipe], study: Study, known: Known) -> Behind:
     """What the recipes name, trained or not."""
-    specs, outcomes = {}, {}
+    specs, outcomes, others = {}, dict[str, str](), dict[str, RunSpec]()
+    every = dataclasses.replace(study, readings=tuple(READINGS.values()))
     for recipe in recipes:
         needs = recipe.needs(study, known)
+        for run in known.of(recipe.needs(every, known).specs):
+            others[run.spec.id] = run.spec
+            outcomes[run.spec.id] = _outcome(run)
         measured = {one.spec.id for one in needs.measurements if known.values(one.spec, one.name) is not None}
         named = dict.fromkeys([*needs.specs, *(one.spec for one in needs.measurements)])
         specs[recipe.name] = tuple(named)
@@ -85,13 +95,14 @@ def specs_behind(recipes: Iterable[Recipe], study: Study, known: Known) -> Behin
                 outcomes[spec.id] = "measured"
             else:
                 outcomes.setdefault(spec.id, NOT_RUN)
-    return Behind(specs, outcomes)
+    return Behind(specs, outcomes, others)
 
 
 def index_specs(used: Iterable[Sequence[str]], behind: Behind) -> SpecIndex:
     """The index of all specs that are named, with a set for each of the groups of ids in `used`, in that order."""
     groups = list(dict.fromkeys(frozenset(ids) for ids in used if ids))
     known = {spec.id: spec for specs in behind.specs.values() for spec in specs}
+    known |= {one: behind.others[one] for ids in groups for one in sorted(ids) if one in behind.others}
     strangers = sorted({one for ids in groups for one in ids} - set(known))
     differing = [name for name in DEFAULTS if len({getattr(spec, name) for spec in known.values()}) > 1]
     alike: dict[tuple[object, ...], list[RunSpec]] = {}

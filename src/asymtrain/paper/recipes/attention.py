@@ -22,7 +22,7 @@ from asymtrain.paper.panels import Line, Panel, Panels, curve_line, has_points
 from asymtrain.paper.readings import Reading
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
 from asymtrain.paper.result import Cell, ResultFigure, ResultTable
-from asymtrain.paper.study import Study, shown_dataset
+from asymtrain.paper.study import Study, shown_dataset, stands_note
 
 METRICS = {
     "peak_strength": ("peak_strength", "Peak strength"),
@@ -97,7 +97,7 @@ def make_table14(study: Study, known: Known, draw: Draw) -> Made:
         f"{settings.sample} test images of {shown_dataset(study, 'cifar100')}, mean over layers and images; from the "
         "class token, heads averaged, renormalised over patches. The reading 'other instruments' averages all queries. "
         "The paper does not define object coverage; docs/method.md says why ours is a share of patches. "
-        f"{NOTE}"
+        f"{stands_note(study, EPOCHS)}{NOTE}"
     )
     return Made((ResultTable("table14", "Table 14: attention", columns, tuple(rows), note),), evidence=evidence)
 

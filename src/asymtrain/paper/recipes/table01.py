@@ -12,6 +12,7 @@ from asymtrain.paper.comparisons import (
     interval,
     specs_of,
 )
+from asymtrain.paper.effect_sizes import sizes_table
 from asymtrain.paper.image_intervals import COLUMN, NOTE, image_interval_cell
 from asymtrain.paper.known import Known
 from asymtrain.paper.panels import Colour, Line, Panel, Panels, has_points
@@ -56,7 +57,7 @@ def needs(study: Study, known: Known) -> Needs:
 
 
 def make(study: Study, known: Known, draw: Draw) -> Made:
-    """The table, the table at equal settings, and the dose-response curve."""
+    """The table, the table at equal settings, the effect sizes, and the dose-response curve."""
     main, dose = comparisons(study), doses(study)
     headings = ("Backbone", "N")
     tables = (
@@ -66,6 +67,7 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
         effect_table(known, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
                      f"Learning rate, weight decay and alpha are Table 13's at N = {DOSE}. With one live branch the "
                      "trained network is the same for every N: these rows are equal unless all branches are active."),
+        sizes_table(known, main, "table1-sizes", "Table 1: effect sizes, and what so many seeds can find", headings),
     )  # fmt: skip
     figure = _figure(study, known, main, draw)
     evidence = evidence_of(known, main)

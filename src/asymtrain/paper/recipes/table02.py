@@ -58,7 +58,8 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
                "Difference of the average")  # fmt: skip
     note = (
         f"Over the first {study.window} epochs of the runs of Table 1 at N = {DOSE}. Average: over epochs; least and "
-        "largest: of a single measured step, as a mean over seeds. The interval is a 95% t interval over seeds."
+        "largest: of a single measured step, as a mean over seeds. The interval is a 95% t interval over seeds, "
+        "not corrected; verdicts correct theirs for the cells."
     )
     table = ResultTable("table2", "Tables 2 and 15: gradient cosine", columns, tuple(rows), note)
     return Made((table,), (_figure(study, known, draw),), evidence)

@@ -47,11 +47,14 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
                "Paper: change of deviation", "Difference")  # fmt: skip
     settings = landscapes_wanted(study, *CASES[0])[0].settings
     note = (
-        f"{settings.grid} x {settings.grid} grid, {settings.sample} images, {settings.draws} draws of directions "
+        f"{settings.grid} x {settings.grid} grid, {settings.sample} images, {settings.draws} "
+        f"draw{'s' if settings.draws > 1 else ''} of directions "
         "around each of n initial networks; main loss. All redundancies of a network share the directions. "
-        "Changes are against Plain, with a 95% t interval over networks. 'By parameter count' is the change that the "
-        "number of weights alone makes of a direction of unit norm. A plane's R² near 1 says that the surface is flat: "
-        "deviation, range and gradient are then one number."
+        "Changes are each network's own against its Plain, with a 95% t interval over networks, not corrected; the "
+        "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
+        "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
+        "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
+        "gradient are then one number."
     )
     made = tuple(
         ResultTable(name, f"{title}: {shown_dataset(study, data)}", columns, tuple(tables[name]), note)

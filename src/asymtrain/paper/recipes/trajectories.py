@@ -14,7 +14,7 @@ from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
 from asymtrain.paper.recipes.table01 import DOSE
 from asymtrain.paper.result import Cell, ResultFigure, ResultTable
 from asymtrain.paper.sizes import ARCHS
-from asymtrain.paper.study import Study, readings_for, table_values
+from asymtrain.paper.study import Study, readings_for, stands_note, table_values
 from asymtrain.runs import Run
 from asymtrain.statistics import NAMES
 
@@ -130,9 +130,7 @@ def make_table4(study: Study, known: Known, draw: Draw) -> Made:
     note = (
         "Training accuracy is that of the batches as they were trained, dropout included: so the gap may be negative."
     )
-    if study.window < GAP_EPOCHS[-1]:
-        note += f" The epochs stand for {', '.join(map(str, GAP_EPOCHS))}."
-    note += f" {NOTE}"
+    note += f" {stands_note(study, GAP_EPOCHS)}{NOTE}"
     columns = ("Backbone", "Epoch", "Reading", *COLUMNS)
     return Made((ResultTable("table4", "Table 4: generalisation gap", columns, tuple(rows), note),), evidence=evidence)
 
