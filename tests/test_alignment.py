@@ -1,3 +1,4 @@
+import functools
 import math
 
 import pytest
@@ -6,7 +7,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from asymtrain import Alignment, UsageError, alignment, attach, models
-from asymtrain.alignment import cosine
+from asymtrain.alignment import cosine, measured_backward
 
 
 class Plane(nn.Module):
@@ -132,6 +133,55 @@ def test_errors_say_what_is_missing():
     loss = plane.x * 2
     with pytest.raises(UsageError, match="requires a gradient"):
         alignment(loss, loss, plane.requires_grad_(False))
+
+
+BAD_LOSSES = {
+    "a number": (lambda plane: 0.0, "must be a tensor, got float"),
+    "nothing": (lambda plane: None, "must be a tensor, got NoneType"),
+    "one for each sample": (lambda plane: plane.x * torch.ones(6), r"has shape \(6,\): reduce it to one number"),
+    "none for no sample": (lambda plane: plane.x * torch.ones(0), r"has shape \(0,\): reduce it to one number"),
+    "a constant": (lambda plane: torch.tensor(0.0), "is a constant and does not depend on the model"),
+    "detached": (lambda plane: plane.along(20).detach(), "is a constant and does not depend on the model"),
+}
+
+
+@pytest.mark.parametrize("measure", [alignment, functools.partial(measured_backward, alpha=0.5)])
+@pytest.mark.parametrize("which", ["main", "auxiliary"])
+@pytest.mark.parametrize("bad", BAD_LOSSES)
+def test_a_loss_without_a_gradient_is_refused_by_name(bad, which, measure):
+    plane = Plane()
+    make, said = BAD_LOSSES[bad]
+    losses = {"main": plane.along(20), "auxiliary": plane.along(50), which: make(plane)}
+    with pytest.raises(UsageError, match=f"^the {which} loss {said}"):
+        measure(**losses, model=plane)
+    assert plane.x.grad is None
+
+
+@pytest.mark.parametrize("measure", [alignment, functools.partial(measured_backward, alpha=0.5)])
+@pytest.mark.parametrize("which", ["main", "auxiliary"])
+def test_a_graph_that_backward_freed_is_refused(which, measure):
+    plane = Plane()
+    losses = {"main": plane.x**2, "auxiliary": plane.x**3}
+    losses[which].backward(retain_graph=True)
+    alignment(**losses, model=plane)
+    losses[which].backward()
+    with pytest.raises(UsageError, match=rf"freed the graph of the {which} loss: measure before .*retain_graph=True"):
+        measure(**losses, model=plane)
+
+
+def test_another_error_of_torch_keeps_its_words():
+    plane = Plane()
+    loss = plane.x**2
+    with torch.no_grad():
+        plane.x += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        alignment(loss, plane.along(20), plane)
+
+
+def test_a_loss_of_one_element_may_have_any_shape():
+    plane = Plane()
+    wanted = alignment(plane.along(20), plane.along(50), plane)
+    assert alignment(plane.along(20).view(1, 1), plane.along(50).view(1), plane) == wanted
 
 
 @pytest.mark.parametrize("parts", [1, 3])

@@ -135,3 +135,13 @@ def test_student_s_quantile_is_that_of_scipy(freedom, confidence):
 def test_an_interval_of_nothing_is_refused(confidence, freedom):
     with pytest.raises(UsageError, match="confidence between 0 and 1"):
         student_quantile(confidence, freedom)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 9, 10, 200])
+@pytest.mark.parametrize("confidence", [2, 95, 0.0, 1.0, -0.5, math.nan])
+def test_a_summary_refuses_a_bad_confidence_after_any_number_of_steps(steps, confidence):
+    log = AlignmentLog()
+    for step in range(steps):
+        log.add(seen(math.sin(step)))
+    with pytest.raises(UsageError, match="confidence between 0 and 1"):
+        log.summary(confidence=confidence)

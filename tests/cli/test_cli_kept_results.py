@@ -102,6 +102,17 @@ def test_the_tables_of_short_runs_are_what_the_report_prints(cli, kept, name):
         assert row.rstrip() in text
 
 
+def test_what_was_not_recorded_yet_is_said(cli, kept):
+    """These runs are older than gradient norms and conflicts: no table of dashes."""
+    shown = cli("measure", "alignment", "--run", "all", "--store", kept("cifar100-5-epochs"), "--out", "page")
+    assert shown.code == 0, shown.err
+    assert "were not recorded yet" in " ".join(shown.out.split())
+    assert "Gradient norms" not in shown.out
+    later = cli("measure", "alignment", "--run", "all", "--store", kept("cifar10-5-epochs"), "--out", "page")
+    assert "Gradient norms" in later.out
+    assert "were not recorded yet" not in later.out
+
+
 def test_results_stay_small():
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 20e6

@@ -1,4 +1,4 @@
-"""`asymtrain measure alignment | trajectory` as a user calls it."""
+"""`asymtrain measure` as a user calls it: alignment, trajectory, and what all instruments share."""
 
 import json
 from pathlib import Path
@@ -170,6 +170,25 @@ def test_ids_that_are_not_there_or_not_whole_are_refused(refused, crowded):
     assert "write more of it" in refused("measure", "trajectory", "--run", shared, *options)
     assert "needs the id" in refused("measure", "trajectory", "--run", ",", *options)
     assert "needs Asymmetric runs" in refused("measure", "alignment", "--run", ids[0], *options)
+
+
+def test_an_unknown_id_lists_ten_of_many_and_those_that_are_near(refused, crowded):
+    ids = sorted(RunSpec(epochs=1, redundancy=0, seed=seed).id for seed in range(17))
+    message = refused("measure", "trajectory", "--run", "zzzz", "--store", crowded)
+    assert message.endswith(f"there is: {', '.join(ids[:10])} and 7 more\n")
+    mistyped = refused("measure", "trajectory", "--run", f"{ids[12][:14]}zz", "--store", crowded)
+    assert f"did you mean '{ids[12]}'" in mistyped
+
+
+def test_a_log_shows_how_far_landscapes_are(cli):
+    small = ("--grid", 3, "--sample", 5, "--redundancy", "0,1", "--directions", "live", "--device", "cpu")
+    found = cli("measure", "landscape", *small, "--draws", 20, "--arch", "mlp")
+    assert found.code == 0, found.err
+    assert found.err.splitlines()[:-1] == [f"1/1 mlp on shapes: draw {draw} of 20" for draw in range(2, 21, 2)]
+    trained = cli("measure", "landscape", *small, "--draws", 2, "--arch", "mlp", "--at", 1, "--epochs", 1)
+    assert trained.err.splitlines()[:-1] == [
+        "1/1 mlp on shapes: states at epoch 1", "1/1 mlp on shapes: draw 1 of 2", "1/1 mlp on shapes: draw 2 of 2",
+    ]  # fmt: skip
 
 
 def test_stored_runs_are_found_by_their_beginnings_each_once(crowded):

@@ -13,7 +13,7 @@ from asymtrain.errors import UsageError
 from asymtrain.measure import attention as measuring
 from asymtrain.measure.attention_pictures import MOST_IMAGES
 from asymtrain.measure.attention_settings import AttentionSettings
-from asymtrain.runs import RunSpec
+from asymtrain.runs import Epoch, Run, RunSpec
 from asymtrain.store import Store
 
 SMALL = {"classes": 4, "size": 60, "test_size": 40, "image_size": 16}
@@ -79,6 +79,53 @@ def test_a_stored_run_keeps_its_measurement(tmp_path):
     assert [(one.spec_id, one.epoch) for one in stored] == [(spec.id, 1), (spec.id, 2)]
     assert "is of one seed" in (tmp_path / "out" / "attention.html").read_text()
     assert stored[1].value["scopes"] == document["runs"][1]["scopes"]
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A store with a pair of the ViT, one MLP and one CNN; the specs of the first two kinds."""
+    vit = RunSpec(arch="vit", arch_options=VIT, dataset_options=SMALL, epochs=1)
+    mlp = RunSpec(arch="mlp", dataset_options=SMALL, epochs=1)
+    cnn = RunSpec(arch="cnn", dataset="cifar10", epochs=1)  # data that need not be here
+    epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0)
+    with Store(tmp_path / "runs.sqlite") as store:
+        for spec in (vit, vit.plain(), mlp, cnn):
+            store.add(Run(spec, (epoch,)))
+    return vit, mlp
+
+
+def test_all_runs_are_those_with_attention(mixed, tmp_path):
+    vit, mlp = mixed
+    options = ["--store", tmp_path / "runs.sqlite", "--sample", 5, "--images", 0, "--json", "--at", 1]
+    found = call("--run", "all", *options, "--out", tmp_path / "out")
+    assert "left out: 2 runs of cnn, mlp, which have no attention\n" in found.stderr
+    assert {run["id"] for run in json.loads(found.stdout)["runs"]} == {vit.id, vit.plain().id}
+    for named in (mlp.id, f"all,{mlp.id}", f"{vit.id},{mlp.id}"):
+        with pytest.raises(UsageError, match="mlp has no attention"):
+            call("--run", named, *options, "--out", tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_store_without_attention_is_refused(tmp_path):
+    epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0)
+    with Store(tmp_path / "runs.sqlite") as store:
+        store.add(Run(RunSpec(arch="mlp", dataset_options=SMALL, epochs=1), (epoch,)))
+    with pytest.raises(UsageError, match="mlp has no attention"):
+        call("--run", "all", "--store", tmp_path / "runs.sqlite", "--sample", 5, "--out", tmp_path / "out")
+
+
+def test_a_log_shows_how_far_it_is(tmp_path):
+    options = ["--seeds", 1, "--epochs", 2, "--at", "0,2", "--sample", 5, "--images", 0, "--out", tmp_path]
+    *lines, page = call(*options).stderr.splitlines()
+    assert page.startswith("Page: ")
+    training = [line for line in lines if line.startswith("training: epoch 2 of ")]  # how many stacks: of the machine
+    assert training
+    assert [line for line in lines if not line.startswith("training: ")] == [
+        "1/4 vit plain seed 42, epoch 0: measured",
+        "2/4 vit plain seed 42, epoch 2: measured",
+        "3/4 vit asymmetric seed 42, epoch 0: measured",
+        "4/4 vit asymmetric seed 42, epoch 2: measured",
+    ]
 
 
 @pytest.mark.parametrize(("at", "kept"), [("saving", "1 of 4"), ("measuring", "4 of 4")])

@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from attention_zoo import Fused, Tower, hugging_face_vit, pictures
+from attention_zoo import Fused, Tower, pictures
 from scipy import stats
 
 from asymtrain.engine import load_for
@@ -16,7 +16,6 @@ from asymtrain.measure import attention as measuring
 from asymtrain.measure.attention import check_spec, measure_attention, measure_model, measure_states
 from asymtrain.measure.attention_metrics import METRICS
 from asymtrain.measure.attention_pictures import evolution, layers_of_image
-from asymtrain.measure.attention_readers import read_layers
 from asymtrain.measure.attention_settings import AttentionSettings
 from asymtrain.measure.attention_summary import summarise
 from asymtrain.runs import RunSpec
@@ -232,26 +231,10 @@ def test_pictures_hold_the_images_and_their_maps(dataset):
         evolution(results, dataset, "title", images=7)
 
 
-def test_a_stranger_s_models():
-    pytest.importorskip("transformers")
-    masks = torch.zeros(3, 16, 16)
-    masks[:, :8] = 1
-    result = measure_model(hugging_face_vit(), pictures(), masks=masks)
-    assert list(result.values) == list(METRICS)
-    assert (len(result.layers), result.patches) == (2, 16)
-    read = read_layers("q_proj", "k_proj", "num_heads")
-    tower = Tower(lambda width: Fused(width, 4, one_layer=False))
-    named = measure_model(tower, pictures(), AttentionSettings(layers=("blocks.1.attn",)), read=read)
-    known = measure_model(tower, pictures())
-    np.testing.assert_allclose(named.of("gini"), known.of("gini", "blocks.1.attn"), rtol=1e-5)
-
-
-def test_tokens_that_are_no_grid_have_no_regions():
-    tower = Tower(lambda width: Fused(width, 4))
-    result = measure_model(tower, pictures(), prefix=3)
-    assert list(result.values) == ["peak_strength", "entropy", "gini", "coverage_above"]
-    with pytest.raises(UsageError, match="no grid"):
-        measure_model(tower, pictures(), prefix=3, masks=torch.ones(3, 16, 16))
+def test_each_measured_state_is_told(state, dataset):
+    told = []
+    measure_states([state, state], dataset, SETTINGS, progress=told.append)
+    assert told == [state, state]
 
 
 def test_the_key_names_what_is_not_the_default():

@@ -90,12 +90,45 @@ def test_the_flattening_is_what_the_parameter_count_predicts_and_gone_over_live_
         ratio = (by_view[0, "all", "norm"].parameters / flat.parameters) ** 0.5
         assert flat.predicted_change == pytest.approx(100 * (ratio - 1))
         assert flat.changes["std"].mean == pytest.approx(flat.predicted_change, abs=1.5)
-        assert by_view[redundancy, "live", "norm"].changes == by_view[1, "live", "norm"].changes
+        live = by_view[redundancy, "live", "norm"]
+        ratio = (by_view[0, "live", "norm"].parameters / live.live_parameters) ** 0.5
+        assert live.predicted_change == pytest.approx(100 * (ratio - 1))
+        assert live.changes["std"].mean == pytest.approx(live.predicted_change, abs=1.5)
+        assert live.changes == by_view[1, "live", "norm"].changes
         for view in (("all", "variance"), ("live", "variance"), ("filter", "filter")):
             assert by_view[(redundancy, *view)].changes["std"].mean == 0
             assert by_view[(redundancy, *view)].predicted_change == 0
     assert by_view[300, "all", "norm"].changes["std"].mean < -20
     assert by_view[0, "all", "norm"].changes == {}
+
+
+@pytest.mark.parametrize(
+    ("schedule", "shares"), [("linear", {0: 1.0, 1: 0.75, 3: 0.25, 4: 0.25}), ("early", {0: 1.0, 1: 1.0, 2: 0.0})]
+)
+def test_the_total_loss_has_the_alpha_of_its_epoch(schedule, shares):
+    """The same weights at several epochs, so that alpha alone differs; the state after the last epoch has its alpha."""
+    (state,) = states_of("mlp", (1,), epochs=4, alpha=3.0, alpha_schedule=schedule)
+    states = [State(state.spec, epoch, state.parameters) for epoch in shares]
+    main, total = (measured(states, draws=1, directions=("live",), loss=loss).surfaces for loss in ("main", "total"))
+    sample = draw_sample(state.spec, tiny_dataset(), 20, torch.device("cpu"))
+    auxiliary = total[0, 1, "live", "variance"] - main[0, 1, "live", "variance"]
+    assert auxiliary.min() > 1
+    for epoch, share in shares.items():
+        found = total[epoch, 1, "live", "variance"]
+        assert found == pytest.approx(main[epoch, 1, "live", "variance"] + share * auxiliary, rel=1e-6)
+        then = dataclasses.replace(state.spec, alpha=3.0 * share)
+        slow = slow_loss(then, state.parameters, sample.images, sample.targets, total=True)
+        assert found[2, 2] == pytest.approx(slow, rel=3e-6)
+
+
+def test_the_surfaces_kept_are_those_of_the_first_draw_of_the_first_seed():
+    first, second = (states_of("mlp", (0, 1), seed=seed) for seed in (2, 1))
+    alone, both = measured(first, draws=1), measured([*first, *second], draws=2)
+    assert both.surfaces.keys() == alone.surfaces.keys()
+    for key, losses in alone.surfaces.items():
+        assert np.array_equal(both.surfaces[key], losses), key
+    spreads = [row.statistics.std for row in both.rows if row.level.redundancy == 0 and row.directions == "filter"]
+    assert len(set(spreads)) == 4  # other draws and seeds do have other surfaces
 
 
 def test_states_and_random_streams_are_left_alone():

@@ -43,8 +43,8 @@ def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
     """
     named = trained_parameters(model)
     parameters = [value for _, value in named]
-    mains = gradients_of(main, parameters, keep_graph=True)
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=True)
+    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=True, called="the auxiliary loss")
     return compare_gradients([name for name, _ in named], mains, auxiliaries)
 
 
@@ -65,8 +65,8 @@ def measured_backward(
     known = {id(value) for _, value in named}
     more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
     parameters = [*(value for _, value in named), *more]
-    mains = gradients_of(main, parameters, keep_graph=True)
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False)
+    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False, called="the auxiliary loss")
     found = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
     with torch.no_grad():
         for parameter, g, h in zip(parameters, mains, auxiliaries, strict=True):
@@ -93,9 +93,36 @@ def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     return named
 
 
-def gradients_of(loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool) -> tuple[Tensor | None, ...]:
-    """Gradients of a loss; None for a parameter that it does not reach."""
-    return torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True)
+def gradients_of(
+    loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool, called: str = "a loss"
+) -> tuple[Tensor | None, ...]:
+    """Gradients of a loss; None for a parameter that it does not reach. `called` is its name in errors."""
+    _check_loss(loss, called)
+    try:
+        return torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True)
+    except RuntimeError as error:
+        # No property of a loss tells whether its graph is still there: torch finds out on its way.
+        if "through the graph a second time" not in str(error):
+            raise
+        raise UsageError(
+            f"an earlier backward freed the graph of {called}: measure before backward, or call that one as "
+            "backward(retain_graph=True)"
+        ) from error
+
+
+def _check_loss(loss: object, called: str) -> None:
+    """Refuse what has no gradient. The value is not looked at: that would wait for the device."""
+    if not isinstance(loss, Tensor):
+        raise UsageError(
+            f"{called} must be a tensor, got {type(loss).__name__}: give the loss itself, not its .item() or a number"
+        )
+    if loss.numel() != 1:
+        raise UsageError(f"{called} has shape {tuple(loss.shape)}: reduce it to one number, such as by .mean()")
+    if not loss.requires_grad:
+        raise UsageError(
+            f"{called} is a constant and does not depend on the model: compute it from the model's output, "
+            "without detach() or no_grad()"
+        )
 
 
 def compare_gradients(

@@ -36,6 +36,8 @@ def batch_means(
     fill the series, its first values take no part in the spread. `least` values make a block. The interval is cut at
     the least and the largest value that there can be (`within`, see `cut`).
     """
+    if not 0 < confidence < 1:  # not only once there are values enough: a short trial would hide the mistake
+        raise UsageError(f"an interval needs a confidence between 0 and 1, such as 0.95, got {confidence}")
     count = min(BLOCKS, len(values) // least)
     if count < 2:
         return None, None, 0, None

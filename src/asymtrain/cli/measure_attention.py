@@ -1,6 +1,7 @@
 """`asymtrain measure attention`: where a vision transformer looks, Plain beside Asymmetric."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -66,6 +67,8 @@ def attention(
         precision=precision, store=store, out=out, archs=("vit",),
     )  # fmt: skip
     specs = list(chosen.specs) if chosen.stored else chosen.with_plain()
+    without = _without_attention(specs, run) if run else set()
+    specs = [spec for spec in specs if spec not in without] or specs  # where none is left, they are refused below
     if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
         raise UsageError("these runs learn different data: measure those of one dataset at a time")
     dataset = load_for(specs[0], data_root)
@@ -75,9 +78,14 @@ def attention(
         check_spec(spec, dataset, settings)
     wanted = parse_epochs(at, min(spec.epochs for spec in specs))
     cache = states or out / "states"
+    if without:
+        archs = ", ".join(sorted({spec.arch for spec in without}))
+        runs, have = ("run", "has") if len(without) == 1 else ("runs", "have")
+        stderr().print(f"left out: {len(without)} {runs} of {archs}, which {have} no attention")
     try:
         found = _states(specs, wanted, device, data_root, cache)
-        results = measure_states(found, dataset, settings, device, keep=images)
+        with options.telling("measuring") as say:
+            results = measure_states(found, dataset, settings, device, keep=images, progress=_tell(say, len(found)))
     except KeyboardInterrupt:
         stderr().print(
             f"Stopped: {options.kept_states(cache, specs, wanted)}. Give the same command to go on; a run of which a "
@@ -115,6 +123,28 @@ def parse_layers(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
+def _without_attention(specs: "Sequence[RunSpec]", texts: Sequence[str]) -> "set[RunSpec]":
+    """The runs that `--run all` passes over: their backbone has no attention, and nobody named them."""
+    from asymtrain.measure.attention import has_attention
+
+    names = [name.strip() for text in texts for name in text.split(",") if name.strip()]
+    if "all" not in names:
+        return set()
+    named = tuple(name.lower() for name in names if name != "all")
+    lacking = {arch for arch in dict.fromkeys(spec.arch for spec in specs) if not has_attention(arch)}
+    return {spec for spec in specs if spec.arch in lacking and not spec.id.startswith(named)}
+
+
+def _tell(say: Callable[..., None], total: int) -> "Callable[[State], None]":
+    numbers = count(1)
+
+    def tell(state: "State") -> None:
+        spec = state.spec
+        say(f"{next(numbers)}/{total} {spec.arch} {spec.variant} seed {spec.seed}, epoch {state.epoch}: measured")
+
+    return tell
+
+
 def _one_of_each_kind(specs: "Sequence[RunSpec]") -> "list[RunSpec]":
     return list({(spec.arch, spec.arch_options): spec for spec in specs}.values())
 
@@ -124,14 +154,14 @@ def _states(
 ) -> "list[State]":
     from asymtrain.engine.states import states_at
 
-    with stderr().status("training") as status:
+    with options.telling("training") as say:
         return states_at(
             specs,
             epochs,
             device=device,
             data_root=data_root,
             cache=cache,
-            progress=lambda done, total: status.update(f"training: epoch {done} of {total}"),
+            progress=lambda done, total: say(f"training: epoch {done} of {total}"),
         )
 
 

@@ -87,9 +87,9 @@ def landscape(
     places: dict[str, Any] = {"device": device, "data_root": data_root, "cache": states or out / "states"}
     found: dict[str, Landscape] = {}
     try:
-        for label, specs in groups.items():
+        for number, (label, specs) in enumerate(groups.items(), 1):
             settings = LandscapeSettings(**{**asked, **(QUICK.get(specs[0].arch, {}) if quick else {}), **sizes})
-            found[label] = _measure(label, specs, levels, at, settings, places)
+            found[label] = _measure(f"{number}/{len(groups)} {label}", specs, levels, at, settings, places)
             if chosen.stored:
                 _keep(found[label], chosen.store)
     except KeyboardInterrupt:
@@ -152,7 +152,8 @@ def _measure(
     from asymtrain.measure import measure_landscape
     from asymtrain.measure.landscape_levels import states_of_redundancies
 
-    with stderr().status(f"{label}: states") as status:
+    with options.telling(f"{label}: states") as say:
+        say(f"{label}: states at epoch {at}", brief=not at)  # training them takes a while
         found = states_of_redundancies(specs, levels, at, **places)
         dataset = load_for(specs[0], places["data_root"])
         return measure_landscape(
@@ -160,7 +161,10 @@ def _measure(
             dataset,
             settings,
             device=places["device"],
-            progress=lambda done, total: status.update(f"{label}: draw {done} of {total}"),
+            # Ten lines a landscape are enough for a log.
+            progress=lambda done, total: say(
+                f"{label}: draw {done} of {total}", brief=done * 10 // total == (done - 1) * 10 // total
+            ),
         )
 
 

@@ -2,8 +2,10 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from asymtrain.report.measurement import Listed
     from asymtrain.runs import Run, RunSpec
 
+MOST_IDS = 10  # ids that an error lists
 MEASURE_OUT = Path("asymtrain-measure")
 
 RunIds = Annotated[
@@ -123,7 +126,10 @@ def stored_specs(store: Path, texts: Iterable[str]) -> "list[RunSpec]":
     for name in names:
         matching = list(known) if name == "all" else [spec_id for spec_id in known if spec_id.startswith(name.lower())]
         if not matching:
-            raise unknown_name(f"run in {store}", name, known)
+            if len(known) <= MOST_IDS or get_close_matches(name, known, cutoff=0.5):
+                raise unknown_name(f"run in {store}", name, known)  # few of them, or it was mistyped
+            listed = ", ".join(sorted(known)[:MOST_IDS])
+            raise UsageError(f"unknown run in {store} {name!r}: there is: {listed} and {len(known) - MOST_IDS} more")
         if len(matching) > 1 and name != "all":
             raise UsageError(f"--run {name} is the beginning of {len(matching)} ids: write more of it")
         found |= {spec_id: known[spec_id] for spec_id in matching}
@@ -154,6 +160,27 @@ def runs_of(
             raise typer.Exit(130)
     by_id = {run.spec.id: run for run in runs}
     return [by_id[spec.id] for spec in dict.fromkeys(specs) if spec.id in by_id]
+
+
+@contextmanager
+def telling(start: str) -> Iterator[Callable[..., None]]:
+    """Say how far it is on stderr: a line that changes on a terminal, lines one after the other elsewhere.
+
+    The block gets `say(text)`, and `say(text, brief=True)` for what a terminal alone shows. A text that is said twice
+    is printed once.
+    """
+    console, said = stderr(), [""]
+
+    with console.status(start) as status:
+
+        def say(text: str, *, brief: bool = False) -> None:
+            if console.is_terminal:
+                status.update(text)
+            elif not brief and text != said[-1]:
+                said[:] = [text]
+                console.print(text)
+
+        yield say
 
 
 def kept_states(cache: Path, specs: "Iterable[RunSpec]", epochs: Iterable[int]) -> str:

@@ -66,8 +66,8 @@ def combine_backward(
     known = {id(value) for _, value in named}
     more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
     parameters = [*(value for _, value in named), *more]
-    mains = gradients_of(main, parameters, keep_graph=True)
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False)
+    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False, called="the auxiliary loss")
     found = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
     parts = [None if h is None else alpha * h for h in auxiliaries]
     shared = {}

@@ -2,7 +2,8 @@
 
 conflict.py     the two gradients through training: Tables 2 and 15 of the paper
 trajectory.py   convergence, generalisation gap, when two ways of training part
-landscape.py    the loss surface around a state, along many directions, at several redundancies
+landscape.py    the loss surface around a state, along many directions, at several redundancies; landscape_module.py
+                around any module
 attention.py    where a transformer looks: peak, entropy, Gini, coverage, rollout; for any model with queries and keys
 """
 
@@ -11,6 +12,7 @@ from asymtrain.measure.attention_capture import attention_maps
 from asymtrain.measure.attention_settings import AttentionSettings
 from asymtrain.measure.conflict import conflicts
 from asymtrain.measure.landscape import measure_landscape
+from asymtrain.measure.landscape_module import measure_module_landscape
 from asymtrain.measure.landscape_result import Landscape
 from asymtrain.measure.landscape_settings import LandscapeSettings
 from asymtrain.measure.trajectory import compare_trajectories
@@ -25,5 +27,6 @@ __all__ = [
     "measure_attention",
     "measure_landscape",
     "measure_model",
+    "measure_module_landscape",
     "measure_states",
 ]

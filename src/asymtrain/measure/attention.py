@@ -27,8 +27,8 @@ from asymtrain.measure.attention_readers import Read
 from asymtrain.measure.attention_regions import saliency_region
 from asymtrain.measure.attention_result import AttentionResult
 from asymtrain.measure.attention_settings import AttentionSettings
-from asymtrain.measure.attention_spread import Spread, join, spread
-from asymtrain.models import Backbone, Parameters
+from asymtrain.measure.attention_spread import Spread, check_grid, join, spread
+from asymtrain.models import Backbone, Parameters, build
 from asymtrain.runs import RunSpec
 
 CHUNK = 256  # images in one forward pass: bounds the memory of the maps
@@ -51,8 +51,12 @@ def measure_states(
     device: torch.device | str | None = None,
     *,
     keep: int = 0,
+    progress: Callable[[State], None] | None = None,
 ) -> list[AttentionResult]:
-    """The attention of many states of one dataset, each on the same images; maps of the first `keep` are kept."""
+    """The attention of many states of one dataset, each on the same images; maps of the first `keep` are kept.
+
+    `progress` is called with each state that is measured.
+    """
     settings, place = settings or AttentionSettings(), default_device(device)
     chosen = settings.indices(len(dataset.test))
     pixels = torch.from_numpy(dataset.test.images[chosen])
@@ -78,7 +82,14 @@ def measure_states(
         call = partial(_call, backbones[kind], weights)
         found = _measure(backbones[kind], call, images, regions, settings, keep=keep)
         results.append(dataclasses.replace(found, images=tuple(chosen), spec=spec, epoch=state.epoch))
+        if progress:
+            progress(state)
     return results
+
+
+def has_attention(arch: str) -> bool:
+    """Has this backbone attention? Its options and the data do not matter."""
+    return bool(attention_layers(build(arch, classes=2, seed=0)))  # the seed keeps torch's random numbers as they are
 
 
 def check_spec(spec: RunSpec, dataset: Dataset, settings: AttentionSettings) -> list[str]:
@@ -105,12 +116,17 @@ def measure_model(
 ) -> AttentionResult:
     """The attention of any model on images (B, 3, H, W) as it takes them; all of them, `settings.sample` is not read.
 
-    `prefix` tokens stand before the patches. `read` finds queries and keys in layers that are not recognised (named in
-    `settings.layers`; the rollout is then one of these layers alone). `pixels` are the images before normalisation, for
-    the saliency; `masks` (B, H, W) the objects. `forward` calls the model where `model(images)` does not. The model is
-    measured in evaluation mode and left as it was. Its attention is checked (see `attention_capture`).
+    `prefix` tokens stand before the patches; one that leaves no grid is refused where another leaves one. `read` finds
+    queries and keys in layers that are not recognised (named in `settings.layers`; the rollout is then one of these
+    layers alone). `pixels` are the images before normalisation, for the saliency; `masks` (B, H, W) the objects, bool
+    or from 0 to 1. `forward` calls the model where `model(images)` does not. The model is measured in evaluation mode
+    and left as it was. Its attention is checked (see `attention_capture`).
     """
     settings = settings or AttentionSettings()
+    _check_model(model, settings, read)
+    _check_images(images, pixels, masks)
+    if prefix < 0:
+        raise UsageError(f"prefix is how many tokens stand before the patches, 0 or more: got {prefix}")
     regions = _regions(images if pixels is None else pixels, masks, settings)
     regions = {name: region.to(images.device) for name, region in regions.items()}
     with evaluating(model):
@@ -143,17 +159,19 @@ def _measure(
     check: bool = False,
     keep: int = 0,
 ) -> AttentionResult:
-    if read is None:
-        _check_layers(attention_layers(model), settings)
-    only = None if read is None else settings.layers or None  # a rollout needs every layer, whichever is reported
+    only = _recorded_layers(settings, read)
     parts: list[Spread] = []
     for start in range(0, len(images), CHUNK):
         chunk = slice(start, start + CHUNK)
         with recorded_attention(model, only, read=read, check=check) as seen:
             call(images[chunk])
-        if not seen:
-            raise UsageError("no attention layer ran in this forward pass: call the module that holds them")
+        if not any(not settings.layers or name in settings.layers for name in seen):
+            raise UsageError(
+                "no attention layer that is asked for ran in this forward pass: call the module that holds them"
+            )
         attention = {name: found[-1] for name, found in seen.items()}
+        if check and not parts:
+            check_grid(attention, images.shape[-2:], settings, prefix=prefix)
         inside = {name: region[chunk] for name, region in regions.items()}
         parts.append(spread(attention, inside, settings, prefix=prefix, keep=max(0, keep - start)))
     joined = join(parts)
@@ -171,6 +189,37 @@ def _regions(pixels: Tensor, masks: Tensor | None, settings: AttentionSettings) 
     """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object where there are masks."""
     found = {"saliency": saliency_region(pixels, settings.saliency_share)}
     return found if masks is None else {"mask": masks.to(torch.float32), **found}
+
+
+def _recorded_layers(settings: AttentionSettings, read: Read | None) -> tuple[str, ...] | None:
+    # A rollout needs every layer, whichever is reported; a reader knows those alone that it is given for.
+    return None if read is None else settings.layers or None
+
+
+def _check_model(model: nn.Module, settings: AttentionSettings, read: Read | None) -> None:
+    with recorded_attention(model, _recorded_layers(settings, read), read=read):
+        pass  # finding the layers says what is wrong; nothing runs yet
+    if read is None:
+        _check_layers(attention_layers(model), settings)
+
+
+def _check_images(images: Tensor, pixels: Tensor | None, masks: Tensor | None) -> None:
+    if images.ndim != 4 or not images.numel():
+        raise UsageError(f"images must be one or more, as (batch, 3, height, width): got {tuple(images.shape)}")
+    if pixels is not None and (pixels.ndim != 4 or len(pixels) != len(images)):
+        raise UsageError(
+            f"pixels must be those of the {len(images)} images, (batch, 3, height, width): got {tuple(pixels.shape)}"
+        )
+    if masks is None:
+        return
+    wanted = (len(images), *images.shape[-2:])
+    if masks.shape != wanted:
+        raise UsageError(f"masks must be {wanted}, one for each image in its size: got {tuple(masks.shape)}")
+    if masks.dtype != torch.bool:
+        low, high = masks.min().item(), masks.max().item()
+        if not 0 <= low <= high <= 1:
+            hint = "divide them by 255" if low >= 0 and 1 < high <= 255 else "give 1 for the object and 0 elsewhere"
+            raise UsageError(f"masks must be bool or lie within 0 and 1, got {low:g} to {high:g}: {hint}")
 
 
 def _check_layers(known: Iterable[str], settings: AttentionSettings) -> None:

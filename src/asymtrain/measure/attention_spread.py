@@ -14,6 +14,8 @@ from asymtrain.measure.attention_regions import patch_shares
 from asymtrain.measure.attention_result import Floats
 from asymtrain.measure.attention_settings import AttentionSettings
 
+MOST_PREFIX = 8  # tokens before the patches that models have: a class token, registers, a distillation token
+
 
 @dataclass(frozen=True)
 class Spread:
@@ -87,6 +89,53 @@ def patch_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
     if rows and patches % rows == 0 and rows * width == patches // rows * height:
         return rows, patches // rows
     return None
+
+
+def check_grid(
+    attention: Mapping[str, Tensor], size: Sequence[int], settings: AttentionSettings, *, prefix: int
+) -> None:
+    """Refuse a prefix that leaves no grid over images of this size where another one does: it was miscounted.
+
+    The first layer that is reported decides: later ones may have merged or dropped tokens. Where no prefix leaves a
+    grid, the tokens are of another kind, and nothing is said.
+    """
+    first = next(name for name in attention if not settings.layers or name in settings.layers)
+    tokens, (height, width) = attention[first].shape[-1], size
+    if prefix >= tokens or _covers(tokens - prefix, height, width):  # that no patch is left is said with the maps
+        return
+    better = {
+        other: tokens - other
+        for other in range(min(MOST_PREFIX, tokens - 2) + 1)  # a single patch is no grid
+        if _is_square(tokens - other) or patch_grid(tokens - other, height, width)
+    }
+    if better:
+        # Patches that cut the image evenly are the likelier ones, then the nearest count.
+        best = min(better, key=lambda other: (not _cuts_evenly(better[other], height, width), abs(other - prefix)))
+        alone = ', with query="mean" as there is no class token' if not best and settings.query != "mean" else ""
+        raise UsageError(
+            f"{tokens} tokens with prefix={prefix} leave {tokens - prefix} patches, which are no grid: "
+            f"prefix={best} leaves {better[best]}{alone}"
+        )
+
+
+def _is_square(patches: int) -> bool:
+    return math.isqrt(patches) ** 2 == patches
+
+
+def _cuts_evenly(patches: int, height: int, width: int) -> bool:
+    side = math.isqrt(patches)
+    rows, columns = patch_grid(patches, height, width) or (side, side)
+    return height % rows == 0 and width % columns == 0
+
+
+def _covers(patches: int, height: int, width: int) -> bool:
+    """Could this be a grid over the image? Square patches may leave a margin, or go beyond it."""
+    if _is_square(patches) or patch_grid(patches, height, width):
+        return True
+    sides = range(1, max(height, width) + 1)
+    return any(
+        patches in ((height // side) * (width // side), -(-height // side) * -(-width // side)) for side in sides
+    )
 
 
 def _metrics(maps: Tensor, regions: Mapping[str, Tensor], settings: AttentionSettings) -> dict[str, Tensor]:

@@ -25,8 +25,10 @@ class LandscapeSettings:
             the grid reaches 1 to each side.
         loss: "main": the network's own loss; "total": main + alpha * auxiliary, where the weights of the live branches
             move as well. Both as in training, but without dropout and augmentation.
-        directions: "all": one Gaussian over all parameters, idle branches included; "live": over those that can enter
-            the loss; "filter": normalised by filter. The first two are measured with both scalings.
+        directions: "all": one Gaussian over all parameters, idle branches included; "live": over those that are
+            trained, which the backbone and the live branches are; "filter": normalised by filter. The first two are
+            measured with both scalings. A live branch does not enter the main loss either: with directions of unit
+            norm its weights alone make the surface of N >= 1 a little flatter than Plain's.
         precision: "fp32", or "tf32" for faster products on a GPU. Those of a CNN then act on differences from the
             center, so rounding is a small part of what the surface varies by (`landscape_differences`; a test
             allows a hundredth of the deviation in a tiny network, where few units average it out). For the others it
@@ -47,7 +49,9 @@ class LandscapeSettings:
     def __post_init__(self) -> None:
         object.__setattr__(self, "directions", tuple(dict.fromkeys(self.directions)))
         if self.grid < 3:
-            raise UsageError(f"the grid needs 3 or more points a side, got {self.grid}: one point has no slope")
+            raise UsageError(
+                f"the grid needs 3 or more points a side, got {self.grid}: a slope is taken across the middle"
+            )
         for name in ("sample", "draws"):
             if getattr(self, name) < 1:
                 raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")

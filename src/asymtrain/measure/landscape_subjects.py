@@ -98,9 +98,10 @@ def _check_state(state: State, dataset: Dataset) -> None:
     found = {name: value.shape for name, value in state.parameters.items() if not is_branch(name)}
     for name in [*expected, *found]:
         if expected.get(name) != found.get(name):
+            has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (found, expected))
             raise UsageError(
-                f"the state is not one of this {state.spec.arch} on {dataset.name}: {name} has shape "
-                f"{tuple(found.get(name, ()))}, the backbone {tuple(expected.get(name, ()))}"
+                f"the state is not one of this {state.spec.arch} on {dataset.name}: of {name} it has {has}, the "
+                f"backbone {wants}"
             )
     if bool(state.spec.redundancy) != any(map(is_branch, state.parameters)):
         raise UsageError(f"the state of a run with redundancy {state.spec.redundancy} must hold its live branches")

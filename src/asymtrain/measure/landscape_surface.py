@@ -3,7 +3,7 @@
     point (i, j)  =  center + x_i * first direction + y_j * second direction
 
 `surface` asks for losses of many points at once; what answers is a function of stacked parameters (`module_losses`
-makes one from any module) or, for the backbones of this package, the faster `landscape_backbone`.
+makes one from any module, `landscape_module` a faster one) or, for the backbones of this package, `landscape_backbone`.
 """
 
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ LossesOn = Callable[[Tensor], Tensor]
 def grid_coordinates(points: int, step: float) -> npt.NDArray[np.float64]:
     """Positions along a direction: `points` of them, `step` apart, with 0 in the middle."""
     if points < 3:
-        raise UsageError(f"a grid needs 3 or more points a side, got {points}: one point has no slope")
+        raise UsageError(f"a grid needs 3 or more points a side, got {points}: a slope is taken across the middle")
     if not (step > 0 and np.isfinite(step)):
         raise UsageError(f"the step between grid points must be above 0, got {step}")
     return (np.arange(points, dtype=np.float64) - (points - 1) / 2) * np.float64(step)
@@ -83,13 +83,13 @@ def module_losses(
     """Losses of any module on one batch, as `surface` wants them: `loss_fn(module(inputs), targets)` at each point.
 
     The module is evaluated in eval mode, with copies of its buffers, and is left as it was. Points are taken one after
-    the other, since not every module can be vectorised.
+    the other, which works for every module; `landscape_module` takes many at once where it can.
     """
     buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
 
     def losses_at(points: Parameters) -> Tensor:
         count = len(next(iter(points.values())))
-        with _evaluating(module):
+        with evaluating(module):
             return torch.stack(
                 [
                     loss_fn(
@@ -108,7 +108,7 @@ def module_losses(
 
 
 @contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
+def evaluating(module: nn.Module) -> Iterator[None]:
     """Eval mode inside; afterwards every submodule is in the mode it was in."""
     before = {part: part.training for part in module.modules()}
     try:

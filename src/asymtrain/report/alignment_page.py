@@ -64,6 +64,8 @@ def alignment_tables(found: Sequence[Conflict], labels: Sequence[str], confidenc
     named = list(zip(labels, found, strict=True))
     kinds = "; ".join(f"{variant} ones {MEANINGS[variant]}" for variant in dict.fromkeys(one.variant for one in found))
     lost = " A run that diverged counts with the epochs before it did." if any(map(_diverged, found)) else ""
+    has_norms = any(one.main_norm.mean is not None for one in found)
+    old = "" if has_norms else " Conflicts and gradient norms were not recorded yet when these runs were trained."
     tables = [
         Listed(
             "Gradient cosine",
@@ -78,7 +80,7 @@ def alignment_tables(found: Sequence[Conflict], labels: Sequence[str], confidenc
             ],
             "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
             "largest: of a single measured step. In conflict: share of measured steps with a negative cosine. "
-            f"Branches: {kinds}.{lost}",
+            f"Branches: {kinds}.{lost}{old}",
         ),
         Listed(
             "Gradient norms",
@@ -110,6 +112,8 @@ def alignment_tables(found: Sequence[Conflict], labels: Sequence[str], confidenc
             detail=True,
         ),
     ]  # fmt: skip
+    if not has_norms:
+        tables = [one for one in tables if one.title != "Gradient norms"]
     rows: list[tuple[str, ...]] = [
         (f"{label}, {layer}", one.variant, number(estimate.mean, "+.3f"), interval(estimate, "+.3f"), str(estimate.n))
         for label, one in named
