@@ -10,6 +10,7 @@ from asymtrain.paper.recipe import cook
 from asymtrain.paper.recipes import RECIPES, table10, table16
 from asymtrain.paper.result import RecipeResult
 from asymtrain.paper.study import Study
+from asymtrain.report.paper_specs import index_specs, specs_behind
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
@@ -108,3 +109,18 @@ def test_what_a_claim_comes_to_does_not_depend_on_the_readings_that_are_shown(na
     assert shown.evidence == every.evidence
     assert set(every.evidence) > {"primary"}
     assert len(every.tables[0].rows) > len(shown.tables[0].rows) or name == "table5"  # its views are always there
+
+
+def test_runs_of_a_reading_that_is_not_shown_can_be_linked_to(tiny, every_reading, known):
+    """A verdict may rest on them; the page lists those that it does rest on, with their fields."""
+    hidden = next(spec for spec in RECIPES["table1"].needs(every_reading, known).specs if spec.over_classes == "sum")
+    spec = RECIPES["table1"].needs(tiny, known).specs[0]
+    rows = Known({**known.runs, hidden.id: dataclasses.replace(known.runs[spec.id], spec=hidden)})
+    behind = specs_behind([RECIPES["table1"]], tiny, rows)
+    assert hidden not in behind.specs["table1"]
+    for used in ([spec.id], [spec.id, hidden.id]):
+        index = index_specs([used], behind)
+        listed = {one: listing for listing in index.listings for one, _, _ in listing.specs}
+        assert (hidden.id in listed) == (hidden.id in used)
+    assert "sum" in listed[hidden.id].fields
+    assert not [listing for listing in index.listings if listing.title == "Other specs"]
