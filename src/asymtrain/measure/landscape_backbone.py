@@ -75,10 +75,7 @@ class Plane:
     def _parameters(self, weights: Tensor) -> dict[str, Tensor]:
         """Parameters of each point, as views of one matrix (R, P)."""
         sizes = [shape.numel() for shape in self.shapes.values()]
-        parts: Sequence[Tensor] = (weights @ self.basis).split(sizes, 1)
-        if len(weights) == 1 and not weights.is_cuda:
-            # A view begins anywhere, and products on a CPU take a tenth longer where a weight is not aligned.
-            parts = [part.clone() for part in parts]
+        parts = (weights @ self.basis).split(sizes, 1)
         return {n: p.view(-1, *shape) for (n, shape), p in zip(self.shapes.items(), parts, strict=True)}
 
     def _inputs(self, weights: Tensor, parameters: dict[str, Tensor]) -> Tensor:

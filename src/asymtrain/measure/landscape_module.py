@@ -104,7 +104,7 @@ def _filtered(direction: Parameters, center: Parameters) -> dict[str, Tensor]:
 def _points_in_a_call(module: nn.Module, device: torch.device) -> int:
     if device.type != "cpu":
         return _ON_GPU
-    # Vectorised over weights, a convolution is one of many groups: four times slower than one by one, on two cores.
+    # Vectorised over weights, a convolution is one of many groups: several times slower there than one by one.
     return 1 if any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()) else _ON_CPU
 
 
