@@ -91,6 +91,19 @@ def test_many_points_in_a_call_are_what_each_gives_by_itself(make):
     assert first != second
 
 
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")
+def test_on_a_gpu_as_on_the_cpu():
+    network, _ = trained(Network())
+    expected = measure_module_landscape(network, X, Y, settings=SMALL, seed=7)
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    found = measure_module_landscape(network.cuda(), X.cuda(), Y.cuda(), settings=SMALL, seed=7)
+    assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before
+    for key, losses in expected.surfaces.items():
+        # cuDNN may convolve in TF32: a module is measured with its owner's settings.
+        np.testing.assert_allclose(found.surfaces[key], losses, atol=2e-2 * losses.std())
+
+
 def test_a_bowl_has_the_surface_of_its_formula():
     bowl, weights = Bowl(), torch.tensor([1.0, 3.0, 0.5], dtype=torch.float64)
     found = measure_module_landscape(bowl, weights, torch.zeros(1), lambda out, _: out, SMALL, seed=3)
