@@ -1,6 +1,7 @@
 """`asymtrain measure` as a user calls it: alignment, trajectory, and what all instruments share."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -185,10 +186,20 @@ def test_a_log_shows_how_far_landscapes_are(cli):
     found = cli("measure", "landscape", *small, "--draws", 20, "--arch", "mlp")
     assert found.code == 0, found.err
     assert found.err.splitlines()[:-1] == [f"1/1 mlp on shapes: draw {draw} of 20" for draw in range(2, 21, 2)]
-    trained = cli("measure", "landscape", *small, "--draws", 2, "--arch", "mlp", "--at", 1, "--epochs", 1)
-    assert trained.err.splitlines()[:-1] == [
-        "1/1 mlp on shapes: states at epoch 1", "1/1 mlp on shapes: draw 1 of 2", "1/1 mlp on shapes: draw 2 of 2",
-    ]  # fmt: skip
+
+
+def test_a_log_shows_the_epochs_of_states_that_are_trained_for_a_landscape(cli):
+    """All of them on the way to the one state that is wanted, in ten lines; none of states that are kept."""
+    options = ("--grid", 3, "--sample", 5, "--redundancy", "0,1", "--directions", "live", "--draws", 2)
+    options += ("--arch", "mlp", "--device", "cpu", "--epochs", 10)
+    first, *epochs, one, two, page = cli("measure", "landscape", *options, "--at", 10).err.splitlines()
+    assert first == "1/1 mlp on shapes: states at epoch 10"
+    counts = [re.fullmatch(r"1/1 mlp on shapes: training epoch (\d+) of (\d+)", line) for line in epochs]
+    assert all(counts)
+    (total,) = {int(count[2]) for count in counts}  # how many stacks: of the machine
+    assert [int(count[1]) for count in counts] == list(range(total // 10, total + 1, total // 10))
+    assert [one, two] == ["1/1 mlp on shapes: draw 1 of 2", "1/1 mlp on shapes: draw 2 of 2"]
+    assert cli("measure", "landscape", *options, "--at", 10).err.splitlines() == [first, one, two, page]
 
 
 def test_stored_runs_are_found_by_their_beginnings_each_once(crowded):

@@ -1,6 +1,7 @@
 """`asymtrain paper list | run | show`."""
 
 import dataclasses
+import itertools
 import json
 import re
 
@@ -169,10 +170,37 @@ def test_one_backbone_at_a_time(cli, tmp_path):
 
 
 def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
-    result = cli("paper", "run", "table3", "--minutes", "0.0000001")
-    assert result.code == 0, result.err
-    assert "Not finished: 12 trainings and 0 measurements are left" in result.err
-    assert "—" in result.out
+    for _ in range(2):  # it says so each time, and what it asks for helps
+        result = cli("paper", "run", "table3", "--minutes", "0.0000001")
+        assert result.code == 0, result.err
+        assert (
+            "Not finished: 12 trainings and 0 measurements are left. Starting took all of this time: give the same "
+            "command with more --minutes.\n"
+        ) in result.err
+        assert "—" in result.out
+    assert "are left" not in cli("paper", "run", "table3", "--minutes", "10").err
+
+
+def test_a_time_limit_that_is_over_before_a_measurement_says_so(cli, monkeypatch):
+    limited = ("paper", "run", "identity", "--minutes", "0.0000001")
+    left = "0 trainings and {} measurements are left. {}"
+    assert left.format(3, "Starting took all of this time: give the same command with more") in cli(*limited).err
+    monkeypatch.setattr("asymtrain.paper.running._until", lambda _, taken: itertools.islice(taken, 1))
+    assert left.format(2, "Give the same command again to go on.") in cli(*limited).err
+
+
+def test_show_of_one_backbone_has_its_rows_alone(cli):
+    assert cli("paper", "run", "table3", "table8", "--hyperparameters", "paper", "--epochs", "1").code == 0
+    show = ("paper", "show", "table3", "table8", "--hyperparameters", "paper", "--epochs", "1", "--json")
+    every, part = (json.loads(cli(*show, *arch).out)["results"] for arch in ((), ("--arch", "vit,cnn")))
+    assert [result["name"] for result in every] == ["table3", "table8"]
+    (part,) = part  # Table 8 is the MLP's
+    assert (part["runs_there"], part["runs_needed"]) == (8, 8)
+    assert [[row[0]["text"] for row in table["rows"]] for table in part["tables"]] == [["CNN", "ViT"]] * 2
+    for table, whole in zip(part["tables"], every[0]["tables"], strict=True):
+        assert table["rows"] == [row for row in whole["rows"] if row[0]["text"] != "MLP"]
+    assert "MLP" in cli(*show[:-1]).out
+    assert "MLP" not in cli(*show[:-1], "--arch", "vit").out
 
 
 @pytest.mark.parametrize(
@@ -194,6 +222,8 @@ def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
         (("run", "table1", "--address", "x"), "--executor ray"),
         (("run", "table1", "--device", "abacus"), "abacus"),
         (("show", "table1"), "there is no store at"),
+        (("show", "table1", "--arch", "rnn"), "unknown backbone 'rnn'"),
+        (("show", "table8", "--arch", "cnn,vit"), "nothing of cnn, vit in table8"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, arguments, text):

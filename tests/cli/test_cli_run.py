@@ -1,4 +1,5 @@
 import csv
+import itertools
 import json
 import os
 import re
@@ -11,6 +12,7 @@ from typer.testing import CliRunner
 
 from asymtrain import executors
 from asymtrain.cli import app
+from asymtrain.executors.outcomes import Job
 from asymtrain.report import FILES
 from asymtrain.store import Store
 
@@ -115,10 +117,28 @@ def test_ctrl_c_leaves_what_was_finished_and_says_how_to_go_on(cli, tmp_path, mo
 
 
 def test_a_time_limit_that_is_over_at_once_is_not_an_error(cli, tmp_path):
-    result = cli(*ONE_PAIR, "--minutes", "0.00001")
-    assert result.code == 0, result.err
-    assert re.search(r"\d of 2 runs", result.err)
+    for _ in range(2):
+        result = cli(*ONE_PAIR, "--minutes", "0.00001")
+        assert result.code == 0, result.err
+        assert re.search(
+            r"0 of 2 runs are in \S+\. Starting took all of this time: give the same command with more", result.err
+        )
     assert cli(*ONE_PAIR).code == 0
+    assert len(rows(tmp_path / "asymtrain-report")) == 2
+
+
+def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_left(cli, tmp_path, monkeypatch):
+    """A stack that has begun trains an epoch, however short the limit: the same command comes to its end."""
+    pair = ("run", "--arch", "mlp", "--seeds", "1", "--epochs", "3")
+    for epochs in (2, 4):  # the pair is one stack
+        answers = itertools.chain([False], itertools.repeat(True))  # time is over once a stack has begun
+        with monkeypatch.context() as patch:
+            patch.setattr(Job, "is_over", lambda self, answers=answers: next(answers))
+            result = cli(*pair, "--minutes", "0.00001")
+        assert result.code == 0, result.err
+        kept = f"No run was finished in this time: {epochs} of 6 epochs are trained and kept, the others take about "
+        assert re.search(rf"^Not finished: 0 of 2 .*\. {kept}\d+ .*\. Give the same", result.err, re.MULTILINE)
+    assert "Not finished" not in cli(*pair, "--minutes", "10").err
     assert len(rows(tmp_path / "asymtrain-report")) == 2
 
 

@@ -4,13 +4,14 @@ import dataclasses
 import itertools
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from equivalence import patterns
 
 from asymtrain import UsageError
-from asymtrain.engine import Stack, StackPlan, train, train_stack, unfinished_plans
+from asymtrain.engine import Stack, StackPlan, train, train_stack, training, unfinished_plans
 from asymtrain.engine.checkpoint import close_checkpoint, load_checkpoint, open_checkpoint, save_checkpoint, sweep
 from asymtrain.runs import RunSpec, grid, pairs
 
@@ -262,3 +263,26 @@ def test_a_stack_too_large_for_memory_is_halved(dataset, monkeypatch):
     specs = grid(RunSpec(arch_options={"widths": (8,)}, epochs=1), seed=range(5))
     assert [run.spec for run in train(specs, device="cpu")] == specs
     assert sizes == [5, 2, 3, 1, 2]
+
+
+@pytest.mark.parametrize(("cost", "most"), [(0.0, 1.0), (20.0, 0.02)])
+def test_checkpoints_that_take_long_come_less_often(cost, most, dataset, tmp_path, monkeypatch):
+    """A clock that moves by a second whenever it is looked at, and by `cost` in a checkpoint."""
+    at, begun = [0.0], []
+
+    def monotonic():
+        at[0] += 1
+        return at[0]
+
+    def save(*_):
+        begun.append(at[0])
+        at[0] += cost
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(training, "save_checkpoint", save)
+    specs = specs_of(epochs=250)[:1]
+    train_stack(StackPlan(tuple(specs), "batched"), dataset, CPU, checkpoints=tmp_path, checkpoint_seconds=30)
+    between = [later - sooner - cost for sooner, later in itertools.pairwise(begun[:-1])]  # the last one ends training
+    assert len(between) >= 2
+    assert min(between) >= max(30, cost / most)
+    assert max(between) <= max(30, cost / most) + 30  # the clock is looked at a few times a step

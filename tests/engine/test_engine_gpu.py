@@ -26,7 +26,7 @@ from asymtrain.data import Dataset, load
 from asymtrain.engine import Stack
 from asymtrain.engine.plan import path_for
 from asymtrain.errors import UsageError
-from asymtrain.models import cnn, kernels
+from asymtrain.models import kernels
 from asymtrain.runs import RunSpec, grid
 from asymtrain.scales import get_scale, scaled_spec
 
@@ -188,7 +188,6 @@ def test_the_kernels_are_as_exact_as_torch(arch, options, monkeypatch):
 
     right, with_kernels = results(torch.float32), results(torch.bfloat16)
     monkeypatch.setattr(kernels, "_OPERATORS", None)
-    monkeypatch.setattr(cnn, "suits_patches", lambda _: False)
     without = results(torch.bfloat16)
     assert any(not torch.equal(one, two) for one, two in zip(with_kernels, without, strict=True)), "no kernel was used"
     names = ["logits", *built[0].points, *exact]

@@ -36,6 +36,13 @@ def test_states_are_those_that_training_passes_through(dataset):
     assert not torch.equal(end.parameters["branch.0"], start.parameters["branch.0"])
 
 
+def test_progress_counts_every_epoch_and_states_are_kept_before_it(tmp_path):
+    spec = spec_of(**SHAPES, epochs=4)
+    seen = []
+    states_at([spec], [0, 3], cache=tmp_path, progress=lambda *at: seen.append((*at, len(list(tmp_path.iterdir())))))
+    assert seen == [(1, 3, 0), (2, 3, 0), (3, 3, 1)]
+
+
 def test_plain_has_no_branches_and_a_prior_has_biases(dataset):
     spec = spec_of(**SHAPES, branch_bias="prior")
     plain, with_bias = states_at([spec.plain(), spec], [1])

@@ -60,7 +60,7 @@ def test_a_limit_in_minutes(train_here: Train, store: Path) -> None:
         assert record.summary().total.failed == 0
 
 
-TOO_SHORT = "time was over before a stack had trained an epoch: if that comes again, give more --minutes"
+TOO_SHORT = "time was over before a stack had trained an epoch"
 
 
 def test_a_limit_that_is_past_trains_nothing_and_says_so(train_here: Train, store: Path, notes: list[str]) -> None:

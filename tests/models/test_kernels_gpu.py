@@ -1,10 +1,10 @@
-"""The Triton kernels and products of patches against torch in float64. Needs a CUDA device: `make test-gpu`."""
+"""The Triton kernels against torch in float64. Needs a CUDA device: `make test-gpu`."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 
-from asymtrain.models import kernels, patches
+from asymtrain.models import kernels
 
 pytestmark = [
     pytest.mark.gpu,
@@ -65,21 +65,6 @@ def test_pooling_is_that_of_torch(operators, channels, size, channels_last):
     assert apart(found, wanted) < BF16
     for f, w in zip(found_grads, wanted_grads, strict=True):
         assert apart(f, w) < BF16
-
-
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_product_of_patches_is_torch_s_convolution(channels):
-    torch.manual_seed(0)
-    images, weight = draw(9, channels, 32, 32).detach(), draw(64, channels, 3, 3)
-    images = images.contiguous(memory_format=torch.channels_last)
-    assert patches.suits_patches(images)
-    wanted = F.conv2d(images.double(), weight.double(), padding=1)
-    grad = torch.randn_like(wanted)
-    found = patches.convolve_patches(images, weight)
-    assert apart(found, wanted) < BF16
-    (wanted_grad,) = torch.autograd.grad(wanted, weight, grad)
-    (found_grad,) = torch.autograd.grad(found, weight, grad.bfloat16())
-    assert apart(found_grad, wanted_grad) < BF16
 
 
 def test_pooling_shows_nan(operators):

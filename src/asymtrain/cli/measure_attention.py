@@ -161,7 +161,7 @@ def _states(
             device=device,
             data_root=data_root,
             cache=cache,
-            progress=lambda done, total: say(f"training: epoch {done} of {total}"),
+            progress=options.counting(say, "training: epoch"),
         )
 
 

@@ -154,18 +154,11 @@ def _measure(
 
     with options.telling(f"{label}: states") as say:
         say(f"{label}: states at epoch {at}", brief=not at)  # training them takes a while
-        found = states_of_redundancies(specs, levels, at, **places)
+        trained = options.counting(say, f"{label}: training epoch")
+        found = states_of_redundancies(specs, levels, at, **places, progress=trained)
         dataset = load_for(specs[0], places["data_root"])
-        return measure_landscape(
-            found,
-            dataset,
-            settings,
-            device=places["device"],
-            # Ten lines a landscape are enough for a log.
-            progress=lambda done, total: say(
-                f"{label}: draw {done} of {total}", brief=done * 10 // total == (done - 1) * 10 // total
-            ),
-        )
+        drawn = options.counting(say, f"{label}: draw")
+        return measure_landscape(found, dataset, settings, device=places["device"], progress=drawn)
 
 
 def _keep(found: "Landscape", store: Path) -> None:

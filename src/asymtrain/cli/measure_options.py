@@ -152,10 +152,10 @@ def runs_of(
             runs = opened.runs([spec.id for spec in specs])
     else:
         load_for(specs[0], data_root)  # data that are missing or broken show before anything is written
-        runs, interrupted = train(list(specs), store=chosen.store, device=device, data_root=data_root)
+        runs, interrupted, going_on = train(list(specs), store=chosen.store, device=device, data_root=data_root)
         if len(runs) < len(set(specs)):
             done = f"{len(runs)} of {len(set(specs))} runs are in {chosen.store}"
-            stderr().print(f"{'Stopped' if interrupted else 'Not finished'}: {done}. Give the same command to go on.")
+            stderr().print(f"{'Stopped' if interrupted else 'Not finished'}: {done}. {going_on}")
         if interrupted:
             raise typer.Exit(130)
     by_id = {run.spec.id: run for run in runs}
@@ -181,6 +181,15 @@ def telling(start: str) -> Iterator[Callable[..., None]]:
                 console.print(text)
 
         yield say
+
+
+def counting(say: Callable[..., None], words: str) -> Callable[[int, int], None]:
+    """A `progress(done, total)` that says it after `words`; ten lines are enough for a log."""
+
+    def tell(done: int, total: int) -> None:
+        say(f"{words} {done} of {total}", brief=done * 10 // total == (done - 1) * 10 // total)
+
+    return tell
 
 
 def kept_states(cache: Path, specs: "Iterable[RunSpec]", epochs: Iterable[int]) -> str:

@@ -115,9 +115,9 @@ def run(
         raise UsageError(f"--minutes must be above 0, got {minutes:g}")
     with loading():
         from asymtrain.cli.paper_screen import elsewhere, plan_sentence, show_trial, study_sentence
-        from asymtrain.cli.paper_study import build_study, place_of, workers_of
+        from asymtrain.cli.paper_study import build_study, choose_parts, place_of, workers_of
         from asymtrain.cli.paper_work import cook_all, reasons, show_all, write_page
-        from asymtrain.paper.known import Known, read_store
+        from asymtrain.paper.known import read_store
         from asymtrain.paper.recipes import choose
         from asymtrain.paper.running import check_data, missing, run_recipes
         from asymtrain.report import check_folder
@@ -128,9 +128,7 @@ def run(
         check_folder(folder)
     kind, workers = workers_of(executor, address, device)
     known = read_store(place)
-    whole = missing(recipes, study, Known(), archs)
-    if not (whole.specs or whole.measurements or whole.later):
-        raise UsageError(f"there is nothing of {', '.join(archs)} in {', '.join(names)}: leave out --arch")
+    choose_parts(names, study, archs)  # nothing of these backbones shows before anything is trained
     check_data(recipes, study, data_root, archs)
     console = stderr()
     console.print(study_sentence(study))
@@ -148,7 +146,7 @@ def run(
                 display.finished(one, done, total)
 
         def on_measurement(one: "Measuring", done: int, total: int) -> None:
-            spec = one.spec
+            spec, display.productive = one.spec, True
             display.console.print(f"{done}/{total} {one.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
 
         done = run_recipes(
@@ -174,7 +172,7 @@ def run(
     if left.specs or left.measurements or left.later:
         opening = "Stopped" if done.interrupted else "Not finished"
         rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
-        console.print(f"{opening}: {rest} are left. Give the same command again to go on.")
+        console.print(f"{opening}: {rest} are left. {display.going_on(minutes)}")
     console.print(f"Report: {files['page']}")
     if done.interrupted:
         raise typer.Exit(130)
@@ -192,6 +190,7 @@ def show(
     data: Data = None,
     hyperparameters: Values = "searched",
     fair: Fair = False,
+    arch: Archs = None,
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None,
     store: Annotated[
         Path | None,
@@ -199,16 +198,18 @@ def show(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Show tables and figures from what a store holds; nothing is trained."""
+    """Show tables and figures from what a store holds; nothing is trained.
+
+    With --arch, what compares backbones (claim c06, a note) is without the others, as where their rows are missing.
+    """
     with loading():
         from asymtrain.cli.paper_screen import elsewhere
-        from asymtrain.cli.paper_study import build_study, find_store
+        from asymtrain.cli.paper_study import build_study, choose_parts, find_store
         from asymtrain.cli.paper_work import cook_all, show_all, write_page
         from asymtrain.paper.known import read_store
-        from asymtrain.paper.recipes import choose
         from asymtrain.report import check_folder
-    recipes = choose(names)
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
+    recipes = choose_parts(names, study, parse_archs(arch))
     place = find_store(store, out)
     results, behind = cook_all(recipes, study, place)
     if out is not None:

@@ -1,5 +1,6 @@
-"""What the options of `asymtrain paper` mean: the study, the store, the device."""
+"""What the options of `asymtrain paper` mean: the study, the recipes, the store, the device."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from asymtrain.cli.options import STORE_NAME, parse_seeds
@@ -7,7 +8,10 @@ from asymtrain.cli.paper_options import PAPER_OUT
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.executors import EXECUTORS, local_device
 from asymtrain.executors.local import Local
+from asymtrain.paper.backbones import parts_of
 from asymtrain.paper.readings import parse_readings
+from asymtrain.paper.recipe import Recipe
+from asymtrain.paper.recipes import choose
 from asymtrain.paper.sizes import get_sizes
 from asymtrain.paper.study import Study
 
@@ -42,6 +46,14 @@ def build_study(
         hyperparameters=hyperparameters,  # type: ignore[arg-type]  # which the study checks
         fair=fair,
     )
+
+
+def choose_parts(names: Sequence[str], study: Study, archs: Sequence[str]) -> tuple[Recipe, ...]:
+    """What the named recipes have of these backbones; refused where that is nothing."""
+    parts = parts_of(choose(names), study, archs)
+    if not parts:
+        raise UsageError(f"there is nothing of {', '.join(archs)} in {', '.join(names)}: leave out --arch")
+    return parts
 
 
 def place_of(store: Path | None, out: Path) -> Path:

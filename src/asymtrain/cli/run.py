@@ -78,25 +78,25 @@ def run(
     check_folder(place.parent)
     load_for(specs[0], data_root)  # data that are missing or broken show before anything is written
     options = {"executor": executor, "address": address, "device": device, "minutes": minutes}
-    runs, interrupted = train(specs, store=place, fresh=fresh, data_root=data_root, **options)
+    runs, interrupted, going_on = train(specs, store=place, fresh=fresh, data_root=data_root, **options)
     summary = write_report(runs, out, typed_command(context), versions_in(place, runs))
     if json:
         show_json(document(summary, specs, out, place))
     else:
         show_summary(summary)
-    remarks(len(runs), specs, out, place, interrupted)
+    remarks(len(runs), specs, out, place, interrupted, going_on)
     if interrupted:
         raise typer.Exit(130)
 
 
-def train(specs: "list[RunSpec]", *, store: Path, fresh: bool = False, **options: Any) -> "tuple[list[Run], bool]":
-    """Finished runs, and whether Ctrl-C ended the training before all were."""
+def train(specs: "list[RunSpec]", *, store: Path, fresh: bool = False, **options: Any) -> "tuple[list[Run], bool, str]":
+    """Finished runs, whether Ctrl-C ended the training before all were, and how to go on."""
     with loading():
         from asymtrain import executors
 
     runs: list[Run] = []
     wanted = {spec.id for spec in specs}
-    there = set() if fresh else _stored(store, wanted)
+    there, interrupted = set() if fresh else _stored(store, wanted), False
     with progress_display() as display:
         if there:
             nothing = ": nothing is left to train" if there == wanted else ""
@@ -107,8 +107,8 @@ def train(specs: "list[RunSpec]", *, store: Path, fresh: bool = False, **options
                 if finished.spec.id not in there:
                     display.finished(finished, len(runs), len(wanted))
         except KeyboardInterrupt:
-            return runs, True
-    return runs, False
+            interrupted = True
+    return runs, interrupted, display.going_on(options.get("minutes"))
 
 
 def _stored(store: Path, ids: set[str]) -> set[str]:
@@ -144,7 +144,7 @@ def _seed(pair: dict[Any, Any]) -> dict[str, Any]:
     }
 
 
-def remarks(done: int, specs: "list[RunSpec]", out: Path, store: Path, interrupted: bool) -> None:
+def remarks(done: int, specs: "list[RunSpec]", out: Path, store: Path, interrupted: bool, going_on: str) -> None:
     """What failed and why, how to go on, and where the report is."""
     from asymtrain.report import FILES
     from asymtrain.store import Store
@@ -156,5 +156,5 @@ def remarks(done: int, specs: "list[RunSpec]", out: Path, store: Path, interrupt
         console.print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
     if done < len(wanted):
         opening = "Stopped" if interrupted else "Not finished"
-        console.print(f"{opening}: {done} of {len(wanted)} runs are in {store}. Give the same command again to go on.")
+        console.print(f"{opening}: {done} of {len(wanted)} runs are in {store}. {going_on}")
     console.print(f"Report: {out / FILES['report']}")

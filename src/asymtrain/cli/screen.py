@@ -1,6 +1,7 @@
 """What the terminal shows: results on stdout, progress and remarks on stderr."""
 
 import json
+import time
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 # What tells controls apart.
 _KINDS = ("signal", "aggregator", "branch_weights", "branch_labels", "objective", "branch_bias")
+AGAIN = "Give the same command again to go on."
 WIDE = 104  # columns that the widest table takes with room around its cells
 
 
@@ -77,10 +79,12 @@ class Display:
         self.console, self.bar = console, bar
         self.task = bar.add_task("starting", total=None, progress=None)
         self.latest: Progress | None = None
+        self.start, self.productive = time.monotonic(), False  # has a run been trained, or a measurement taken?
 
     def update(self, progress: "Progress") -> None:
         """Called by the engine, from any thread."""
         self.latest = progress
+        self.productive = self.productive or progress.runs_done > 0
         if progress.note:
             self.console.print(progress.note)
         done, total = progress.epochs_done, progress.epochs_total
@@ -103,6 +107,21 @@ class Display:
             [spec.variant, *(str(getattr(spec, name)) for name in _KINDS if getattr(spec, name) != DEFAULTS[name])]
         )
         self.console.print(f"{done}/{total} {spec.arch} {kind} seed {spec.seed}: {accuracy}{rest}")
+
+    def going_on(self, minutes: float | None) -> str:
+        """How to go on; after a time limit in which nothing was finished, also how far it came and what it needs."""
+        latest = self.latest
+        if minutes is None or self.productive or time.monotonic() - self.start < 60 * minutes:
+            return AGAIN
+        if latest is None or (latest.epochs_total and latest.seconds_left is None):
+            return "Starting took all of this time: give the same command with more --minutes."
+        if latest.seconds_left is None:  # there was nothing to train: another process does it
+            return AGAIN
+        from asymtrain.report import duration
+
+        kept = f"{latest.epochs_done} of {latest.epochs_total} epochs are trained and kept"
+        left = f"the others take about {duration(latest.seconds_left)}"
+        return f"No run was finished in this time: {kept}, {left}. {AGAIN}"
 
 
 @contextmanager

@@ -108,8 +108,8 @@ def search(
     check_folder(place.parent)
     load_for(bases[0], data_root)  # data that are missing or broken show before anything is written
     where = {"executor": executor, "address": address, "device": device, "minutes": minutes, "fresh": fresh}
-    results, interrupted = train(searches, store=place, data_root=data_root, **where)
+    results, interrupted, going_on = train(searches, store=place, data_root=data_root, **where)
     show(context, results, out, place, json=json)
-    remarks(results, place, interrupted)
+    remarks(results, place, interrupted, going_on)
     if interrupted:
         raise typer.Exit(130)

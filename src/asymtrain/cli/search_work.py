@@ -23,18 +23,20 @@ def parse_search_seeds(text: str) -> tuple[int, ...]:
     return tuple(SEARCH_SEEDS[0] + seed - FIRST_SEED for seed in seeds) if text.strip().isdecimal() else seeds
 
 
-def train(searches: Sequence[Search], *, store: Path, **options: Any) -> tuple[list[SearchResult], bool]:
-    """Where the searches stand, and whether Ctrl-C ended the training."""
+def train(searches: Sequence[Search], *, store: Path, **options: Any) -> tuple[list[SearchResult], bool, str]:
+    """Where the searches stand, whether Ctrl-C ended the training, and how to go on."""
     with progress_display() as display:
 
         def tell(run: Run, done: int, total: int) -> None:
             if not display.console.is_terminal:
                 display.console.print(f"{done}/{total} {_line(run)}")
 
+        interrupted = False
         try:
-            return run_searches(searches, store=store, on_run=tell, progress=display.update, **options), False
+            results = run_searches(searches, store=store, on_run=tell, progress=display.update, **options)
         except KeyboardInterrupt:
-            return read_searches(searches, store, data_root=options.get("data_root")), True
+            results, interrupted = read_searches(searches, store, data_root=options.get("data_root")), True
+    return results, interrupted, display.going_on(options.get("minutes"))
 
 
 def show(context: typer.Context, results: Sequence[SearchResult], out: Path, store: Path | None, *, json: bool) -> None:
@@ -54,7 +56,7 @@ def show(context: typer.Context, results: Sequence[SearchResult], out: Path, sto
     stderr().print(f"Page: {files['page']}")
 
 
-def remarks(results: Sequence[SearchResult], store: Path, interrupted: bool) -> None:
+def remarks(results: Sequence[SearchResult], store: Path, interrupted: bool, going_on: str) -> None:
     """What failed and why, and how to go on."""
     console, missing = stderr(), {spec.id for result in results for spec in result.missing}
     if not missing:
@@ -67,7 +69,7 @@ def remarks(results: Sequence[SearchResult], store: Path, interrupted: bool) -> 
         console.print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
     left = sum(result.runs_left for result in results)
     opening = "Stopped" if interrupted else "Not finished"
-    console.print(f"{opening}: at most {left} runs are left. Give the same command again to go on.")
+    console.print(f"{opening}: at most {left} runs are left. {going_on}")
 
 
 def table_13(base: RunSpec) -> SearchResult:

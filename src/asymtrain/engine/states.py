@@ -53,8 +53,8 @@ def states_at(
 ) -> list[State]:
     """States of each spec at each epoch, spec by spec; what the cache does not hold is trained.
 
-    `progress(done, total)` counts epochs of stacks at which states were taken. A run that diverges before an epoch has
-    no state there.
+    `progress(done, total)` counts epochs of stacks, one after the other. A run that diverges before an epoch has no
+    state there.
     """
     wanted = sorted(set(epochs))
     for spec in specs:
@@ -69,28 +69,35 @@ def states_at(
     stacks = plan(missing, place)
     total = len(stacks) * wanted[-1] if wanted else 0
     for number, stack_plan in enumerate(stacks):
-        for state in _train(stack_plan, wanted, place, data_root):
-            found[state.spec, state.epoch] = state
-            _save(cache, state)
-            progress(number * wanted[-1] + state.epoch, total)
+        before = number * wanted[-1]
+        for epoch, states in _train(stack_plan, wanted, place, data_root):
+            for state in states:
+                found[state.spec, epoch] = state
+                _save(cache, state)
+            progress(before + epoch, total)
     return [found[spec, epoch] for spec in specs for epoch in wanted if (spec, epoch) in found]
 
 
 def _train(
     stack_plan: StackPlan, epochs: Sequence[int], device: torch.device, data_root: Path | None
-) -> Iterator[State]:
-    """States of a stack's runs at the epochs above 0; training ends with the last of them."""
+) -> Iterator[tuple[int, list[State]]]:
+    """Each epoch of a stack above 0, with the states of its runs where they are wanted; the last of them ends it."""
     specs = list(stack_plan.specs)
     with matmul_precision(specs[0]):
         stack = Stack(specs, load_for(specs[0], data_root), device=device, path=stack_plan.path)
         while not stack.finished and stack.epoch < epochs[-1]:
             stack.advance()
-            if stack.epoch in epochs:
-                views = {name: view.cpu() for name, view in stack.layout.views(stack.weights).items()}
-                for r, spec in enumerate(stack.specs):
-                    own = {n: v[r].clone() for n, v in views.items() if spec.redundancy or not n.startswith("branch.")}
-                    if not stack.diverged[r]:
-                        yield State(spec, stack.epoch, own)
+            yield stack.epoch, _states(stack) if stack.epoch in epochs else []
+
+
+def _states(stack: Stack) -> list[State]:
+    """As it stands, without runs that diverged."""
+    views, found = {name: view.cpu() for name, view in stack.layout.views(stack.weights).items()}, []
+    for r, spec in enumerate(stack.specs):
+        own = {n: v[r].clone() for n, v in views.items() if spec.redundancy or not n.startswith("branch.")}
+        if not stack.diverged[r]:
+            found.append(State(spec, stack.epoch, own))
+    return found
 
 
 def _file(cache: Path, spec: RunSpec, epoch: int) -> Path:

@@ -15,6 +15,7 @@ from asymtrain.engine.stacked import Stack
 from asymtrain.runs import Run, RunSpec
 
 CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_SHARE = 0.02  # of the time, at most: what writing checkpoints may cost
 REPORT_SECONDS = 0.3
 
 
@@ -90,8 +91,9 @@ def train_stack(
             stack.advance(pause=watch.pause)
             ending = not stack.finished and (interrupt() or (stack.epoch > before and stop()))
             if folder and (ending or stack.finished or watch.checkpoint_is_due()):
+                begun = time.monotonic()
                 save_checkpoint(folder, stack)
-                watch.saved = time.monotonic()
+                watch.saved_since(begun)
             watch.report()
             if ending:
                 return None
@@ -111,7 +113,8 @@ class _Watch:
     ) -> None:
         self.id, self.stack, self.progress, self.interrupt = stack_plan.id, stack, progress, interrupt
         self.checkpoint_seconds = checkpoint_seconds
-        self.start = self.saved = self.shown = time.monotonic()
+        self.start = self.shown = time.monotonic()
+        self.due = self.start + checkpoint_seconds
         self.before = self._images()
 
     def report(self) -> None:
@@ -126,7 +129,12 @@ class _Watch:
         return self.checkpoint_is_due() or self.interrupt()
 
     def checkpoint_is_due(self) -> bool:
-        return time.monotonic() - self.saved > self.checkpoint_seconds
+        return time.monotonic() > self.due
+
+    def saved_since(self, begun: float) -> None:
+        """A checkpoint was written. A stack of CNNs is 600 MB: where that takes long, the next one comes later."""
+        now = time.monotonic()
+        self.due = now + max(self.checkpoint_seconds, (now - begun) / CHECKPOINT_SHARE)
 
     def _images(self) -> int:
         stack = self.stack

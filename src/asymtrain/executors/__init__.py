@@ -122,7 +122,7 @@ def _results(
     if reasons and not done:
         raise UsageError(reasons[0])
     if stacks and job.is_over() and not done and not total.epochs_here:
-        total("time was over before a stack had trained an epoch: if that comes again, give more --minutes")
+        total("time was over before a stack had trained an epoch")
 
 
 def _open_executor(name: str, address: str | None, device: str | None) -> AbstractContextManager[Executor]:

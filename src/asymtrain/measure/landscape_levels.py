@@ -1,7 +1,7 @@
 """The states that a landscape compares: one run at several redundancies."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import torch
@@ -22,11 +22,13 @@ def states_of_redundancies(
     device: torch.device | str | None = None,
     data_root: Path | None = None,
     cache: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[State]:
     """States of each spec at each redundancy after an epoch (0: before training); 0 is Plain.
 
     With single activation and an independent draw, every redundancy from 1 on trains the same network with the same
-    live branch: it is made once, for the least of them. A run that diverged before the epoch is an error.
+    live branch: it is made once, for the least of them. A run that diverged before the epoch is an error. `progress`
+    is that of `states_at`.
     """
     if not redundancies or min(redundancies) < 0:
         raise UsageError(f"redundancies must be 0 (Plain) or more, got {list(redundancies)}")
@@ -37,7 +39,7 @@ def states_of_redundancies(
     if epoch == 0:
         found = [initial_state(spec, load_for(spec, data_root)) for spec in distinct]
     else:
-        found = states_at(distinct, [epoch], device=device, data_root=data_root, cache=cache)
+        found = states_at(distinct, [epoch], device=device, data_root=data_root, cache=cache, progress=progress)
     known = {state.spec: state for state in found}
     for spec in distinct:
         if spec not in known:

@@ -15,7 +15,6 @@ from asymtrain.errors import UsageError
 from asymtrain.models.backbone import Backbone, KeyedDropout, Outputs, Parameters, stacked_linear
 from asymtrain.models.kernels import pooling_kernels
 from asymtrain.models.mlp import choose_points
-from asymtrain.models.patches import convolve_patches, suits_patches
 
 
 class CNN(Backbone):
@@ -98,8 +97,6 @@ class CNN(Backbone):
 def _convolve(maps: Tensor, weight: Tensor, bias: Tensor, pool: bool) -> Tensor:
     """Convolution, ReLU and, where one follows, max-pool of one run."""
     if not pool:
-        if suits_patches(maps):
-            return torch.relu(convolve_patches(maps, weight) + bias[:, None, None])
         return torch.relu(F.conv2d(maps, weight, bias, padding=1))
     kernels = pooling_kernels(maps)
     if kernels is not None:

@@ -1,0 +1,85 @@
+"""The part of each recipe that is of some backbones: rows with the numbers of the whole, and nothing of the others."""
+
+import pytest
+
+from asymtrain.paper.backbones import part_of, parts_of
+from asymtrain.paper.judging import gather, judge_results
+from asymtrain.paper.recipe import cook
+from asymtrain.paper.recipes import RECIPES
+from asymtrain.paper.sizes import ARCHS
+from asymtrain.report.paper_figures import draw
+from asymtrain.statistics import NAMES
+
+# One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
+pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
+
+
+@pytest.fixture(scope="module")
+def parts(tiny, known):
+    """By backbone the results of every recipe that has something of it."""
+    return {
+        arch: {one.name: cook(one, tiny, known, draw) for one in parts_of(RECIPES.values(), tiny, [arch])}
+        for arch in ARCHS
+    }
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_all_backbones_are_the_whole(name, tiny, known, results):
+    assert cook(part_of(RECIPES[name], ARCHS), tiny, known, draw) == results[name]
+
+
+@pytest.mark.parametrize("arch", ARCHS)
+def test_rows_are_those_of_the_whole_without_the_others(arch, parts, results):
+    for name, part in parts[arch].items():
+        whole = {table.name: table for table in results[name].tables}
+        for table in part.tables:
+            column = table.columns.index("Backbone") if "Backbone" in table.columns else None
+            rows = [row for row in whole[table.name].rows if column is None or row[column].text == NAMES[arch]]
+            assert list(table.rows) == rows
+            assert rows
+        assert part.runs_there == part.runs_needed
+        assert part.measurements_there == part.measurements_needed
+
+
+def test_runs_measurements_and_rows_add_up(parts, results):
+    for name, whole in results.items():
+        mine = [found[name] for found in parts.values() if name in found]
+        assert sum(one.runs_there for one in mine) == whole.runs_there
+        assert sum(one.measurements_there for one in mine) == whole.measurements_there
+        counted = sum(len(table.rows) for one in mine for table in one.tables)
+        assert counted == sum(len(table.rows) for table in whole.tables)
+
+
+def test_recipes_of_another_backbone_are_left_out(parts):
+    assert {"table7", "table8", "table11", "table12"} <= set(parts["mlp"])
+    assert {"table9", "table14", "figure9", "figure4"} <= set(parts["vit"])
+    for arch, other in (("vit", "table8"), ("cnn", "table9"), ("mlp", "table14")):
+        assert other not in parts[arch]
+    assert [table.name for table in parts["mlp"]["table5"].tables] == ["table5"]
+    assert [table.name for table in parts["cnn"]["table5"].tables] == ["table6"]
+
+
+def test_figures_show_the_backbone_alone(parts):
+    """Lines and panels of the others are gone, those of the paper too; Figure 6 and the maps are of one backbone."""
+    for arch, name in NAMES.items():
+        others = [other for other in NAMES.values() if other != name]
+        for recipe in ("table1", "table2", "figure3", "figure8", "schedules", "controls"):
+            for figure in parts[arch][recipe].figures:
+                assert f">{name}" in figure.svg
+                assert not any(f">{other}" in figure.svg for other in others)
+
+
+def test_claims_rest_on_the_backbone_alone(parts, results):
+    whole = gather(results.values())["primary"]
+    claimed = {arch: {name for result in found.values() for name in result.claims} for arch, found in parts.items()}
+    for arch, found in parts.items():
+        evidence = gather(found.values())["primary"]
+        assert evidence == {label: whole[label] for label in evidence}
+        assert not any(other in label.split("/") for label in evidence for other in ARCHS if other != arch)
+        cells = {one.claim.id: one.lacks for one in judge_results(found.values())}
+        if arch != "mlp":
+            assert cells["c06"].startswith("1 of 2 cells missing")  # the CNN against the ViT
+    assert {arch for arch in ARCHS if "c06" in claimed[arch]} == {"cnn", "vit"}
+    assert {arch for arch in ARCHS if "c01" in claimed[arch]} == {"vit"}
+    assert {arch for arch in ARCHS if "c24" in claimed[arch]} == {"vit"}
+    assert set.union(*claimed.values()) == {name for result in results.values() for name in result.claims}
