@@ -285,4 +285,4 @@ def test_checkpoints_that_take_long_come_less_often(cost, most, dataset, tmp_pat
     between = [later - sooner - cost for sooner, later in itertools.pairwise(begun[:-1])]  # the last one ends training
     assert len(between) >= 2
     assert min(between) >= max(30, cost / most)
-    assert max(between) <= max(30, cost / most) + 30  # the clock is looked at a few times a step
+    assert max(between) <= max(30, cost / most) + 60  # an epoch takes so many looks at the clock
