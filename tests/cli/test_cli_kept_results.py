@@ -1,15 +1,20 @@
 """The rows that are kept in results/: they can be read anywhere, and pages quote what they give.
 
-No number of these pages is typed in: each must be in what the command beside it prints.
+What the sections about these rows quote must be in what the commands beside it print.
 """
 
 import csv
+import dataclasses
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from asymtrain.store import Store
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "results"
@@ -117,3 +122,28 @@ def test_results_stay_small():
     files = [path for path in RESULTS.rglob("*") if path.is_file()]
     assert sum(path.stat().st_size for path in files) < 20e6
     assert not [path for path in files if path.suffix in (".pt", ".safetensors", ".sqlite")]
+
+
+def test_versions_of_the_sources_agree_over_the_runs_that_they_share(kept):
+    """benchmarks/same_runs.py over two kept folders prints the file beside them, and sees runs that do not agree."""
+    stores = [kept("cifar100-200-epochs"), kept("cifar100-5-epochs")]
+
+    def compare(*arguments):
+        script = [sys.executable, str(ROOT / "benchmarks" / "same_runs.py"), *arguments]
+        return subprocess.run(script, capture_output=True, text=True, check=False)
+
+    assert compare(*stores, "--epoch", "5").stdout == (RESULTS / "benchmarks" / "same-runs-h200.txt").read_text()
+    assert "share no run with a test accuracy at epoch 4" in compare(*stores, "--epoch", "4").stderr
+    with Store(stores[1]) as store:
+        worse = [
+            dataclasses.replace(
+                run, history=tuple(dataclasses.replace(epoch, test_accuracy=0.2) for epoch in run.history)
+            )
+            for run in store.runs(arch="vit", variant="plain")
+        ]
+    with Store("worse.sqlite") as store:
+        for run in worse:
+            store.add(run)
+    lines = compare(stores[0], "worse.sqlite", "--epoch", "5").stdout.splitlines()
+    assert [line.split(" ")[0] for line in lines[1:]] == ["vit"]
+    assert "n=10, not within 1 point" in lines[1]

@@ -1,0 +1,71 @@
+"""Do two versions of the sources train the same networks? Accuracies of the runs that two stores share, at one epoch.
+
+    asymtrain store import long.sqlite results/cifar100-200-epochs
+    asymtrain store import short.sqlite results/cifar100-5-epochs
+    python benchmarks/same_runs.py long.sqlite short.sqlite --epoch 5
+
+With a constant learning rate, the first epochs of a long run are a short run, and with one live branch N only chooses
+its initial weights; such runs count as shared. Two right programs round otherwise, so single pairs differ: what is asked
+for is a 90% interval of the mean difference within one point, as in the GPU tests.
+"""
+
+import argparse
+import dataclasses
+from pathlib import Path
+
+from asymtrain.runs import Run, RunSpec
+from asymtrain.statistics import t_interval
+from asymtrain.store import Store
+
+BOUND = 1.0  # points of accuracy
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("stores", nargs=2, type=Path)
+    options.add_argument("--epoch", type=int, required=True)
+    chosen = options.parse_args()
+    ours, theirs = (runs_at(path, chosen.epoch) for path in chosen.stores)
+    shared = sorted(ours.keys() & theirs.keys(), key=lambda spec: (spec.arch, spec.variant, spec.alpha, spec.seed))
+    if not shared:
+        raise SystemExit(f"the stores share no run with a test accuracy at epoch {chosen.epoch}")
+    groups: dict[RunSpec, list[float]] = {}
+    for spec in shared:
+        group = dataclasses.replace(spec, seed=0)
+        groups.setdefault(group, []).append(100 * (ours[spec] - theirs[spec]))
+    print(f"test accuracy at epoch {chosen.epoch}, first store minus second, in points; 90% t interval over seeds")
+    for group, differences in groups.items():
+        if len(differences) < 2:
+            continue  # one pair says nothing about the mean
+        found = t_interval(differences, confidence=0.9)
+        within = "within" if found.low >= -BOUND and found.high <= BOUND else "not within"
+        print(f"{group.arch:4} {group.variant:10} alpha {group.alpha:<5g} {found.estimate:+.2f} [{found.low:+.2f},"
+              f" {found.high:+.2f}]  n={len(differences)}, {within} {BOUND:g} point")  # fmt: skip
+
+
+def runs_at(path: Path, epoch: int) -> dict[RunSpec, float]:
+    """Test accuracies at an epoch, by what the run would be as one of that length."""
+    if not path.exists():
+        raise SystemExit(f"{path} does not exist")
+    with Store(path, read_only=True) as store:
+        return {
+            short(run, epoch): accuracy
+            for run in store.runs()
+            if _has(run, epoch) and (accuracy := run.history[epoch - 1].test_accuracy) is not None
+        }
+
+
+def _has(run: Run, epoch: int) -> bool:
+    """Is a run of so many epochs a part of this one? Schedules depend on the length."""
+    steady = run.spec.schedule == run.spec.alpha_schedule == "constant"
+    return len(run.history) == epoch or (steady and len(run.history) > epoch)
+
+
+def short(run: Run, epoch: int) -> RunSpec:
+    spec = run.spec
+    one_branch = {"redundancy": min(1, spec.redundancy)} if spec.activation == "last" else {}
+    return dataclasses.replace(spec, epochs=epoch, test="last", **one_branch)
+
+
+if __name__ == "__main__":
+    main()
