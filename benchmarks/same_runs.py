@@ -5,8 +5,8 @@
     python benchmarks/same_runs.py long.sqlite short.sqlite --epoch 5
 
 With a constant learning rate, the first epochs of a long run are a short run, and with one live branch N only chooses
-its initial weights; such runs count as shared. Two right programs round otherwise, so single pairs differ: what is asked
-for is a 90% interval of the mean difference within one point, as in the GPU tests.
+its initial weights; such runs count as shared. Two right programs round otherwise, so single pairs differ: what is
+asked for is a 90% interval of the mean difference within one point, as in the GPU tests.
 """
 
 import argparse
