@@ -2,6 +2,7 @@
 
 import operator
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -11,6 +12,7 @@ from asymtrain.errors import UsageError
 Bytes = npt.NDArray[np.uint8]
 Labels = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]
+_CHUNK = 1024  # images summed at a time; bounds the memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,6 +25,20 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @cached_property
+    def channel_sums(self) -> npt.NDArray[np.int64]:
+        """Sums of each image's bytes and of their squares in each channel, (N, 3, 2).
+
+        Once for all runs: each of them has statistics of its own images, and a stack may have a hundred runs.
+        """
+        sums = np.empty((len(self.images), 3, 2), np.int64)
+        for start in range(0, len(self.images), _CHUNK):
+            chunk = self.images[start : start + _CHUNK].reshape(-1, 3, self.images.shape[2] * self.images.shape[3])
+            wide = chunk.astype(np.uint16)  # holds 255 * 255
+            sums[start : start + _CHUNK, :, 0] = chunk.sum(2, dtype=np.int64)
+            sums[start : start + _CHUNK, :, 1] = (wide * wide).sum(2, dtype=np.int64)
+        return sums
 
 
 @dataclass(frozen=True, eq=False)

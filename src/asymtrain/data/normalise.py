@@ -7,28 +7,20 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asymtrain.data.arrays import Bytes
+from asymtrain.data.arrays import ImageSet
 from asymtrain.errors import UsageError
 
-_CHUNK = 1024  # images summed at a time; bounds the memory
 
-
-def channel_statistics(images: Bytes, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel over images[indices], both (3,) float32, on the scale of 0 to 1.
+def channel_statistics(data: ImageSet, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel over the chosen images, both (3,) float32, on the scale of 0 to 1.
 
     The sums are of whole numbers, so the result does not depend on the order of adding or on the machine. A channel
     without any variation gets a deviation of 1.
     """
     if len(indices) == 0:
         raise UsageError("statistics need at least one image")
-    total, squares = [0, 0, 0], [0, 0, 0]
-    for start in range(0, len(indices), _CHUNK):
-        chunk = images[indices[start : start + _CHUNK]].swapaxes(0, 1).reshape(3, -1)
-        wide = chunk.astype(np.uint16)  # holds 255 * 255
-        for c in range(3):
-            total[c] += int(chunk[c].sum(dtype=np.int64))
-            squares[c] += int((wide[c] * wide[c]).sum(dtype=np.int64))
-    n = len(indices) * images.shape[2] * images.shape[3]
+    total, squares = data.channel_sums[indices].sum(0).T.tolist()
+    n = len(indices) * data.images.shape[2] * data.images.shape[3]
     mean = [t / (255 * n) for t in total]
     std = [sqrt(n * q - t * t) / (255 * n) for t, q in zip(total, squares, strict=True)]
     return torch.tensor(mean), torch.tensor([s or 1.0 for s in std])

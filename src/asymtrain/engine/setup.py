@@ -45,7 +45,7 @@ def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
     if spec.per_class is not None:
         train = few_shot(labels, train, spec.per_class, spec.seed)
     noisy = flip_labels(labels, train, spec.label_noise, dataset.classes, spec.seed)
-    mean, std = channel_statistics(dataset.train.images, train)
+    mean, std = channel_statistics(dataset.train, train)
     return RunData(train, validation, noisy, torch.as_tensor(mean), torch.as_tensor(std))
 
 

@@ -27,7 +27,7 @@ class ImageBatches:
             )
         order = torch.randperm(len(chosen), generator=streams.generator(seed, "probe images")).numpy()
         self.order, self.batch = chosen[order], batch
-        self.mean, self.std = channel_statistics(self.images, chosen)
+        self.mean, self.std = channel_statistics(dataset.train, chosen)
 
     def __len__(self) -> int:
         return len(self.order) // self.batch  # whole batches only
