@@ -138,3 +138,24 @@ def test_the_identity_shows_in_one_run_and_breaks_in_one():
     zeros = [Quantity(f"inference/{arch}", (0.0,), 1, (), (42,)) for arch in ("mlp", "cnn", "vit")]
     assert verdict("c36", *zeros).verdict == "Reproduced"
     assert verdict("c36", *zeros[:2], Quantity("inference/vit", (0.0, 1e-9), 1, (), (42, 43))).verdict == "Contradicted"
+
+
+def test_a_contradiction_does_not_wait_for_missing_cells():
+    cells = [effect(label, 20, 30) for label in claim("c35").needs]
+    weak = effect(cells[0].label, -5, 30)
+    found = verdict("c35", weak, *cells[1:9])
+    assert (found.verdict, found.lacks, len(found.missing)) == ("Contradicted", "", 3)
+    assert "8 of 9 cells (10 seeds); 3 of 12 cells missing, which cannot mend it; the paper has 12/12" in found.sentence
+    assert verdict("c35", *cells[:9]).verdict == "Not yet run"  # so far all pass
+    short = [dataclasses.replace(one, epochs=100) for one in (weak, *cells[1:9])]
+    assert verdict("c35", *short).verdict == "Not yet run"  # more epochs may mend it
+    hurt = claim("c04").needs
+    assert verdict("c04", effect(hurt[0], 5, 9)).verdict == "Contradicted"
+    assert verdict("c04", effect(hurt[0], -5, 9)).verdict == "Not yet run"
+
+
+def test_where_signs_are_compared_both_numbers_are_said():
+    found = verdict("c12", quantity("table2/cnn/average", 0.1, 0.2), effect("table1/cnn/20", -16, -12))
+    assert found.verdict == "Contradicted"
+    assert "-14.0% beside a cosine of +0.1500 (10 seeds, interval -16.0% to -12.0%) for CNN, N = 20;" in found.sentence
+    assert "the paper has -15.3% beside -0.2574" in found.sentence

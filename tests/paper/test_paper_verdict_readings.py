@@ -33,6 +33,15 @@ def test_an_alternate_must_be_whole_and_reproduced():
     assert under(effect(VIT, -5, 5, epochs=100), effect(VIT, 20, 30)).verdict == "Not yet run"
 
 
+def test_an_alternate_that_is_clear_and_says_otherwise_is_named_beside_the_verdict():
+    found = under(effect(VIT, -5, 20), effect(VIT, 1, 2))
+    assert (found.verdict, found.reading) == ("Inconclusive", "primary")
+    assert "Under sum (not corrected for the number of readings): Sign only: +1.5% (10 seeds" in found.sentence
+    for unclear in (effect(VIT, -4, 20), effect(VIT, 1, 2, epochs=100)):
+        assert "Under sum" not in under(effect(VIT, -5, 20), unclear).sentence
+    assert "Under sum" not in under(effect(VIT, -9, -2), effect(VIT, -8, -3)).sentence  # the same again
+
+
 def with_p(p):
     """An effect of about the paper's size with this paired p."""
     t = stats.t.isf(p / 2, 9)

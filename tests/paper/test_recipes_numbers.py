@@ -207,3 +207,17 @@ def test_pairs_that_are_half_there_are_left_out(tiny, known):
     runs = {spec_id: run for spec_id, run in known.runs.items() if spec_id != one.plain[0].id}
     effect = effect_of(Known(runs), dataclasses.replace(one, reading=PRIMARY))
     assert effect.seeds == (43,)
+
+
+def test_training_accuracies_stand_beside_a_swept_table(results, known):
+    for name in ("table7", "table8", "table9", "table11", "table12"):
+        shown, fitted = results[name].tables
+        assert fitted.name == f"{name}-fit"
+        assert [row[0] for row in fitted.rows] == [row[0] for row in shown.rows]
+        for row in fitted.rows:
+            _, plain, asymmetric, n = row
+            assert int(n.text) == len(plain.spec_ids) == len(asymmetric.spec_ids)
+            for cell, branches in ((plain, False), (asymmetric, True)):
+                runs = [known.runs[one] for one in cell.spec_ids]
+                assert {run.spec.redundancy > 0 for run in runs} == {branches}
+                assert cell.value == pytest.approx(np.mean([run.history[-1].train_accuracy for run in runs]))

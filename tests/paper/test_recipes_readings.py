@@ -46,10 +46,10 @@ def test_instruments_takes_the_detached_cosine_and_directions_of_unit_norm(readi
 
 def test_what_was_not_trained_is_missing_and_no_evidence(readings):
     assert "sum" not in readings["table9"].evidence
-    (table,) = readings["table9"].tables
-    shown = [row for row in table.rows if row[1].text == "losses summed over classes"]
-    assert len(shown) == 7
-    assert all(row[2].missing for row in shown)
+    for table in readings["table9"].tables:
+        shown = [row for row in table.rows if row[1].text == "losses summed over classes"]
+        assert len(shown) == 7
+        assert all(row[2].missing for row in shown)
 
 
 def test_rows_of_one_reading_are_corrected_for_that_reading_alone(readings, results):

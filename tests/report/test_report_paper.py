@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import random
+import re
 from html.parser import HTMLParser
 
 import pytest
@@ -10,8 +11,10 @@ from paper_results import NASTY, STUDY, difficult, invented_results
 
 from asymtrain.paper.contradictions import contradictions
 from asymtrain.paper.judging import judge_results
+from asymtrain.paper.panels import Line, Panel, Panels
 from asymtrain.paper.result import Cell, ResultTable, missing_cell
 from asymtrain.report.paper_claims import HEADLINE, filters, shown_claims
+from asymtrain.report.paper_figures import draw
 from asymtrain.report.paper_page import merged, render_paper, with_useful_columns, write_paper
 from asymtrain.report.paper_specs import ALWAYS, Behind, index_specs
 from asymtrain.report.paper_strips import strip
@@ -266,3 +269,15 @@ def test_an_empty_table_is_no_trouble():
     table = ResultTable("t", "", ("Reading", "Value"), ())
     result = dataclasses.replace(difficult("0" * 16), tables=(table,))
     assert 'id="table-t"' in render_paper([result], [], STUDY, "", Behind())
+
+
+def test_a_line_of_chosen_places_ends_where_one_is_missing():
+    def path(y, marker):
+        line = Line("CNN", "cnn", (1.0, 7.0, 10.0, 20.0), y, marker=marker)
+        svg = draw("panels", "figure5", Panels("title", (Panel("", "N", "%", (line,)),)))
+        return re.findall(r'd="(M [^"]*)"[^>]*stroke-width: 2', svg.replace("\n", " "))[0]
+
+    assert path((1.0, 2.0, None, 3.0), False).count("M") == 1  # curves over epochs: measured where they are
+    assert path((1.0, 2.0, 2.5, 3.0), True).count("M") == 1
+    assert path((None, 2.0, None, 3.0), True).count("M") == 2
+    assert path((None, 2.0, None, 3.0), True).count("L") == 0

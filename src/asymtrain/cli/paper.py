@@ -200,7 +200,7 @@ def show(
 ) -> None:
     """Show tables and figures from what a store holds; nothing is trained.
 
-    With --arch, what compares backbones (claim c06, a note) is without the others, as where their rows are missing.
+    With --arch, claims that compare backbones (c06) are shown where all of theirs are named.
     """
     with loading():
         from asymtrain.cli.paper_screen import elsewhere

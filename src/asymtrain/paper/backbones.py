@@ -1,7 +1,7 @@
-"""The part of a recipe that is of some backbones: what it needs, its rows and lines, the claims that name one of them.
+"""The part of a recipe that is of some backbones: what it needs, its rows and lines, the claims that name no other.
 
 The rows have the numbers that they have in the whole table: corrections count the cells of the paper, not those that
-are shown. What compares backbones (a claim, a note) is without the others, as where their rows are missing.
+are shown.
 """
 
 import dataclasses
@@ -35,21 +35,25 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
 
     def make(study: Study, known: Known, draw: Draw) -> Made:
         others = {one.spec.id for one in recipe.needs(study, known).measurements if one.spec.arch not in archs}
-        made = recipe.make(study, _without(known, others, archs), _drawing(draw, archs))
+        made = recipe.make(study, _without(known, others), _drawing(draw, archs))
         tables = (_rows_of(table, archs) for table in made.tables)
-        return dataclasses.replace(made, tables=tuple(table for table in tables if table.rows))
+        evidence = {
+            reading: {label: one for label, one in labelled.items() if _are_of([label], archs)}
+            for reading, labelled in made.evidence.items()
+        }
+        return dataclasses.replace(made, tables=tuple(table for table in tables if table.rows), evidence=evidence)
 
-    claims = tuple(name for name in recipe.claims if _names_one(claim(name).needs, archs))
+    claims = tuple(name for name in recipe.claims if _are_of(claim(name).needs, archs))
     return dataclasses.replace(recipe, needs=needs, make=make, claims=claims)
 
 
-def _without(known: Known, others: Collection[str], archs: Collection[str]) -> Known:
-    """What is known of these backbones; `others` are measured specs of another one, which need not have a run."""
-    return dataclasses.replace(
-        known,
-        runs={spec_id: run for spec_id, run in known.runs.items() if run.spec.arch in archs},
-        measured={key: values for key, values in known.measured.items() if key[0] not in others},
-    )
+def _without(known: Known, others: Collection[str]) -> Known:
+    """What is known, without what was measured of other backbones' specs: figures of it are theirs alone.
+
+    Their runs stay: a note may say what they have settled.
+    """
+    measured = {key: values for key, values in known.measured.items() if key[0] not in others}
+    return dataclasses.replace(known, measured=measured)
 
 
 def _rows_of(table: ResultTable, archs: Collection[str]) -> ResultTable:
@@ -60,7 +64,7 @@ def _rows_of(table: ResultTable, archs: Collection[str]) -> ResultTable:
 
 
 def _drawing(draw: Draw, archs: Collection[str]) -> Draw:
-    """Draws figures without the lines and panels of other backbones, the paper's included: their colour names them."""
+    """Draws figures without lines and panels of other backbones, the paper's included: colour or title names them."""
     others = set(ARCHS) - set(archs)
 
     def lines_of(panel: Panel) -> Panel:
@@ -71,13 +75,18 @@ def _drawing(draw: Draw, archs: Collection[str]) -> Draw:
             kept = tuple(panel for panel in content.panels if panel.colour not in others)
             content = dataclasses.replace(content, panels=kept)
         elif isinstance(content, Panels):
-            content = dataclasses.replace(content, panels=tuple(map(lines_of, content.panels)))
+            own = tuple(lines_of(panel) for panel in content.panels if not _names(panel.title, others))
+            content = dataclasses.replace(content, panels=own)
         return draw(kind, name, content)
 
     return part
 
 
-def _names_one(labels: Iterable[str], archs: Collection[str]) -> bool:
-    """Is a cell of these backbones among them? Labels that name none are of tables of one backbone."""
+def _names(title: str, archs: Collection[str]) -> bool:
+    return any(NAMES[arch] in title for arch in archs)
+
+
+def _are_of(labels: Iterable[str], archs: Collection[str]) -> bool:
+    """Are all of them cells of these backbones? Labels that name none are of tables of one backbone."""
     named = {word for label in labels for word in label.split("/")} & set(ARCHS)
-    return not named or bool(named & set(archs))
+    return named <= set(archs)

@@ -45,6 +45,7 @@ class Ruled:
         high: as low.
         p: of the test that the part must pass, not corrected; None where there is no test.
         n: seeds.
+        beside: the mean that the estimate is held beside, of parts that ask whether two signs agree.
     """
 
     part: Part
@@ -54,6 +55,7 @@ class Ruled:
     high: float | None = None
     p: float | None = None
     n: int = 0
+    beside: float | None = None
 
 
 def rule(part: Part, evidence: Mapping[str, Evidence]) -> Ruled:
@@ -204,7 +206,8 @@ def _agreement(part: Part, evidence: Mapping[str, Evidence]) -> Ruled:
     )
     rulings: Mapping[int, Ruling] = {1: "Reproduced", 0: "Inconclusive", -1: "Contradicted"}
     ruling = rulings[_sign(value) * _sign(change)]
-    return Ruled(part, ruling, change.estimate, change.low, change.high, max(value.p, change.p), n)
+    p = max(value.p, change.p)
+    return Ruled(part, ruling, change.estimate, change.low, change.high, p, n, value.estimate)
 
 
 def _sign(found: Interval) -> int:

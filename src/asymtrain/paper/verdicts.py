@@ -6,17 +6,19 @@
 A claim is ruled on part by part (`rule`), and is as good as its weakest part. Two verdicts stand above the rule:
 
     Not yet run   fewer than 10 seeds, fewer epochs than the claim's, missing cells, or other data standing in; what
-                  the numbers so far would say is kept as preliminary, and `lacks` says what is short
+                  the numbers so far would say is kept as preliminary, and `lacks` says what is short. Missing cells
+                  do not matter where those that are there contradict the claim: nothing can mend that
     Only under X  the primary reading is Contradicted, Null or Inconclusive, and the alternate reading X is Reproduced
                   with every part's p below 5% after Holm's correction over all alternates and all cells of the tables
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from asymtrain.errors import UsageError
-from asymtrain.paper.claims import Claim, claims, epochs_wanted, family
+from asymtrain.paper.claims import Claim, Part, claims, epochs_wanted, family
 from asymtrain.paper.evidence import Effect, Evidence, Quantity
 from asymtrain.paper.rule import LEVEL, Ruled, Ruling, rule, weakest
 from asymtrain.paper.wording import measured_words, paper_words
@@ -86,12 +88,13 @@ def judge(
     if len(set(alternates) - {primary}) < len(alternates) or len(alternates) > MOST_ALTERNATES:
         raise UsageError(f"at most {MOST_ALTERNATES} alternate readings, each once, got {', '.join(alternates)}")
     first = _under(claim, evidence.get(primary, {}), primary)
-    if first.verdict in ("Contradicted", "Null", "Inconclusive"):
-        for name in alternates:
-            other = _under(claim, evidence.get(name, {}), name)
-            if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates):
-                return _only_under(first, other)
-    return first
+    if first.verdict not in ("Contradicted", "Null", "Inconclusive"):
+        return first
+    others = [_under(claim, evidence.get(name, {}), name) for name in alternates]
+    for other in others:
+        if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates):
+            return _only_under(first, other)
+    return _with_others(first, others)
 
 
 def judge_all(
@@ -105,7 +108,7 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
     """The verdict under one reading alone."""
     there = {label: evidence[label] for label in claim.needs if label in evidence and evidence[label].seeds}
     missing = tuple(label for label in claim.needs if label not in there)
-    ruled = [rule(part, there) for part in claim.parts if all(label in there for label in part.labels)]
+    ruled = [one for part in claim.parts if (one := _rule_on(part, there)) is not None]
     if not ruled:
         lacks = _lacks(claim, there, missing, claim.seeds) if there else "no row yet"
         sentence = f"Not yet run ({lacks}); the paper has {claim.paper_value} ({claim.quantity})."
@@ -114,7 +117,10 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
     deciding = next(one for one in ruled if one.ruling == ruling)
     n = min(one.n for one in ruled)
     lacks = _lacks(claim, there, missing, n)
-    numbers = f"{measured_words(claim, ruled, deciding)}; the paper has {paper_words(claim, deciding)}."
+    more = ""
+    if missing and ruling == "Contradicted" and not _lacks(claim, there, (), n):
+        more, lacks = f"; {lacks}, which cannot mend it", ""
+    numbers = f"{measured_words(claim, ruled, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
     if lacks:
         sentence = f"Not yet run in full (preliminary: {lacks}): so far {numbers}"
     else:
@@ -134,6 +140,17 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
         missing,
         tuple(dict.fromkeys(name for one in there.values() for name in one.spec_ids)),
     )
+
+
+def _rule_on(part: Part, there: Mapping[str, Evidence]) -> Ruled | None:
+    """The ruling on a part; of a part that asks something of every cell also where one that is there fails."""
+    labels = tuple(label for label in part.labels if label in there)
+    if labels == part.labels:
+        return rule(part, there)
+    if part.how != "significant" or not labels:
+        return None
+    found = rule(dataclasses.replace(part, labels=labels), there)
+    return found if found.ruling == "Contradicted" else None
 
 
 def _lacks(claim: Claim, there: Mapping[str, Evidence], missing: Sequence[str], n: int) -> str:
@@ -166,6 +183,14 @@ def _passes_holm(other: Judgement, evidence: Mapping[str, Mapping[str, Evidence]
     ]
     size = max(len(alternates) * cells, len(own) + len(beside))
     return all(p < LEVEL for p in holm([*own, *beside], size)[: len(own)])
+
+
+def _with_others(first: Judgement, others: Sequence[Judgement]) -> Judgement:
+    """Names alternates that say something clear and otherwise; the verdict stays, since they were not asked first."""
+    clear = [one for one in others if one.verdict in ("Reproduced", "Sign only", "Contradicted")]
+    how = "not corrected for the number of readings"
+    said = [f"Under {one.reading} ({how}): {one.sentence}" for one in clear if one.verdict != first.verdict]
+    return dataclasses.replace(first, sentence=" ".join([first.sentence, *said]))
 
 
 def _only_under(first: Judgement, other: Judgement) -> Judgement:

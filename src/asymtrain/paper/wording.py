@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from asymtrain.paper.claims import Claim
+from asymtrain.paper.numbers import cells
 from asymtrain.paper.rule import WEAKEST_LAST, Ruled
 from asymtrain.statistics import NAMES
 
@@ -46,13 +47,19 @@ def number(value: float | None, one: Ruled) -> str:
     return f"{value:+.1f}{points}"
 
 
+def ours_words(one: Ruled) -> str:
+    """What was measured for a part; both numbers where one is held beside the other."""
+    effect = number(one.estimate, one)
+    return effect if one.beside is None else f"{effect} beside a cosine of {one.beside:+.4f}"
+
+
 def measured_words(claim: Claim, ruled: Sequence[Ruled], deciding: Ruled) -> str:
     """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
     interval = ""
     if deciding.low is not None and deciding.high is not None:
         interval = f", interval {number(deciding.low, deciding)} to {number(deciding.high, deciding)}"
     seeds = f"{deciding.n} seed{'s' if deciding.n != 1 else ''}"
-    text = f"{number(deciding.estimate, deciding)} ({seeds}{interval})"
+    text = f"{ours_words(deciding)} ({seeds}{interval})"
     if len(claim.parts) == 1:
         return text
     counts = Counter(_kind(one) for one in ruled)
@@ -71,7 +78,7 @@ def part_words(one: Ruled) -> str:
         return first
     if one.part.how == "significant":
         return f"{len(one.part.labels)} cells"
-    return f"{rest[0]}{', beside the ' if one.part.how == 'agreement' else ' against '}{first}"
+    return rest[0] if one.part.how == "agreement" else f"{rest[0]} against {first}"
 
 
 def cell_words(label: str) -> str:
@@ -86,4 +93,7 @@ def paper_words(claim: Claim, deciding: Ruled) -> str:
     """The paper's number for the same part."""
     if claim.kind in ("share", "identity"):
         return claim.paper_value
-    return number(deciding.part.paper, deciding)
+    effect = number(deciding.part.paper, deciding)
+    if deciding.part.how != "agreement":
+        return effect
+    return f"{effect} beside {cells()[deciding.part.labels[0]].value:+.4f}"

@@ -12,7 +12,7 @@ from asymtrain.paper.instrument_contradictions import Contradiction
 from asymtrain.paper.result import RecipeResult
 from asymtrain.paper.rule import BAND, NULL, WEAKEST_LAST, Ruled
 from asymtrain.paper.verdicts import Judgement
-from asymtrain.paper.wording import number, paper_words, part_words
+from asymtrain.paper.wording import number, ours_words, paper_words, part_words
 from asymtrain.report.paper_strips import strip
 from asymtrain.statistics import NAMES
 
@@ -106,7 +106,7 @@ def _shown(one: Judgement, result: RecipeResult) -> ShownClaim:
     return ShownClaim(
         one,
         paper_words(one.claim, part) if part is not None and several else one.claim.paper_value.replace(";", "; "),
-        "" if part is None else number(part.estimate, part),
+        "" if part is None else ours_words(part),
         part_words(part) if part is not None and several else "",
         interval,
         one.preliminary or "",

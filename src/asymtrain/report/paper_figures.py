@@ -110,7 +110,7 @@ def _line(axes: Axes, line: Line) -> Any:
     for seed in line.thin:
         x, y = _points(line.x, seed)
         axes.plot(x, y, color=colour, linewidth=0.8, alpha=0.45, linestyle=dash)
-    x, y = _points(line.x, line.y)
+    x, y = _points(line.x, line.y, gaps=line.marker)
     marker = "o" if line.marker or len(x) == 1 else ""  # a line of one point is invisible
     (handle,) = axes.plot(x, y, color=colour, linewidth=2.0, linestyle=dash, marker=marker, markersize=4)
     ends = [
@@ -127,6 +127,10 @@ def _line(axes: Axes, line: Line) -> Any:
     return handle
 
 
-def _points(x: tuple[float, ...], y: tuple[float | None, ...]) -> tuple[list[float], list[float]]:
-    seen = [(at, value) for at, value in zip(x, y, strict=False) if value is not None]
+def _points(x: tuple[float, ...], y: tuple[float | None, ...], gaps: bool = False) -> tuple[list[float], list[float]]:
+    """What is there; with `gaps` a line ends at a missing place, since nothing is known of what lies between."""
+    pairs = list(zip(x, y, strict=False))
+    if gaps:
+        return [at for at, _ in pairs], [np.nan if value is None else value for _, value in pairs]
+    seen = [(at, value) for at, value in pairs if value is not None]
     return [at for at, _ in seen], [value for _, value in seen]

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from asymtrain.paper.comparisons import Comparison, effect_table, evidence_of, needs_of
+from asymtrain.paper.fit import fit_table
 from asymtrain.paper.known import Known
 from asymtrain.paper.recipe import Draw, Made, Needs, Recipe
 from asymtrain.paper.searched import settled, waiting
@@ -29,6 +30,8 @@ def swept_recipe(
         listed = comparisons(study, known, table)
         note = f"Learnt: {shown_dataset(study, dataset)}. {settled(study, known, arch, dataset, redundancy)}"
         shown = effect_table(known, listed, table, title, (heading,), note)
-        return Made((shown,), evidence=evidence_of(known, listed))
+        number = title.partition(":")[0]
+        fitted = fit_table(known, listed, f"{table}-fit", f"{number}: training accuracy at the end", (heading,))
+        return Made((shown, fitted), evidence=evidence_of(known, listed))
 
     return Recipe(table, (table,), title, question, how, claims, needs, make)

@@ -1,0 +1,42 @@
+"""How far the training images were fitted when training ended: a difference there may explain one in test accuracy."""
+
+from collections.abc import Sequence
+
+from asymtrain.paper.comparisons import Comparison, mean_cell, pairs_of
+from asymtrain.paper.known import Known
+from asymtrain.paper.readings import PRIMARY
+from asymtrain.paper.result import Cell, ResultTable, missing_cell
+
+COLUMNS = ("Plain", "Asymmetric", "n")
+NOTE = (
+    "Training accuracy of the batches of the last epoch, against the labels as they were given, flipped ones included. "
+    "A side that has fitted less may be ahead in test accuracy because it has overfitted less, or behind because it "
+    "has not trained enough; runs of other lengths would tell."
+)
+
+
+def fit_table(
+    known: Known, comparisons: Sequence[Comparison], name: str, title: str, headings: Sequence[str]
+) -> ResultTable:
+    """A row for each comparison."""
+    several = any(one.reading != PRIMARY for one in comparisons)
+    rows = [
+        (
+            *(Cell(text) for text in (*one.heading, *((one.reading.title,) if several else ()))),
+            *_cells(known, one),
+        )
+        for one in comparisons
+    ]
+    return ResultTable(name, title, (*headings, *(("Reading",) if several else ()), *COLUMNS), tuple(rows), NOTE)
+
+
+def _cells(known: Known, one: Comparison) -> list[Cell]:
+    pairs = [pair for pair in pairs_of(known, one) if all(run.history for run in pair)]
+    if not pairs:
+        return [missing_cell() for _ in COLUMNS]
+    sides = list(zip(*pairs, strict=True))
+    ids = [tuple(run.spec.id for run in side) for side in sides]
+    fitted = [
+        mean_cell([run.history[-1].train_accuracy for run in side], own) for side, own in zip(sides, ids, strict=True)
+    ]
+    return [*fitted, Cell(str(len(pairs)), len(pairs), (*ids[0], *ids[1]))]
