@@ -47,7 +47,7 @@ def test_runs_measurements_and_rows_add_up(parts, results):
         assert sum(one.runs_there for one in mine) == whole.runs_there
         assert sum(one.measurements_there for one in mine) == whole.measurements_there
         counted = sum(len(table.rows) for one in mine for table in one.tables)
-        assert counted == sum(len(table.rows) for table in whole.tables)
+        assert counted == sum(len(table.rows) for table in whole.tables if "Backbones" not in table.columns)
 
 
 def test_recipes_of_another_backbone_are_left_out(parts):

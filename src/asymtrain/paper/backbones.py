@@ -18,7 +18,7 @@ from asymtrain.paper.sizes import ARCHS
 from asymtrain.paper.study import Study
 from asymtrain.statistics import NAMES
 
-BACKBONE = "Backbone"  # the heading of the column that names one; a table without it is of one backbone
+HEADINGS = ("Backbone", "Backbones")  # of the column that names one or two; a table without it is of one backbone
 
 
 def parts_of(recipes: Iterable[Recipe], study: Study, archs: Collection[str]) -> tuple[Recipe, ...]:
@@ -57,10 +57,11 @@ def _without(known: Known, others: Collection[str]) -> Known:
 
 
 def _rows_of(table: ResultTable, archs: Collection[str]) -> ResultTable:
-    if BACKBONE not in table.columns:
+    column = next((table.columns.index(name) for name in HEADINGS if name in table.columns), None)
+    if column is None:
         return table
-    column, names = table.columns.index(BACKBONE), {NAMES[arch] for arch in archs}
-    return dataclasses.replace(table, rows=tuple(row for row in table.rows if row[column].text in names))
+    others = set(ARCHS) - set(archs)
+    return dataclasses.replace(table, rows=tuple(row for row in table.rows if not _names(row[column].text, others)))
 
 
 def _drawing(draw: Draw, archs: Collection[str]) -> Draw:

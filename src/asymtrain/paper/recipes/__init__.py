@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from asymtrain.errors import UsageError
 from asymtrain.paper.recipe import Recipe
 from asymtrain.paper.recipes import (
+    alphas,
     attention,
     controls,
     few_shot,
@@ -26,7 +27,7 @@ from asymtrain.paper.recipes import (
 _ORDER = (
     "table1", "table2", "table3", "table4", "table5", "table7", "table8", "table9", "table10", "table11", "table12",
     "table13", "table14", "table16", "figure3", "figure4", "figure8", "figure9", "identity",
-    "schedules", "controls",
+    "alphas", "schedules", "controls",
 )  # fmt: skip
 _ALL = {
     recipe.name: recipe
@@ -42,6 +43,7 @@ _ALL = {
         *attention.RECIPES,
         table16.RECIPE,
         identity.RECIPE,
+        alphas.RECIPE,
         schedules.RECIPE,
         controls.RECIPE,
     )

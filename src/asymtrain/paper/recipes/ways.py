@@ -46,12 +46,14 @@ class Way:
         words: in tables and sentences.
         fields: of the spec, beside the paper's.
         weaker: by which alpha is divided.
+        alpha: in place of the paper's.
     """
 
     name: str
     words: str
     fields: Mapping[str, Any] = field(default_factory=dict)
     weaker: float = 1.0
+    alpha: float | None = None
 
 
 def against_plain(study: Study, recipe: str, ways: Sequence[Way]) -> list[Comparison]:
@@ -61,7 +63,8 @@ def against_plain(study: Study, recipe: str, ways: Sequence[Way]) -> list[Compar
         for arch in ARCHS:
             values = table_values(study, arch, DOSE)
             for way in ways:
-                own = dataclasses.replace(values, alpha=values.alpha / way.weaker)
+                alpha = values.alpha / way.weaker if way.alpha is None else way.alpha
+                own = dataclasses.replace(values, alpha=alpha)
                 label, heading = f"{recipe}/{arch}/{way.name}", (NAMES[arch], way.words)
                 found.append(compare(study, reading, label, heading, arch, "cifar100", own, DOSE, way.fields))
     return found
