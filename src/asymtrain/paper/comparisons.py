@@ -149,7 +149,7 @@ def effect_table(
     columns = (*headings, *(("Reading",) if several else ()), *results, *PAPER)
     rows = []
     for one in comparisons:
-        heading = [Cell(text) for text in (*one.heading, *((one.reading.title,) if several else ()))]
+        heading = heading_cells(one, several)
         ours = effect_cells(known, one, sizes[one.reading.name])
         if more is not None:
             ours.insert(at, more[1](known, one))
@@ -158,6 +158,11 @@ def effect_table(
     of = " of a reading" if len(set(sizes.values())) > 1 else ""
     correction = f"Intervals are 95% t intervals over seeds, corrected for {counts} cells{of}; p too."
     return ResultTable(name, title, tuple(columns), tuple(rows), f"{note} {correction}".strip())
+
+
+def heading_cells(one: Comparison, several: bool) -> list[Cell]:
+    """The first cells of a row; of several readings also which one it is."""
+    return [Cell(text) for text in (*one.heading, *((one.reading.title,) if several else ()))]
 
 
 def interval(effect: Effect, family: int = 1) -> Interval | None:

@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from asymtrain.paper.comparisons import Comparison, effect_of, p_text
+from asymtrain.paper.comparisons import Comparison, effect_of, heading_cells, p_text
 from asymtrain.paper.known import Known
 from asymtrain.paper.readings import PRIMARY
 from asymtrain.paper.result import MISSING, Cell, ResultTable, missing_cell
@@ -26,8 +26,7 @@ def sizes_table(
     several = any(reading != PRIMARY.name for reading in families)
     rows = []
     for one in comparisons:
-        heading = [Cell(text) for text in (*one.heading, *((one.reading.title,) if several else ()))]
-        rows.append((*heading, *_cells(known, one, families[one.reading.name])))
+        rows.append((*heading_cells(one, several), *_cells(known, one, families[one.reading.name])))
     return ResultTable(name, title, (*headings, *(("Reading",) if several else ()), *COLUMNS), tuple(rows), NOTE)
 
 

@@ -25,6 +25,16 @@ class Effect:
         if not len(self.plain) == len(self.asymmetric) == len(self.seeds) == len(set(self.seeds)):
             raise ValueError(f"{self.label}: plain, asymmetric and seeds must pair up, each seed once")
 
+    @property
+    def changes(self) -> dict[int, float]:
+        """By seed: Asymmetric minus Plain in percent of Plain's mean over seeds; empty where that is 0.
+
+        A generalisation gap can be negative: its size is what the change is a share of.
+        """
+        base = abs(sum(self.plain) / len(self.plain)) if self.plain else 0.0
+        pairs = zip(self.seeds, self.plain, self.asymmetric, strict=True)
+        return {seed: 100 * (after - before) / base for seed, before, after in pairs} if base else {}
+
 
 @dataclass(frozen=True)
 class Quantity:

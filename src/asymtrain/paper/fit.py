@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from asymtrain.paper.comparisons import Comparison, mean_cell, pairs_of
+from asymtrain.paper.comparisons import Comparison, heading_cells, mean_cell, pairs_of
 from asymtrain.paper.known import Known
 from asymtrain.paper.readings import PRIMARY
 from asymtrain.paper.result import Cell, ResultTable, missing_cell
@@ -20,14 +20,8 @@ def fit_table(
 ) -> ResultTable:
     """A row for each comparison."""
     several = any(one.reading != PRIMARY for one in comparisons)
-    rows = [
-        (
-            *(Cell(text) for text in (*one.heading, *((one.reading.title,) if several else ()))),
-            *_cells(known, one),
-        )
-        for one in comparisons
-    ]
-    return ResultTable(name, title, (*headings, *(("Reading",) if several else ()), *COLUMNS), tuple(rows), NOTE)
+    rows = tuple((*heading_cells(one, several), *_cells(known, one)) for one in comparisons)
+    return ResultTable(name, title, (*headings, *(("Reading",) if several else ()), *COLUMNS), rows, NOTE)
 
 
 def _cells(known: Known, one: Comparison) -> list[Cell]:

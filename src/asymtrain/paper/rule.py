@@ -129,8 +129,8 @@ def samples_of(part: Part, evidence: Mapping[str, Evidence]) -> tuple[list[float
         return (list(effects[0].asymmetric),)
     if part.how not in ("difference", "not reversed"):
         # Of two labels, Plain is the first's and Asymmetric the second's.
-        return _lists(_changes(_paired(effects[0], effects[-1])))
-    first, second = map(_changes, effects)
+        return _lists(_paired(effects[0], effects[-1]).changes)
+    first, second = (effect.changes for effect in effects)
     common = sorted(first.keys() & second.keys())
     if common:
         return ([second[seed] - first[seed] for seed in common],)
@@ -158,16 +158,6 @@ def _paired(plain: Effect, asymmetric: Effect) -> Effect:
     return Effect(asymmetric.label, sides[0], sides[1], asymmetric.epochs, (), seeds)
 
 
-def _changes(effect: Effect) -> dict[int, float]:
-    """By seed: Asymmetric minus Plain in percent of Plain's mean over seeds; empty where that is 0.
-
-    A generalisation gap can be negative: its size is what the change is a share of.
-    """
-    base = abs(float(np.mean(effect.plain))) if effect.plain else 0.0
-    pairs = zip(effect.seeds, effect.plain, effect.asymmetric, strict=True)
-    return {seed: 100 * (after - before) / base for seed, before, after in pairs} if base else {}
-
-
 def _zero(part: Part, evidence: Mapping[str, Evidence]) -> Ruled:
     """Exact: one value that is not 0 contradicts."""
     values = _quantity(evidence, part.labels[0]).values
@@ -180,7 +170,7 @@ def _significant(part: Part, evidence: Mapping[str, Evidence]) -> Ruled:
     """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both."""
     effects = [_effect(evidence, label) for label in part.labels]
     n = min(len(effect.seeds) for effect in effects)
-    changes = [_changes(effect) for effect in effects]
+    changes = [effect.changes for effect in effects]
     if n < 2 or not all(changes):
         return Ruled(part, "Inconclusive", None, n=n)
     p_values = [t_interval([*change.values()]).p for change in changes]
@@ -196,7 +186,7 @@ def _significant(part: Part, evidence: Mapping[str, Evidence]) -> Ruled:
 def _agreement(part: Part, evidence: Mapping[str, Evidence]) -> Ruled:
     """Of a value and a change: both must be clear; then their signs agree or not. The change is what is shown."""
     values = list(_quantity(evidence, part.labels[0]).values)
-    changes = [*_changes(_effect(evidence, part.labels[1])).values()]
+    changes = [*_effect(evidence, part.labels[1]).changes.values()]
     n = min(len(values), len(changes))
     if n < 2:
         return Ruled(part, "Inconclusive", float(np.mean(changes)) if changes else None, n=n)

@@ -65,12 +65,13 @@ def between_table(known: Known, comparisons: Sequence[Comparison]) -> ResultTabl
 
 
 def _cells(sides: Sequence[Effect | None], family: int) -> list[Cell]:
-    changes = [None if effect is None else _changes(effect) for effect in sides]
-    if changes[0] is None or changes[1] is None:
+    first, second = sides
+    if first is None or second is None:
         return [missing_cell() for _ in COLUMNS]
-    ids = tuple(one for effect in sides if effect is not None for one in effect.spec_ids)
-    common = sorted(changes[0].keys() & changes[1].keys())
-    differences = [changes[1][seed] - changes[0][seed] for seed in common]
+    ids = (*first.spec_ids, *second.spec_ids)
+    before, after = first.changes, second.changes
+    common = sorted(before.keys() & after.keys())
+    differences = [after[seed] - before[seed] for seed in common]
     blank = Cell(MISSING, spec_ids=ids)
     if not differences:
         return [blank for _ in COLUMNS]
@@ -81,13 +82,6 @@ def _cells(sides: Sequence[Effect | None], family: int) -> list[Cell]:
         p = min(1.0, family * found.p)
         shown[1:3] = [Cell(f"{found.low:+.1f} to {found.high:+.1f}", None, ids), Cell(p_text(p), p, ids)]
     return shown
-
-
-def _changes(effect: Effect) -> dict[int, float]:
-    """By seed, in percent of Plain's mean; nothing where Plain got nothing right."""
-    base = float(np.mean(effect.plain))
-    pairs = zip(effect.seeds, effect.plain, effect.asymmetric, strict=True)
-    return {seed: 100 * (after - before) / base for seed, before, after in pairs} if base else {}
 
 
 RECIPE = Recipe(

@@ -18,6 +18,7 @@ from asymtrain.paper.comparisons import (
     compare,
     effect_cells,
     effect_of,
+    heading_cells,
     improvement,
     interval,
     pairs_of,
@@ -98,12 +99,11 @@ def ways_table(
     )
     rows = []
     for one in comparisons:
-        heading = [Cell(text) for text in (*one.heading, *((one.reading.title,) if several else ()))]
         cells = effect_cells(known, one, sizes[one.reading.name])
         effect = effect_of(known, one)
         if effect is not None and effect.plain == effect.asymmetric:
             cells[2] = Cell(EXACT, 0.0, effect.spec_ids)
-        rows.append((*heading, *cells, _cosine_cell(known, one)))
+        rows.append((*heading_cells(one, several), *cells, _cosine_cell(known, one)))
     correction = (
         f"Effect: mean over seeds of the difference in test accuracy, in percent of the mean of {sides[0]}. Intervals "
         f"are 95% t intervals over seeds, corrected for {max(sizes.values(), default=1)} cells; p too."
