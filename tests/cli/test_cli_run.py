@@ -127,6 +127,14 @@ def test_a_time_limit_that_is_over_at_once_is_not_an_error(cli, tmp_path):
     assert len(rows(tmp_path / "asymtrain-report")) == 2
 
 
+def test_fresh_and_a_time_limit_promise_nothing(cli):
+    assert cli(*ONE_PAIR).code == 0
+    result = cli(*ONE_PAIR, "--fresh", "--minutes", "0.00001")
+    assert result.code == 0, result.err
+    assert "With --fresh every call begins anew" in result.err
+    assert "again to go on" not in result.err
+
+
 def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_left(cli, tmp_path, monkeypatch):
     """A stack that has begun trains an epoch, however short the limit: the same command comes to its end."""
     pair = ("run", "--arch", "mlp", "--seeds", "1", "--epochs", "3")

@@ -108,7 +108,7 @@ def train(specs: "list[RunSpec]", *, store: Path, fresh: bool = False, **options
                     display.finished(finished, len(runs), len(wanted))
         except KeyboardInterrupt:
             interrupted = True
-    return runs, interrupted, display.going_on(options.get("minutes"))
+    return runs, interrupted, display.going_on(options.get("minutes"), fresh=fresh)
 
 
 def _stored(store: Path, ids: set[str]) -> set[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 # What tells controls apart.
 _KINDS = ("signal", "aggregator", "branch_weights", "branch_labels", "objective", "branch_bias")
 AGAIN = "Give the same command again to go on."
+ANEW = "With --fresh every call begins anew: let it come to its end, without --minutes or with more of them."
 WIDE = 104  # columns that the widest table takes with room around its cells
 
 
@@ -108,9 +109,11 @@ class Display:
         )
         self.console.print(f"{done}/{total} {spec.arch} {kind} seed {spec.seed}: {accuracy}{rest}")
 
-    def going_on(self, minutes: float | None) -> str:
+    def going_on(self, minutes: float | None, *, fresh: bool = False) -> str:
         """How to go on; after a time limit in which nothing was finished, also how far it came and what it needs."""
         latest = self.latest
+        if fresh:
+            return ANEW
         if minutes is None or self.productive or time.monotonic() - self.start < 60 * minutes:
             return AGAIN
         if latest is None or (latest.epochs_total and latest.seconds_left is None):

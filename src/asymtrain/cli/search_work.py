@@ -36,7 +36,7 @@ def train(searches: Sequence[Search], *, store: Path, **options: Any) -> tuple[l
             results = run_searches(searches, store=store, on_run=tell, progress=display.update, **options)
         except KeyboardInterrupt:
             results, interrupted = read_searches(searches, store, data_root=options.get("data_root")), True
-    return results, interrupted, display.going_on(options.get("minutes"))
+    return results, interrupted, display.going_on(options.get("minutes"), fresh=bool(options.get("fresh")))
 
 
 def show(context: typer.Context, results: Sequence[SearchResult], out: Path, store: Path | None, *, json: bool) -> None:
