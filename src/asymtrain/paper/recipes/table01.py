@@ -24,7 +24,6 @@ from asymtrain.statistics import NAMES
 
 LEVELS = (1, 7, 10, 20)
 DOSE = 20  # the redundancy whose settings serve all levels where N alone is to be seen
-NONE = "none"  # the paper's other rows have another alpha or weight decay: they are no such comparison
 DOSES = (1, 3, 7, 10, 20)  # where all branches are active, and N can act: one more than the paper has
 
 
@@ -45,7 +44,7 @@ def doses(study: Study) -> list[Comparison]:
     return [
         compare(
             study, reading, f"redundancy/{arch}/{level}", (NAMES[arch], f"{level}x"), arch, "cifar100",
-            table_values(study, arch, DOSE), level, paper=f"table1/{arch}/{level}" if level == DOSE else NONE,
+            table_values(study, arch, DOSE), level, paper=f"table1/{arch}/{level}" if level == DOSE else None,
         )
         for reading in readings_for(study, DOSE, "training", "accuracy")
         for arch in ARCHS for level in (DOSES if "activation" in reading.fields else LEVELS)
