@@ -155,3 +155,10 @@ def test_older_measurements_without_versions_still_make_a_result(known, tiny):
     }
     result = cook(RECIPES["identity"], tiny, dataclasses.replace(known, measured=old), lambda *_: "<svg/>")
     assert (result.devices, result.versions, result.seconds, result.is_complete) == ((), {}, 0, True)
+
+
+def test_at_equal_settings_the_paper_stands_only_beside_the_row_that_has_them(results):
+    equal = next(table for table in results["table1"].tables if table.name == "table1-equal")
+    rows = [dict(zip(equal.columns, row, strict=True)) for row in equal.rows]
+    assert {row["N"].text for row in rows if row["Paper: improvement"].value is not None} == {"20x"}
+    assert len([row for row in rows if row["N"].text == "20x"]) == 3
