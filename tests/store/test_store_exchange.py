@@ -213,6 +213,16 @@ def test_tables_open_in_pandas(store: Store, tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(left, right, check_dtype=False, check_exact=False)
 
 
+def test_parquet_keeps_numbers_that_hardly_repeat_in_less_space(store: Store, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    folder = export_store(store, tmp_path / "export", format="parquet")
+    epochs = pq.ParquetFile(folder / "epochs.parquet").metadata.row_group(0)
+    ways = {epochs.column(place).path_in_schema: epochs.column(place).encodings for place in range(epochs.num_columns)}
+    assert "BYTE_STREAM_SPLIT" in ways["main_loss"]
+    assert "RLE_DICTIONARY" in ways["spec_id"] and "RLE_DICTIONARY" in ways["epoch"]
+
+
 def test_a_folder_of_the_first_version_is_read(empty: Store) -> None:
     """The kept results were exported before gradient norms and answers were recorded."""
     folder = Path(__file__).parents[2] / "results" / "cifar100-5-epochs"

@@ -79,8 +79,20 @@ def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
     schema = _parquet_schema(table, len(table.columns))
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
+    # Measured numbers hardly repeat: stored byte by byte, exponents beside exponents, they take a third less space.
+    varied = [
+        field.name
+        for field, column in zip(schema, columns, strict=True)
+        if field.type == pa.float64() and 2 * len(set(column)) > len(column)
+    ]
     sink = pa.BufferOutputStream()
-    pq.write_table(pa.Table.from_arrays(arrays, schema=schema), sink, compression="zstd")
+    pq.write_table(
+        pa.Table.from_arrays(arrays, schema=schema),
+        sink,
+        compression="zstd",
+        use_dictionary=[name for name in schema.names if name not in varied],
+        use_byte_stream_split=varied,
+    )
     return bytes(sink.getvalue())
 
 
