@@ -7,6 +7,8 @@ import pytest
 from scipy import stats
 
 from asymtrain.paper.comparisons import effect_of
+from asymtrain.paper.cosine_beside import COLUMNS as COSINE_COLUMNS
+from asymtrain.paper.cosine_beside import OPPOSITE, SAME, UNCLEAR, cosine_table
 from asymtrain.paper.differences import COLUMNS, difference_cells
 from asymtrain.paper.evidence import Effect
 from asymtrain.paper.image_intervals import image_interval_cell
@@ -55,7 +57,7 @@ def test_one_pair_has_no_interval_and_what_the_paper_lacks_is_not_missing():
                                   "table12", "table14", "table16"])  # fmt: skip
 def test_each_row_has_ours_the_papers_an_interval_and_the_difference(results, name):
     for table in results[name].tables:
-        if table.name == "table1-sizes" or table.name.endswith("-fit"):
+        if table.name in ("table1-sizes", "table1-cosine") or table.name.endswith("-fit"):
             continue  # more about the same cells
         for row in table.rows:
             shown = dict(zip(table.columns, row, strict=True))
@@ -120,6 +122,47 @@ def test_a_plain_that_is_never_right_has_no_interval_over_images(tiny):
     epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.0, None, None, None, 0.1)
     runs = {spec.id: Run(spec, (epoch,), answers=bytes(5)) for spec in (*one.plain, *one.asymmetric)}
     assert image_interval_cell(Known(runs), one).text == "—"
+
+
+def resonant(one, cosines, gains):
+    """Runs of a comparison of two epochs, with the cosines and the gains in accuracy that the seeds are given."""
+    runs = {}
+    for plain, asymmetric, cosine, gain in zip(one.plain, one.asymmetric, cosines, gains, strict=True):
+        ends = Epoch(2, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 0.1)
+        runs[plain.id] = Run(plain, (dataclasses.replace(ends, epoch=1, test_accuracy=None), ends))
+        history = [
+            Epoch(number, 1.0, 0.5, 0.5, 0.5, test, cosine, cosine, cosine, 0.1, conflict=float(cosine < 0),
+                  main_norm=2.0, auxiliary_norm=norm)
+            for number, test, norm in ((1, None, 4.0), (2, 0.5 + gain, 1.0))
+        ]  # fmt: skip
+        runs[asymmetric.id] = Run(asymmetric, tuple(history))
+    return Known(runs)
+
+
+def beside(known, one):
+    (row,) = cosine_table(known, [one], "x", "x", ("Backbone", "N"), 2).rows
+    return dict(zip(COSINE_COLUMNS, row[2:], strict=True))
+
+
+def test_the_cosine_stands_beside_the_change_and_their_signs_are_compared(tiny):
+    one = table01.comparisons(tiny)[0]
+    up, down = [0.1, 0.11, 0.12][: len(one.plain)], [-0.1, -0.11, -0.12][: len(one.plain)]
+    row = beside(resonant(one, up, down), one)
+    assert row["Signs"].text == OPPOSITE
+    assert row["Mean cosine"].value == pytest.approx(np.mean(up))
+    assert row["Change"].value == pytest.approx(100 * np.mean(down) / 0.5)
+    assert (row["Pull at first"].value, row["Pull"].value) == pytest.approx(
+        (2 * one.asymmetric[0].alpha, 1.25 * one.asymmetric[0].alpha)
+    )
+    assert row["In conflict"].value == 0
+    assert beside(resonant(one, down, down), one)["Signs"].text == SAME
+    assert beside(resonant(one, down, down), one)["In conflict"].value == 1
+    assert beside(resonant(one, up, [-0.1, 0.1, 0.0][: len(one.plain)]), one)["Signs"].text == UNCLEAR
+
+
+def test_without_runs_the_row_of_the_cosine_says_its_alpha_only(tiny):
+    row = beside(Known(), table01.comparisons(tiny)[0])
+    assert [name for name, cell in row.items() if not cell.missing] == ["Alpha"]
 
 
 @pytest.mark.parametrize("name", ["table5", "table14", "figure4", "figure9", "identity"])

@@ -220,7 +220,8 @@ def test_parquet_keeps_numbers_that_hardly_repeat_in_less_space(store: Store, tm
     epochs = pq.ParquetFile(folder / "epochs.parquet").metadata.row_group(0)
     ways = {epochs.column(place).path_in_schema: epochs.column(place).encodings for place in range(epochs.num_columns)}
     assert "BYTE_STREAM_SPLIT" in ways["main_loss"]
-    assert "RLE_DICTIONARY" in ways["spec_id"] and "RLE_DICTIONARY" in ways["epoch"]
+    assert "RLE_DICTIONARY" in ways["spec_id"]
+    assert "RLE_DICTIONARY" in ways["epoch"]
 
 
 def test_a_folder_of_the_first_version_is_read(empty: Store) -> None:

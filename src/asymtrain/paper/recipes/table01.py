@@ -12,6 +12,7 @@ from asymtrain.paper.comparisons import (
     interval,
     specs_of,
 )
+from asymtrain.paper.cosine_beside import cosine_table
 from asymtrain.paper.effect_sizes import sizes_table
 from asymtrain.paper.image_intervals import COLUMN, NOTE, image_interval_cell
 from asymtrain.paper.known import Known
@@ -57,7 +58,7 @@ def needs(study: Study, known: Known) -> Needs:
 
 
 def make(study: Study, known: Known, draw: Draw) -> Made:
-    """The table, the table at equal settings, the effect sizes, and the dose-response curve."""
+    """The table, the table at equal settings, effect sizes, the cosine of each row, and the dose-response curve."""
     main, dose = comparisons(study), doses(study)
     headings = ("Backbone", "N")
     tables = (
@@ -69,6 +70,8 @@ def make(study: Study, known: Known, draw: Draw) -> Made:
                      "trained network is the same for every N: these rows are equal unless all branches are active. "
                      f"The paper changes other settings with N: only its row at {DOSE} has these."),
         sizes_table(known, main, "table1-sizes", "Table 1: effect sizes, and what so many seeds can find", headings),
+        cosine_table(known, main, "table1-cosine", "Table 1: the gradient cosine beside the change", headings,
+                     study.window),
     )  # fmt: skip
     figure = _figure(study, known, main, draw)
     evidence = evidence_of(known, main)
