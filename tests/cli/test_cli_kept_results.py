@@ -56,6 +56,21 @@ def assert_same_figure(drawn, shown):
     np.testing.assert_allclose(*([float(n) for n in NUMBER.findall(text)] for text in (drawn, shown)), atol=0.01)
 
 
+def shown_features(cli, kept):
+    """What the kept rows of the first steps print. There is no CIFAR here, so nothing could be measured anew."""
+    store = kept("features-20-steps")
+    for arch, options in (
+        (None, ("--variant", "trained,prior")),
+        ("cnn", ("--variant", "softmax")),
+        ("cnn", ("--variant", "trained", "--alpha", "100")),
+    ):
+        chosen = ("--data", "cifar100", "--scale", "paper", "--seeds", 3, *options, *(("--arch", arch) if arch else ()))
+        out = "features-one" if arch else "features"
+        shown = cli("measure", "features", *chosen, "--store", store, "--data-root", "nowhere", "--out", out)
+        assert shown.code == 0, shown.err
+        yield shown.out
+
+
 def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
     whole = cli("paper", "show", "all", *STUDY, "--store", kept("cifar100-200-epochs"), "--out", "page")
@@ -87,7 +102,14 @@ def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkey
     assert len(said) > 8
     assert said == [(name, judged[name]) for name, _ in said]
 
-    untold = numbers(section) - numbers(whole.out + short.out)
+    first_steps = "".join(shown_features(cli, kept))
+    quoted = [line for line in section.splitlines() if re.match(r"(MLP|CNN|ViT) +[a-z].* 20 ", line)]
+    assert len(quoted) == 9
+    assert set(quoted) <= {line.rstrip() for line in first_steps.splitlines()}
+    drawn = Path("features/features-scale-1.svg").read_text()
+    assert_same_figure(drawn, (ROOT / "docs" / "figures" / "features-scale.svg").read_text())
+
+    untold = numbers(section) - numbers(whole.out + short.out + first_steps)
     assert not untold, f"docs/reproduction.md has numbers that no row gives: {sorted(untold)}"
 
     readme = (ROOT / "README.md").read_text()

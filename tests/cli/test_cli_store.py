@@ -39,7 +39,7 @@ def test_the_group_lists_its_commands(cli):
 def test_a_store_goes_through_a_folder_and_back(cli, store, tmp_path, form):
     exported = cli("store", "export", store, "kept/first", "--format", form)
     assert (exported.code, exported.err) == (0, "")
-    assert exported.out == f"Exported 7 runs to kept/first as {form}\n"
+    assert exported.out == f"Exported 7 runs to kept/first as {form}, with 2 measured values\n"
     names = {"manifest.json", *(f"{table}.{form}" for table in ("specs", "runs", "epochs", "measurements"))}
     assert {path.name for path in (tmp_path / "kept" / "first").iterdir()} == names
 
@@ -63,7 +63,7 @@ def test_an_export_is_replaced_by_a_later_one_of_the_same_store(cli, store, tmp_
         opened.add(made_up(RunSpec(epochs=2, seed=77)))
         opened.add_measurement(RunSpec(epochs=2, seed=77).id, "rank", {0: {"a": [1.5]}})
     assert cli("store", "export", store, "tables", "--format", "parquet").code == 0
-    assert cli("store", "export", store, "tables").out == "Exported 8 runs to tables as csv\n"
+    assert cli("store", "export", store, "tables").out == "Exported 8 runs to tables as csv, with 3 measured values\n"
 
 
 def test_an_export_does_not_replace_rows_that_the_store_lacks(cli, refused, store, tmp_path):

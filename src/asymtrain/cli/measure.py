@@ -4,6 +4,7 @@ import typer
 
 from asymtrain.cli.measure_alignment import alignment
 from asymtrain.cli.measure_attention import attention
+from asymtrain.cli.measure_features import features
 from asymtrain.cli.measure_landscape import landscape
 from asymtrain.cli.measure_trajectory import trajectory
 
@@ -12,7 +13,7 @@ measure = typer.Typer(name="measure")
 
 @measure.callback(invoke_without_command=True)
 def start(context: typer.Context) -> None:
-    """Look at training: gradient alignment, trajectories, loss landscape, attention."""
+    """Look at training: gradient alignment, trajectories, loss landscape, attention, features."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 
@@ -21,3 +22,4 @@ measure.command("alignment")(alignment)
 measure.command("trajectory")(trajectory)
 measure.command("landscape")(landscape)
 measure.command("attention")(attention)
+measure.command("features")(features)

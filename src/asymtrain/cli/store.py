@@ -48,8 +48,9 @@ def export(
         if not force and (loss := lost_by_export(opened, folder)):
             raise UsageError(f"{loss}: give another folder, or --force to write over it")
         export_store(opened, folder, format=chosen)
-        runs = len(opened.records(every_attempt=True))
-    typer.echo(f"Exported {count(runs, 'run')} to {folder} as {format}")
+        runs, measured = len(opened.records(every_attempt=True)), len(opened.measurements())
+    more = f", with {count(measured, 'measured value')}" if measured else ""
+    typer.echo(f"Exported {count(runs, 'run')} to {folder} as {format}{more}")
 
 
 @store.command("import")

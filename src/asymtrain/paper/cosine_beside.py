@@ -31,8 +31,8 @@ def cosine_table(
         f"Cosine: over the first {window} epochs, as in Table 2; its interval is a 95% t interval over seeds, not "
         f"corrected. Interval of the change: the same, corrected for {max(families.values(), default=1)} cells. In "
         f"conflict: measured steps with a cosine below 0. Signs are {UNCLEAR} where one of the two intervals includes "
-        "0. Pull: alpha times the norm of the branches' gradient, by that of the main one, over these epochs; at "
-        "first: in the first one. Rows of one alpha may be the same runs."
+        "0. Pull: alpha times the norm of the branches' gradient, by that of the main one; the median over these "
+        "epochs, and at first, in the first one. Rows of one alpha may be the same runs."
     )
     columns = (*headings, *(("Reading",) if several else ()), *COLUMNS)
     return ResultTable(name, title, columns, tuple(rows), note)
@@ -71,14 +71,18 @@ def _cells(known: Known, one: Comparison, family: int, window: int) -> list[Cell
 
 
 def _pull(runs: Sequence[Run], epochs: int) -> float | None:
-    """Of the first epochs, each weighing the same; None where norms were not recorded."""
+    """Of the first epochs; None where norms were not recorded.
+
+    The median: where the main gradient all but vanishes, at the start or once everything is fitted, a ratio to it is
+    as large as one likes.
+    """
     shares = [
         run.spec.alpha * epoch.auxiliary_norm / epoch.main_norm
         for run in runs
         for epoch in run.history[:epochs]
         if epoch.auxiliary_norm is not None and epoch.main_norm
     ]
-    return float(np.mean(shares)) if shares else None
+    return float(np.median(shares)) if shares else None
 
 
 def _signs(*intervals: Ends) -> str:
