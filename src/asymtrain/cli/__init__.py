@@ -15,7 +15,7 @@ from asymtrain.version import VERSION
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
     "probe": "Measure on a short training whether auxiliary branches would help a model, where, and how strongly.",
-    "measure": "Look at training: gradient alignment, trajectories, loss landscape, attention.",
+    "measure": "Look at training: gradient alignment, trajectories, loss landscape, attention, features.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
     "paper": "Reproduce the paper: its tables and figures as recipes, beside its own numbers.",
     "report": "Write the rows and the page of everything that a store holds.",

@@ -49,6 +49,8 @@ def check_options(name: str, options: dict[str, object]) -> None:
     """Raise a `UsageError` for an unknown backbone, or an option that it does not have."""
     if name not in BUILDERS:
         raise unknown_name("backbone", name, BUILDERS)
+    if not options:
+        return  # of most specs, and there are many
     known = {*inspect.signature(BUILDERS[name]).parameters, "initialisation"} - {"classes"}
     for option in options:
         if option not in known:

@@ -14,6 +14,7 @@ Three rules make runs equal that are equal:
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Literal
 
 from asymtrain.errors import UsageError, unknown_name
@@ -180,7 +181,12 @@ def asymmetric_spec(
 
 def over_seeds(study: Study, spec: RunSpec) -> tuple[RunSpec, ...]:
     """The spec with each of the study's seeds."""
-    return tuple(grid(spec, seed=study.seeds))
+    return _with_seeds(spec, tuple(study.seeds))
+
+
+@lru_cache(maxsize=10_000)  # recipes ask for the same ones many times, and each spec is checked as it is made
+def _with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
+    return tuple(grid(spec, seed=seeds))
 
 
 def unique(groups: Iterable[Iterable[RunSpec]]) -> tuple[RunSpec, ...]:
