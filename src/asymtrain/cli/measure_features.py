@@ -71,10 +71,8 @@ def features(
 
 def parse_steps(text: str) -> tuple[int, ...]:
     """Steps from a list with commas."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--steps {text!r}: write steps with commas, as in 0,5,20 (0 is before training)")
-    return tuple(sorted(set(map(int, parts))))
+    advice = "--steps {}: write steps with commas, as in 0,5,20 (0 is before training)"
+    return tuple(sorted(options.comma_numbers(text, advice)))
 
 
 def _name(images: int) -> str:

@@ -106,10 +106,7 @@ def landscape(
 
 def parse_levels(text: str) -> tuple[int, ...]:
     """Redundancies from a list with commas."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() for part in parts):
-        raise UsageError(f"--redundancy {text!r}: write levels with commas, as in 0,1,20 (0 is Plain)")
-    return tuple(dict.fromkeys(map(int, parts)))
+    return options.comma_numbers(text, "--redundancy {}: write levels with commas, as in 0,1,20 (0 is Plain)")
 
 
 def _stopped(found: "dict[str, Landscape]", groups: "dict[str, list[RunSpec]]", at: int, cache: Path) -> str:

@@ -162,6 +162,14 @@ def runs_of(
     return [by_id[spec.id] for spec in dict.fromkeys(specs) if spec.id in by_id]
 
 
+def comma_numbers(text: str, advice: str, least: int = 0) -> tuple[int, ...]:
+    """Whole numbers from a list with commas, each once. The advice has {} for the text that is none."""
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise UsageError(advice.format(repr(text)))
+    return tuple(dict.fromkeys(map(int, parts)))
+
+
 @contextmanager
 def telling(start: str) -> Iterator[Callable[..., None]]:
     """Say how far it is on stderr: a line that changes on a terminal, lines one after the other elsewhere.

@@ -61,7 +61,4 @@ def trajectory(
 
 def parse_epochs(text: str) -> tuple[int, ...]:
     """Epochs from a list with commas."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
-        raise UsageError(f"--gap-at {text!r}: write epochs from 1 with commas, as in 10,50,100")
-    return tuple(dict.fromkeys(map(int, parts)))
+    return options.comma_numbers(text, "--gap-at {}: write epochs from 1 with commas, as in 10,50,100", least=1)
