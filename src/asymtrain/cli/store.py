@@ -60,14 +60,11 @@ def import_(
 ) -> None:
     """Add what an exported folder holds and the store does not."""
     with loading():
-        from asymtrain.store import Store, import_store
+        from asymtrain.store import Store, import_store, read_export
     with explained():
-        if not store.exists():
-            # A folder that is refused must not leave an empty store behind.
-            with TemporaryDirectory() as place, Store(Path(place) / STORE_NAME) as trial:
-                import_store(trial, folder)
+        given = read_export(folder)  # first: a folder that is refused must not leave an empty store behind
         with Store(store) as opened:
-            imported = import_store(opened, folder)
+            imported = import_store(opened, given)
     typer.echo(sentence(imported, store))
 
 

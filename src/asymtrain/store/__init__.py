@@ -9,7 +9,7 @@
 `write_tensorboard` shows histories as curves.
 """
 
-from asymtrain.store.exchange import Imported, export_store, import_store
+from asymtrain.store.exchange import Export, Imported, export_store, import_store, read_export
 from asymtrain.store.measurements import Measurement
 from asymtrain.store.problems import StoreError
 from asymtrain.store.provenance import Provenance
@@ -20,6 +20,7 @@ from asymtrain.store.summary import Group, Summary
 from asymtrain.store.tensorboard import write_tensorboard
 
 __all__ = [
+    "Export",
     "Failure",
     "Group",
     "Imported",
@@ -31,5 +32,6 @@ __all__ = [
     "Summary",
     "export_store",
     "import_store",
+    "read_export",
     "write_tensorboard",
 ]

@@ -83,39 +83,49 @@ def export_store(store: Store, folder: str | PathLike[str], *, format: Format = 
     return folder
 
 
-def import_store(store: Store, folder: str | PathLike[str]) -> Imported:
-    """Add what a folder holds and the store does not: all of it in one transaction, or nothing.
+@dataclass(frozen=True)
+class Export:
+    """What an exported folder holds, read and found whole. Runs and measured values in the order of their attempts."""
 
-    Attempts that the store lacks are added after those that both have. Where the store has a run of its own for a
-    spec, that one stays.
-    """
+    folder: Path
+    specs: dict[str, RunSpec]
+    runs: dict[str, list[Record]]
+    values: dict[Key, list[tuple[Any, ...]]]
+
+
+def read_export(folder: str | PathLike[str]) -> Export:
+    """Read a folder; raises `StoreError` for one that is damaged or no export."""
     folder = Path(folder)
     tables = {table.name: rows for table, rows in _read_folder(folder)}
     try:
         specs = {row[0]: records.read_spec(row[0], row[5]) for row in tables["specs"]}
-        given = _records_from(specs, tables["runs"], tables["epochs"])
-        given_values = _measurements_from(specs, tables["measurements"])
+        runs = _records_from(specs, tables["runs"], tables["epochs"])
+        return Export(folder, specs, runs, _measurements_from(specs, tables["measurements"]))
     except UsageError:
         raise
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"{folder} is damaged, nothing was imported: {error}") from error
+
+
+def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported:
+    """Add what a folder (or what was read from it) holds and the store does not: all in one transaction, or nothing.
+
+    Attempts that the store lacks are added after those that both have. Where the store has a run of its own for a
+    spec, that one stays.
+    """
+    given = source if isinstance(source, Export) else read_export(source)
     try:
-        return _add(store, specs, given, given_values)
+        return _add(store, given)
     except sqlite3.IntegrityError as error:
-        raise StoreError(f"{folder} is damaged, nothing was imported: {error}") from error
+        raise StoreError(f"{given.folder} is damaged, nothing was imported: {error}") from error
 
 
-def _add(
-    store: Store,
-    specs: dict[str, RunSpec],
-    given: dict[str, list[Record]],
-    given_values: dict[Key, list[tuple[Any, ...]]],
-) -> Imported:
+def _add(store: Store, given: Export) -> Imported:
     added = present = differing = values = 0
     with store.database.writing() as connection:
-        stored = records.select_records(connection, list(specs), every_attempt=True)
+        stored = records.select_records(connection, list(given.specs), every_attempt=True)
         have = _by(stored, lambda record: record.run.spec.id)
-        for spec_id, attempts in given.items():
+        for spec_id, attempts in given.runs.items():
             rest = _missing(have.get(spec_id, []), attempts)
             for record in rest or ():
                 records.insert_record(connection, record)
@@ -123,9 +133,9 @@ def _add(
             present += 0 if rest is None else len(attempts) - len(rest)
             differing += len(attempts) if rest is None else 0
         have_values = _by(measurements.select_rows(connection), lambda row: (row[0], row[1]))
-        for key, rows in given_values.items():
+        for key, rows in given.values.items():
             rest_of_rows = _missing(have_values.get(key, []), rows)
-            records.insert_specs(connection, [specs[key[0]]])
+            records.insert_specs(connection, [given.specs[key[0]]])
             measurements.insert_rows(connection, rest_of_rows or ())
             values += len(rest_of_rows or ())
     return Imported(added, present, differing, values)

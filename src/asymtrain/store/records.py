@@ -12,6 +12,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 from typing import Any
 
 from asymtrain.runs import Epoch, Run, RunSpec
@@ -20,7 +21,8 @@ from asymtrain.store.provenance import Provenance
 
 EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
 _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
-_LAYERS = "layer_cosines"  # the one column of an epoch that is not a number
+_NUMBERS = EPOCH_COLUMNS[1:-1]  # the first is the epoch's own, the last, layer_cosines, is no number
+_numbers_of = attrgetter(*_NUMBERS)  # of a long study there are hundreds of thousands of epochs
 PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance))
 RUN_COLUMNS = (
     "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
@@ -47,9 +49,8 @@ def check_whole(run: Run) -> None:
     if run.outcome == "finished" and len(numbers) != run.spec.epochs:
         raise ValueError(f"{run.spec.id} is called finished after {len(numbers)} of {run.spec.epochs} epochs")
     for epoch in run.history:
-        numbers_of = {name: getattr(epoch, name) for name in EPOCH_COLUMNS[1:] if name != _LAYERS}
-        layers = {f"the cosine of {layer}": value for layer, value in epoch.layer_cosines or ()}
-        for name, value in {**numbers_of, **layers}.items():
+        layers = [(f"the cosine of {layer}", value) for layer, value in epoch.layer_cosines or ()]
+        for name, value in (*zip(_NUMBERS, _numbers_of(epoch), strict=True), *layers):
             if value is None and name not in _REQUIRED:
                 continue
             if not isinstance(value, float | int) or not math.isfinite(value):
@@ -149,16 +150,15 @@ def run_row(record: Record) -> tuple[Any, ...]:
 
 def epoch_row(epoch: Epoch) -> tuple[Any, ...]:
     """The values of `EPOCH_COLUMNS`, every measured number a float."""
-    values = (getattr(epoch, name) for name in EPOCH_COLUMNS[1:-1])
     layers = None if epoch.layer_cosines is None else json.dumps(epoch.layer_cosines, separators=(",", ":"))
-    return (epoch.epoch, *(None if value is None else float(value) for value in values), layers)
+    return (epoch.epoch, *[None if value is None else float(value) for value in _numbers_of(epoch)], layers)
 
 
 def make_epoch(row: Sequence[Any]) -> Epoch:
     """Inverse of `epoch_row`."""
-    values = dict(zip(EPOCH_COLUMNS, row, strict=True))
-    layers = tuple((name, value) for name, value in json.loads(values[_LAYERS])) if values[_LAYERS] else None
-    return Epoch(**values | {_LAYERS: layers})
+    *values, text = row
+    layers = tuple((name, value) for name, value in json.loads(text)) if text else None
+    return Epoch(*values, layers)
 
 
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: dict[str, Any]) -> Record:
