@@ -156,9 +156,10 @@ def epoch_row(epoch: Epoch) -> tuple[Any, ...]:
 
 def make_epoch(row: Sequence[Any]) -> Epoch:
     """Inverse of `epoch_row`."""
-    *values, text = row
+    *numbers, text = row
     layers = tuple((name, value) for name, value in json.loads(text)) if text else None
-    return Epoch(*values, layers)
+    values = (*numbers, layers)
+    return Epoch(*values)
 
 
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: dict[str, Any]) -> Record:
