@@ -15,13 +15,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from asymtrain import attach, models
-from asymtrain.data import Dataset, ImageSet
-from asymtrain.engine import Stack
-from asymtrain.engine.gradients import gradients
-from asymtrain.engine.losses import Batch
-from asymtrain.engine.plan import path_for
-from asymtrain.executors.local import cores
-from asymtrain.runs import RunSpec, grid
+from asymtrain.lab.data import Dataset, ImageSet
+from asymtrain.lab.engine import Stack
+from asymtrain.lab.engine.gradients import gradients
+from asymtrain.lab.engine.losses import Batch
+from asymtrain.lab.engine.plan import path_for
+from asymtrain.lab.executors.local import cores
+from asymtrain.lab.runs import RunSpec, grid
 
 CLASSES = 100
 # Runs in one stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest.

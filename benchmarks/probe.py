@@ -29,18 +29,18 @@ from typing import Any
 
 import torch
 
-from asymtrain.alignment.intervals import mean
-from asymtrain.data import Dataset
-from asymtrain.engine import load_for
 from asymtrain.errors import UsageError
-from asymtrain.executors import execute
-from asymtrain.resonance import Shadow, Trial, advise
-from asymtrain.resonance.calibration import Case, shadow_from_dict
-from asymtrain.resonance.probing import FIRST_SEED
-from asymtrain.resonance.rule import trial_scores
-from asymtrain.resonance.stacks import read_trials, shadow_of, trial_specs
-from asymtrain.runs import Run, RunSpec, grid
-from asymtrain.store import Store
+from asymtrain.gradients._intervals import mean
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.engine import load_for
+from asymtrain.lab.executors import execute
+from asymtrain.lab.probe import Shadow, Trial, advise
+from asymtrain.lab.probe.calibration import Case, shadow_from_dict
+from asymtrain.lab.probe.probing import FIRST_SEED
+from asymtrain.lab.probe.rule import trial_scores
+from asymtrain.lab.probe.stacks import read_trials, shadow_of, trial_specs
+from asymtrain.lab.runs import Run, RunSpec, grid
+from asymtrain.lab.store import Store
 from probe_examples import measure_example
 from probe_families import ALPHAS, SIZES, Family, Size, base_spec, estimated_seconds
 from probe_results import Row, line, stored_precision, write

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
-from asymtrain.resonance import Shadow, Trial, probe
-from asymtrain.resonance.batches import Batches
-from asymtrain.resonance.calibration import shadow_from_dict, trial_from_dict
-from asymtrain.resonance.settings import Settings
-from asymtrain.resonance.trials import paired_trials
+from asymtrain.lab.probe import Shadow, Trial, probe
+from asymtrain.lab.probe.batches import Batches
+from asymtrain.lab.probe.calibration import shadow_from_dict, trial_from_dict
+from asymtrain.lab.probe.settings import Settings
+from asymtrain.lab.probe.trials import paired_trials
 from probe_families import ALPHAS, Family, Size
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

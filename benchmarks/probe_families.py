@@ -7,8 +7,8 @@ constants come from the part `tune`; it is scored on the part `score`, which sha
 from dataclasses import dataclass, field
 from typing import Any
 
-from asymtrain.paper.estimate import RULE, image_steps
-from asymtrain.runs import RunSpec
+from asymtrain.lab.paper.estimate import RULE, image_steps
+from asymtrain.lab.runs import RunSpec
 
 ALPHAS = (0.1, 1.0, 10.0)
 START_SECONDS = 45.0  # of a process on a GPU, by rule of thumb: imports, the shadow training, compilation

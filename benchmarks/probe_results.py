@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from asymtrain.report.probe_figures import alignment_against_gain
-from asymtrain.resonance import RULE
-from asymtrain.resonance.calibration import CONSTANTS, Case, Score, fit, rule_line, score_parts, score_text
-from asymtrain.store import Store
+from asymtrain.lab.probe import RULE
+from asymtrain.lab.probe.calibration import CONSTANTS, Case, Score, fit, rule_line, score_parts, score_text
+from asymtrain.lab.probe.figures import alignment_against_gain
+from asymtrain.lab.store import Store
 
 Row = tuple[str, Case, dict[str, Any]]  # part, case, further columns
 BEGIN, END = "<!-- scores: benchmarks/probe.py -->", "<!-- end of scores -->"

@@ -13,9 +13,9 @@ import argparse
 import dataclasses
 from pathlib import Path
 
-from asymtrain.runs import Run, RunSpec
-from asymtrain.statistics import t_interval
-from asymtrain.store import Store
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.statistics import t_interval
+from asymtrain.lab.store import Store
 
 BOUND = 1.0  # points of accuracy
 

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from asymtrain.data import ImageSet, load
-from asymtrain.engine import train
-from asymtrain.runs import RunSpec, grid
+from asymtrain.lab.data import ImageSet, load
+from asymtrain.lab.engine import train
+from asymtrain.lab.runs import RunSpec, grid
 
 DRAWN = 20_000
 SIZES: dict[str, Any] = {"size": 4000, "test_size": 1000}

@@ -19,7 +19,7 @@ import platform
 
 import torch
 
-from asymtrain.executors.local import cores
+from asymtrain.lab.executors.local import cores
 from common import (
     CLASSES,
     RUNS,

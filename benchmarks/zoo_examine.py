@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain import Branches, UsageError, attach
-from asymtrain.branches.places import fits
+from asymtrain.branches._places import fits
 from zoo_cases import CLASSES, Case
 
 ALPHA = 0.3

@@ -5,9 +5,9 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from asymtrain import statistics
-from asymtrain.cli.screen import show_summary
-from asymtrain.report.summary import Summary, records
+from asymtrain.lab import statistics
+from asymtrain.lab.cli.screen import show_summary
+from asymtrain.lab.report.summary import Summary, records
 
 Train = Callable[[int, float, int], tuple[float, float | None]]
 """From a seed, alpha (0: Plain) and a number of epochs to test accuracy and mean gradient cosine."""

@@ -74,13 +74,13 @@ def test_a_stranger_s_import_never_meets_the_experiment_side():
     assert rooms == {"alignment", "branches", "errors", "models", "objectives", "resonance", "streams", "version"}
 
 
-@pytest.mark.parametrize("first", ["import asymtrain.alignment.gradients", "from asymtrain import engine", ""])
+@pytest.mark.parametrize("first", ["import asymtrain.gradients._alignment", "from asymtrain import engine", ""])
 def test_the_name_alignment_is_the_function_whatever_was_imported_before(first):
     program = f"""{first}
 import pickle, types, asymtrain
 from asymtrain import alignment
-assert asymtrain.alignment is alignment and not isinstance(alignment, types.ModuleType)
-assert alignment.__module__ == "asymtrain.alignment.gradients"
+assert asymtrain.gradients is alignment and not isinstance(alignment, types.ModuleType)
+assert alignment.__module__ == "asymtrain.gradients._alignment"
 assert pickle.loads(pickle.dumps(asymtrain)) is asymtrain  # as a global of a function that goes to a worker
 assert set(asymtrain.__all__) <= set(dir(asymtrain))
 """

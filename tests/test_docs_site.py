@@ -123,7 +123,7 @@ def commands_of(text):
 
 @functools.cache
 def load_command(name):
-    return importlib.import_module("asymtrain.cli.loading").load_command(name)
+    return importlib.import_module("asymtrain.lab.cli.loading").load_command(name)
 
 
 def unknown_word(words):
@@ -131,7 +131,7 @@ def unknown_word(words):
     first, *rest = words
     if first.startswith("--"):
         return None if first in ("--help", "--version") else first
-    if first not in importlib.import_module("asymtrain.cli").COMMANDS:
+    if first not in importlib.import_module("asymtrain.lab.cli").COMMANDS:
         return first
     command = load_command(first)
     for word in rest:

@@ -8,7 +8,7 @@ from random import Random
 import pytest
 import torch
 
-from asymtrain.report import HEADINGS
+from asymtrain.lab.report import HEADINGS
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 NEEDS = {"text_classification": "torch", "graph_classification": "torch_geometric"}

@@ -28,16 +28,14 @@ Then train as ever, and take the branches off:
 (279818, 12)
 
 The losses are plain functions: `softmax_loss`, `sigmoid_loss` and `dialogue`. For DistributedDataParallel, or one
-compiled graph, wrap both in `WithBranches`. `AlignmentLog` gathers alignments through training, `measured_backward`
-makes the update from the two passes that an alignment needs, and `probe` advises before you train. Experiments are on
-the command line: `asymtrain run`.
+compiled graph, wrap both in `WithBranches`. `AlignmentLog` gathers alignments through training,
+`backward_with_alignment` makes the update from the two passes that an alignment needs, and `probe` advises before you
+train. Experiments are on the command line: `asymtrain run`.
 
 A name is loaded, and torch with it, when it is first used: `asymtrain --help` does not wait for torch.
 """
 
-import sys
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError
@@ -45,10 +43,10 @@ from asymtrain.version import VERSION
 
 if TYPE_CHECKING:
     from asymtrain import models
-    from asymtrain.alignment import Alignment, AlignmentLog, alignment, measured_backward
     from asymtrain.branches import Branches, WithBranches, attach
+    from asymtrain.gradients import Alignment, AlignmentLog, alignment, backward_with_alignment
+    from asymtrain.lab.probe import probe
     from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
-    from asymtrain.resonance import probe
 
 __version__ = VERSION
 
@@ -60,52 +58,36 @@ __all__ = [
     "WithBranches",
     "alignment",
     "attach",
+    "backward_with_alignment",
     "dialogue",
-    "measured_backward",
     "models",
     "probe",
     "sigmoid_loss",
     "softmax_loss",
 ]
 
-_ROOMS = {
-    "alignment": ("Alignment", "AlignmentLog", "alignment", "measured_backward"),
+# Where each public name lives. The library never imports the lab; its face may offer what the lab has.
+_HOMES = {
     "branches": ("Branches", "WithBranches", "attach"),
+    "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
+    "lab.probe": ("probe",),
     "models": (),
     "objectives": ("dialogue", "sigmoid_loss", "softmax_loss"),
-    "resonance": ("probe",),
     "streams": (),
 }
 
 
 def __getattr__(name: str) -> Any:
-    """A public name, or a room of the library, when it is first asked for."""
-    for room, names in _ROOMS.items():
+    """A public name, or a module of the library, when it is first asked for."""
+    for home, names in _HOMES.items():
         if name in names:
-            globals()[name] = getattr(import_module(f"{__name__}.{room}"), name)
+            globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
             return globals()[name]
-    if name in _ROOMS:
+    if name in _HOMES:
         return import_module(f"{__name__}.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted({*__all__, *_ROOMS, *(name for name in globals() if name.startswith("__"))})
-
-
-class _Package(ModuleType):
-    """`alignment` is a function and the room where it lives: of the two, the package shows the function.
-
-    Python binds a room to its package as soon as anything imports it, so the function takes its place then.
-    """
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if name == "alignment" and isinstance(value, ModuleType):
-            value = value.alignment
-        super().__setattr__(name, value)
-
-    def __reduce__(self) -> tuple[Any, ...]:  # functions that use the package travel to other processes
-        return import_module, (self.__name__,)
-
-
-sys.modules[__name__].__class__ = _Package
+    modules = {name for name in _HOMES if "." not in name}
+    return sorted({*__all__, *modules, *(name for name in globals() if name.startswith("__"))})

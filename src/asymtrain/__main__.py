@@ -15,7 +15,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     try:
         import typer
 
-        from asymtrain.cli import app
+        from asymtrain.lab.cli import app
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("asymtrain"):
             raise

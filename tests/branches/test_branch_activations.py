@@ -9,7 +9,7 @@ from branch_zoo import BATCH, CLASSES, mlp, rows, targets
 from torch import Tensor, nn
 
 from asymtrain.branches import Branches, attach, draw_branches
-from asymtrain.branches.drawing import choice_key, choose_branch
+from asymtrain.branches._drawing import choice_key, choose_branch
 
 N, SEED, STEPS = 3, 4, 6
 

@@ -7,7 +7,7 @@ from branch_zoo import CLASSES, Recurrent, Swin, Wave, bert, images, resnet, seq
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches.axes import BatchEvidence, FeatureEvidence, feature_axis_of, infer_layout, lets_through
+from asymtrain.branches._axes import BatchEvidence, FeatureEvidence, feature_axis_of, infer_layout, lets_through
 from asymtrain.errors import UsageError
 
 

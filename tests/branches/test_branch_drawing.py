@@ -8,7 +8,7 @@ from branch_zoo import CLASSES, mlp, rows
 from torch import nn
 
 from asymtrain.branches import attach, draw_branches
-from asymtrain.branches.drawing import choice_key, choose_branch
+from asymtrain.branches._drawing import choice_key, choose_branch
 from asymtrain.streams import generator
 
 DRAWS = ["independent", "sequence"]

@@ -6,7 +6,7 @@ from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows
 from torch import nn
 
 from asymtrain.branches import attach
-from asymtrain.branches.places import ROOT, find_places, fits
+from asymtrain.branches._places import ROOT, find_places, fits
 from asymtrain.errors import UsageError
 
 

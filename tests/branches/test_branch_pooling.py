@@ -6,8 +6,8 @@ from branch_zoo import CLASSES, images, mlp, resnet, rows, vit
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches.nested import first_feature, select
-from asymtrain.branches.pooling import pool_features
+from asymtrain.branches._nested import first_feature, select
+from asymtrain.branches._pooling import pool_features
 from asymtrain.errors import UsageError
 
 LAYOUTS = ["BD", "DB", "BCHW", "BHWC", "CHWB", "BTD", "TBD", "BCT", "TDB", "BCTHW"]

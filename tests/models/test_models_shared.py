@@ -1,6 +1,6 @@
-"""What holds for every backbone in `models.BUILDERS`, at several sizes.
+"""What holds for every backbone in `models.BACKBONES`, at several sizes.
 
-A new backbone gets all of this by its line in `BUILDERS`; small sizes for it go into `SIZES`.
+A new backbone gets all of this by its line in `BACKBONES`; small sizes for it go into `SIZES`.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ SIZES: dict[str, list[dict[str, Any]]] = {
         {"image_size": 4, "patch": 4, "width": 6, "heads": 1, "depth": 1, "mlp_ratio": 2, "channels": 1},
     ],
 }
-CASES = [Case(arch, options) for arch in models.BUILDERS for options in SIZES.get(arch, [{}])]
+CASES = [Case(arch, options) for arch in models.BACKBONES for options in SIZES.get(arch, [{}])]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case.arch}-{'-'.join(map(str, case.options.values()))}")
@@ -207,7 +207,7 @@ def test_without_a_seed_the_global_state_decides(case):
     assert not torch.equal(first, second)
 
 
-@pytest.mark.parametrize("arch", models.BUILDERS)
+@pytest.mark.parametrize("arch", models.BACKBONES)
 def test_truncated_normal_initialisation(arch):
     model = models.build(arch, classes=CLASSES, seed=0, initialisation="trunc_normal")
     for module in model.modules():
@@ -255,7 +255,7 @@ OWN_ERRORS = [
 
 @pytest.mark.parametrize(
     ("arch", "options", "message"),
-    [(arch, *error) for arch in models.BUILDERS for error in COMMON_ERRORS] + OWN_ERRORS,
+    [(arch, *error) for arch in models.BACKBONES for error in COMMON_ERRORS] + OWN_ERRORS,
     ids=str,
 )
 def test_bad_options(arch, options, message):

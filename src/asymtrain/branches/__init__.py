@@ -10,9 +10,9 @@ core.py           Branches                            optimizers.py taking param
 with_branches.py  WithBranches
 """
 
-from asymtrain.branches.attaching import attach
-from asymtrain.branches.core import Branches
-from asymtrain.branches.drawing import draw_branches
-from asymtrain.branches.with_branches import WithBranches
+from asymtrain.branches._attaching import attach
+from asymtrain.branches._core import Branches
+from asymtrain.branches._drawing import draw_branches
+from asymtrain.branches._with_branches import WithBranches
 
 __all__ = ["Branches", "WithBranches", "attach", "draw_branches"]

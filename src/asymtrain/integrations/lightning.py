@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.alignment import AlignmentLog, alignment
 from asymtrain.branches import Branches, attach
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.integrations.common import add_parameters, average_gradients, labels_of
+from asymtrain.gradients import AlignmentLog, alignment
+from asymtrain.integrations._common import add_parameters, average_gradients, labels_of
 
 try:
     from lightning.pytorch import Callback

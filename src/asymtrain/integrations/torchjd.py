@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from asymtrain.alignment import Alignment
-from asymtrain.alignment.gradients import compare_gradients, gradients_of, trained_parameters
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.gradients import Alignment
+from asymtrain.gradients._alignment import compare_gradients, gradients_of, trained_parameters
 
 try:
     from torchjd import aggregation

@@ -18,10 +18,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asymtrain.alignment import AlignmentLog, alignment
 from asymtrain.branches import Branches
 from asymtrain.errors import UsageError
-from asymtrain.integrations.common import add_parameters, average_gradients, labels_of
+from asymtrain.gradients import AlignmentLog, alignment
+from asymtrain.integrations._common import add_parameters, average_gradients, labels_of
 
 try:
     from safetensors.torch import load_file, save_file

@@ -1,6 +1,6 @@
 """The paper's three backbones and the table that builds them by name.
 
-To add a backbone: one file with a `Backbone`, one line in `BUILDERS`. The shared tests pick it up from there.
+To add a backbone: one file with a `Backbone`, one line in `BACKBONES`. The shared tests pick it up from there.
 """
 
 import inspect
@@ -10,14 +10,14 @@ import torch
 from torch import nn
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.models.backbone import Backbone, KeyedDropout, Outputs, Parameters
-from asymtrain.models.cnn import CNN
-from asymtrain.models.mlp import MLP
-from asymtrain.models.vit import ViT
+from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters
+from asymtrain.models._cnn import CNN
+from asymtrain.models._mlp import MLP
+from asymtrain.models._vit import ViT
 
-BUILDERS: dict[str, type[Backbone]] = {"mlp": MLP, "cnn": CNN, "vit": ViT}
+BACKBONES: dict[str, type[Backbone]] = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
-__all__ = ["BUILDERS", "CNN", "MLP", "Backbone", "KeyedDropout", "Outputs", "Parameters", "ViT", "build"]
+__all__ = ["BACKBONES", "CNN", "MLP", "Backbone", "KeyedDropout", "Outputs", "Parameters", "ViT", "build"]
 
 
 def build(name: str, *, classes: int, seed: int | None = None, **options: object) -> Backbone:
@@ -39,7 +39,7 @@ def build(name: str, *, classes: int, seed: int | None = None, **options: object
         if seed is not None:
             # Not torch.manual_seed, which seeds every GPU too: only the CPU's state is put back.
             torch.default_generator.manual_seed(seed)
-        model = BUILDERS[name](classes, **chosen)
+        model = BACKBONES[name](classes, **chosen)
         if initialisation == "trunc_normal":
             _initialise_truncated(model)
     return model
@@ -47,11 +47,11 @@ def build(name: str, *, classes: int, seed: int | None = None, **options: object
 
 def check_options(name: str, options: dict[str, object]) -> None:
     """Raise a `UsageError` for an unknown backbone, or an option that it does not have."""
-    if name not in BUILDERS:
-        raise unknown_name("backbone", name, BUILDERS)
+    if name not in BACKBONES:
+        raise unknown_name("backbone", name, BACKBONES)
     if not options:
         return  # of most specs, and there are many
-    known = {*inspect.signature(BUILDERS[name]).parameters, "initialisation"} - {"classes"}
+    known = {*inspect.signature(BACKBONES[name]).parameters, "initialisation"} - {"classes"}
     for option in options:
         if option not in known:
             raise unknown_name(f"option of {name}", option, known)
@@ -59,7 +59,7 @@ def check_options(name: str, options: dict[str, object]) -> None:
 
 def _check_sizes(name: str, options: dict[str, object]) -> None:
     """A size is a whole number, or several where the default is; words and shares are left to the constructor."""
-    parameters = inspect.signature(BUILDERS[name]).parameters
+    parameters = inspect.signature(BACKBONES[name]).parameters
     for option, value in options.items():
         default = parameters[option].default
         if isinstance(default, str | float) or (value is None and default is None):

@@ -1,0 +1,165 @@
+"""`attach`: put temporary branches on a model."""
+
+import operator
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from asymtrain.branches._axes import BatchEvidence, infer_layout
+from asymtrain.branches._core import Branches, Settings
+from asymtrain.branches._drawing import Activation, Draw, choice_key, draw_branches
+from asymtrain.branches._dry_run import Sight, dry_run
+from asymtrain.branches._heads import Head
+from asymtrain.branches._nested import Selector
+from asymtrain.branches._places import Where, check_option_keys, find_places, option_for
+from asymtrain.branches._pooling import Pool, Reader, build_reader, check_layout, check_pool
+from asymtrain.branches._refusals import refuse_places, refuse_wrapped
+from asymtrain.branches._scores import Combine, Objective
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.objectives import ClassReduction
+
+
+def attach(
+    model: nn.Module,
+    at: Where,
+    sample: object,
+    classes: int,
+    redundancy: int = 1,
+    activation: Activation = "last",
+    *,
+    combine: Combine = "sum",
+    draw: Draw = "independent",
+    pool: Pool | Mapping[str, Pool] = "mean",
+    layout: str | Mapping[str, str] | None = None,
+    output: Selector | Mapping[str, Selector] | None = None,
+    over_classes: ClassReduction = "mean",
+    loss_fn: Objective | None = None,
+    bias: Tensor | None = None,
+    seed: int = 0,
+    dtype: torch.dtype | None = None,
+    allow_skipped: bool = False,
+) -> Branches:
+    """Put `redundancy` linear branches to `classes` logits on each place of a model; the model stays as it is.
+
+    Attach before torch.compile and before DDP.
+
+    Args:
+        model: any module. Its parameters, buffers and state_dict do not change.
+        at: module names, globs (`*` within one dotted segment, `**` across) or modules of the model.
+        sample: what the model is called with: a tensor, a tuple of arguments, a dict of keyword arguments. One dry
+            run on it finds the widths.
+        classes: the number of logits of a branch.
+        redundancy: the number of branches at each place.
+        activation: which branch gives a loss: the `last`, `all`, one at `random` or in `cycle`, a new one in each
+            forward with gradients.
+        combine: with activation `all`, whether a place's loss is the sum or the mean over its branches.
+        draw: `independent` of the redundancy, or in `sequence` from one generator.
+        pool: `mean` over positions, the `class_token` (position 0), or a function from the feature to (B, D).
+        layout: a letter for each axis of the feature (B batch, C or D features, others positions), where it cannot
+            be told: "BD", "BCHW", "BTD", "TBD", "BHWC".
+        output: which part of a place's output is the feature: an index, a key, or a function. Otherwise the first
+            floating-point tensor in it.
+        over_classes: mean or sum over classes in the sigmoid loss.
+        loss_fn: another objective, from logits (B, C) and the targets to a scalar.
+        bias: what each branch's bias begins with, one value for each class (C,), for example the logits of the class
+            shares; None for branches without bias.
+        seed: of the initial weights and of the random choice. torch's global random state is not used.
+        dtype: of the weights; otherwise float32, or float64 in a model of float64.
+        allow_skipped: whether a place may be skipped in a forward. Its loss is then left out.
+
+    `pool`, `layout` and `output` also take a dict from place names (or globs) to values.
+    """
+    classes, redundancy = _count("classes", classes), _count("redundancy", redundancy)
+    _check_name("activation", activation, get_args(Activation))
+    _check_name("combine", combine, get_args(Combine))
+    _check_name("draw", draw, get_args(Draw))
+    _check_name("over_classes", over_classes, get_args(ClassReduction))
+    if bias is not None and (not isinstance(bias, Tensor) or bias.shape != (classes,)):
+        raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
+    if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
+        raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
+    if loss_fn is not None and not callable(loss_fn):
+        raise UsageError(f"loss_fn must be a function from logits and targets to a scalar, got {loss_fn!r}")
+    refuse_wrapped(model)
+    places = find_places(model, at)
+    refuse_places(model, places)
+    for option, what in ((pool, "pool"), (layout, "layout"), (output, "output")):
+        check_option_keys(option, list(places), what)
+
+    selectors = {name: option_for(output, name, None) for name in places}
+    sights, batch = dry_run(model, places, sample, selectors)
+    readers, rows = {}, {}
+    for name, place in places.items():
+        sight = _seen(name, place, sights)
+        readers[name] = _reader(
+            name, sight, batch, option_for(layout, name, None), option_for(pool, name, "mean"), selectors[name]
+        )
+        rows[name] = _rows(name, sight, readers[name])
+
+    widths = [row.shape[1] for row in rows.values()]
+    heads = {}
+    for index, weights in enumerate(draw_branches(seed, widths, classes, redundancy, draw)):
+        name, row = list(rows.items())[index]
+        # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
+        kind = torch.promote_types(row.dtype, torch.float32) if dtype is None else dtype
+        heads[name] = Head(weights, activation, choice_key(seed, index), bias).to(row.device, kind)
+    branches = Branches(heads, readers, Settings(combine, over_classes, loss_fn, allow_skipped))
+    if branches.step is not None:
+        branches.step = branches.step.to(next(iter(rows.values())).device)
+    branches.connect(model)
+    return branches
+
+
+def _count(what: str, value: object) -> int:
+    """The value as an int: numpy's and torch's integers are what `labels.max() + 1` gives."""
+    try:
+        number = 0 if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = 0
+    if number < 1:
+        raise UsageError(f"{what} must be a whole number of 1 or more, got {value!r}")
+    return number
+
+
+def _check_name(what: str, value: str, known: Sequence[str]) -> None:
+    if value not in known:
+        raise unknown_name(what, str(value), known)
+
+
+def _seen(name: str, place: nn.Module, sights: Mapping[str, Sight]) -> Sight:
+    if name in sights:
+        return sights[name]
+    if isinstance(place, nn.ModuleList | nn.ModuleDict):
+        kind = type(place).__name__
+        raise UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at='{name}.*'")
+    raise UsageError(
+        f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that every "
+        "forward calls"
+    )
+
+
+def _reader(
+    name: str, sight: Sight, batch: BatchEvidence, layout: str | None, pool: Pool, selector: Selector | None
+) -> Reader:
+    check_pool(pool)
+    if layout is not None:
+        check_layout(layout)
+    elif sight.feature is not None and not sight.feature.is_nested and not callable(pool):
+        layout = infer_layout(name, tuple(sight.feature.shape), sight.evidence, batch)
+    return build_reader(name, layout, pool, selector)
+
+
+def _rows(name: str, sight: Sight, reader: Reader) -> Tensor:
+    if sight.feature is None:
+        kind = type(sight.output).__name__
+        raise UsageError(
+            f"place {name!r} gives no floating-point tensor (its output is a {kind}): choose another module, or pick a "
+            "part of it with output="
+        )
+    with torch.no_grad():
+        rows = reader.read(sight.output)
+    if isinstance(rows, str):
+        raise UsageError(f"place {name!r} {rows}")
+    return rows

@@ -1,0 +1,231 @@
+"""`Branches`: the auxiliary objectives of one model, while it trains.
+
+    branches = attach(model, ...)        hooks on
+    model(x)                             each place's feature is caught, pooled to (B, D)
+    branches.loss(y)                     live branches make logits of it, and one loss of the logits
+    branches.strip(optimizer)            hooks off
+
+All answers are about the model's latest forward, whatever mode it ran in.
+"""
+
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from asymtrain.branches._capture import Capture, refuse_drift
+from asymtrain.branches._drawing import Activation
+from asymtrain.branches._heads import Head
+from asymtrain.branches._optimizers import drop_parameters
+from asymtrain.branches._pooling import Reader
+from asymtrain.branches._scores import Combine, Objective, place_accuracy, place_loss
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.objectives import ClassReduction
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How logits become losses, and what to do about places that did not run."""
+
+    combine: Combine = "sum"
+    over_classes: ClassReduction = "mean"
+    loss_fn: Objective | None = None
+    allow_skipped: bool = False
+
+
+class Branches(nn.Module):
+    """Temporary heads on places of a model that they are no part of. Made by `attach`.
+
+    `parameters()` are the live weights, `state_dict()` holds live and idle ones, under the places' names.
+    """
+
+    step: Tensor | None
+
+    def __init__(self, heads: Mapping[str, Head], readers: Mapping[str, Reader], settings: Settings) -> None:
+        super().__init__()
+        self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
+        self.places = tuple(heads)
+        self.readers = dict(readers)
+        self.settings = settings
+        self.stripped = False
+        self._capture: Capture | None = None
+        self._finalizer: weakref.finalize[..., Any] | None = None
+        # Training forwards so far, a tensor so that compiled graphs and DDP's buffer broadcast carry it.
+        counting = self.activation in ("random", "cycle")
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64) if counting else None)
+
+    @property
+    def activation(self) -> Activation:
+        """Which branch is live: last, all, random or cycle."""
+        return self.head(self.places[0]).activation
+
+    def head(self, place: str) -> Head:
+        """The branches of one place."""
+        if place not in self.places:
+            raise unknown_name("place", place, self.places)
+        head = self.heads[_key(place)]
+        assert isinstance(head, Head)
+        return head
+
+    def num_weights(self) -> int:
+        """The number of weights of all branches, live and idle: places x redundancy x classes x width, no biases."""
+        heads = [self.head(name) for name in self.places]
+        return sum(head.redundancy * head.live.shape[-2:].numel() for head in heads)
+
+    def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Logits from features (B, D) by place: (B, C) each, or (N, B, C) where all branches are live."""
+        logits = {}
+        for name, rows in features.items():
+            head = self.head(name)
+            if rows.device != head.live.device:
+                raise UsageError(
+                    f"place {name!r} is on {rows.device}, its branches on {head.live.device}: move the branches "
+                    "with the model, branches.to(device)"
+                )
+            if rows.shape[-1] != head.width:
+                raise UsageError(
+                    f"place {name!r} now gives {rows.shape[-1]} features, and gave {head.width} on the sample: attach "
+                    "with a sample of the shape used in training"
+                )
+            # The count is moved on before logits are made; forward number 0 is the first.
+            at = None if self.step is None else (self.step.to(rows.device) - 1).clamp(min=0)
+            logits[name] = head(rows, at)
+        return logits
+
+    def logits(self) -> dict[str, Tensor]:
+        """Logits of the live branches by place, for the model's latest forward."""
+        capture = self._attached()
+        if torch.is_grad_enabled() and capture.forward.with_grad:
+            refuse_drift()
+        return self._make_logits(capture)
+
+    def losses(
+        self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """The auxiliary loss of each place that ran.
+
+        `targets` are class indices (B,), or one value for each class (B, C). `logits` are those that
+        `WithBranches` returned; without it the model's latest forward is meant.
+        """
+        if logits is None and torch.is_grad_enabled():
+            self._attached().check_has_gradients()
+        made = self._given(logits)
+        return {
+            name: place_loss(
+                one,
+                targets,
+                combine=self.settings.combine,
+                over_classes=self.settings.over_classes,
+                ignore_index=ignore_index,
+                loss_fn=self.settings.loss_fn,
+            )
+            for name, one in made.items()
+        }
+
+    def loss(self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None) -> Tensor:
+        """The sum over places of the auxiliary losses; 0 where every place was skipped and that is allowed."""
+        losses = list(self.losses(targets, ignore_index, logits=logits).values())
+        if not losses:
+            live = self.head(self.places[0]).live
+            return torch.zeros((), device=live.device, dtype=live.dtype)
+        return torch.stack([loss.to(losses[0].device) for loss in losses]).sum()
+
+    @torch.no_grad()
+    def accuracies(
+        self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None
+    ) -> dict[str, Tensor]:
+        """The share of right answers at each place that ran; see `losses` for the arguments."""
+        made = self._given(logits)
+        return {name: place_accuracy(one, targets, ignore_index=ignore_index) for name, one in made.items()}
+
+    def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
+        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once."""
+        if self.stripped:
+            raise UsageError("these branches are stripped already: attach again for new ones")
+        if optimizer is not None:
+            drop_parameters(optimizer, list(self.parameters()))
+        self.disconnect()
+        self.stripped = True
+
+    def connect(self, model: nn.Module) -> None:
+        """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
+        self.disconnect()
+        self._capture = Capture(model, self.readers)
+        # Branches nobody can reach any more could not be stripped; their hooks go with them.
+        self._finalizer = weakref.finalize(self, self._capture.remove)
+        self._finalizer.atexit = False
+
+    def disconnect(self) -> None:
+        """Take the hooks off and drop the features."""
+        if self._finalizer is not None:
+            self._finalizer()
+        self._capture = self._finalizer = None
+
+    def connected_to(self, model: nn.Module) -> bool:
+        """Whether these branches are on this very model."""
+        return self._capture is not None and self._capture.model() is model
+
+    def take(self) -> dict[str, Tensor]:
+        """Logits of the latest forward, which is then forgotten: `WithBranches` hands them to its caller."""
+        capture = self._attached()
+        logits = self._make_logits(capture)
+        # A compiled graph then need not give the features out beside the logits.
+        capture.forward.forget()
+        capture.forward.taken = True
+        return logits
+
+    def _attached(self) -> Capture:
+        if self._capture is None:
+            if self.stripped:
+                raise UsageError("these branches are stripped: attach again to train with branches")
+            raise UsageError("these branches are a copy and on no model: attach to the model, then load_state_dict")
+        return self._capture
+
+    def _make_logits(self, capture: Capture) -> dict[str, Tensor]:
+        features = capture.features(self.settings.allow_skipped)
+        if self.step is not None and capture.forward.with_grad and not capture.forward.counted:
+            self.step.add_(1)
+            capture.forward.counted = True
+        made: dict[str, Tensor] = self(features)
+        return made
+
+    def _given(self, logits: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
+        if logits is None:
+            return self.logits()
+        if not isinstance(logits, Mapping):
+            raise UsageError(
+                f"`logits` must be what WithBranches returned, a dict from places to logits, got a "
+                f"{type(logits).__name__}: output, logits = net(x)"
+            )
+        for name in logits:
+            if name not in self.places:
+                raise unknown_name("place in `logits`", name, self.places)
+        return logits
+
+    def extra_repr(self) -> str:
+        """Which branch is live."""
+        return f"activation={self.activation}"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self.stripped:
+            self.strip()
+
+    def __getstate__(self) -> dict[str, Any]:
+        # A copy has the weights and is on no model: the original's hooks belong to the original.
+        return {**self.__dict__, "_capture": None, "_finalizer": None}
+
+
+def _key(place: str) -> str:
+    """A place's name as torch lets a submodule be called: without dots, and not like a method."""
+    key = place.replace(".", "/")
+    return f"/{key}" if hasattr(nn.ModuleDict, key) else key

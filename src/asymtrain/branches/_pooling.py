@@ -1,0 +1,96 @@
+"""From a place's output to one row for each sample: the layout says which axis is what, the pool how to reduce.
+
+A layout is a word with one letter for each axis: B is the batch, C or D the features, every other letter a
+position that is pooled away. "BD", "BCHW", "BTD", "TBD" and "BHWC" are the usual ones; "BCT" (1-d convolutions)
+or "BCTHW" (video) follow the same rule.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from asymtrain.branches._nested import Selector, select
+from asymtrain.errors import UsageError, unknown_name
+
+PoolName = Literal["mean", "class_token"]
+Pool = PoolName | Callable[[Tensor], Tensor]
+
+
+def check_layout(layout: str) -> None:
+    """Raise a `UsageError` where the word is not a layout."""
+    letters = list(layout) if isinstance(layout, str) else []
+    features = [letter for letter in letters if letter in "CD"]
+    if len(set(letters)) != len(letters) or letters.count("B") != 1 or len(features) != 1:
+        raise UsageError(
+            f"layout {layout!r} is not one letter an axis with one B (batch) and one C or D (features): "
+            "write for example 'BD', 'BCHW', 'BTD', 'TBD' or 'BHWC'"
+        )
+
+
+def check_pool(pool: Pool) -> None:
+    """Raise a `UsageError` where the pooling rule is unknown."""
+    if not callable(pool) and pool not in get_args(PoolName):
+        raise unknown_name("pool", str(pool), get_args(PoolName))
+
+
+def pool_features(feature: Tensor, layout: str, pool: PoolName) -> Tensor:
+    """Reduce a feature of the given layout to (B, D).
+
+    The result never shares memory with the input: a later in-place operation of the model (ReLU) must not
+    change what the branches see. Means are accumulated in float32 at least.
+    """
+    positions = [axis for axis, letter in enumerate(layout) if letter not in "BCD"]
+    if not positions:
+        rows = feature.clone()
+    elif pool == "mean":
+        rows = feature.mean(positions, dtype=torch.promote_types(feature.dtype, torch.float32))
+    else:
+        rows = feature.select(positions[0], 0).clone()
+    kept = [letter for letter in layout if letter in "BCD"]
+    return rows if kept[0] == "B" else rows.t()
+
+
+@dataclass(frozen=True)
+class Reader:
+    """Reads (B, D) from whatever a place gives."""
+
+    layout: str | None  # None with a pool of the user's own, which takes the feature as it is
+    pool: Pool
+    output: Selector | None = None
+
+    def read(self, output: object) -> Tensor | str:
+        """The rows, or what is wrong with the output.
+
+        Does not raise: a hook must not break a forward whose branches nobody asks for.
+        """
+        feature = select(output, self.output)
+        if feature is None:
+            return f"gives no floating-point tensor (its output is a {type(output).__name__})"
+        if feature.is_nested:
+            return "gives a nested tensor (build the encoder with enable_nested_tensor=False)"
+        if self.layout is None:
+            assert callable(self.pool)
+            rows = self.pool(feature)
+            if not isinstance(rows, Tensor) or rows.ndim != 2:
+                return "has a `pool` function that does not return a tensor of shape (rows, features)"
+            # The user's function may return a view.
+            return rows.clone()
+        if feature.ndim != len(self.layout):
+            return f"gives shape {tuple(feature.shape)}, which does not have the axes of layout {self.layout!r}"
+        assert not callable(self.pool)
+        return pool_features(feature, self.layout, self.pool)
+
+
+def build_reader(place: str, layout: str | None, pool: Pool, output: Selector | None) -> Reader:
+    """A reader whose layout and pool fit each other."""
+    if callable(pool) or layout is None:
+        return Reader(None, pool, output)
+    if pool == "class_token" and len(layout) != 3:
+        raise UsageError(
+            f"place {place!r} has layout {layout!r}, which has no single token axis for pool='class_token': "
+            "use pool='mean' there (pool also takes a dict from place to rule)"
+        )
+    return Reader(layout, pool, output)

@@ -1,0 +1,24 @@
+"""Do two objectives pull the shared parameters the same way? Cosines between their gradients.
+
+Pure functions, and a log for a training loop. A cosine with a zero gradient is undefined: it is `None`, never 0 and
+never NaN.
+"""
+
+from asymtrain.gradients._alignment import (
+    Alignment,
+    LayerAlignment,
+    alignment,
+    backward_with_alignment,
+    cosine,
+)
+from asymtrain.gradients._log import AlignmentLog, AlignmentSummary
+
+__all__ = [
+    "Alignment",
+    "AlignmentLog",
+    "AlignmentSummary",
+    "LayerAlignment",
+    "alignment",
+    "backward_with_alignment",
+    "cosine",
+]

@@ -1,0 +1,174 @@
+"""Cosines between the gradients of two losses. Pure functions, and a backward pass that measures on its way."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from asymtrain.errors import UsageError
+
+
+@dataclass(frozen=True)
+class LayerAlignment:
+    """Cosine and norms over the parameters of one layer that both losses reach."""
+
+    cosine: float | None
+    main_norm: float
+    auxiliary_norm: float
+
+
+@dataclass(frozen=True)
+class Alignment:
+    """How an auxiliary gradient lies to the main gradient over shared parameters.
+
+    A layer is a module that owns parameters: `blocks.0.attention` of `blocks.0.attention.weight`. A parameter of the
+    model itself is a layer of its own.
+    """
+
+    cosine: float | None
+    main_norm: float
+    auxiliary_norm: float
+    by_parameter: Mapping[str, float | None]
+    by_layer: Mapping[str, LayerAlignment] = field(default_factory=dict, compare=False)
+
+
+def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
+    """Cosine between the gradients of two losses over the parameters of `model` that both reach.
+
+    A parameter whose gradient is exactly zero counts as not reached: a compiled model cannot tell the two apart.
+    Call it before `backward`: it keeps the graph, and leaves `.grad` and the parameters as they are.
+    Two plain backward passes, so it works under autocast and with a compiled model.
+    """
+    named = trained_parameters(model)
+    parameters = [value for _, value in named]
+    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=True, called="the auxiliary loss")
+    return compare_gradients([name for name, _ in named], mains, auxiliaries)
+
+
+def backward_with_alignment(
+    main: Tensor, auxiliary: Tensor, alpha: float, model: nn.Module, branches: nn.Module | None = None
+) -> Alignment:
+    """`(main + alpha * auxiliary).backward()` that returns the alignment too, in two backward passes instead of three.
+
+    The gradients of both losses are computed by themselves and their sum is added to `.grad` of the parameters of
+    `model` and `branches`; parameters elsewhere get none. The sum is that of the ordinary backward up to rounding.
+    Hooks that run when a gradient is accumulated do not run, so a model in DistributedDataParallel is refused.
+    """
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        raise UsageError(
+            "DistributedDataParallel averages gradients inside backward: call alignment on its .module, then backward"
+        )
+    named = trained_parameters(model)
+    known = {id(value) for _, value in named}
+    more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
+    parameters = [*(value for _, value in named), *more]
+    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False, called="the auxiliary loss")
+    found = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
+    with torch.no_grad():
+        for parameter, g, h in zip(parameters, mains, auxiliaries, strict=True):
+            if h is not None:
+                total = alpha * h if g is None else g + alpha * h
+            elif g is not None:
+                total = g.clone()  # autograd may hand out one tensor for two parameters
+            else:
+                continue
+            parameter.grad = total if parameter.grad is None else parameter.grad.add_(total)
+    return found
+
+
+def cosine(first: Sequence[Tensor], second: Sequence[Tensor]) -> float | None:
+    """Cosine between two gradients, each given as a list of tensors; `None` where one is zero or not finite."""
+    return _summed(_products(first, second)).cosine
+
+
+def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    """Parameters that require a gradient, with their names; an error where there are none."""
+    named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
+    if not named:
+        raise UsageError("the model has no parameter that requires a gradient: alignment needs shared parameters")
+    return named
+
+
+def gradients_of(
+    loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool, called: str = "a loss"
+) -> tuple[Tensor | None, ...]:
+    """Gradients of a loss; None for a parameter that it does not reach. `called` is its name in errors."""
+    _check_loss(loss, called)
+    try:
+        return torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True)
+    except RuntimeError as error:
+        # No property of a loss tells whether its graph is still there: torch finds out on its way.
+        if "through the graph a second time" not in str(error):
+            raise
+        raise UsageError(
+            f"an earlier backward freed the graph of {called}: measure before backward, or call that one as "
+            "backward(retain_graph=True)"
+        ) from error
+
+
+def _check_loss(loss: object, called: str) -> None:
+    """Refuse what has no gradient. The value is not looked at: that would wait for the device."""
+    if not isinstance(loss, Tensor):
+        raise UsageError(
+            f"{called} must be a tensor, got {type(loss).__name__}: give the loss itself, not its .item() or a number"
+        )
+    if loss.numel() != 1:
+        raise UsageError(f"{called} has shape {tuple(loss.shape)}: reduce it to one number, such as by .mean()")
+    if not loss.requires_grad:
+        raise UsageError(
+            f"{called} is a constant and does not depend on the model: compute it from the model's output, "
+            "without detach() or no_grad()"
+        )
+
+
+def compare_gradients(
+    names: Sequence[str], mains: Sequence[Tensor | None], auxiliaries: Sequence[Tensor | None]
+) -> Alignment:
+    """The alignment of two gradients that are given parameter by parameter."""
+    reached = [
+        (name.replace("_orig_mod.", ""), g, h)  # torch.compile's prefix is no part of the name
+        for name, g, h in zip(names, mains, auxiliaries, strict=True)
+        if g is not None and h is not None
+    ]
+    if not reached:
+        raise UsageError("no parameter is reached by both losses: are the branches attached, not detached?")
+    products = _products([g for _, g, _ in reached], [h for _, _, h in reached])
+    both = {name: product for (name, _, _), product in zip(reached, products, strict=True)}
+    shared = {name: product for name, product in both.items() if product[1] != 0 and product[2] != 0} or both
+    layers: dict[str, list[tuple[float, float, float]]] = {}
+    for name, product in shared.items():
+        layers.setdefault(name.rpartition(".")[0] or name, []).append(product)
+    whole = _summed(shared.values())
+    return Alignment(
+        cosine=whole.cosine,
+        main_norm=whole.main_norm,
+        auxiliary_norm=whole.auxiliary_norm,
+        by_parameter={name: _summed([product]).cosine for name, product in shared.items()},
+        by_layer={name: _summed(members) for name, members in layers.items()},
+    )
+
+
+def _products(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[tuple[float, float, float]]:
+    """For each pair of tensors: their product, and the square of each. One transfer from the device for all."""
+    if not first and not second:
+        return []
+    device = first[0].device
+    sums = []
+    for g, h in zip(first, second, strict=True):
+        g, h = g.detach().double(), h.detach().double()
+        g, h = (g.to_dense(), h.to_dense()) if g.is_sparse or h.is_sparse else (g, h)
+        sums.append(torch.stack([(g * h).sum(), g.square().sum(), h.square().sum()]).to(device))
+    return [(row[0], row[1], row[2]) for row in torch.stack(sums).tolist()]
+
+
+def _summed(products: Iterable[tuple[float, float, float]]) -> LayerAlignment:
+    rows = list(products)
+    product, main, auxiliary = (sum(row[i] for row in rows) for i in range(3))
+    scale = math.sqrt(main) * math.sqrt(auxiliary)
+    value = product / scale if scale > 0 else math.nan
+    # NaN is the one value that differs from itself.
+    return LayerAlignment(max(-1.0, min(1.0, value)) if value == value else None, math.sqrt(main), math.sqrt(auxiliary))

@@ -1,0 +1,1 @@
+"""The lab: everything that runs experiments. `pip install "asymtrain[lab]"`."""

@@ -1,0 +1,63 @@
+"""Commands that are loaded when they are called: help and version do not wait for torch.
+
+A command's own file holds its options. What it works with is imported in its body, inside `loading`.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command, get_group
+
+from asymtrain.errors import UsageError
+
+HELP = {"help_option_names": ["-h", "--help"]}
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """For imports: what is not installed is named, and Ctrl-C ends the program at once, with status 130.
+
+    Nothing has been begun that could be left half done, and an interrupt inside an import would be shown as a
+    traceback, or as a broken library where it is raised in compiled code.
+    """
+    # Only in place of Python's own handler: a process in the background may ignore Ctrl-C.
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    replace = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if replace:
+        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.partition(".")[0] == "asymtrain":
+            raise
+        raise UsageError(f'this command needs {error.name}: pip install "asymtrain[lab]"') from error
+    finally:
+        if replace:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def load_command(name: str) -> Any:
+    """The command `name`: the thing of that name in the file of that name, a function or a group of them."""
+    with loading():
+        found = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
+    if isinstance(found, typer.Typer):
+        return get_group(found)
+    alone = typer.Typer(add_completion=False, context_settings=HELP)
+    alone.command(name)(found)
+    return get_command(alone)
+
+
+class LazyGroup(TyperGroup):
+    """Knows its commands by name and help line; the one that is called is loaded."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """See `click.Group.resolve_command`."""
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command if name is None else load_command(name), rest

@@ -1,0 +1,118 @@
+"""`asymtrain status`: what a store holds, what is pending, what diverged or failed and why."""
+
+import dataclasses
+from collections.abc import Iterable
+from itertools import groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from asymtrain.lab.cli.loading import loading
+from asymtrain.lab.cli.options import DEFAULT_OUT, STORE_NAME
+from asymtrain.lab.cli.screen import show_json, show_table, stdout
+
+if TYPE_CHECKING:
+    from asymtrain.lab.runs import Run, RunSpec
+    from asymtrain.lab.store import Group, Summary
+
+COUNTS = ("finished", "diverged", "pending", "running", "failed")
+SHOWN = 10  # runs that are named for each reason
+RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "not trained yet"
+
+
+def status(
+    store: Annotated[Path, typer.Option(help="Record of runs.")] = DEFAULT_OUT / STORE_NAME,
+    json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
+) -> None:
+    """Show what a store holds, what is pending, what diverged or failed and why."""
+    with loading():
+        from asymtrain.lab.executors.stacks import checkpointed
+        from asymtrain.lab.store import Store
+    with Store(store, read_only=True) as opened:
+        summary = opened.summary()
+        pending = opened.pending()
+        running = opened.held(spec.id for spec in pending)
+        # Reads every history: only where there is something to find.
+        diverged = opened.runs(outcome="diverged") if summary.total.diverged else []
+    begun = checkpointed(store)
+    waiting = [(spec, RUNNING if spec.id in running else BEGUN if spec.id in begun else NEW) for spec in pending]
+    if json:
+        show_json(document(summary, waiting, diverged))
+    else:
+        show(summary, waiting, diverged)
+
+
+def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
+    """The summary as JSON values."""
+    return {
+        "store": str(summary.path),
+        "groups": [dataclasses.asdict(group) for group in summary.groups],
+        "total": {name: getattr(summary.total, name) for name in (*COUNTS, "epochs", "seconds")},
+        "pending": [{**_spec(spec), "state": state} for spec, state in pending],
+        "diverged": [{**_spec(one.spec), "epochs": len(one.history)} for one in diverged],
+        "failures": [{**_spec(one.spec), "reason": one.reason, "created": one.created} for one in summary.failures],
+        "devices": dict(summary.devices),
+        "last_write": summary.last_write,
+    }
+
+
+def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
+    """The summary as a table, then the runs that have no result, each with its reason."""
+    from asymtrain.lab.statistics import NAMES
+
+    console = stdout()
+    if not summary.groups:
+        console.print(f"{summary.path} holds nothing yet.")
+        return
+    headings = ["Data", "Backbone", "Variant", *(name.capitalize() for name in COUNTS), "Time"]
+    rows = [[one.dataset, NAMES.get(one.arch, one.arch), one.variant, *_numbers(one)] for one in summary.groups]
+    show_table(headings, [*rows, ["all", "", "", *_numbers(summary.total)]], left=3)
+    console.print()
+    failed = [(one.spec, " ".join(one.reason.split())) for one in summary.failures]
+    for line in (
+        *lines("pending", pending),
+        *lines("diverged", [(run.spec, divergence(run)) for run in diverged]),
+        *lines("failed", failed),
+    ):
+        console.print(line, soft_wrap=True)  # one line in a pipe, however long the reason
+    if count := sum(state == BEGUN for _, state in pending):
+        runs = f"{_runs(count)} {'continues' if count == 1 else 'continue'}"
+        console.print(f"{runs} from a checkpoint when the same command is given again")
+    if summary.devices:
+        console.print("trained on " + ", ".join(f"{name} ({_runs(count)})" for name, count in summary.devices))
+    if summary.last_write:
+        console.print(f"last written {summary.last_write[:19].replace('T', ' ')} UTC")
+
+
+def lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> list[str]:
+    """A line for each run, the runs of one reason together; of many with the same reason the first few."""
+    found = []
+    for reason, members in groupby(sorted(runs, key=lambda one: one[1]), key=lambda one: one[1]):
+        specs = [spec for spec, _ in members]
+        for spec in specs[:SHOWN]:
+            name = f"{spec.dataset} {spec.arch} {spec.variant} seed {spec.seed} ({spec.id})"
+            found.append(f"{state}: {name}: {reason}")
+        if len(specs) > SHOWN:
+            found.append(f"{state}: {len(specs) - SHOWN:,} more, which --json lists: {reason}")
+    return found
+
+
+def divergence(run: "Run") -> str:
+    """When a run left the finite numbers."""
+    epoch = f"{len(run.history) + 1} of {run.spec.epochs}"
+    return f"the loss was not finite in epoch {epoch}, at learning rate {run.spec.learning_rate:g}"
+
+
+def _spec(spec: "RunSpec") -> dict[str, Any]:
+    return {"id": spec.id, "spec": spec.to_dict()}
+
+
+def _runs(count: int) -> str:
+    return f"{count:,} run{'' if count == 1 else 's'}"
+
+
+def _numbers(group: "Group") -> list[str]:
+    from asymtrain.lab.report import duration
+
+    return [*(f"{getattr(group, name):,}" for name in COUNTS), duration(group.seconds)]

@@ -1,0 +1,133 @@
+"""`asymtrain store`: carry a store to other machines and into git, and show it in TensorBoard."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.cli.loading import loading
+from asymtrain.lab.cli.options import STORE_NAME
+
+if TYPE_CHECKING:
+    from asymtrain.lab.store import Imported, Store
+    from asymtrain.lab.store.formats import Format
+
+store = typer.Typer(name="store")
+Source = Annotated[Path, typer.Argument(metavar="STORE", help="Record of runs.")]
+Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; made where it is missing.")]
+
+
+@store.callback(invoke_without_command=True)
+def start(context: typer.Context) -> None:
+    """Export, import and convert a record of runs."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+@store.command()
+def export(
+    store: Source,
+    folder: Folder,
+    format: Annotated[str, typer.Option(help="csv or parquet.")] = "csv",
+    force: Annotated[
+        bool, typer.Option("--force", help="Write over files of the folder that hold other rows.")
+    ] = False,
+) -> None:
+    """Write everything that was run and measured to a folder of tables.
+
+    An earlier export of the same store in the folder is replaced.
+    """
+    with loading():
+        from asymtrain.lab.store import Store, export_store
+    chosen: Format = format  # type: ignore[assignment]  # which `export_store` checks
+    with explained(), Store(store, read_only=True) as opened:
+        if not force and (loss := lost_by_export(opened, folder)):
+            raise UsageError(f"{loss}: give another folder, or --force to write over it")
+        export_store(opened, folder, format=chosen)
+        runs, measured = len(opened.records(every_attempt=True)), len(opened.measurements())
+    more = f", with {count(measured, 'measured value')}" if measured else ""
+    typer.echo(f"Exported {count(runs, 'run')} to {folder} as {format}{more}")
+
+
+@store.command("import")
+def import_(
+    store: Annotated[Path, typer.Argument(metavar="STORE", help="Record of runs; made where it is missing.")],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that `asymtrain store export` wrote.")],
+) -> None:
+    """Add what an exported folder holds and the store does not."""
+    with loading():
+        from asymtrain.lab.store import Store, import_store, read_export
+    with explained():
+        given = read_export(folder)  # first: a folder that is refused must not leave an empty store behind
+        with Store(store) as opened:
+            imported = import_store(opened, given)
+    typer.echo(sentence(imported, store))
+
+
+@store.command()
+def tensorboard(store: Source, folder: Folder) -> None:
+    """Write the history of each run as a TensorBoard log."""
+    with loading():
+        from asymtrain.lab.store import Store, write_tensorboard
+    with explained():
+        with Store(store, read_only=True) as opened:
+            runs = opened.runs()
+        if not runs:
+            raise UsageError(f"{store} holds no run yet: `asymtrain status --store {store}` shows what is pending")
+        write_tensorboard(runs, folder)
+    typer.echo(f"Wrote the curves of {count(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
+
+
+def lost_by_export(store: "Store", folder: Path) -> str | None:
+    """What an export into the folder would destroy, if anything: another's files, or rows that the store lacks."""
+    from asymtrain.lab.store import Store, StoreError, import_store
+    from asymtrain.lab.store.exchange import MANIFEST, TABLES
+
+    names = (MANIFEST, *(f"{table.name}.{form}" for table in TABLES for form in ("csv", "parquet")))
+    there = [name for name in names if (folder / name).exists()]
+    if not there:
+        return None
+    with TemporaryDirectory() as place, Store(Path(place) / STORE_NAME) as copy:
+        try:
+            import_store(copy, folder)
+        except StoreError:
+            return f"{folder / there[0]} is not of a whole export"
+        rows = len(_rows(copy) - _rows(store))
+    return f"{folder} holds an export with {count(rows, 'row')} that {store.path} does not have" if rows else None
+
+
+def _rows(store: "Store") -> set[Any]:
+    """Every run and every measured value."""
+    values = {(one.spec_id, one.name, one.epoch, repr(one.value)) for one in store.measurements()}
+    return {*store.records(every_attempt=True), *values}
+
+
+@contextmanager
+def explained() -> Iterator[None]:
+    """Turn what the system says of a path into a `UsageError`."""
+    try:
+        yield
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise UsageError(f"{place}{error.strerror or error}: check the path, or give another") from error
+
+
+def sentence(imported: "Imported", store: Path) -> str:
+    """What an import did, in one line."""
+    text = f"Imported {count(imported.added, 'run')} into {store}"
+    if imported.measurements:
+        text += f", with {count(imported.measurements, 'measured value')}"
+    if imported.present:
+        text += f"; {count(imported.present, 'run')} already there"
+    if imported.differing:
+        text += f"; {count(imported.differing, 'run')} left out: the store has its own of the same spec"
+    return text
+
+
+def count(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -1,0 +1,163 @@
+"""CIFAR-10 and CIFAR-100, read from their official Python files.
+
+Under the data root lies either the unpacked folder (`cifar-10-batches-py`, `cifar-100-python`) or the official
+archive (`cifar-10-python.tar.gz`, `cifar-100-python.tar.gz`), which is then unpacked beside itself. With neither,
+the archive is downloaded and its checksum compared.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import archives
+from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, Labels
+from asymtrain.lab.data.plainpickle import read_plain_pickle
+
+_SIDE = 32
+
+
+@dataclass(frozen=True)
+class Source:
+    """What the official files of one CIFAR are called and hold."""
+
+    name: str
+    title: str
+    archive: archives.Archive
+    train_files: tuple[str, ...]
+    test_files: tuple[str, ...]
+    names_file: str
+    labels_key: str
+    names_key: str
+    classes: int
+    train_rows: int  # images in each of the train files
+    test_rows: int
+
+    @property
+    def files(self) -> tuple[str, ...]:
+        """All files that are read."""
+        return (*self.train_files, *self.test_files, self.names_file)
+
+
+SOURCES = {
+    "cifar10": Source(
+        name="cifar10",
+        title="CIFAR-10",
+        archive=archives.Archive(
+            url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+            md5="c58f30108f718f92721af3b95e74349a",
+            folder="cifar-10-batches-py",
+        ),
+        train_files=tuple(f"data_batch_{i}" for i in range(1, 6)),
+        test_files=("test_batch",),
+        names_file="batches.meta",
+        labels_key="labels",
+        names_key="label_names",
+        classes=10,
+        train_rows=10_000,
+        test_rows=10_000,
+    ),
+    "cifar100": Source(
+        name="cifar100",
+        title="CIFAR-100",
+        archive=archives.Archive(
+            url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
+            md5="eb9058c3a382ffc7106e4002c42a8d85",
+            folder="cifar-100-python",
+        ),
+        train_files=("train",),
+        test_files=("test",),
+        names_file="meta",
+        labels_key="fine_labels",
+        names_key="fine_label_names",
+        classes=100,
+        train_rows=50_000,
+        test_rows=10_000,
+    ),
+}
+
+
+def load(source: Source, root: Path, *, download: bool = True) -> Dataset:
+    """Read a CIFAR under the data root, after unpacking or downloading it if need be."""
+    folder = root / source.archive.folder
+    if not folder.is_dir():
+        _provide(source, root, download)
+    train = _read_images(source, [folder / file for file in source.train_files], source.train_rows)
+    test = _read_images(source, [folder / file for file in source.test_files], source.test_rows)
+    return Dataset(source.name, train, test, _read_names(source, folder / source.names_file))
+
+
+def _provide(source: Source, root: Path, download: bool) -> None:
+    packed = root / source.archive.file
+    if packed.exists():
+        archives.unpack(source.archive, packed, root, source.files)
+        return
+    reason = "downloading was not asked for"
+    if download:
+        try:
+            archives.download(source.archive, root, source.files)
+            return
+        except archives.Unavailable as error:
+            reason = str(error)
+    raise UsageError(
+        f"{source.title} is not in {root}, and {reason}; put {packed.name} (md5 {source.archive.md5}) from "
+        f"{source.archive.url}, or its unpacked folder {source.archive.folder} with the files "
+        f"{', '.join(source.files)}, into {root}, or choose another data root with --data-root or the "
+        "environment variable ASYMTRAIN_DATA"
+    )
+
+
+def _read_images(source: Source, files: list[Path], rows: int) -> ImageSet:
+    parts = [_read_batch(source, file, rows) for file in files]
+    images = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, 3, _SIDE, _SIDE)
+    return ImageSet(images, np.concatenate([labels for _, labels in parts]))
+
+
+def _read_batch(source: Source, file: Path, rows: int) -> tuple[Bytes, Labels]:
+    batch = _read_dict(source, file)
+    pixels, labels = batch.get("data"), batch.get(source.labels_key)
+    if not isinstance(pixels, np.ndarray) or not isinstance(labels, list):
+        raise _foreign(source, file, f"it has no 'data' or no {source.labels_key!r}")
+    width = 3 * _SIDE * _SIDE
+    if pixels.dtype != np.uint8 or pixels.ndim != 2 or pixels.shape[1] != width:
+        raise _foreign(source, file, f"its images are {pixels.dtype} {pixels.shape}, not rows of {width} bytes")
+    if len(pixels) != rows or len(labels) != rows:
+        raise _foreign(source, file, f"it has {len(pixels)} images and {len(labels)} labels, not {rows} of each")
+    if not all(type(label) is int and 0 <= label < source.classes for label in labels):
+        raise _foreign(source, file, f"a label is not a whole number from 0 to {source.classes - 1}")
+    return pixels, np.array(labels, np.int64)
+
+
+def _read_names(source: Source, file: Path) -> tuple[str, ...]:
+    names = _read_dict(source, file).get(source.names_key)
+    if not isinstance(names, list) or len(names) != source.classes:
+        raise _foreign(source, file, f"it does not hold {source.classes} {source.names_key!r}")
+    return tuple(_text(name) for name in names)
+
+
+def _read_dict(source: Source, file: Path) -> Mapping[str, object]:
+    try:
+        content = read_plain_pickle(file)
+    except FileNotFoundError:
+        raise _foreign(source, file, "it is missing") from None
+    except OSError as error:
+        raise _foreign(source, file, f"it cannot be read ({error.strerror or error})") from None
+    except ValueError as error:
+        raise _foreign(source, file, str(error)) from None
+    if not isinstance(content, dict):
+        raise _foreign(source, file, f"it holds a {type(content).__name__}, not a dict")
+    return {_text(key): value for key, value in content.items()}
+
+
+def _foreign(source: Source, file: Path, reason: str) -> UsageError:
+    return UsageError(
+        f"{file} is not a whole {source.title} file: {reason}; delete {file.parent} and let it be downloaded "
+        f"again, or unpack {source.archive.file} (md5 {source.archive.md5}) in its place"
+    )
+
+
+def _text(name: object) -> str:
+    # The official files were written by Python 2, whose strings arrive as bytes.
+    return name.decode("latin-1") if isinstance(name, bytes) else str(name)

@@ -1,0 +1,120 @@
+"""A folder of class subfolders with images.
+
+Either `PATH/train/<class>/*` and `PATH/test/<class>/*`, or `PATH/<class>/*`, of which a fifth of each class is then
+drawn to test on. Every image is scaled and centrally cropped to one square size.
+"""
+
+import warnings
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from asymtrain import streams
+from asymtrain.errors import UsageError
+from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, whole_number
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+_TEST_SHARE = 0.2
+
+Listing = dict[str, list[Path]]  # class name -> its images, both in order of name
+
+
+def load(path: Path, *, image_size: int = 32, seed: int = 0) -> Dataset:
+    """Read the folder; the seed matters only where there is no test folder."""
+    image_size = whole_number("image_size", image_size, 1, 1024)
+    seed = whole_number("seed", seed, 0)
+    if not path.is_dir():
+        raise UsageError(f"{path} is not a folder; give a folder with one subfolder of images for each class")
+    try:
+        train, test = _list_parts(path, seed)
+    except OSError as error:
+        raise UsageError(f"{path} cannot be listed ({error}); check its permissions") from None
+    return Dataset(f"folder:{path}", _read(train, image_size), _read(test, image_size), tuple(train))
+
+
+def _list_parts(path: Path, seed: int) -> tuple[Listing, Listing]:
+    train_folder, test_folder = path / "train", path / "test"
+    # Folders that hold images themselves are classes, whatever their names: there are trains to classify.
+    parts = [folder for folder in (train_folder, test_folder) if folder.is_dir() and _folders_in(folder)]
+    if len(parts) == 2:
+        train, test = _list_classes(train_folder), _list_classes(test_folder)
+        for name in sorted(train.keys() ^ test.keys()):
+            lacking = test_folder if name in train else train_folder
+            raise UsageError(f"{lacking} has no folder {name!r}; train and test must have the same classes")
+        return train, test
+    if parts:
+        lacking = test_folder if parts == [train_folder] else train_folder
+        raise UsageError(f"{lacking} with class folders is missing; add it, or put the class folders into {path}")
+    return _hold_out(_list_classes(path), seed)
+
+
+def _folders_in(folder: Path) -> list[Path]:
+    return sorted(entry for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _list_classes(folder: Path) -> Listing:
+    classes = _folders_in(folder)
+    if len(classes) < 2:
+        raise UsageError(f"{folder} has {len(classes)} class folders; it needs at least two, with images in each")
+    listing = {entry.name: _list_images(entry) for entry in classes}
+    for name, images in listing.items():
+        if not images:
+            raise UsageError(f"{folder / name} has no images ({' '.join(SUFFIXES)}); add some or remove it")
+    return listing
+
+
+def _list_images(folder: Path) -> list[Path]:
+    entries = sorted(folder.iterdir())
+    return [e for e in entries if e.suffix.lower() in SUFFIXES and not e.name.startswith(".") and e.is_file()]
+
+
+def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
+    """A fifth of each class, at least one image, to test on."""
+    source = streams.generator(seed, "folder-test")
+    train: Listing = {}
+    test: Listing = {}
+    for name, images in listing.items():
+        if len(images) < 2:
+            raise UsageError(f"{images[0].parent} has one image; it needs two, one to train and one to test on")
+        count = max(1, round(_TEST_SHARE * len(images)))
+        held = set(torch.randperm(len(images), generator=source)[:count].tolist())
+        train[name] = [image for i, image in enumerate(images) if i not in held]
+        test[name] = [image for i, image in enumerate(images) if i in held]
+    return train, test
+
+
+def _read(listing: Listing, image_size: int) -> ImageSet:
+    counts = [len(images) for images in listing.values()]
+    pixels = np.empty((sum(counts), 3, image_size, image_size), np.uint8)
+    for i, file in enumerate(_flat(listing)):
+        pixels[i] = _read_image(file, image_size)
+    return ImageSet(pixels, np.repeat(np.arange(len(counts), dtype=np.int64), counts))
+
+
+def _flat(listing: Listing) -> Iterable[Path]:
+    return (file for images in listing.values() for file in images)
+
+
+def _read_image(file: Path, image_size: int) -> Bytes:
+    """The image as (3, S, S): turned as its camera says, scaled to cover the square, cropped at its centre."""
+    from PIL import Image, ImageOps
+
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Pillow warns about oddities that do not change the pixels
+            with Image.open(file) as image:
+                if image.mode == "F" or image.mode.startswith("I"):
+                    raise UsageError(f"{file} has more than 8 bits a channel; convert it to an 8-bit image")
+                upright = ImageOps.exif_transpose(image)
+                if upright.has_transparency_data:
+                    clear = upright.convert("RGBA")
+                    upright = Image.alpha_composite(Image.new("RGBA", clear.size, "white"), clear)
+                rgb = upright.convert("RGB")
+        fitted = ImageOps.fit(rgb, (image_size, image_size), Image.Resampling.BILINEAR)
+    except UsageError:
+        raise
+    except Exception as error:  # each of Pillow's decoders fails in its own way
+        raise UsageError(f"{file} cannot be read as an image ({error}); repair or remove it") from None
+    return np.ascontiguousarray(np.asarray(fitted, np.uint8).transpose(2, 0, 1))

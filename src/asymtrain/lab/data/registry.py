@@ -1,0 +1,47 @@
+"""The name -> dataset table."""
+
+import inspect
+import os
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.data import cifar, folder, shapes
+from asymtrain.lab.data.arrays import Dataset
+
+NAMES = ("shapes", "cifar10", "cifar100", "folder:PATH")
+DATA_ROOT_VARIABLE = "ASYMTRAIN_DATA"
+
+
+def data_root(root: Path | str | None = None) -> Path:
+    """Where downloaded data lies: the given root, else $ASYMTRAIN_DATA, else ~/.cache/asymtrain."""
+    chosen = root if root is not None else os.environ.get(DATA_ROOT_VARIABLE) or "~/.cache/asymtrain"
+    return Path(chosen).expanduser()
+
+
+def load(name: str, *, root: Path | str | None = None, **options: object) -> Dataset:
+    """The dataset of this name.
+
+    `root` is read by CIFAR alone. Options: `shapes` takes classes, size, test_size, image_size and seed;
+    `folder:PATH` takes image_size and seed; CIFAR takes download.
+    """
+    loader = _loader(name, root)
+    known = [p.name for p in inspect.signature(loader).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    for option in options:
+        if option not in known:
+            raise unknown_name(f"option of the dataset {name.partition(':')[0]}", option, known)
+    return loader(**options)
+
+
+def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
+    if name == "shapes":
+        return shapes.load
+    if name in cifar.SOURCES:
+        return partial(cifar.load, cifar.SOURCES[name], data_root(root))
+    kind, _, path = name.partition(":")
+    if kind != "folder":
+        raise unknown_name("dataset", name, NAMES)
+    if not path:
+        raise UsageError("the folder is missing: write folder:PATH, for instance folder:./photos")
+    return partial(folder.load, Path(path).expanduser())

@@ -1,0 +1,202 @@
+"""`shapes`: images drawn by code. One object of a certain outline and fill, in a scene that is all chance.
+
+A class is an outline and a fill, and the first k * k classes are k outlines times k fills: neither tells the class
+alone. Colour, place, size, rotation, background, clutter, occlusion and noise are drawn for each image. An image
+depends on the seed, its position and the options, never on how many images there are: a longer set begins with
+the shorter one. All arithmetic is exact or rounded by IEEE 754, so every machine draws the same bytes.
+"""
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+import numpy.typing as npt
+
+from asymtrain import streams
+from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, Labels, Masks, whole_number
+from asymtrain.lab.data.outlines import FILLS, OUTLINES, Plane
+
+_BLOCK = 64  # images drawn together; small enough that the planes stay in the processor's cache
+_SPAN = 32.0  # lengths below are in 32nds of the image, so that an image of 32 pixels has them in pixels
+_CLUTTER = 5  # pieces of clutter; the last one lies in front of the object
+_GRID = 5  # the background is interpolated from this many colours on a side
+
+# Rounded, so that the last bit of the C library's sine cannot move a pixel.
+_COS = np.round(np.cos(np.arange(1024) * (2 * np.pi / 1024)), 6).astype(np.float32)
+_SIN = np.round(np.sin(np.arange(1024) * (2 * np.pi / 1024)), 6).astype(np.float32)
+
+
+def load(*, classes: int = 20, size: int = 4000, test_size: int = 1000, image_size: int = 32, seed: int = 0) -> Dataset:
+    """Draw `size` images to train on and `test_size` others, with each object's visible part as a mask."""
+    classes = whole_number("classes", classes, 2, len(OUTLINES) * len(FILLS))
+    size = whole_number("size", size, classes)
+    test_size = whole_number("test_size", test_size, classes)
+    image_size = whole_number("image_size", image_size, 8, 512)
+    seed = whole_number("seed", seed, 0)
+    train = _draw_set(seed, "train", size, classes, image_size)
+    test = _draw_set(seed, "test", test_size, classes, image_size)
+    outlines, fills = list(OUTLINES), list(FILLS)
+    names = tuple(f"{fills[f]} {outlines[o]}" for o, f in class_table()[:classes])
+    return Dataset("shapes", train, test, names)
+
+
+def class_table() -> list[tuple[int, int]]:
+    """For each of the 100 classes its outline and its fill; each prefix uses both about equally."""
+    table = []
+    for k in range(len(OUTLINES)):
+        table.append((k, k))
+        for j in range(k):
+            table += [(k, j), (j, k)]
+    return table
+
+
+def _draw_set(seed: int, part: str, size: int, classes: int, image_size: int) -> ImageSet:
+    # Whole blocks are drawn and the last one is cut, so that no image depends on the size of the set.
+    drawn = -(-size // _BLOCK) * _BLOCK
+    labels = _balanced_labels(seed, part, drawn, classes)
+    kinds = np.array(class_table())[labels]
+    images = np.empty((size, 3, image_size, image_size), np.uint8)
+    masks = np.empty((size, image_size, image_size), np.bool_)
+    for start in range(0, drawn, _BLOCK):
+        chance = _Chance(seed, f"shapes-{part}-{start}")
+        pixels, visible = _draw_block(chance, kinds[start : start + _BLOCK], image_size)
+        images[start : start + _BLOCK] = pixels[: size - start]
+        masks[start : start + _BLOCK] = visible[: size - start]
+    return ImageSet(images, labels[:size].copy(), masks)
+
+
+def _balanced_labels(seed: int, part: str, size: int, classes: int) -> Labels:
+    """Each run of `classes` images holds every class once, in random order."""
+    rounds = -(-size // classes)
+    raw = _Chance(seed, f"shapes-{part}-labels").raw(rounds * classes).reshape(rounds, classes)
+    return raw.argsort(axis=1, kind="stable").reshape(-1)[:size].astype(np.int64)
+
+
+class _Chance:
+    """Uniform numbers from the raw bits of PCG64, which numpy promises not to change."""
+
+    def __init__(self, seed: int, purpose: str) -> None:
+        self._source = np.random.PCG64(streams.key(seed, purpose) & (2**63 - 1))
+
+    def raw(self, count: int) -> npt.NDArray[np.uint64]:
+        return np.asarray(self._source.random_raw(count), np.uint64)
+
+    def uniform(self, low: float, high: float, *shape: int) -> Plane:
+        unit = (self.raw(prod(shape)) >> np.uint64(40)).astype(np.float32) * np.float32(2**-24)
+        return unit.reshape(shape) * np.float32(high - low) + np.float32(low)
+
+    def bytes(self, *shape: int) -> Bytes:
+        # A defined byte order keeps big-endian machines in step.
+        words = self.raw(-(-prod(shape) // 8)).astype("<u8", copy=False)
+        return words.view(np.uint8)[: prod(shape)].reshape(shape)
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where something lies: centre, radius and the cosine and sine of its rotation, each (N,)."""
+
+    x: Plane
+    y: Plane
+    radius: Plane
+    cos: Plane
+    sin: Plane
+
+    def coordinates(self, image_size: int) -> tuple[Plane, Plane]:
+        """Each pixel's own coordinates (N, H, W) in this place."""
+        axis = (np.arange(image_size, dtype=np.float32) + np.float32(0.5)) * np.float32(_SPAN / image_size)
+        dx = (axis - self.x[:, None]) / self.radius[:, None]
+        dy = (axis - self.y[:, None]) / self.radius[:, None]
+        cos, sin = self.cos[:, None], self.sin[:, None]
+        return (
+            (dx * cos)[:, None, :] + (dy * sin)[:, :, None],
+            (dy * cos)[:, :, None] - (dx * sin)[:, None, :],
+        )
+
+    def coverage(self, distance: Plane, image_size: int) -> Plane:
+        """The share of each pixel inside an outline, from its signed distance."""
+        sharpness = self.radius * np.float32(image_size / _SPAN)
+        return np.clip(np.float32(0.5) - distance * sharpness[:, None, None], 0, 1)
+
+
+def _draw_block(chance: _Chance, kinds: npt.NDArray[np.int64], image_size: int) -> tuple[Bytes, Masks]:
+    ground, first_level, second_level = _brightness(chance)
+    canvas = _background(chance, ground, image_size)
+    *behind, (front, front_colour) = [_clutter(chance, image_size) for _ in range(_CLUTTER)]
+    place = _object_place(chance)
+    first, second = _colours(chance, first_level), _colours(chance, second_level)
+    phase, freq = chance.uniform(0, 1, _BLOCK, 1, 1), chance.uniform(1.6, 2.2, _BLOCK, 1, 1)
+    strength = chance.uniform(0.02, 0.14, _BLOCK, 1, 1, 1)
+    noise = chance.bytes(_BLOCK, 3, image_size, image_size).astype(np.float32) - np.float32(127.5)
+
+    u, v = place.coordinates(image_size)
+    distance, share = np.empty_like(u), np.empty_like(u)
+    for kind, outline in enumerate(OUTLINES.values()):
+        rows = np.flatnonzero(kinds[:, 0] == kind)
+        distance[rows] = outline(u[rows], v[rows])
+    grain = noise[:, 0, ::2, ::2].repeat(2, axis=1).repeat(2, axis=2)[:, :image_size, :image_size]
+    for kind, fill in enumerate(FILLS.values()):
+        rows = np.flatnonzero(kinds[:, 1] == kind)
+        share[rows] = fill(u[rows], v[rows], distance[rows], phase[rows], freq[rows], grain[rows])
+    cover = place.coverage(distance, image_size)
+
+    for piece, colour in behind:
+        _paint(canvas, piece, colour)
+    _paint(canvas, cover, first + share[:, None] * (second - first))
+    _paint(canvas, front, front_colour)
+    canvas += noise * strength
+    return np.clip(canvas + np.float32(0.5), 0, 255).astype(np.uint8), (cover >= 0.5) & (front < 0.5)
+
+
+def _paint(canvas: Plane, cover: Plane, colour: Plane) -> None:
+    canvas += cover[:, None] * (colour - canvas)
+
+
+def _brightness(chance: _Chance) -> tuple[Plane, Plane, Plane]:
+    """Mean levels of background, first and second colour; neighbours differ by 0.3 or more on a circle of 1.
+
+    The first colour is the brighter one more often than not: were it not, no linear classifier could beat chance.
+    """
+    ground = chance.uniform(0.05, 0.45, _BLOCK)
+    first = ground + chance.uniform(0.3, 0.7, _BLOCK)
+    first -= np.floor(first)
+    second = first + chance.uniform(0.3, 0.7, _BLOCK)
+    return ground, first, second - np.floor(second)
+
+
+def _colours(chance: _Chance, level: Plane) -> Plane:
+    return level[:, None, None, None] * np.float32(255) + chance.uniform(-70, 70, _BLOCK, 3, 1, 1)
+
+
+def _background(chance: _Chance, level: Plane, image_size: int) -> Plane:
+    """Soft blotches around one colour: a small grid of whole-numbered levels, interpolated."""
+    corners = chance.uniform(-30, 30, _BLOCK, 3, _GRID, _GRID) + _colours(chance, level)
+    position = np.linspace(0, _GRID - 1, image_size)
+    weights = np.clip(1 - np.abs(position[:, None] - np.arange(_GRID)), 0, 1)
+    # Whole numbers times 64ths stay exact in float32, in whatever order BLAS adds them.
+    w = (np.round(weights * 64) / 64).astype(np.float32)
+    return np.asarray(w @ (np.round(corners) @ w.T), np.float32)
+
+
+def _object_place(chance: _Chance) -> _Place:
+    radius = chance.uniform(9.5, 14, _BLOCK)
+    room = np.float32(_SPAN / 2) - radius
+    middle = np.float32(_SPAN / 2)
+    x = middle + room * chance.uniform(-1, 1, _BLOCK)
+    y = middle + room * chance.uniform(-1, 1, _BLOCK)
+    # Up to 30 degrees either way.
+    angle = chance.uniform(-85, 85, _BLOCK).astype(np.int64) % 1024
+    return _Place(x, y, radius, _COS[angle], _SIN[angle])
+
+
+def _clutter(chance: _Chance, image_size: int) -> tuple[Plane, Plane]:
+    """One small box or ellipse for each image: its coverage (N, H, W) and its colour (N, 3, 1, 1)."""
+    angle = chance.uniform(0, 1024, _BLOCK).astype(np.int64)
+    x, y = chance.uniform(0, _SPAN, _BLOCK), chance.uniform(0, _SPAN, _BLOCK)
+    place = _Place(x, y, chance.uniform(1.5, 4, _BLOCK), _COS[angle], _SIN[angle])
+    u, v = place.coordinates(image_size)
+    flat = chance.uniform(1.5, 4, _BLOCK)[:, None, None]
+    box = np.maximum(np.abs(u), np.abs(v) * flat)
+    ellipse = u * u + v * v * flat
+    round_ones = (chance.uniform(0, 1, _BLOCK) < 0.5)[:, None, None]
+    cover = place.coverage(np.where(round_ones, ellipse, box) - np.float32(1), image_size)
+    return cover, chance.uniform(0, 255, _BLOCK, 3, 1, 1)

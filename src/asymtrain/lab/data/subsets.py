@@ -1,0 +1,69 @@
+"""Which images a run trains on, and with which labels: pure functions of a seed.
+
+Each takes and gives indices into the same label array, sorted. Random orders come from
+`streams.generator(seed, purpose)`, so they are the same in every process, and none of them depends on another.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from asymtrain import streams
+from asymtrain.errors import UsageError
+from asymtrain.lab.data.arrays import Labels, whole_number
+
+Indices = npt.NDArray[np.int64]
+
+
+def split(labels: Labels, seed: int, validation: float = 0.2) -> tuple[Indices, Indices]:
+    """Indices to train on and to validate on: a random part of round(validation * N), whatever the labels."""
+    if not 0 <= validation < 1:
+        raise UsageError(f"validation must be a share from 0 to below 1, not {validation}")
+    order = _permutation(len(labels), streams.generator(seed, "split"))
+    count = round(validation * len(labels))
+    if count == len(labels) or (validation > 0 and count == 0):
+        raise UsageError(f"{len(labels)} images are too few to hold out a share of {validation}")
+    return np.sort(order[count:]), np.sort(order[:count])
+
+
+def few_shot(labels: Labels, indices: Indices, per_class: int, seed: int) -> Indices:
+    """`per_class` of the given indices for every class in `labels`; a larger subset of a seed holds the smaller."""
+    per_class = whole_number("per_class", per_class, 1)
+    ordered = np.sort(indices)
+    shuffled = ordered[_permutation(len(ordered), streams.generator(seed, "few-shot"))]
+    drawn = []
+    for label in np.unique(labels):
+        members = shuffled[labels[shuffled] == label]
+        if len(members) < per_class:
+            raise UsageError(
+                f"class {label} has {len(members)} images to train on, fewer than the {per_class} asked for; "
+                "take fewer of each class or a larger dataset"
+            )
+        drawn.append(members[:per_class])
+    return np.sort(np.concatenate(drawn))
+
+
+def flip_labels(labels: Labels, indices: Indices, rate: float, classes: int, seed: int) -> Labels:
+    """A copy of the labels in which exactly round(rate * len(indices)) of the given ones are wrong.
+
+    A wrong label is drawn evenly from the other classes. Labels outside `indices` stay. At a higher rate the same
+    seed flips the same labels to the same wrong classes, and more of them.
+    """
+    classes = whole_number("classes", classes, 2)
+    if not 0 <= rate <= 1:
+        raise UsageError(f"the rate of label noise must be from 0 to 1, not {rate}")
+    if len(labels) and not 0 <= labels.min() <= labels.max() < classes:
+        raise UsageError(f"labels must be from 0 to {classes - 1}, not {labels.min()} to {labels.max()}")
+    source = streams.generator(seed, "noise")
+    ordered = np.sort(indices)
+    order = _permutation(len(ordered), source)
+    # Drawn for every index, flipped or not, so that the wrong classes do not depend on the rate.
+    steps = torch.randint(1, classes, (len(ordered),), generator=source).numpy()
+    chosen = order[: round(rate * len(ordered))]
+    noisy = labels.copy()
+    noisy[ordered[chosen]] = (labels[ordered[chosen]] + steps[chosen]) % classes
+    return noisy
+
+
+def _permutation(n: int, source: torch.Generator) -> Indices:
+    return torch.randperm(n, generator=source).numpy()

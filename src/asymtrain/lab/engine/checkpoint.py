@@ -1,0 +1,141 @@
+"""A stack on disk: one folder that is either the last checkpoint or the one before, never half of one.
+
+    <folder>/<stack id>/
+        plan.json             the members and the path, written before the first step: stacks keep their members
+        state.safetensors     weights, moments and sums, with epoch, step and histories in its header
+
+`state.safetensors` is replaced by a rename, so a kill at any moment leaves a whole file.
+"""
+
+import dataclasses
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.engine.gradients import Strategy
+from asymtrain.lab.engine.plan import StackPlan
+from asymtrain.lab.engine.stacked import Stack
+from asymtrain.lab.runs import Epoch, RunSpec
+
+PLAN, STATE, CLOSED = "plan.json", "state.safetensors", ".closed"
+_TRIES = 100
+
+
+def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
+    """Make the folder of a stack and write down its members."""
+    place = folder / stack_plan.id
+    content = {"path": stack_plan.path, "specs": [spec.to_dict() for spec in stack_plan.specs]}
+    write_into_new_folder(place / PLAN, json.dumps(content, indent=1).encode())
+    return place
+
+
+def unfinished_plans(folder: Path) -> list[StackPlan]:
+    """Stacks that were begun in this folder and not closed, oldest name first."""
+    plans = []
+    for file in sorted(folder.glob(f"*/{PLAN}")):
+        if file.parent.suffix == CLOSED:
+            continue
+        try:
+            content = json.loads(file.read_text())
+            specs = tuple(RunSpec.from_dict(values) for values in content["specs"])
+            path: Strategy = content["path"]
+        except FileNotFoundError:
+            continue  # another process has just closed it
+        except (ValueError, KeyError, TypeError) as problem:
+            raise UsageError(f"{file} is not a plan of this version ({problem}): move {file.parent} away") from problem
+        plans.append(StackPlan(specs, path))
+    return plans
+
+
+def save_checkpoint(place: Path, stack: Stack) -> None:
+    """Replace the stack's checkpoint."""
+    from safetensors.torch import save
+
+    progress = {
+        "members": [spec.id for spec in stack.specs],
+        "epoch": stack.epoch,
+        "step": stack.step,
+        "seconds": stack.seconds,
+        "diverged": stack.diverged,
+        "answers": [None if answers is None else answers.hex() for answers in stack.answers],
+        "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
+    }
+    tensors = {name: value.cpu() for name, value in stack.state().items()}
+    _replace(place / STATE, save(tensors, {"progress": json.dumps(progress)}))
+
+
+def load_checkpoint(place: Path, stack: Stack) -> bool:
+    """Bring a fresh stack to its checkpoint; False where there is none yet."""
+    from safetensors import SafetensorError, safe_open
+
+    file = place / STATE
+    if not file.exists():
+        return False
+    try:
+        with safe_open(file, "pt") as opened:
+            progress = json.loads((opened.metadata() or {})["progress"])
+            if progress["members"] != [spec.id for spec in stack.specs]:
+                raise ValueError("it has other members, or in another order")
+            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (no dict)
+        for name, value in stack.state().items():
+            if found[name].shape != value.shape:
+                raise ValueError(f"{name} has the shape {tuple(found[name].shape)}, not {tuple(value.shape)}")
+    except (SafetensorError, KeyError, ValueError) as problem:
+        raise UsageError(
+            f"{file} is no checkpoint of this stack ({problem}): delete {place} to start anew"
+        ) from problem
+    stack.load_state(found)  # not above: a GPU that is lost here says nothing about the file
+    stack.epoch, stack.step, stack.seconds = progress["epoch"], progress["step"], progress["seconds"]
+    stack.diverged = progress["diverged"]
+    stack.answers = [None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]]
+    stack.histories = [[_epoch(values) for values in history] for history in progress["histories"]]
+    return True
+
+
+def _epoch(values: dict[str, Any]) -> Epoch:
+    layers = values["layer_cosines"]  # JSON has lists only
+    return Epoch(**values | {"layer_cosines": None if layers is None else tuple(map(tuple, layers))})
+
+
+def close_checkpoint(place: Path) -> None:
+    """Forget a stack whose rows are stored.
+
+    It gets another name first: a process that is killed here leaves no half of a checkpoint under the stack's own.
+    """
+    closed = place.with_name(f"{place.name}.{os.getpid()}{CLOSED}")
+    with suppress(FileNotFoundError):
+        place.rename(closed)
+    shutil.rmtree(closed, ignore_errors=True)
+
+
+def sweep(folder: Path) -> None:
+    """Remove what killed processes left: stacks that were being closed, folders without a plan."""
+    for closed in folder.glob(f"*{CLOSED}"):
+        shutil.rmtree(closed, ignore_errors=True)
+    for place in folder.glob("*/"):
+        with suppress(OSError):  # it is not empty
+            place.rmdir()
+
+
+def write_into_new_folder(file: Path, content: bytes) -> None:
+    """Write a file whole, and its folders where they are missing.
+
+    Other processes tidy empty folders away, at any moment until the file is there.
+    """
+    for tries_left in reversed(range(_TRIES)):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            return _replace(file, content)
+        except FileNotFoundError:
+            if not tries_left:
+                raise
+
+
+def _replace(file: Path, content: bytes) -> None:
+    new = file.with_suffix(f".{os.getpid()}.new")  # two processes may hold one stack for a moment
+    new.write_bytes(content)
+    new.replace(file)

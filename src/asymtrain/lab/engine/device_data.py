@@ -1,0 +1,110 @@
+"""A stack's data on its device: images once, and for each run its own order, labels and normalisation.
+
+Nothing here returns to the host. The step counter is a tensor, so that a captured graph can be replayed.
+"""
+
+import torch
+from torch import Tensor
+
+from asymtrain import streams
+from asymtrain.branches._drawing import choice_key, choose_branch
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.augment import flip_and_shift
+from asymtrain.lab.data.normalise import normalise
+from asymtrain.lab.engine.losses import Batch
+from asymtrain.lab.engine.setup import RunData, dropout_mask, random_labels, stream_keys
+from asymtrain.lab.runs import RunSpec
+from asymtrain.models import Backbone
+
+
+class DeviceData:
+    """Batches of R runs of equal training-set size."""
+
+    def __init__(
+        self,
+        specs: list[RunSpec],
+        dataset: Dataset,
+        data: list[RunData],
+        backbone: Backbone,
+        device: torch.device,
+        dtype: torch.dtype,
+    ) -> None:
+        lead = specs[0]
+        self.backbone, self.dtype, self.device, self.batch = backbone, dtype, device, lead.batch
+        self.channels_last = backbone.channels_last and device.type == "cuda"
+        self.images = self._store(torch.from_numpy(dataset.train.images))
+        self.test_images = self._store(torch.from_numpy(dataset.test.images))
+        self.labels = torch.stack([torch.from_numpy(d.labels) for d in data]).to(device)
+        self.clean_labels = torch.from_numpy(dataset.train.labels).to(device)
+        self.test_labels = torch.from_numpy(dataset.test.labels).to(device)
+        self.train = torch.stack([torch.from_numpy(d.train) for d in data]).to(device)
+        self.validation = torch.stack([torch.from_numpy(d.validation) for d in data]).to(device)
+        self.mean = torch.stack([d.mean for d in data]).to(device)
+        self.std = torch.stack([d.std for d in data]).to(device)
+        self.keys = {p: stream_keys(specs, p, device) for p in ("shuffle", "augment", "dropout", "noise")}
+        self.augmented = lead.augmentation == "flip_shift"
+        self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
+        places = range(len(backbone.points))
+        random = any(s.branch_labels == "random" for s in specs)
+        drawn = [random_labels(s.seed, len(dataset.train.labels), dataset.classes) for s in specs] if random else []
+        self.branch_labels = torch.stack(drawn).to(device) if drawn else None
+        smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
+        self.smoothing = smoothing if any(s.label_smoothing for s in specs) else None
+        self.choice_keys = torch.tensor([[choice_key(s.seed, k) for k in places] for s in specs], device=device)
+        self.size = self.train.shape[1]
+        self.steps = -(-self.size // self.batch)
+        self.order = torch.zeros(len(specs), self.steps * self.batch, dtype=torch.int64, device=device)
+        self.step = torch.zeros((), dtype=torch.int64, device=device)  # within the epoch
+        self.global_step = torch.zeros((), dtype=torch.int64, device=device)
+
+    def _store(self, images: Tensor) -> Tensor:
+        return (images.permute(0, 2, 3, 1).contiguous() if self.channels_last else images).to(self.device)
+
+    def start_epoch(self, epoch: int, step: int = 0) -> None:
+        """Shuffle for an epoch (from 0) and stand before one of its steps."""
+        chosen = streams.permutations(self.keys["shuffle"], epoch, self.size)
+        self.order[:, : self.size] = self.train.gather(1, chosen)
+        self.step.fill_(step)
+        self.global_step.fill_(epoch * self.steps + step)
+
+    def next_batch(self) -> Batch:
+        """The batch at the step counter, which moves on."""
+        position = torch.arange(self.batch, device=self.device)
+        at = self.step * self.batch + position
+        indices = self.order[:, at]
+        images = self.images[indices]
+        if self.channels_last:
+            images = images.permute(0, 1, 4, 2, 3)
+        if self.augmented:
+            images = flip_and_shift(images, streams.bits(self.keys["augment"][:, None], self.global_step, position))
+        keep = None
+        if self.backbone.dropout_width and self.backbone.dropout_rate:
+            width, rate = self.backbone.dropout_width, self.backbone.dropout_rate
+            keep = dropout_mask(self.keys["dropout"], self.global_step, self.batch, width, rate).to(self.dtype)
+        batch = Batch(
+            images=self._normalised(images),
+            targets=self.labels.gather(1, indices),
+            weight=(at < self.size).float(),
+            keep=keep,
+            live=self._live(),
+            branch_targets=None if self.branch_labels is None else self.branch_labels.gather(1, indices),
+            smoothing=self.smoothing,
+        )
+        self.step += 1
+        self.global_step += 1
+        return batch
+
+    def chunk(self, images: Tensor, indices: Tensor) -> Tensor:
+        """Images for evaluation: indices (R, B) -> (R, B, 3, H, W), normalised."""
+        chosen = images[indices]
+        return self._normalised(chosen.permute(0, 1, 4, 2, 3) if self.channels_last else chosen)
+
+    def _normalised(self, images: Tensor) -> Tensor:
+        return normalise(images, self.mean, self.std).to(self.dtype)
+
+    def _live(self) -> Tensor | None:
+        """Which branch is live, (R, K): a run alone makes the same choices."""
+        if self.moving is None:
+            return None
+        step = self.global_step.expand_as(self.choice_keys)
+        return choose_branch(self.moving.activation, self.choice_keys, step, self.moving.redundancy)

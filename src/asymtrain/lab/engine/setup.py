@@ -1,0 +1,142 @@
+"""What a run starts from: its images and labels, its initial weights, its random keys.
+
+Everything is keyed by (seed, purpose) alone, so every engine path starts a spec in the same place.
+"""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from asymtrain import streams
+from asymtrain.branches import draw_branches
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.normalise import channel_statistics
+from asymtrain.lab.data.subsets import few_shot, flip_labels, split
+from asymtrain.lab.runs import RunSpec
+from asymtrain.models import Backbone, build
+
+Indices = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """Which images one run trains and validates on, with which labels."""
+
+    train: Indices
+    validation: Indices  # empty where the spec trains on everything
+    labels: Indices  # of all training images, noise included
+    mean: Tensor  # (3,), of the images this run trains on
+    std: Tensor
+
+
+def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
+    """The split, subset, noise and normalisation of a spec."""
+    labels = dataset.train.labels
+    seed = spec.seed if spec.split_seed is None else spec.split_seed
+    if spec.validation == "split":
+        train, validation = split(labels, seed)
+    else:
+        train, validation = np.arange(len(labels)), np.arange(0)
+    if spec.per_class is not None:
+        train = few_shot(labels, train, spec.per_class, spec.seed)
+    noisy = flip_labels(labels, train, spec.label_noise, dataset.classes, spec.seed)
+    mean, std = channel_statistics(dataset.train, train)
+    return RunData(train, validation, noisy, torch.as_tensor(mean), torch.as_tensor(std))
+
+
+def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
+    """The spec's backbone with its initial weights, sized for the dataset's images."""
+    channels, height, width = dataset.train.images.shape[1:]
+    if height != width:
+        raise UsageError(f"the backbones take square images, {dataset.name} has {height} x {width}: give image_size")
+    seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
+    options = {"image_size": height, "channels": channels, **dict(spec.arch_options)}
+    return build(spec.arch, classes=dataset.classes, seed=seed, **options)
+
+
+def live_branches(spec: RunSpec, backbone: Backbone) -> list[Tensor]:
+    """Initial weights of the branches that can be live at each point: [(N_live, C, D_k)]."""
+    weights = draw_branches(spec.seed, backbone.widths, backbone.classes, max(1, spec.redundancy), spec.draw)
+    return [w[-1:] if spec.activation == "last" else w for w in weights]
+
+
+def initial_parameters(
+    spec: RunSpec, dataset: Dataset, data: RunData, *, branches: bool, bias: bool
+) -> dict[str, Tensor]:
+    """What a run starts from by name: its backbone and, where wanted, live branches `branch.k` and `branch.k.bias`.
+
+    A Plain run has a branch as well where its neighbours in a stack do; nothing of it reaches the backbone.
+    """
+    backbone = build_backbone(spec, dataset)
+    start = {name: value.detach() for name, value in backbone.named_parameters()}
+    if branches:
+        start |= {f"branch.{k}": weight for k, weight in enumerate(live_branches(spec, backbone))}
+    if branches and bias:
+        prior = prior_bias(spec, data, dataset.classes)
+        start |= {f"branch.{k}.bias": prior.expand(len(start[f"branch.{k}"]), -1) for k in range(len(backbone.points))}
+    return start
+
+
+def prior_bias(spec: RunSpec, data: RunData, classes: int) -> Tensor:
+    """Logits (C,) at which a branch gives each class its share of the training labels."""
+    counts = np.bincount(data.labels[data.train], minlength=classes)
+    share = torch.as_tensor((counts + 0.5) / (counts.sum() + 0.5 * classes), dtype=torch.float32)
+    return share.logit() if spec.objective == "sigmoid" else share.log()
+
+
+def random_labels(seed: int, count: int, classes: int) -> Tensor:
+    """A label for each of `count` images that says nothing about it: (count,)."""
+    keys = torch.tensor(streams.key(seed, "random branch labels"))
+    return (streams.bits(keys, torch.arange(count)) & (2**63 - 1)) % classes
+
+
+def stream_keys(specs: list[RunSpec], purpose: str, device: torch.device) -> Tensor:
+    """One key for each run: (R,)."""
+    return torch.tensor([streams.key(spec.seed, purpose) for spec in specs], device=device)
+
+
+def dropout_mask(keys: Tensor, step: Tensor | int, batch: int, width: int, rate: float) -> Tensor:
+    """The scaled dropout mask of R runs at a step, (R, B, width): 0 or 1 / (1 - rate)."""
+    position = torch.arange(batch * width, device=keys.device)
+    drawn = streams.uniform(keys[:, None], step, position).view(len(keys), batch, width)
+    return (drawn >= rate).to(torch.float32) / (1 - rate)
+
+
+def learning_rate(spec: RunSpec, epoch: int) -> float:
+    """The rate in an epoch (from 0): constant, or half a cosine from the start to zero."""
+    if spec.schedule == "constant":
+        return spec.learning_rate
+    return spec.learning_rate * 0.5 * (1 + np.cos(np.pi * epoch / spec.epochs)).item()
+
+
+def alpha_at(spec: RunSpec, epoch: int) -> float:
+    """The weight of the auxiliary objective in an epoch (from 0)."""
+    part = epoch / spec.epochs
+    shares = {
+        "constant": 1.0,
+        "linear": 1 - part,
+        "cosine": 0.5 * (1 + math.cos(math.pi * part)),
+        "early": float(part < 0.5),
+    }
+    return spec.alpha * shares[spec.alpha_schedule]
+
+
+def measures_at(every: int, step: int, steps: int) -> bool:
+    """Is the cosine measured at this step (from 0) of training? At every so many, and at the first of each epoch."""
+    return bool(every) and (step % every == 0 or step % steps == 0)
+
+
+def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
+    """Does weight decay act on this parameter? `value` is one run's tensor."""
+    branch = name.startswith("branch.")
+    if branch and spec.branch_weights == "frozen":
+        return False
+    if spec.decay == "all":
+        return True
+    matrix = not name.endswith("bias") and value.ndim >= 2 and "token" not in name and "position" not in name
+    return matrix and not (branch and spec.decay == "backbone_matrices")

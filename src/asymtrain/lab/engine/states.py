@@ -1,0 +1,129 @@
+"""The weights of a run at chosen epochs, for instruments that look at a network rather than at its history.
+
+A run is a function of its spec, so a state need not have been kept: it is trained again, many specs at once. A
+folder given as `cache` keeps states for the next time.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.engine.plan import StackPlan, plan
+from asymtrain.lab.engine.reference import matmul_precision
+from asymtrain.lab.engine.setup import initial_parameters, run_data
+from asymtrain.lab.engine.stacked import Stack
+from asymtrain.lab.engine.training import default_device, load_for
+from asymtrain.lab.runs import RunSpec
+
+
+@dataclass(frozen=True)
+class State:
+    """A run's weights after an epoch; epoch 0 is before training.
+
+    `parameters`: float32 on the host, those of the backbone by name and, where the spec has branches, the live ones
+    as `branch.k` (N_live, C, D_k), with their biases as `branch.k.bias` where they have some.
+    """
+
+    spec: RunSpec
+    epoch: int
+    parameters: Mapping[str, Tensor]
+
+
+def initial_state(spec: RunSpec, dataset: Dataset) -> State:
+    """The state before training."""
+    bias = spec.branch_bias == "prior"
+    found = initial_parameters(spec, dataset, run_data(spec, dataset), branches=bool(spec.redundancy), bias=bias)
+    return State(spec, 0, {name: value.clone() for name, value in found.items()})
+
+
+def states_at(
+    specs: Sequence[RunSpec],
+    epochs: Iterable[int],
+    *,
+    device: torch.device | str | None = None,
+    data_root: Path | None = None,
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[State]:
+    """States of each spec at each epoch, spec by spec; what the cache does not hold is trained.
+
+    `progress(done, total)` counts epochs of stacks, one after the other. A run that diverges before an epoch has no
+    state there.
+    """
+    wanted = sorted(set(epochs))
+    for spec in specs:
+        if wanted and not 0 <= wanted[0] <= wanted[-1] <= spec.epochs:
+            raise UsageError(f"epochs must lie between 0 and the {spec.epochs} of the run, got {wanted}")
+    found = {(spec, epoch): state for spec in specs for epoch in wanted if (state := _load(cache, spec, epoch))}
+    for spec in specs:
+        if 0 in wanted and (spec, 0) not in found:
+            found[spec, 0] = initial_state(spec, load_for(spec, data_root))
+    place = default_device(device)
+    missing = [spec for spec in dict.fromkeys(specs) if any((spec, epoch) not in found for epoch in wanted)]
+    stacks = plan(missing, place)
+    total = len(stacks) * wanted[-1] if wanted else 0
+    for number, stack_plan in enumerate(stacks):
+        before = number * wanted[-1]
+        for epoch, states in _train(stack_plan, wanted, place, data_root):
+            for state in states:
+                found[state.spec, epoch] = state
+                _save(cache, state)
+            progress(before + epoch, total)
+    return [found[spec, epoch] for spec in specs for epoch in wanted if (spec, epoch) in found]
+
+
+def _train(
+    stack_plan: StackPlan, epochs: Sequence[int], device: torch.device, data_root: Path | None
+) -> Iterator[tuple[int, list[State]]]:
+    """Each epoch of a stack above 0, with the states of its runs where they are wanted; the last of them ends it."""
+    specs = list(stack_plan.specs)
+    with matmul_precision(specs[0]):
+        stack = Stack(specs, load_for(specs[0], data_root), device=device, path=stack_plan.path)
+        while not stack.finished and stack.epoch < epochs[-1]:
+            stack.advance()
+            yield stack.epoch, _states(stack) if stack.epoch in epochs else []
+
+
+def _states(stack: Stack) -> list[State]:
+    """As it stands, without runs that diverged."""
+    views, found = {name: view.cpu() for name, view in stack.layout.views(stack.weights).items()}, []
+    for r, spec in enumerate(stack.specs):
+        own = {n: v[r].clone() for n, v in views.items() if spec.redundancy or not n.startswith("branch.")}
+        if not stack.diverged[r]:
+            found.append(State(spec, stack.epoch, own))
+    return found
+
+
+def _file(cache: Path, spec: RunSpec, epoch: int) -> Path:
+    return cache / f"{spec.id}-{epoch}.safetensors"
+
+
+def _load(cache: Path | None, spec: RunSpec, epoch: int) -> State | None:
+    if cache is None or not _file(cache, spec, epoch).exists():
+        return None
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return State(spec, epoch, load_file(_file(cache, spec, epoch)))
+    except SafetensorError as problem:
+        file = _file(cache, spec, epoch)
+        raise UsageError(f"{file} is damaged ({problem}): delete it, and the state is trained again") from problem
+
+
+def _save(cache: Path | None, state: State) -> None:
+    if cache is None:
+        return
+    from safetensors.torch import save_file
+
+    cache.mkdir(parents=True, exist_ok=True)
+    file = _file(cache, state.spec, state.epoch)
+    part = file.with_suffix(f".{os.getpid()}.part")  # two processes may train the same state
+    save_file(dict(state.parameters), part)
+    part.replace(file)

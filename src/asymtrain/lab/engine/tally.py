@@ -1,0 +1,128 @@
+"""Sums over the steps of an epoch, kept on the device and read once."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from asymtrain.lab.runs import Epoch, RunSpec
+
+
+class Totals(NamedTuple):
+    """One run's means over an epoch; what was not measured, or is undefined, is None."""
+
+    main_loss: float
+    auxiliary_loss: float
+    accuracy: float
+    cosine: float | None
+    cosine_min: float | None
+    cosine_max: float | None
+    cosine_std: float | None
+    conflict: float | None
+    main_norm: float | None
+    auxiliary_norm: float | None
+    layer_cosines: tuple[float | None, ...]
+
+
+class Tally:
+    """Accumulators of R runs: rows of one tensor, so that reading them is one copy; and of each run's L layers."""
+
+    MAIN, AUXILIARY, CORRECT, COSINE, SQUARE, COUNT, NEGATIVE, LEAST, MOST, STEPS, MAIN_NORM, AUXILIARY_NORM = range(12)
+
+    def __init__(self, runs: int, layers: int, device: torch.device) -> None:
+        self.sums = torch.zeros(12, runs, dtype=torch.float64, device=device)
+        self.layers = torch.zeros(2, runs, layers, dtype=torch.float64, device=device)  # sums of cosines, and counts
+        self.clear()
+
+    def clear(self) -> None:
+        """Start an epoch."""
+        self.sums.zero_()
+        self.layers.zero_()
+        self.sums[self.LEAST].fill_(2.0)
+        self.sums[self.MOST].fill_(-2.0)
+
+    def add_losses(self, main: Tensor, auxiliary: Tensor, correct: Tensor, images: Tensor) -> None:
+        """Add a step's mean losses (R,), weighted by its number of images, and its right answers."""
+        self.sums[: self.COSINE] += torch.stack([main * images, auxiliary * images, correct])
+
+    def add_dialogue(self, sums: Tensor) -> None:
+        """Add a measured step from its `layers.dialogue_sums` (3, R, L); undefined cosines do not count."""
+        product, main, auxiliary = sums.sum(2)
+        value, defined = _cosines(product, main, auxiliary)
+        self.sums[self.COSINE] += value
+        self.sums[self.SQUARE] += value.square()
+        self.sums[self.COUNT] += defined
+        self.sums[self.NEGATIVE] += value < 0
+        self.sums[self.LEAST] = self.sums[self.LEAST].minimum(value.where(defined, 2.0))
+        self.sums[self.MOST] = self.sums[self.MOST].maximum(value.where(defined, -2.0))
+        self.sums[self.STEPS] += 1
+        self.sums[self.MAIN_NORM] += main.sqrt()
+        self.sums[self.AUXILIARY_NORM] += auxiliary.sqrt()
+        self.layers += torch.stack(_cosines(*sums))
+
+    def read(self, images: int) -> list[Totals]:
+        """Means of each run over an epoch of so many images."""
+        rows, layers = self.sums.T.tolist(), self.layers.permute(1, 2, 0).tolist()
+        return [_totals(row, images, layer) for row, layer in zip(rows, layers, strict=True)]
+
+    def state(self) -> dict[str, Tensor]:
+        """For checkpoints in the middle of an epoch."""
+        return {"tally": self.sums, "tally_layers": self.layers}
+
+
+def epoch_record(
+    spec: RunSpec,
+    number: int,
+    totals: Totals,
+    validation: float | None,
+    test: float | None,
+    seconds: float,
+    layers: Sequence[str],
+) -> Epoch:
+    """The record of a run's epoch; a Plain run has nothing on the auxiliary side."""
+    branches = bool(spec.redundancy)
+    by_layer = branches and spec.cosine_by == "layer" and spec.cosine_every > 0
+    return Epoch(
+        epoch=number,
+        main_loss=totals.main_loss,
+        auxiliary_loss=totals.auxiliary_loss if branches else None,
+        train_accuracy=totals.accuracy,
+        validation_accuracy=validation,
+        test_accuracy=test,
+        cosine=totals.cosine if branches else None,
+        cosine_min=totals.cosine_min if branches else None,
+        cosine_max=totals.cosine_max if branches else None,
+        seconds=seconds,
+        cosine_std=totals.cosine_std if branches else None,
+        conflict=totals.conflict if branches else None,
+        main_norm=totals.main_norm,
+        auxiliary_norm=totals.auxiliary_norm if branches else None,
+        layer_cosines=tuple(zip(layers, totals.layer_cosines, strict=True)) if by_layer else None,
+    )
+
+
+def _cosines(product: Tensor, main: Tensor, auxiliary: Tensor) -> tuple[Tensor, Tensor]:
+    """Cosines, 0 where undefined, and where they are defined."""
+    cosines = (product / (main * auxiliary).sqrt()).clamp(-1, 1)
+    defined = cosines.isfinite()
+    return cosines.where(defined, 0.0), defined
+
+
+def _totals(row: Sequence[float], images: int, layers: Sequence[tuple[float, float]]) -> Totals:
+    main, auxiliary, correct, cosine, square, count, negative, least, most, steps, main_norm, auxiliary_norm = row
+    mean = cosine / count if count else None
+    return Totals(
+        main / images,
+        auxiliary / images,
+        correct / images,
+        mean,
+        least if count else None,
+        most if count else None,
+        math.sqrt(max(0.0, square - cosine * cosine / count) / (count - 1)) if count > 1 else None,
+        negative / count if count else None,
+        main_norm / steps if steps else None,
+        auxiliary_norm / steps if steps else None,
+        tuple(total / defined if defined else None for total, defined in layers),
+    )

@@ -1,0 +1,161 @@
+"""Specs in, runs out: plan stacks, train them one after the other, yield what is finished."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from asymtrain.lab.data import Dataset, load
+from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
+from asymtrain.lab.engine.plan import StackPlan, plan
+from asymtrain.lab.engine.reference import matmul_precision
+from asymtrain.lab.engine.stacked import Stack
+from asymtrain.lab.runs import Run, RunSpec
+
+CHECKPOINT_SECONDS = 60.0
+CHECKPOINT_SHARE = 0.02  # of the time, at most: what writing checkpoints may cost
+REPORT_SECONDS = 0.3
+
+
+@dataclass(frozen=True)
+class StackProgress:
+    """Where a stack is: reported at its start, after every epoch, and a few times a second within a long one."""
+
+    stack: str
+    runs: int
+    epoch: int  # epochs finished by each of its runs
+    epochs: int
+    images: int  # trained on so far in this process, summed over runs
+    seconds: float  # in this process
+
+
+@dataclass(frozen=True)
+class Progress:
+    """Where a whole execution is."""
+
+    runs_total: int
+    runs_done: int
+    epochs_total: int  # summed over runs
+    epochs_done: int
+    images_per_second: float  # summed over runs
+    seconds_left: float | None
+    note: str = ""
+
+
+def train(
+    specs: list[RunSpec], *, device: torch.device | str | None = None, data_root: Path | None = None
+) -> Iterator[Run]:
+    """Train any list of specs on one device and yield each run when its stack is finished.
+
+    Nothing is stored: `asymtrain.lab.executors.execute` adds the store, resuming and several devices.
+    """
+    place = default_device(device)
+    waiting = plan(specs, place)
+    while waiting:
+        runs = None
+        try:
+            runs = train_stack(waiting[0], load_for(waiting[0].specs[0], data_root), place)
+        except torch.OutOfMemoryError:
+            halves = waiting[0].halves()
+            torch.cuda.empty_cache()
+        waiting = waiting[1:] if runs is not None else [*halves, *waiting[1:]]
+        yield from runs or []
+
+
+def train_stack(
+    stack_plan: StackPlan,
+    dataset: Dataset,
+    device: torch.device,
+    *,
+    checkpoints: Path | None = None,
+    stop: Callable[[], bool] = lambda: False,
+    interrupt: Callable[[], bool] = lambda: False,
+    progress: Callable[[StackProgress], None] = lambda _: None,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> list[Run] | None:
+    """Train one stack, from its checkpoint where there is one.
+
+    None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it.
+    """
+    folder = open_checkpoint(checkpoints, stack_plan) if checkpoints else None
+    with matmul_precision(stack_plan.specs[0]):
+        stack = Stack(list(stack_plan.specs), dataset, device=device, path=stack_plan.path)
+        if folder:
+            load_checkpoint(folder, stack)
+        watch = _Watch(stack_plan, stack, progress, checkpoint_seconds if folder else float("inf"), interrupt)
+        watch.report()
+        while not stack.finished:
+            before = stack.epoch
+            stack.advance(pause=watch.pause)
+            ending = not stack.finished and (interrupt() or (stack.epoch > before and stop()))
+            if folder and (ending or stack.finished or watch.checkpoint_is_due()):
+                begun = time.monotonic()
+                save_checkpoint(folder, stack)
+                watch.saved_since(begun)
+            watch.report()
+            if ending:
+                return None
+        return stack.results()
+
+
+class _Watch:
+    """Looks at the clock between steps: progress a few times a second, a checkpoint at its interval."""
+
+    def __init__(
+        self,
+        stack_plan: StackPlan,
+        stack: Stack,
+        progress: Callable[[StackProgress], None],
+        checkpoint_seconds: float,
+        interrupt: Callable[[], bool],
+    ) -> None:
+        self.id, self.stack, self.progress, self.interrupt = stack_plan.id, stack, progress, interrupt
+        self.checkpoint_seconds = checkpoint_seconds
+        self.start = self.shown = time.monotonic()
+        self.due = self.start + checkpoint_seconds
+        self.before = self._images()
+
+    def report(self) -> None:
+        self.shown = time.monotonic()
+        stack, images = self.stack, self._images() - self.before
+        epochs = stack.specs[0].epochs
+        self.progress(StackProgress(self.id, len(stack.specs), stack.epoch, epochs, images, self.shown - self.start))
+
+    def pause(self) -> bool:
+        if time.monotonic() - self.shown > REPORT_SECONDS:
+            self.report()
+        return self.checkpoint_is_due() or self.interrupt()
+
+    def checkpoint_is_due(self) -> bool:
+        return time.monotonic() > self.due
+
+    def saved_since(self, begun: float) -> None:
+        """A checkpoint was written. A stack of CNNs is 600 MB: where that takes long, the next one comes later."""
+        now = time.monotonic()
+        self.due = now + max(self.checkpoint_seconds, (now - begun) / CHECKPOINT_SHARE)
+
+    def _images(self) -> int:
+        stack = self.stack
+        return len(stack.specs) * (stack.epoch * stack.data.size + min(stack.step * stack.data.batch, stack.data.size))
+
+
+def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:
+    """The dataset that a spec names."""
+    options = dict(spec.dataset_options)
+    key = (spec.dataset, spec.dataset_options, data_root)
+    if key not in _LOADED:
+        _LOADED.clear()  # one dataset at a time: CIFAR takes 180 MB
+        _LOADED[key] = load(spec.dataset, root=data_root, **options)
+    return _LOADED[key]
+
+
+def default_device(device: torch.device | str | None) -> torch.device:
+    """The device asked for, or the fastest there is."""
+    if device is not None:
+        return torch.device(device)
+    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+_LOADED: dict[tuple[object, ...], Dataset] = {}

@@ -1,0 +1,148 @@
+"""Where stacks run, and how their runs come into the store: `execute`.
+
+An executor takes stacks and yields what came of each. `execute` does the rest for all of them: it skips what the
+store has, continues stacks that were interrupted with the members they had, stores each run as it is finished,
+and records failures without stopping the others.
+"""
+
+import time
+from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, closing, nullcontext
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, default_device, plan
+from asymtrain.lab.executors.local import Local
+from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, Report
+from asymtrain.lab.executors.progress import ProgressSum
+from asymtrain.lab.executors.stacks import checkpoints_of, choose_stacks, tidy
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.store import Store
+
+EXECUTORS = ("local", "ray")
+
+__all__ = ["EXECUTORS", "execute", "local_device"]
+
+
+class Executor(Protocol):
+    """Where stacks train."""
+
+    @property
+    def device(self) -> torch.device:
+        """The kind of device that stacks are planned for."""
+
+    @property
+    def workers(self) -> int:
+        """How many stacks can train at the same time."""
+
+    def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
+        """Train all stacks and yield what came of each, as it comes; closing the iterator ends the training."""
+
+
+def execute(
+    specs: list[RunSpec],
+    *,
+    store: Path | None = None,
+    executor: str = "local",
+    address: str | None = None,
+    device: str | None = None,
+    minutes: float | None = None,
+    data_root: Path | None = None,
+    fresh: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+    checkpoint_seconds: float = 60.0,
+) -> Iterator[Run]:
+    """Train what is missing and yield every run of `specs`, stored ones first.
+
+    With a `store`, runs and checkpoints outlive this process: the same call goes on where it stopped. `minutes`
+    ends it cleanly at the next epoch. `fresh` trains again what the store holds. A run that another process is
+    training with the same store is left to it, with a note.
+    """
+    deadline = None if minutes is None else time.time() + 60 * minutes
+    missing = list(dict.fromkeys(specs))
+    with _open_executor(executor, address, device) as place:
+        workers = max(1, place.workers)
+        if store is None:
+            stacks, job = plan(missing, place.device, workers=workers), Job(data_root, None, deadline)
+            yield from _results(place, stacks, job, ProgressSum(stacks, progress))
+            return
+        with Store(store) as record:
+            checkpoints = checkpoints_of(store)
+            wanted, missing = missing, record.claim(missing, again=fresh)
+            asked = {spec.id for spec in missing}
+            stored = record.runs([spec.id for spec in wanted if spec.id not in asked])
+            yield from stored
+            stacks = choose_stacks(missing, record, checkpoints, place.device, workers, fresh=fresh)
+            total = ProgressSum(stacks, progress)
+            elsewhere = len(wanted) - len(missing) - (0 if fresh else len(stored))
+            if elsewhere:
+                total(f"{elsewhere} runs are being trained by another process")
+            job = Job(data_root, checkpoints, deadline, checkpoint_seconds)
+            with closing(_results(place, stacks, job, total, record, again=fresh)) as runs:
+                yield from (run for run in runs if run.spec.id in asked)
+            tidy(record, checkpoints)
+
+
+def _results(
+    place: Executor,
+    stacks: list[StackPlan],
+    job: Job,
+    total: ProgressSum,
+    record: Store | None = None,
+    *,
+    again: bool = False,
+) -> Generator[Run]:
+    """Train; store and yield what is finished; remember what failed, and say so at the end if nothing else came.
+
+    A time limit that starting used up is said too: the same command would end in the same way again and again.
+    """
+    reasons: list[str] = []
+    done = 0
+    # Closed here and now: the traceback of a full disk would keep the iterator, and its workers, alive.
+    with closing(place.run(stacks, job, total)) as outcomes:
+        for outcome in outcomes:
+            if isinstance(outcome, Finished):
+                if record is not None:
+                    for run in outcome.runs:
+                        record.add(run, again=again, provenance=outcome.provenance)
+                if job.checkpoints is not None:
+                    close_checkpoint(job.checkpoints / outcome.plan.id)
+                done += len(outcome.runs)
+                total.finished(len(outcome.plan.specs))
+                yield from outcome.runs
+            elif isinstance(outcome, Failed):
+                reasons.append(outcome.reason)
+                if record is not None:
+                    record.fail(outcome.plan.specs, outcome.reason)
+                lost = len(outcome.plan.specs)
+                total(f"{lost} run{'s' if lost > 1 else ''} failed: {outcome.reason}")
+    if reasons and not done:
+        raise UsageError(reasons[0])
+    if stacks and job.is_over() and not done and not total.epochs_here:
+        total("time was over before a stack had trained an epoch")
+
+
+def _open_executor(name: str, address: str | None, device: str | None) -> AbstractContextManager[Executor]:
+    if name not in EXECUTORS:
+        raise unknown_name("executor", name, EXECUTORS)
+    if name == "local":
+        if address is not None:
+            raise UsageError("--address is of a Ray cluster: add --executor ray")
+        return nullcontext(Local(local_device(device)))
+    from asymtrain.lab.executors.ray import ray_cluster
+
+    return ray_cluster(address, device)
+
+
+def local_device(name: str | None) -> torch.device:
+    """The device that this machine trains on; one that is unknown or not there is refused."""
+    try:
+        device = default_device(name)
+    except RuntimeError as problem:
+        raise UsageError(f"unknown device {name!r}: use cpu, cuda or cuda:0") from problem
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {name!r} was asked for, but torch sees no GPU: use --device cpu")
+    return device

@@ -1,0 +1,277 @@
+"""Stacks on a Ray cluster: a task is one stack, on one GPU or on one core.
+
+    driver (this process)                            a worker, on any node
+      submits every stack          -- plan -->         trains it: `outcomes.work`
+      shows progress and notes   <-- mailbox --        from its checkpoint, where it sees the driver's folder
+      stores the runs            <-- result --
+
+The driver alone writes the store. A stack whose worker or node dies is submitted again. Ray's own retries are off:
+they would not tell the user, nor count.
+"""
+
+import logging
+import math
+import os
+import pickle
+import time
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.engine import StackPlan, StackProgress
+from asymtrain.lab.engine.checkpoint import PLAN, open_checkpoint
+from asymtrain.lab.executors.interrupts import held_interrupt
+from asymtrain.lab.executors.local import SHUTDOWN_SECONDS, cores
+from asymtrain.lab.executors.outcomes import Failed, Job, Lost, Outcome, Report, Result, Stopped, work
+from asymtrain.lab.executors.ray_address import check_address
+from asymtrain.lab.executors.waiting import Waiting
+
+OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
+POLL_SECONDS = 0.2
+MAILBOX_SECONDS = 30.0  # a machine whose cores are all at work is slow to answer
+LOOK_SECONDS = 10.0  # between looks at whether the cluster still has what stacks need
+
+
+@contextmanager
+def ray_cluster(address: str | None, device: str | None = None) -> Iterator["RayCluster"]:
+    """Join the cluster at `address`, or one that this process has joined already, or start one on this machine.
+
+    Only a cluster that was started here is shut down at the end.
+    """
+    if device not in (None, "cpu", "cuda"):
+        raise UsageError(f"on a Ray cluster --device is cpu or cuda, got {device!r}: Ray chooses which GPU")
+    ray = _import_ray()
+    joined = ray.is_initialized()
+    if not joined:
+        _connect(ray, address)
+    try:
+        yield _describe(ray, device)
+    finally:
+        if not joined:
+            ray.shutdown()  # ends a cluster that it has started, and leaves one that it has joined
+
+
+@dataclass(frozen=True)
+class RayCluster:
+    """A cluster that this process is connected to."""
+
+    device: torch.device
+    workers: int
+
+    def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
+        """Train all stacks and yield what came of each, as it comes."""
+        return _run(plans, job, self.device, report)
+
+
+def _import_ray() -> Any:
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # Ray prints these to stdout, where results go; we note every lost worker ourselves.
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", "worker died|node with node id|running low on memory")
+    # Ray announces that it will leave the devices of tasks without GPUs visible; ours name their device.
+    os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
+    try:
+        import ray
+    except ImportError as problem:
+        raise UsageError('Ray is not installed: pip install "asymtrain[ray]", or use --executor local') from problem
+    return ray
+
+
+def _connect(ray: Any, address: str | None) -> None:
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": logging.ERROR}
+    if address in (None, "local"):
+        refusal, hint, address = "a local Ray cluster cannot be started", "", "local"
+        options |= {"num_cpus": cores(), "include_dashboard": False, "object_store_memory": OBJECT_STORE_BYTES}
+        options["_node_ip_address"] = "127.0.0.1"
+    else:
+        refusal = f"the Ray cluster at {address} cannot be joined"
+        hint = " (check that Ray has the same version here, and RAY_AUTH_MODE=token where the cluster wants a token)"
+        check_address(str(address))
+    try:
+        ray.init(address=address, **options)
+    except Exception as problem:  # Ray raises many kinds: another version, no token, no answer
+        ray.shutdown()
+        raise UsageError(f"{refusal}: {' '.join(str(problem).split())}{hint}") from problem
+
+
+def _describe(ray: Any, device: str | None) -> RayCluster:
+    resources = ray.cluster_resources()
+    gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
+    if device == "cuda" and not gpus:
+        raise UsageError("--device cuda was asked for, but the Ray cluster has no GPU: use --device cpu")
+    chosen = torch.device("cuda" if gpus and device != "cpu" else "cpu")
+    workers = gpus if chosen.type == "cuda" else cpus
+    if not workers:
+        raise UsageError("the Ray cluster has neither a GPU nor a CPU to run on: start its nodes with some")
+    return RayCluster(chosen, workers)
+
+
+def _run(plans: list[StackPlan], job: Job, device: torch.device, report: Report) -> Generator[Outcome]:
+    if not plans:
+        return
+    waiting = Waiting(plans, job, report)
+    driver = _Driver(_absolute(job), device, report)
+    try:
+        while waiting or driver.running:
+            with held_interrupt():
+                while stack_plan := waiting.take():
+                    driver.submit(stack_plan)
+                results = driver.collect()
+            for result in results:
+                yield from waiting.settle(result)
+    finally:
+        driver.end()
+
+
+class _Driver:
+    """The driver's side: tasks that run, and the mailbox that workers write to."""
+
+    def __init__(self, job: Job, device: torch.device, report: Report) -> None:
+        import ray
+        from ray.util.queue import Queue
+
+        self.ray, self.job, self.device, self.report = ray, job, device, report
+        # A mailbox that dies with its node comes back empty: progress is lost, no row is.
+        self.mailbox = Queue(actor_options={"num_cpus": 0, "max_restarts": -1})
+        resources = {"num_gpus": 1, "num_cpus": 0} if device.type == "cuda" else {"num_cpus": 1}
+        # max_calls: a worker that has compiled its programs keeps them for the next stack, also on a GPU.
+        self.task = ray.remote(max_retries=0, max_calls=0, **resources)(_train).options(
+            runtime_env={"env_vars": _environment(device)}
+        )
+        self.running: dict[Any, StackPlan] = {}
+        self.cancelled: set[Any] = set()
+        self.heard: set[str] = set()  # stacks that have said something: they train
+        self.last_words: dict[str, str] = {}
+        self.looked, self.empty = -math.inf, False
+
+    def submit(self, stack_plan: StackPlan) -> None:
+        if self.job.checkpoints is not None:
+            # Workers look for this: where it is missing, they do not share the driver's disk.
+            with suppress(OSError):
+                open_checkpoint(self.job.checkpoints, stack_plan)
+        self.heard.discard(stack_plan.id)
+        self.last_words.pop(stack_plan.id, None)
+        ref = self.task.remote(stack_plan, self.job, self.device.type, self.mailbox, str(Path.cwd()))
+        self.running[ref] = stack_plan
+
+    def collect(self) -> list[Result]:
+        """Pass on what the workers said within a moment, and return how stacks ended."""
+        if not self.running:
+            return []
+        done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
+        self._read_mailbox()
+        if time.monotonic() - self.looked > LOOK_SECONDS:
+            self._look_at_the_cluster()
+        if self.job.is_over():
+            # Stacks that train end by themselves at their next epoch; the rest would wait for a free worker.
+            for ref, stack_plan in self.running.items():
+                if stack_plan.id not in self.heard:
+                    self._cancel(ref)
+        return [self._result(ref) for ref in done]
+
+    def _look_at_the_cluster(self) -> None:
+        """Ray waits without a word for nodes that are gone; another may join, so we wait too, and say it."""
+        kind = "GPU" if self.device.type == "cuda" else "CPU"
+        empty = not self.ray.cluster_resources().get(kind)
+        if empty and not self.empty:
+            left = f"{len(self.running)} stack{'s' if len(self.running) > 1 else ''}"
+            self.report(f"the Ray cluster has no {kind} now: {left} will wait for a node that has one (Ctrl-C ends it)")
+        self.looked, self.empty = time.monotonic(), empty
+
+    def end(self) -> None:
+        """Ask what still runs for a checkpoint, wait a little, and leave nothing behind."""
+        with suppress(self.ray.exceptions.RayError):
+            for ref in self.running:
+                self._cancel(ref)
+            late = list(self.running)
+            if late:
+                _, late = self.ray.wait(late, num_returns=len(late), timeout=SHUTDOWN_SECONDS)
+            for ref in late:
+                self.ray.cancel(ref, force=True)
+        with suppress(self.ray.exceptions.RayError):
+            self.mailbox.shutdown(force=True)
+
+    def _cancel(self, ref: Any) -> None:
+        """Once: a second Ctrl-C would not wait for the checkpoint."""
+        if ref not in self.cancelled:
+            self.cancelled.add(ref)
+            self.ray.cancel(ref)
+
+    def _read_mailbox(self) -> None:
+        ray, actor = self.ray, self.mailbox.actor
+        try:
+            count = ray.get(actor.qsize.remote(), timeout=MAILBOX_SECONDS)
+            letters = ray.get(actor.get_nowait_batch.remote(count), timeout=MAILBOX_SECONDS) if count else []
+        except ray.exceptions.RayError:
+            return  # it is being restarted
+        for stack, message in map(pickle.loads, letters):
+            self.heard.add(stack)
+            if isinstance(message, Lost):
+                self.last_words[stack] = message.reason
+            else:
+                self.report(message)
+
+    def _result(self, ref: Any) -> Result:
+        stack_plan, errors = self.running.pop(ref), self.ray.exceptions
+        try:
+            return self.ray.get(ref)
+        except errors.TaskCancelledError:
+            return Stopped(stack_plan)
+        except (errors.RayTaskError, errors.RuntimeEnvSetupError) as problem:
+            text = str(problem).strip().splitlines()[-1]
+            return Failed(stack_plan, f"{text}: is the same asymtrain installed on every node?")
+        except errors.RayError as problem:
+            said = self.last_words.get(stack_plan.id)
+            return Lost(stack_plan, said or f"its worker or its node died ({type(problem).__name__})")
+
+
+def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: str) -> Result:
+    """A worker's task."""
+    import ray
+
+    node = ray.util.get_node_ip_address()
+    sent: list[Any] = []  # the last message
+    with suppress(OSError):  # relative paths of datasets mean the driver's folder, where there is one
+        os.chdir(folder)
+
+    def send(message: StackProgress | str | Lost) -> None:
+        # As bytes: the mailbox need not import torch to pass it on. Nobody waits, so a dead mailbox harms nothing.
+        sent[:] = [mailbox.actor.put_nowait.remote(pickle.dumps((stack_plan.id, message)))]
+
+    if job.is_over():
+        return Stopped(stack_plan)
+    if device == "cuda" and not torch.cuda.is_available():
+        return Failed(stack_plan, f"torch sees no GPU on node {node}: install a CUDA build there, or --device cpu")
+    if job.checkpoints is not None and not (job.checkpoints / stack_plan.id / PLAN).exists():
+        send(f"node {node} does not see {job.checkpoints}: a stack that it loses starts anew")
+        job = replace(job, checkpoints=None)
+    with held_interrupt() as interrupted:  # Ray cancels by a Ctrl-C
+        result = work(stack_plan, job, torch.device(device), send, interrupted)
+    if isinstance(result, Lost):
+        send(Lost(stack_plan, f"{result.reason} (on node {node})"))
+    if sent:
+        ray.wait(sent, timeout=MAILBOX_SECONDS)  # the driver reads the mailbox when it sees the result
+    if isinstance(result, Lost):
+        os._exit(1)  # this process has lost its GPU, and Ray would give it the next stack
+    return Failed(stack_plan, f"{result.reason} (on node {node})") if isinstance(result, Failed) else result
+
+
+def _absolute(job: Job) -> Job:
+    """The same paths for processes that start in another folder."""
+    data_root = None if job.data_root is None else job.data_root.expanduser().absolute()
+    return replace(job, data_root=data_root, checkpoints=job.checkpoints and job.checkpoints.absolute())
+
+
+def _environment(device: torch.device) -> dict[str, str]:
+    """What workers take over from the driver's environment."""
+    kept = {name: os.environ[name] for name in ("ASYMTRAIN_DATA", "PYTHONPATH") if os.environ.get(name)}
+    source = Path(__file__).resolve().parents[3]
+    if "site-packages" not in source.parts:
+        kept["PYTHONPATH"] = os.pathsep.join(filter(None, [str(source), kept.get("PYTHONPATH")]))
+    if device.type == "cpu":
+        kept["OMP_NUM_THREADS"] = "1"
+    return kept

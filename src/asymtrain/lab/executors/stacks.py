@@ -1,0 +1,123 @@
+"""Which stacks an execution trains: those of an earlier one that it interrupted, then new ones.
+
+    <store>.checkpoints/
+        plans-<id>.json     the stacks of an execution, written in one piece before the first of them trains
+        <stack id>/         a stack that was begun: engine/checkpoint.py
+
+A run's last bits may depend on its neighbours, so a stack keeps its members from the moment it is planned: after an
+interruption the stacks, and with them the rows, are those of an execution that nothing interrupted.
+"""
+
+import hashlib
+import json
+from collections.abc import Container
+from contextlib import suppress
+from pathlib import Path
+
+import torch
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.engine import StackPlan, close_checkpoint, plan, unfinished_plans
+from asymtrain.lab.engine.checkpoint import STATE, sweep, write_into_new_folder
+from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.store import Store
+
+PLANS = "plans-*.json"
+
+
+def checkpoints_of(store: Path) -> Path:
+    """The folder of checkpoints beside a store."""
+    return store.with_name(f"{store.name}.checkpoints")
+
+
+def checkpointed(store: Path) -> set[str]:
+    """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
+    folder = checkpoints_of(store)
+    begun = [one for one in unfinished_plans(folder) if (folder / one.id / STATE).is_file()]
+    return {spec.id for one in begun for spec in one.specs}
+
+
+def choose_stacks(
+    missing: list[RunSpec], record: Store, checkpoints: Path, device: torch.device, workers: int, *, fresh: bool
+) -> list[StackPlan]:
+    """Stacks that contain every missing run once.
+
+    Those of an earlier execution come with all the members they had, stored ones and unasked ones too, unless the
+    runs are to be trained afresh.
+    """
+    left = {spec.id: spec for spec in missing}
+    kept: list[StackPlan] = []
+    for old in _earlier(checkpoints, device):
+        members = {spec.id for spec in old.specs}
+        overlaps = any(spec.id in members for one in kept for spec in one.specs)
+        if members & left.keys() and not overlaps and _is_free(old, left, record):
+            if fresh:
+                close_checkpoint(checkpoints / old.id)
+            else:
+                kept.append(old)
+                for spec_id in members:
+                    left.pop(spec_id, None)
+    new = plan(list(left.values()), device, workers=workers)
+    if new:
+        _write_plans(checkpoints, device, new)
+    return kept + new
+
+
+def tidy(record: Store, checkpoints: Path) -> None:
+    """Remove the plans and checkpoints whose runs are all stored, and the folder where nothing is left in it."""
+    for begun in unfinished_plans(checkpoints):
+        members = {spec.id for spec in begun.specs}
+        if record.finished(members) == members and not record.held(members):  # killed between storing and closing
+            close_checkpoint(checkpoints / begun.id)
+    sweep(checkpoints)
+    for file, _, plans in _read_plans(checkpoints):
+        members = {spec.id for one in plans for spec in one.specs}
+        if record.finished(members) == members:
+            file.unlink(missing_ok=True)
+    for torn in checkpoints.glob("plans-*.new"):
+        torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    with suppress(OSError):
+        checkpoints.rmdir()
+
+
+def _earlier(checkpoints: Path, device: torch.device) -> list[StackPlan]:
+    """Stacks that were begun, then those that were planned for this kind of device (for another, they are too small
+    or too large)."""
+    # The halves of a stack that was too large come before the whole, which may still be there.
+    begun = sorted(unfinished_plans(checkpoints), key=lambda one: len(one.specs))
+    return begun + [one for _, kind, plans in _read_plans(checkpoints) if kind == device.type for one in plans]
+
+
+def _is_free(stack_plan: StackPlan, ours: Container[str], record: Store) -> bool:
+    """Claim the members that are neither stored nor ours: is no other process training one of them?"""
+    stored = record.finished([spec.id for spec in stack_plan.specs])
+    others = [spec for spec in stack_plan.specs if spec.id not in stored and spec.id not in ours]
+    return not others or len(record.claim(others)) == len(others)
+
+
+def _read_plans(checkpoints: Path) -> list[tuple[Path, str, list[StackPlan]]]:
+    found = []
+    for file in sorted(checkpoints.glob(PLANS)):
+        try:
+            content = json.loads(file.read_text())
+            plans = [
+                StackPlan(tuple(RunSpec.from_dict(values) for values in one["specs"]), one["path"])
+                for one in content["stacks"]
+            ]
+            found.append((file, str(content["device"]), plans))
+        except FileNotFoundError:
+            continue  # another process has just removed it
+        except (ValueError, KeyError, TypeError) as problem:
+            raise UsageError(f"{file} is not a plan of this version ({problem}): move it away") from problem
+    return found
+
+
+def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]) -> None:
+    stacks = [{"path": one.path, "specs": [spec.to_dict() for spec in one.specs]} for one in plans]
+    name = hashlib.sha256(",".join(one.id for one in plans).encode()).hexdigest()[:16]
+    file = checkpoints / PLANS.replace("*", name)
+    content = json.dumps({"device": device.type, "stacks": stacks}, indent=1)
+    try:
+        write_into_new_folder(file, content.encode())
+    except OSError as problem:
+        raise UsageError(f"{checkpoints} cannot be written ({problem.strerror}): give another place") from problem

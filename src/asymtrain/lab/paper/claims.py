@@ -1,0 +1,246 @@
+"""The paper's 36 claims, each with the parts that it is tested by.
+
+What a claim says stands in `tables/claims.csv`; here stands which printed cells it is about, and how. Paper effects
+are read from the tables under the same labels. A claim holds as far as the weakest of its parts does
+(`verdicts.judge`).
+
+Beside the labels of `numbers` there are those of evidence that the paper prints no cell for:
+
+    redundancy/ARCH/N   as table1/ARCH/N, with one learning rate, weight decay and alpha for every N (claims about N)
+    figure9/METRIC      attention of the ViT(20x) after training: object_coverage, peak_strength, gini_sparsity (Effect)
+    inference/ARCH      how far the stripped network is from one that never had branches: weights and outputs (Quantity)
+"""
+
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Literal
+
+from asymtrain.errors import unknown_name
+from asymtrain.lab.paper.numbers import labels, printed, rows
+
+Kind = Literal[
+    "effect", "interaction", "monotone", "cosine", "ordering", "landscape change", "attention", "share", "identity"
+]
+How = Literal["effect", "sign", "null", "near zero", "difference", "not reversed", "agreement", "significant", "zero"]
+Of = Literal["change", "asymmetric", "value"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """One thing that must hold for a claim to hold.
+
+    Attributes:
+        how: what must hold of the interval.
+            `effect`: the verdict rule, against the paper's number. `sign`: its sign alone. `null`: within 1% of 0.
+            `near zero`: within 1.5 times the paper's number on both sides of 0 (what the paper calls near zero).
+            `difference`: the verdict rule for the second cell's change minus the first's, paired by seed.
+            `not reversed`: that difference is not clearly of the other sign.
+            `agreement`: a value and a change are both clear and have one sign.
+            `significant`: p < 0.001 (Bonferroni) and a large d_av in every cell. `zero`: every value is 0.
+        labels: of the evidence.
+        paper: the paper's number, None where it has none.
+        of: which number of a cell: its change in percent of Plain, its Asymmetric side, or the value of a `Quantity`.
+        sign: that the claim asserts, 1 or -1; 0 where it asserts none.
+    """
+
+    how: How
+    labels: tuple[str, ...]
+    paper: float | None = None
+    of: Of = "change"
+    sign: int = 0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A claim of the paper and the parts that it is tested by."""
+
+    id: str
+    where: str
+    text: str
+    quantity: str
+    paper_value: str
+    kind: Kind
+    parts: tuple[Part, ...]
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        """Labels of the evidence, each once."""
+        return tuple(dict.fromkeys(label for part in self.parts for label in part.labels))
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds a verdict takes; an exact identity shows in one."""
+        return 1 if self.kind == "identity" else 10
+
+
+@cache
+def claims() -> tuple[Claim, ...]:
+    """All claims, in the order of `claims.csv`."""
+    tests = _tests()
+    return tuple(
+        Claim(row["id"], row["where"], row["claim"], row["quantity"], row["paper_value"], *tests[row["id"]])
+        for row in rows("claims")
+    )
+
+
+def claim(name: str) -> Claim:
+    """One claim by its id."""
+    by_id = {one.id: one for one in claims()}
+    if name not in by_id:
+        raise unknown_name("claim", name, by_id)
+    return by_id[name]
+
+
+def family(label: str) -> int:
+    """Over how many cells a test of this cell is corrected: those of its table or figure."""
+    table = label.partition("/")[0]
+    sizes = {"redundancy": len(labels("table1")), "figure9": 4, "inference": 3}  # figure 9 has four panels
+    return sizes[table] if table in sizes else len(labels(table))
+
+
+def epochs_wanted(label: str) -> int:
+    """Epochs behind the paper's cell: 200 by appendix C.2, 100 in Figures 2 and 3 and their tables."""
+    parts = label.split("/")
+    if parts[0] in ("table4", "table14"):
+        return int(parts[-1])
+    return {"table2": 100, "table3": 100, "table5": 0, "table6": 0, "inference": 0}.get(parts[0], 200)
+
+
+def paper_change(label: str) -> float:
+    """The paper's improvement of a cell, in percent of Plain."""
+    table, _, rest = label.partition("/")
+    if table == "figure9":
+        return {f"figure9/{metric}": value for metric, value in _figure9().items()}[label]
+    found = printed(f"table1/{rest}" if table == "redundancy" else label).improvement
+    assert found is not None, f"{label} has no change"
+    return found
+
+
+def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
+    vit, cnn, mlp = (tuple(f"redundancy/{arch}/{n}" for n in (1, 7, 10, 20)) for arch in ("vit", "cnn", "mlp"))
+    few_shot = tuple(f"table9/vit/{count}" for count in (100, 200, 500))
+    noisy = tuple(f"table12/mlp/{share}" for share in (0.5, 0.7, 0.8))
+    landscape = [
+        label for table in ("table5", "table6") for label in labels(table) if label.endswith("std_loss")
+    ]  # the deviation alone: range and gradient of a plane say the same
+    coverage, plain_later = "table14/object_coverage/20", "table14/object_coverage/100"
+    printed_coverage = _numbers("c22")
+    return {
+        "c01": ("effect", _effects("table1/vit/20")),
+        "c02": ("effect", _effects("table1/cnn/1")),
+        "c03": ("monotone", _trend(vit, anchor=vit[-1])),
+        "c04": ("effect", _effects(*(label.replace("redundancy", "table1") for label in cnn))),
+        "c05": ("monotone", _trend(mlp, anchor=mlp[0])),
+        "c06": ("interaction", (_difference("table1/cnn/20", "table1/vit/20"),)),
+        "c07": ("cosine", (_value("effect", "table2/vit/average"),)),
+        "c08": ("cosine", (_value("effect", "table2/cnn/average"),)),
+        "c09": ("cosine", (_value("near zero", "table2/mlp/average"),)),
+        # The claim says positive; the printed minimum is negative. What is tested is the claim.
+        "c10": ("cosine", (Part("sign", ("table2/vit/min",), printed("table2/vit/min").value, "value", sign=1),)),
+        "c11": ("cosine", (_value("effect", "table2/cnn/min"),)),
+        "c12": ("ordering", tuple(_agreement(arch) for arch in ("mlp", "cnn", "vit"))),
+        "c13": ("ordering", _effects("table3/cnn/convergence", "table3/cnn/final")),
+        "c14": ("effect", _effects("table3/cnn/final")),
+        "c15": ("ordering", _effects("table3/vit/convergence", "table3/vit/final")),
+        "c16": ("effect", _effects("table4/vit/100")),
+        "c17": ("ordering", (_asymmetric("table4/cnn/50"),)),
+        "c18": ("landscape change", _effects("table5/mlp/300/std_loss")),
+        "c19": ("landscape change", _effects("table6/cnn/300/std_loss")),
+        "c20": ("landscape change", _effects("table6/vit/300/std_loss")),
+        "c21": ("landscape change", tuple(_sign(label) for label in landscape)),
+        # Once as the two percentages of the text, once as the change that the figure prints.
+        "c22": (
+            "attention",
+            (Part("effect", ("figure9/object_coverage",), _change(*reversed(printed_coverage)), sign=1),),
+        ),
+        "c23": ("attention", _effects("figure9/object_coverage")),
+        "c24": ("attention", _effects("figure9/peak_strength")),
+        "c25": ("attention", _effects("figure9/gini_sparsity")),
+        "c26": ("attention", _effects(*(f"table14/map_entropy/{epoch}" for epoch in (20, 60, 100)))),
+        "c27": ("attention", (_across(plain_later, coverage),)),
+        "c28": ("effect", _effects(*(f"table8/mlp/{count}" for count in (100, 200, 500)))),
+        "c29": ("monotone", _trend(few_shot, anchor=few_shot[-1])),
+        "c30": ("effect", (*_effects("table10/mlp"), _null("table10/cnn"), *_effects("table10/vit"))),
+        "c31": ("monotone", _trend(noisy, anchor=noisy[-1])),
+        "c32": ("effect", _effects(*(f"table11/mlp/{share}" for share in (0.5, 0.7, 0.8)))),
+        "c33": ("effect", _effects("table16/all/vit", "table16/one/vit")),
+        "c34": ("effect", _effects("table16/all/cnn", "table16/one/cnn")),
+        "c35": ("share", (Part("significant", labels("table1"), 1.0),)),
+        "c36": ("identity", tuple(_zero(f"inference/{arch}") for arch in ("mlp", "cnn", "vit"))),
+    }  # fmt: skip
+
+
+def _effects(*names: str) -> tuple[Part, ...]:
+    return tuple(Part("effect", (name,), paper_change(name), sign=_sign_of(paper_change(name))) for name in names)
+
+
+def _sign(name: str, sign: int | None = None) -> Part:
+    paper = paper_change(name)
+    return Part("sign", (name,), paper, sign=_sign_of(paper) if sign is None else sign)
+
+
+def _null(name: str) -> Part:
+    return Part("null", (name,), paper_change(name))
+
+
+def _zero(name: str) -> Part:
+    return Part("zero", (name,), 0.0, "value")
+
+
+def _value(how: How, name: str) -> Part:
+    paper = printed(name).value
+    assert paper is not None, f"{name} has no value"
+    return Part(how, (name,), paper, "value", _sign_of(paper))
+
+
+def _asymmetric(name: str) -> Part:
+    paper = printed(name).asymmetric
+    assert paper is not None, f"{name} has no Asymmetric side"
+    return Part("effect", (name,), paper, "asymmetric", _sign_of(paper))
+
+
+def _difference(first: str, second: str, how: How = "difference", sign: int | None = None) -> Part:
+    paper = paper_change(second) - paper_change(first)
+    return Part(how, (first, second), paper, sign=_sign_of(paper) if sign is None else sign)
+
+
+def _trend(levels: tuple[str, ...], anchor: str) -> tuple[Part, ...]:
+    """The last level against the first, no step between clearly the other way, and the sign at the `anchor` level."""
+    whole = _difference(levels[0], levels[-1])
+    steps = [_difference(one, other, "not reversed", whole.sign) for one, other in itertools.pairwise(levels)]
+    return (whole, *steps, _sign(anchor))
+
+
+def _agreement(arch: str) -> Part:
+    cosine, effect = f"table2/{arch}/average", f"table1/{arch}/20"
+    return Part("agreement", (cosine, effect), paper_change(effect), sign=_sign_of(printed(cosine).value or 0.0))
+
+
+def _across(plain: str, asymmetric: str) -> Part:
+    """Asymmetric of one cell against Plain of another."""
+    before, after = printed(plain).plain, printed(asymmetric).asymmetric
+    assert before is not None
+    assert after is not None
+    change = _change(before, after)
+    return Part("effect", (plain, asymmetric), change, sign=_sign_of(change))
+
+
+def _figure9() -> Mapping[str, float]:
+    metrics = {"object_coverage": "c23", "peak_strength": "c24", "gini_sparsity": "c25"}
+    return {metric: _numbers(name)[0] for metric, name in metrics.items()}
+
+
+def _numbers(name: str) -> list[float]:
+    """The numbers of a claim's `paper_value`."""
+    (found,) = [row["paper_value"] for row in rows("claims") if row["id"] == name]
+    return [float(text) for text in found.split(";")]
+
+
+def _change(before: float, after: float) -> float:
+    return 100 * (after - before) / before
+
+
+def _sign_of(value: float) -> int:
+    return (value > 0) - (value < 0)

@@ -1,0 +1,126 @@
+"""Learning rate, weight decay and alpha where the paper gives none: what our search chose, read from its runs."""
+
+import dataclasses
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+from asymtrain.lab.paper.known import Snapshot, class_count
+from asymtrain.lab.paper.numbers import Hyperparameters
+from asymtrain.lab.paper.readings import PRIMARY
+from asymtrain.lab.paper.recipe import Needs
+from asymtrain.lab.paper.study import Study, asymmetric_spec, table_values
+from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.search import STRATEGIES, Search, SearchResult, replay
+
+TRIED = 3  # branches at each point in Table 16
+START = 1.0  # alpha while Asymmetric's learning rate and weight decay are searched: the two losses as they are
+
+
+def gold_search(study: Study, arch: str, dataset: str, *, fair: bool = False) -> Search:
+    """The three-stage search of one backbone on one dataset. With one live branch it is the same for every N.
+
+    With `fair` its last round also has trials for Plain (see `fairness`); the other trials are the same runs.
+    """
+    sizes = study.sizes
+    base = asymmetric_spec(study, PRIMARY, arch, dataset, table_values(study, arch, 1), 1)
+    linear = (arch, dataset) == ("mlp", "cifar10")
+    return _search(
+        "gold",
+        base,
+        learning_rates=sizes.learning_rates,
+        weight_decays=sizes.weight_decays,
+        alphas=sizes.alphas_mlp_cifar10 if linear else sizes.alphas,
+        fair=fair,
+        seeds=sizes.search_seeds,
+        epochs=study.search_epochs,
+    )
+
+
+def dual_of(study: Study, arch: str, activation: str, *, fair: bool = False) -> Search:
+    """The search of Table 16: Plain and Asymmetric each by itself, three branches, all or one active.
+
+    `fair` as in `gold_search`; Plain's trials are the same runs, whichever branches are active.
+    """
+    sizes = study.sizes
+    auxiliary = {"activation": "all", "combine": "sum"} if activation == "all" else {}
+    start = dataclasses.replace(table_values(study, arch, 1), alpha=START)
+    base = asymmetric_spec(study, PRIMARY, arch, "cifar100", start, TRIED, auxiliary)
+    return _search(
+        "dual",
+        base,
+        learning_rates=sizes.learning_rates,
+        weight_decays=sizes.weight_decays,
+        alphas=sizes.alphas,
+        fair=fair,
+        seeds=sizes.search_seeds,
+        epochs=study.search_epochs,
+    )
+
+
+@lru_cache(maxsize=256)  # recipes ask for the same ones again and again, and each checks all of its trials
+def _search(strategy: str, base: RunSpec, **options: Any) -> Search:
+    return STRATEGIES[strategy](base, **options)
+
+
+def state_of(search: Search, known: Snapshot) -> SearchResult:
+    """How far the known runs take a search."""
+    return replay(search, known.runs, lambda: 1 / class_count(search.base))
+
+
+def chosen(search: Search, known: Snapshot) -> Mapping[str, Hyperparameters] | None:
+    """What a finished search chose for `plain` and `asymmetric`."""
+    result = state_of(search, known)
+    if not result.complete:
+        return None
+    base = search.base
+    return {
+        variant: Hyperparameters(
+            base.arch,
+            base.redundancy,
+            settings["learning_rate"],
+            settings["weight_decay"],
+            settings.get("alpha", base.alpha),
+        )
+        for variant, settings in result.chosen.items()
+    }
+
+
+def is_searched(study: Study, dataset: str) -> bool:
+    """Does the study search this dataset's settings? The paper prints those of CIFAR-100."""
+    return dataset == "cifar10" and study.hyperparameters == "searched"
+
+
+def values_for(study: Study, known: Snapshot, arch: str, dataset: str, redundancy: int) -> Hyperparameters | None:
+    """Settings of both sides of a comparison; None while the search for them is not finished."""
+    if not is_searched(study, dataset):
+        return table_values(study, arch, redundancy)
+    found = chosen(gold_search(study, arch, dataset), known)
+    return None if found is None else found["asymmetric"]
+
+
+def waiting(study: Study, known: Snapshot, arch: str, dataset: str) -> Needs:
+    """The trials of the search that a comparison waits for."""
+    return trials(gold_search(study, arch, dataset), known) if is_searched(study, dataset) else Needs()
+
+
+def trials(search: Search, known: Snapshot) -> Needs:
+    """Every trial of the stages that are known, trained or not, and how many later stages still hold at most."""
+    result = state_of(search, known)
+    ids = {spec.id: spec for spec in result.missing}
+    specs = tuple(ids.get(one) or known.runs[one].spec for one in result.spec_ids)
+    base = search.base
+    name = f"{search.strategy} {base.dataset} {base.dataset_options} {base.arch} {base.activation}"
+    return Needs(specs, later={name: result.runs_left - len(result.missing)})
+
+
+def settled(study: Study, known: Snapshot, arch: str, dataset: str, redundancy: int) -> str:
+    """Where the settings come from, in a sentence."""
+    values = values_for(study, known, arch, dataset, redundancy)
+    if values is None:
+        return "Its settings are those that the search of Table 13 chooses, which is not finished."
+    shown = f"learning rate {values.learning_rate:g}, weight decay {values.weight_decay:g}, alpha {values.alpha:g}"
+    if is_searched(study, dataset):
+        return f"Settings found by our search: {shown}."
+    own = "the scale's learning rate and " if arch in study.sizes.learning_rate else ""
+    return f"Settings: {own}Table 13's at N = {redundancy} on CIFAR-100: {shown}."

@@ -1,0 +1,162 @@
+"""The specs behind the numbers of the reproduction: each with its fields and a place on the page to link to."""
+
+import dataclasses
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from asymtrain.lab.paper.known import Snapshot
+from asymtrain.lab.paper.readings import READINGS
+from asymtrain.lab.paper.recipe import Recipe
+from asymtrain.lab.paper.study import Study
+from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
+from asymtrain.lab.statistics import NAMES
+
+NOT_RUN = "not yet run"
+DIVERGED = "diverged"
+# Named wherever they differ between specs, also where they have their default.
+ALWAYS = ("arch", "dataset", "seed", "redundancy", "alpha", "learning_rate", "weight_decay", "epochs")
+
+
+@dataclass(frozen=True)
+class SpecsUsed:
+    """Specs by the recipe that names them, and by id what came of each in a few words.
+
+    `others` are those of readings that are not shown, by id: a verdict may rest on them.
+    """
+
+    specs: Mapping[str, tuple[RunSpec, ...]] = field(default_factory=dict)
+    outcomes: Mapping[str, str] = field(default_factory=dict)
+    others: Mapping[str, RunSpec] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Specs that differ in their seed alone: what they are, their own fields, and (id, seed, outcome) of each."""
+
+    anchor: str
+    title: str
+    fields: str
+    specs: tuple[tuple[str, int | None, str], ...]
+
+
+@dataclass(frozen=True)
+class SpecSet:
+    """The specs behind one number, under the listings that they belong to."""
+
+    anchor: str
+    parts: tuple[tuple[Listing, tuple[tuple[str, int | None], ...]], ...]
+
+    @property
+    def count(self) -> int:
+        """How many specs they are."""
+        return sum(len(specs) for _, specs in self.parts)
+
+
+@dataclass(frozen=True)
+class SpecIndex:
+    """All specs of a page.
+
+    Attributes:
+        common: the fields that all of them share, and the defaults of those that a listing may leave out.
+        listings: each spec once.
+        sets: the specs behind each number, by their ids.
+    """
+
+    common: tuple[tuple[str, str], ...]
+    listings: tuple[Listing, ...]
+    sets: Mapping[frozenset[str], SpecSet]
+
+    def anchor(self, ids: Collection[str]) -> str:
+        """Where the specs behind a number are listed; empty for a number of the paper."""
+        return self.sets[frozenset(ids)].anchor if ids else ""
+
+    @property
+    def count(self) -> int:
+        """How many specs there are."""
+        return sum(len(listing.specs) for listing in self.listings)
+
+
+def specs_behind(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> SpecsUsed:
+    """What the recipes name, trained or not."""
+    specs, outcomes, others = {}, dict[str, str](), dict[str, RunSpec]()
+    every = dataclasses.replace(study, readings=tuple(READINGS.values()))
+    for recipe in recipes:
+        needs = recipe.needs(study, known)
+        for run in known.of(recipe.needs(every, known).specs):
+            others[run.spec.id] = run.spec
+            outcomes[run.spec.id] = _outcome(run)
+        measured = {one.spec.id for one in needs.measurements if known.values(one.spec, one.name) is not None}
+        named = dict.fromkeys([*needs.specs, *(one.spec for one in needs.measurements)])
+        specs[recipe.name] = tuple(named)
+        for spec in named:
+            if spec.id in known.runs:
+                outcomes[spec.id] = _outcome(known.runs[spec.id])
+            elif spec.id in measured:
+                outcomes[spec.id] = "measured"
+            else:
+                outcomes.setdefault(spec.id, NOT_RUN)
+    return SpecsUsed(specs, outcomes, others)
+
+
+def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
+    """The index of all specs that are named, with a set for each of the groups of ids in `used`, in that order."""
+    groups = list(dict.fromkeys(frozenset(ids) for ids in used if ids))
+    known = {spec.id: spec for specs in behind.specs.values() for spec in specs}
+    known |= {one: behind.others[one] for ids in groups for one in sorted(ids) if one in behind.others}
+    strangers = sorted({one for ids in groups for one in ids} - set(known))
+    differing = [name for name in DEFAULTS if len({getattr(spec, name) for spec in known.values()}) > 1]
+    alike: dict[tuple[object, ...], list[RunSpec]] = {}
+    for spec in known.values():
+        alike.setdefault(tuple(getattr(spec, name) for name in DEFAULTS if name != "seed"), []).append(spec)
+    listings: list[Listing] = []
+    for specs in alike.values():
+        rows = [(spec.id, spec.seed, behind.outcomes.get(spec.id, "")) for spec in specs]
+        shown = _own_fields(specs[0], differing)
+        listings.append(Listing(f"specs-{len(listings) + 1}", _title(specs[0]), shown, tuple(rows)))
+    if strangers:
+        unknown = tuple((one, None, "") for one in strangers)
+        listings.append(Listing(f"specs-{len(listings) + 1}", "Other specs", "their fields were not given", unknown))
+    sets = {ids: SpecSet(f"set-{i + 1}", _parts(ids, listings)) for i, ids in enumerate(groups)}
+    first = next(iter(known.values()), RunSpec())
+    common = [(_said(name), _value(getattr(first, name))) for name in DEFAULTS if name not in (*differing, "seed")]
+    unnamed = [(_said(name), f"{_value(DEFAULTS[name])} where not named") for name in differing if name not in ALWAYS]
+    return SpecIndex(tuple([*common, *unnamed] if known else ()), tuple(listings), sets)
+
+
+def _parts(
+    ids: frozenset[str], listings: Sequence[Listing]
+) -> tuple[tuple[Listing, tuple[tuple[str, int | None], ...]], ...]:
+    found = [(listing, tuple((one, seed) for one, seed, _ in listing.specs if one in ids)) for listing in listings]
+    return tuple((listing, specs) for listing, specs in found if specs)
+
+
+def _outcome(run: Run) -> str:
+    if run.outcome == DIVERGED:
+        return DIVERGED
+    if run.test_accuracy is not None:
+        return f"test {run.test_accuracy:.3f}"
+    best = run.best_validation
+    return "" if best is None or best.validation_accuracy is None else f"validation {best.validation_accuracy:.3f}"
+
+
+def _title(spec: RunSpec) -> str:
+    return f"{NAMES.get(spec.arch, spec.arch)}, {spec.dataset}, {spec.variant.capitalize()}"
+
+
+def _own_fields(spec: RunSpec, differing: Sequence[str]) -> str:
+    """The fields in which specs of the page differ, without defaults; Plain has no auxiliary ones."""
+    hidden = {"arch", "dataset", "seed", *(AUXILIARY if spec.redundancy == 0 else ())}
+    shown = [name for name in differing if name in ALWAYS or getattr(spec, name) != DEFAULTS[name]]
+    return "; ".join(f"{_said(name)} {_value(getattr(spec, name))}" for name in shown if name not in hidden)
+
+
+def _said(name: str) -> str:
+    return name.replace("_", " ")
+
+
+def _value(value: object) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, tuple):  # options
+        return ", ".join(f"{name} {given}" for name, given in value) or "default"
+    return f"{value:g}" if isinstance(value, float) else str(value)

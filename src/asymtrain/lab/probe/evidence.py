@@ -1,0 +1,65 @@
+"""Numbers of a series and of paired differences: pure functions of lists, without scipy."""
+
+import math
+from collections.abc import Sequence
+from statistics import NormalDist
+
+from asymtrain.gradients._intervals import BLOCK_STEPS, BLOCKS, deviation, mean, student_inside, student_quantile
+
+MOST_Z = 3.0  # a handful of seeds cannot say more than this
+NORMAL = NormalDist()
+
+
+def t_interval(
+    values: Sequence[float], confidence: float = 0.95, floor: float = 0.0
+) -> tuple[float | None, float | None]:
+    """The t interval of the mean; None of fewer than two values. `floor` is the least deviation that is believed."""
+    centre, spread = mean(values), deviation(values)
+    if centre is None or spread is None:
+        return None, None
+    half = student_quantile(confidence, len(values) - 1) * max(spread, floor) / math.sqrt(len(values))
+    return centre - half, centre + half
+
+
+def trend(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None, float | None]:
+    """Change from the first to the last value along a line through the means of blocks, with its interval.
+
+    Blocks are those of `batch_means`: neighbours resemble each other, so the line's error is taken from their means.
+    None where there are fewer than three blocks.
+    """
+    count = min(BLOCKS, len(values) // BLOCK_STEPS)
+    if count < 3:
+        return None, None, None
+    length = len(values) // count
+    first = len(values) - count * length
+    heights = [math.fsum(values[i : i + length]) / length for i in range(first, len(values), length)]
+    places = [first + (length - 1) / 2 + i * length for i in range(count)]
+    x, y = math.fsum(places) / count, math.fsum(heights) / count
+    square = math.fsum((p - x) ** 2 for p in places)
+    slope = math.fsum((p - x) * (h - y) for p, h in zip(places, heights, strict=True)) / square
+    rest = math.fsum((h - y - slope * (p - x)) ** 2 for p, h in zip(places, heights, strict=True))
+    half = student_quantile(confidence, count - 2) * math.sqrt(rest / (count - 2) / square)
+    span = len(values) - 1
+    return slope * span, (slope - half) * span, (slope + half) * span
+
+
+def z_score(differences: Sequence[float], floor: float) -> float:
+    """How clearly a mean of paired differences is above 0, as a normal score between -3 and 3.
+
+    The probability of the t statistic, as the normal deviate of the same probability: few seeds say less. `floor` is
+    the least standard deviation that is believed: accuracies on few images often agree by chance.
+    """
+    centre, spread = mean(differences), deviation(differences)
+    if centre is None or spread is None:
+        return 0.0
+    t = centre / (max(spread, floor) / math.sqrt(len(differences)))
+    freedom = len(differences) - 1
+    inside = student_inside(math.atan(abs(t) / math.sqrt(freedom)), freedom)
+    score = NORMAL.inv_cdf(min(0.5 + inside / 2, NORMAL.cdf(MOST_Z)))
+    return math.copysign(score, t)
+
+
+def median(values: Sequence[float]) -> float | None:
+    """The middle value; None of nothing."""
+    ordered = sorted(values)
+    return None if not ordered else (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2

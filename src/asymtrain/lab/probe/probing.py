@@ -1,0 +1,165 @@
+"""`probe`: will auxiliary branches help this model, where, and how strongly?"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from asymtrain.branches._dry_run import call, undisturbed
+from asymtrain.branches._nested import Selector
+from asymtrain.branches._places import Where, find_places
+from asymtrain.errors import UsageError
+from asymtrain.lab.probe.batches import Batches, gather
+from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
+from asymtrain.lab.probe.copying import Source, fresh_model, random_state_kept
+from asymtrain.lab.probe.findings import Probe, Shadow
+from asymtrain.lab.probe.outputs import Loss, read_logits
+from asymtrain.lab.probe.placing import find_blocks
+from asymtrain.lab.probe.rule import RULE, Rule, advise, kept_places
+from asymtrain.lab.probe.settings import Settings
+from asymtrain.lab.probe.shadow import shadow_training
+from asymtrain.lab.probe.trials import paired_trials
+
+FIRST_SEED = 2000  # a probe's seeds are none of a study's
+IGNORED = -100  # the target that torch's losses leave out
+
+
+def probe(
+    model: Source,
+    batches: Any,
+    at: Where | None = None,
+    *,
+    classes: int | None = None,
+    alphas: Sequence[float] = (0.1, 1.0),
+    seeds: int = 3,
+    steps: int = 300,
+    minutes: float | None = None,
+    every: int = 5,
+    learning_rate: float = 1e-3,
+    optimizer: Callable[[Iterable[nn.Parameter]], Optimizer] | None = None,
+    loss_fn: Loss | None = None,
+    logits: Selector | None = None,
+    autocast: torch.dtype | None = None,
+    branch_options: Mapping[str, Any] | None = None,
+    rule: Rule = RULE,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Probe:
+    """Advice on branches for a classifier, from a short training of a copy of it; the model itself is not touched.
+
+    First a shadow training of `steps` steps measures, at each place, how the branch's gradient lies to the main one.
+    Then short runs without branches and with them, at each alpha, from the same weights and with the same batches, show
+    what branches do. Every fifth batch is held out to compare them on.
+
+    Args:
+        model: a module, or a function without arguments that builds one: then each seed has its own initial weights.
+        batches: a list, a DataLoader or another iterable of (inputs, targets), or of mappings with `labels`.
+        at: places as `attach` takes them; the model's repeated blocks where there are none given.
+        classes: the number of logits of a branch; that of the model where it is not given.
+        alphas: weights of the auxiliary objective to try in paired runs; () for none.
+        seeds: pairs of runs at each alpha.
+        steps: of the shadow training and of each paired run.
+        minutes: a limit; steps, alphas and seeds are cut to fit, and the result says so. Where no paired runs fit, the
+            shadow training has all of it.
+        every: steps between measurements of the alignment.
+        learning_rate: of AdamW.
+        optimizer: another one: a function from parameters to an optimizer.
+        loss_fn: the main loss, from logits and targets to a scalar; softmax cross-entropy where it is not given.
+        logits: which part of the model's output holds the logits: an index, a key, or a function.
+        autocast: torch.bfloat16 or torch.float16, to probe in mixed precision.
+        branch_options: further arguments of `attach`, such as layout or pool.
+        rule: the thresholds of the advice.
+        progress: called with a line of text now and then.
+    """
+    _check(alphas, seeds, steps, minutes, every)
+    clock = Clock(minutes)
+    with random_state_kept():
+        shadow_model = fresh_model(model, FIRST_SEED)
+        device = next(shadow_model.parameters()).device
+        found = gather(batches, most=2 * steps + 16)
+        width = _classes(shadow_model, found, logits, device)
+        settings = Settings(
+            width if classes is None else classes, loss_fn, logits, optimizer, learning_rate, autocast, every,
+            dict(branch_options or {}),
+        )  # fmt: skip
+
+        def fitting(each: float) -> Plan:
+            # Halfway and at the end; a forward takes about a third of a step.
+            compared = 2 / 3 * len(found.held_out_numbers) * each
+            return plan_trials(steps, range(FIRST_SEED, FIRST_SEED + seeds), alphas, each, clock.left(), compared)
+
+        names = None if at is None else _named(model, shadow_model, at)
+        limit = ShadowLimit(clock, rule.least_steps // 2, lambda each: bool(fitting(each).alphas))
+        shadow = shadow_of_model(shadow_model, found, names, settings, steps=steps, limit=limit, progress=progress)
+        plan = fitting(shadow.step_seconds)
+        trials = []
+        if plan.alphas:
+            kept = [one.place for one in kept_places(shadow)]
+            trials = paired_trials(
+                model, found, settings, places=kept, alphas=plan.alphas, seeds=plan.seeds, steps=plan.steps,
+                go_on=lambda: clock.left() > 0, told=progress,
+            )  # fmt: skip
+    seeds_done = len(trials[0].seeds) if trials else 0
+    notes = notes_on_time(plan, seeds_done, shadow.steps, steps)
+    return Probe(shadow, tuple(trials), advise(shadow, trials, rule), notes, clock.passed())
+
+
+def shadow_of_model(
+    model: nn.Module,
+    batches: Batches,
+    places: list[str] | None,
+    settings: Settings,
+    *,
+    steps: int,
+    limit: ShadowLimit,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Shadow:
+    """The shadow training of a model that may be trained: at the places, or at its repeated blocks."""
+    sample = batches.batch(batches.train_numbers[0], next(model.parameters()).device).inputs
+    names = find_blocks(model, sample) if places is None else places
+    progress(f"shadow training at {', '.join(names)}")
+    torch.manual_seed(FIRST_SEED)
+    branches = settings.attach(model, names, sample, FIRST_SEED)
+    order = batches.order(FIRST_SEED, steps)
+    return shadow_training(model, branches, batches, settings, order=order, go_on=limit)
+
+
+def _check(alphas: Sequence[float], seeds: int, steps: int, minutes: float | None, every: int) -> None:
+    for name, value in (("seeds", seeds), ("steps", steps), ("every", every)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{name} must be a whole number of 1 or more, got {value!r}")
+    if minutes is not None and not minutes > 0:
+        raise UsageError(f"minutes must be above 0, got {minutes:g}")
+    if any(not alpha > 0 for alpha in alphas):
+        raise UsageError(f"alphas must be above 0, got {', '.join(map(str, alphas))}: 0 is Plain, and is always run")
+
+
+def _classes(model: nn.Module, batches: Batches, selector: Selector | None, device: torch.device) -> int:
+    """The width of the model's logits in training mode, where models with auxiliary heads show them."""
+    batch = batches.batch(batches.train_numbers[0], device)
+    with undisturbed(model):
+        model.train()
+        try:
+            output = call(model, batch.inputs)
+        except Exception as error:
+            line = (str(error).strip().splitlines() or ["no message"])[0]
+            raise UsageError(
+                f"the model cannot be called on a batch ({type(error).__name__}: {line}): give (inputs, targets), "
+                "where inputs is a tensor, a tuple of positional arguments or a dict of keyword arguments"
+            ) from error
+        width = read_logits(output, selector).shape[-1]
+    # On a GPU a wrong target would end in an assertion of the device's.
+    wrong = [target for target in batches.classes_seen() if target != IGNORED and not 0 <= target < width]
+    if wrong:
+        raise UsageError(
+            f"a target is {wrong[0]}, but the model has {width} logits, so classes must be numbered 0 to {width - 1}: "
+            "number them so, or build the model for more classes (num_labels= of transformers, num_classes= of timm)"
+        )
+    return width
+
+
+def _named(source: Source, model: nn.Module, at: Where) -> list[str]:
+    """Names of the places; modules of the user's own model are found by their names in the copy."""
+    asked = source if isinstance(source, nn.Module) else model
+    return list(find_places(asked, at))

@@ -1,0 +1,209 @@
+"""Models by what users type: `timm:NAME`, `hf:CONFIG` or `package.module:function`. Nothing is ever downloaded."""
+
+import importlib
+import inspect
+import json
+import sys
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.models import BACKBONES
+
+OTHERS = "timm:NAME, hf:CONFIG or package.module:function"
+FORMS = f"a backbone (mlp, cnn, vit), {OTHERS}"
+SMALL = 64  # pixels; a larger model's own size is reduced to this on a CPU
+DEFAULT_SIZE = 32
+CHECK_OPTIONS = (
+    "check --option (their names and values are the library's); what must be downloaded cannot be built here, but in a "
+    "function of your own, package.module:function"
+)
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model that can be built for any number of classes: `build(classes, image_size)`."""
+
+    name: str
+    image_size: int  # its own
+    multiple: int  # an image's side must be a multiple of this
+    build: Callable[[int, int], nn.Module]
+
+    def size_for(self, wanted: int | None, small: bool) -> int:
+        """The image size to probe at: the wanted one, else the model's own, on a small machine at most 64 pixels."""
+        if wanted is not None:
+            return wanted
+        if not small or self.image_size <= SMALL:
+            return self.image_size
+        return max(2 * self.multiple, SMALL - SMALL % self.multiple)
+
+
+def named_model(text: str, options: Mapping[str, Any] | None = None) -> Named:
+    """The model that a text names; options go to its builder."""
+    kind, colon, rest = text.partition(":")
+    chosen = dict(options or {})
+    if not colon:
+        if "/" in text or "." in text:
+            raise UsageError(f"{text!r} is no model that can be built here: give {FORMS}")
+        raise UsageError(f"{unknown_name('backbone', text, BACKBONES)} (for another model give {OTHERS})")
+    if not rest:
+        raise UsageError(f"{text!r} names no model: give {FORMS}")
+    if kind == "timm":
+        return _timm(rest, chosen)
+    if kind == "hf":
+        return _transformers(rest, chosen)
+    return _function(kind, rest, chosen)
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """`depth=4` as a name and a value: a JSON value where it is one, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--option {text}: write NAME=VALUE, such as hidden_size=64")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+
+
+def _timm(name: str, options: dict[str, Any]) -> Named:
+    timm = _library("timm")
+    if not timm.is_model(name):
+        raise unknown_name("timm model", name, timm.list_models())
+    settings = timm.get_pretrained_cfg(name)
+    own = int(settings.input_size[-1]) if settings is not None else 224
+
+    def build(classes: int, image_size: int) -> nn.Module:
+        given = {"pretrained": False, "num_classes": classes, **options}
+
+        def make() -> Any:
+            if image_size != own:
+                with suppress(TypeError):  # a convolutional network takes images of any size, and no such option
+                    return timm.create_model(name, img_size=image_size, **given)
+            return timm.create_model(name, **given)
+
+        return _module(_made(make, f"timm:{name}"))
+
+    return Named(f"timm:{name}", own, 32, build)
+
+
+def _transformers(text: str, options: dict[str, Any]) -> Named:
+    transformers = _library("transformers")
+    if text.endswith(".json"):
+        config = _config_file(transformers, Path(text).expanduser(), options)
+    elif "/" in text or not text.isidentifier():
+        raise UsageError(
+            f"hf:{text} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
+            "on the hub cannot be used; save its config.json and give the file"
+        )
+    else:
+        kind = getattr(transformers, text, None)
+        if not (inspect.isclass(kind) and issubclass(kind, _config_base(transformers))):
+            known = [name for name in dir(transformers) if name.endswith("Config")]
+            known = [name for name in known if name.lower() == text.lower()] or known
+            raise unknown_name("config class of transformers", text, known)
+        config = _made(lambda: kind(**options), f"hf:{text}")
+    own = getattr(config, "image_size", None)
+    own = own[0] if isinstance(own, tuple | list) else own
+    patch = getattr(config, "patch_size", None)
+    patch = patch[0] if isinstance(patch, tuple | list) else patch
+
+    def build(classes: int, image_size: int) -> nn.Module:
+        config.num_labels = classes
+        if own is not None:
+            config.image_size = image_size
+        known = transformers.AutoModelForImageClassification._model_mapping
+        if type(config) not in known:
+            raise UsageError(
+                f"{type(config).__name__} has no image classifier in transformers: probe other models from Python, "
+                "asymtrain.probe(model, batches)"
+            )
+        return _module(_made(lambda: transformers.AutoModelForImageClassification.from_config(config), f"hf:{text}"))
+
+    return Named(f"hf:{text}", int(own or 224), int(patch or 32), build)
+
+
+def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read as a config ({error}): give a config.json of transformers") from None
+    if not isinstance(values, dict) or "model_type" not in values:
+        raise UsageError(f"{file} has no model_type: give a config.json of transformers")
+    kind = values.pop("model_type")
+    # Labels of its own would win over the number of classes in the data.
+    values = {name: value for name, value in values.items() if name not in ("id2label", "label2id", "num_labels")}
+    return _made(lambda: transformers.AutoConfig.for_model(kind, **{**values, **options}), f"hf:{file}")
+
+
+def _config_base(transformers: Any) -> type:
+    return getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
+
+
+def _function(module_name: str, function: str, options: dict[str, Any]) -> Named:
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)  # a model of the user's own lies in the folder they work in
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        cure = "check the name, and that you are in its folder"
+        if not isinstance(error, ModuleNotFoundError):
+            cure = "mend the file"
+        raise UsageError(f"{module_name} cannot be imported ({_first_line(error)}): {cure}") from error
+    finally:
+        if added:
+            sys.path.remove(here)
+    made = getattr(module, function, None)
+    if not callable(made):
+        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
+        raise unknown_name(f"function in {module_name}", function, names)
+
+    def build(classes: int, image_size: int) -> nn.Module:
+        known = inspect.signature(made).parameters
+        given = {"classes": classes, "num_classes": classes, "image_size": image_size}
+        kept = {name: value for name, value in given.items() if name in known}
+        cure = "mend the function, or give what it needs with --option NAME=VALUE"
+        return _module(_made(lambda: made(**{**kept, **options}), f"{module_name}:{function}", cure))
+
+    return Named(f"{module_name}:{function}", DEFAULT_SIZE, 1, build)
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a broken installation of torchvision raises a RuntimeError
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise UsageError(f"{name} is not installed: pip install {name}") from error
+        cure = f"mend its installation; `python -c 'import {name}'` shows the whole of it"
+        if "torchvision" in str(error):
+            cure = (
+                "it needs a torchvision that fits your torch; where there is none, in an environment of its own, "
+                "pip install --no-deps torchvision==0.16.2 is enough for models"
+            )
+        raise UsageError(f"{name} is installed but does not import ({_first_line(error)}): {cure}") from error
+
+
+def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
+    try:
+        return make()
+    except UsageError:
+        raise
+    except Exception as error:
+        raise UsageError(f"{name} cannot be built ({_first_line(error)}): {cure}") from error
+
+
+def _first_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+
+
+def _module(value: Any) -> nn.Module:
+    if not isinstance(value, nn.Module):
+        raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
+    return value

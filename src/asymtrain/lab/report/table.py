@@ -1,0 +1,167 @@
+"""A table as values: typed columns, cells that are numbers until the edge.
+
+A terminal, HTML, Markdown, LaTeX, CSV and JSON show the same `Table`. How a number is written is said once, by its
+column; `cell_text` is the only place where a value becomes text, and nothing reads that text back.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+NOTHING = "—"  # there is no such number; one that waits for its runs is `missing`
+
+
+@dataclass(frozen=True)
+class Mean:
+    """A mean with the deviation over seeds; None for one seed."""
+
+    mean: float
+    deviation: float | None = None
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Both ends."""
+
+    low: float
+    high: float
+
+
+Value = int | float | str | Mean | Interval | None
+
+
+@dataclass(frozen=True)
+class Column:
+    """A heading, and how the numbers below it are written.
+
+    Attributes:
+        name: the heading.
+        kind: `text`, aligned left; `number`, means and intervals too; `count`, whole numbers; `share`, from 0 to 1 and
+            shown in percent; `p`, never shown as nought.
+        unit: written behind each number: "%".
+        digits: behind the point; None for as many as the number needs.
+        signed: is a plus written?
+        significant: are `digits` significant ones?
+    """
+
+    name: str
+    kind: Literal["text", "number", "count", "share", "p"] = "text"
+    unit: str = ""
+    digits: int | None = 3
+    signed: bool = False
+    significant: bool = False
+
+    @property
+    def is_number(self) -> bool:
+        """Is it aligned right?"""
+        return self.kind != "text"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One place of a table.
+
+    Attributes:
+        value: a number, a mean, an interval, a text; None where there is none.
+        spec_ids: the runs behind it.
+        missing: does it wait for its runs?
+        digits: in place of the column's, where rows differ in what they measure.
+        mark: words behind the value, such as "(diverged)".
+    """
+
+    value: Value = None
+    spec_ids: tuple[str, ...] = ()
+    missing: bool = False
+    digits: int | None = None
+    mark: str = ""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of cells under columns; the first columns name the rows. `detail`: stands behind the figures of a page."""
+
+    name: str
+    title: str
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    note: str = ""
+    detail: bool = False
+
+    def __post_init__(self) -> None:
+        widths = {len(row) for row in self.rows}
+        assert widths <= {len(self.columns)}, f"{self.name}: rows of {widths} cells under {len(self.columns)} columns"
+
+    def texts(self) -> list[list[str]]:
+        """Every cell as it is shown."""
+        return [[cell_text(cell, column) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
+
+
+def missing_cells(count: int = 1) -> list[Cell]:
+    """Places that wait for their runs."""
+    return [Cell(missing=True)] * count
+
+
+def make_rows(values: Iterable[Sequence[Value | Cell]]) -> tuple[tuple[Cell, ...], ...]:
+    """Rows of cells from plain values."""
+    return tuple(tuple(value if isinstance(value, Cell) else Cell(value) for value in row) for row in values)
+
+
+def cell_text(cell: Cell, column: Column, missing: str = NOTHING) -> str:
+    """A cell as it is shown."""
+    if cell.missing:
+        return missing
+    if cell.digits is not None:
+        column = dataclasses.replace(column, digits=cell.digits)
+    return value_text(cell.value, column) + (f" {cell.mark}" if cell.mark else "")
+
+
+def value_text(value: Value, column: Column) -> str:
+    """A value as its column writes it."""
+    match value:
+        case None:
+            return NOTHING
+        case str():
+            return value
+        case Interval(low, high):
+            return f"{value_text(low, column)} to {value_text(high, column)}"
+        case Mean(mean, None):
+            return value_text(mean, column)
+        case Mean(mean, deviation):
+            return f"{value_text(mean, column)} ± {value_text(deviation, dataclasses.replace(column, signed=False))}"
+    if column.kind == "count":
+        return f"{value:d}" if isinstance(value, int) else f"{value:g}"
+    if column.kind == "p" and column.digits is not None and value < 10**-column.digits:
+        return f"<{10**-column.digits:.{column.digits}f}"
+    sign = "+" if column.signed else ""
+    if column.digits is None:
+        return f"{value:{sign}g}{column.unit}"
+    ending = "%" if column.kind == "share" else "g" if column.significant else "f"
+    return f"{value:{sign}.{column.digits}{ending}}{column.unit}"
+
+
+def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
+    """A cell for a program: what is shown, and the numbers behind it, whole."""
+    found: dict[str, Any] = {"text": cell_text(cell, column), "value": None}
+    match cell.value:
+        case Interval(low, high):
+            found |= {"low": low, "high": high}
+        case Mean(mean, deviation):
+            found |= {"value": mean, "deviation": deviation}
+        case int() | float():
+            found["value"] = cell.value
+    return {**found, "spec_ids": list(cell.spec_ids), "missing": cell.missing}
+
+
+def table_json(table: Table) -> dict[str, Any]:
+    """A table for a program."""
+    return {
+        "name": table.name,
+        "title": table.title,
+        "columns": [column.name for column in table.columns],
+        "kinds": [dataclasses.asdict(column) for column in table.columns],
+        "rows": [
+            [cell_json(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows
+        ],
+        "note": table.note,
+    }

@@ -1,0 +1,85 @@
+"""How big a study is: `quick` for minutes on a small machine, `paper` as published. Data, and one function.
+
+Everything here is a default: an option given on the command line wins.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from asymtrain.errors import unknown_name
+from asymtrain.lab.runs import RunSpec
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Defaults of a study.
+
+    Attributes:
+        dataset: what is learnt where nothing else is asked for.
+        seeds: which seeds are trained.
+        fields: of every spec.
+        archs: fields of the specs of each backbone.
+        datasets: fields of the specs on each dataset.
+    """
+
+    dataset: str
+    seeds: tuple[int, ...]
+    fields: Mapping[str, Any]
+    archs: Mapping[str, Mapping[str, Any]]
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+
+SCALES: dict[str, Scale] = {
+    "quick": Scale(
+        dataset="shapes",
+        seeds=(42, 43, 44),
+        fields={"epochs": 6, "batch": 32, "redundancy": 1},
+        archs={
+            "mlp": {"learning_rate": 1e-3, "weight_decay": 1e-3, "alpha": 0.1},
+            "cnn": {
+                "arch_options": {"widths": (12, 24, 24, 24, 24, 16), "hidden": (64, 32), "pool_after": (0, 1)},
+                "learning_rate": 2e-3,
+                "weight_decay": 1e-3,
+                "alpha": 0.1,
+            },
+            "vit": {
+                "arch_options": {"depth": 3, "width": 48, "heads": 4, "patch": 8},
+                "learning_rate": 1e-3,
+                "weight_decay": 1e-2,
+                "alpha": 1.0,
+            },
+        },
+        datasets={
+            "shapes": {"dataset_options": {"classes": 9, "size": 2500, "test_size": 1000}},
+            "cifar10": {"per_class": 200},
+            "cifar100": {"per_class": 20},
+        },
+    ),
+    # Table 13 at N = 20.
+    "paper": Scale(
+        dataset="cifar100",
+        seeds=tuple(range(42, 52)),
+        fields={"epochs": 200, "redundancy": 20},
+        archs={
+            "mlp": {"learning_rate": 1e-4, "weight_decay": 1e-3, "alpha": 0.1},
+            "cnn": {"learning_rate": 3e-4, "weight_decay": 1e-3, "alpha": 0.1},
+            "vit": {"learning_rate": 1e-3, "weight_decay": 1e-2, "alpha": 1.0},
+        },
+    ),
+}
+
+
+def get_scale(name: str) -> Scale:
+    """The scale of this name."""
+    if name not in SCALES:
+        raise unknown_name("scale", name, SCALES)
+    return SCALES[name]
+
+
+def scaled_spec(scale: Scale, arch: str, dataset: str | None = None, **chosen: Any) -> RunSpec:
+    """The Asymmetric spec of a backbone at a scale; fields that are chosen win, None leaves the default."""
+    dataset = dataset or scale.dataset
+    given = {name: value for name, value in chosen.items() if value is not None}
+    fields = {**scale.fields, **scale.archs.get(arch, {}), **scale.datasets.get(dataset, {}), **given}
+    return RunSpec(arch=arch, dataset=dataset, **fields)

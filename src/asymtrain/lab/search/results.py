@@ -1,0 +1,221 @@
+"""What a set of runs says about a search: stages, trials, what was chosen, what is missing. Nothing here trains."""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.search.stages import BOTH, Criterion, Search, Settings, Stage, Variant, side, with_settings
+
+
+@dataclass(frozen=True)
+class Trial:
+    """Settings that were tried, and how well they did.
+
+    Attributes:
+        settings: what sets this trial apart from the others of its stage.
+        spec_ids: its runs, one for each seed.
+        accuracies: their validation accuracies, in the same order; None where a run is not there yet.
+        diverged: how many of the runs diverged; those count at chance accuracy.
+    """
+
+    settings: Settings
+    spec_ids: tuple[str, ...]
+    accuracies: tuple[float | None, ...]
+    diverged: int = 0
+
+    @property
+    def seen(self) -> list[float]:
+        """Accuracies of the runs that are there."""
+        return [accuracy for accuracy in self.accuracies if accuracy is not None]
+
+    @property
+    def mean(self) -> float | None:
+        """Over the runs that are there."""
+        return math.fsum(self.seen) / len(self.seen) if self.seen else None
+
+    @property
+    def std(self) -> float | None:
+        """Over the runs that are there, divided by their number less one; None for a single one."""
+        return statistics.stdev(self.seen) if len(self.seen) > 1 else None
+
+    @property
+    def n(self) -> int:
+        """How many runs are there."""
+        return len(self.seen)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "settings": dict(self.settings),
+            "mean": self.mean,
+            "std": self.std,
+            "n": self.n,
+            "diverged": self.diverged,
+            "accuracies": list(self.accuracies),
+            "spec_ids": list(self.spec_ids),
+        }
+
+
+@dataclass(frozen=True)
+class StageResult:
+    """A grid and what came of it. `chosen` is None until every run of every trial is there."""
+
+    stage: Stage
+    trials: tuple[Trial, ...]
+    chosen: Settings | None
+
+    @property
+    def edges(self) -> dict[str, str]:
+        """Chosen settings at an end of their grid: "highest", "lowest", or "off" for 0, below which nothing lies."""
+        return {} if self.chosen is None else edges(self.stage.candidates, self.chosen)
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Ids of the runs that are not there yet."""
+        pairs = (pair for trial in self.trials for pair in zip(trial.spec_ids, trial.accuracies, strict=True))
+        return tuple(spec_id for spec_id, accuracy in pairs if accuracy is None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "name": self.stage.name,
+            "trains": self.stage.trains,
+            "decides": list(self.stage.decides),
+            "chosen": None if self.chosen is None else dict(self.chosen),
+            "edges": self.edges,
+            "missing": list(self.missing),
+            "trials": [trial.to_dict() for trial in self.trials],
+        }
+
+
+@dataclass(frozen=True)
+class SearchResult:
+    """Where a search stands.
+
+    Attributes:
+        search: what was asked.
+        stages: those whose runs are known: the decided ones, and the ones under way.
+        chosen: the settings of each variant that are decided so far.
+        missing: the runs that the stages under way still need.
+    """
+
+    search: Search
+    stages: tuple[StageResult, ...]
+    chosen: Mapping[Variant, Settings]
+    missing: tuple[RunSpec, ...]
+
+    @property
+    def complete(self) -> bool:
+        """Is every stage decided?"""
+        return not self.missing
+
+    @property
+    def runs_left(self) -> int:
+        """How many runs it still takes at most; a later stage may share some with an earlier one."""
+        later = [stage for stages in self.search.rounds for stage in stages][len(self.stages) :]
+        return len(self.missing) + sum(len(stage.candidates) for stage in later) * len(self.search.seeds)
+
+    @property
+    def spec_ids(self) -> tuple[str, ...]:
+        """All runs that the known stages consist of, each once."""
+        ids = (spec_id for stage in self.stages for trial in stage.trials for spec_id in trial.spec_ids)
+        return tuple(dict.fromkeys(ids))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "strategy": self.search.strategy,
+            "base": self.search.base.to_dict(),
+            "start": dict(self.search.start),
+            "seeds": list(self.search.seeds),
+            "epochs": self.search.epochs,
+            "criterion": self.search.criterion,
+            "complete": self.complete,
+            "runs_left": self.runs_left,
+            "chosen": {variant: dict(settings) for variant, settings in self.chosen.items()},
+            "stages": [stage.to_dict() for stage in self.stages],
+        }
+
+
+def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] = lambda: 0.0) -> SearchResult:
+    """Go through the stages as far as these runs (by spec id) reach. `chance` is asked only where a run diverged."""
+    start: dict[Variant, dict[str, float]] = {variant: dict(search.start) for variant in BOTH}
+    decided: dict[Variant, dict[str, float]] = {variant: {} for variant in BOTH}
+    results: list[StageResult] = []
+    missing: dict[str, RunSpec] = {}
+    for stages in search.rounds:
+        for stage in stages:
+            before = {**start[stage.trains], **decided[stage.trains]}
+            trials = []
+            for candidate in stage.candidates:
+                specs = search.trial_specs(stage.trains, {**before, **candidate})
+                trials.append(_trial(candidate, specs, runs, search.criterion, chance))
+                missing.update({spec.id: spec for spec in specs if spec.id not in runs})
+            results.append(StageResult(stage, tuple(trials), choose(trials)))
+        # Only now: stages of one round do not wait for each other.
+        for result in results[-len(stages) :]:
+            for variant in result.stage.decides:
+                decided[variant].update(result.chosen or {})
+        if missing:
+            break
+    return SearchResult(search, tuple(results), decided, tuple(missing.values()))
+
+
+def choose(trials: Iterable[Trial]) -> Settings | None:
+    """The settings with the highest mean accuracy, the first of equals; None where a run is missing."""
+    best: Trial | None = None
+    for trial in trials:
+        if None in trial.accuracies:
+            return None
+        if best is None or (trial.mean or 0.0) > (best.mean or 0.0):
+            best = trial
+    return None if best is None else best.settings
+
+
+def edges(candidates: Iterable[Settings], chosen: Settings) -> dict[str, str]:
+    """Which of the chosen settings lie at an end of what was tried, and at which."""
+    found = {}
+    candidates = list(candidates)
+    for name, value in chosen.items():
+        values = {candidate[name] for candidate in candidates}
+        if len(values) > 1 and value == min(values):
+            found[name] = "off" if value == 0 else "lowest"
+        elif len(values) > 1 and value == max(values):
+            found[name] = "highest"
+    return found
+
+
+def chosen_spec(result: SearchResult, variant: Variant, **changes: Any) -> RunSpec:
+    """The final run of a variant with the chosen values; `changes` are other fields, such as the seed."""
+    if not result.complete:
+        raise UsageError(f"the search is not finished ({len(result.missing)} runs are missing): give it again to go on")
+    spec = with_settings(side(result.search.base, variant), result.chosen[variant])
+    return dataclasses.replace(spec, **changes)
+
+
+def final_specs(result: SearchResult, seeds: Iterable[int], **changes: Any) -> list[RunSpec]:
+    """Plain and Asymmetric of each seed with the chosen values, side by side."""
+    return [chosen_spec(result, variant, **changes, seed=seed) for seed in seeds for variant in BOTH]
+
+
+def _trial(
+    settings: Settings, specs: list[RunSpec], runs: Mapping[str, Run], criterion: Criterion, chance: Callable[[], float]
+) -> Trial:
+    there = [runs.get(spec.id) for spec in specs]
+    accuracies = tuple(None if run is None else _accuracy(run, criterion, chance) for run in there)
+    diverged = sum(run is not None and run.outcome == "diverged" for run in there)
+    return Trial(settings, tuple(spec.id for spec in specs), accuracies, diverged)
+
+
+def _accuracy(run: Run, criterion: Criterion, chance: Callable[[], float]) -> float:
+    if run.outcome == "diverged":
+        return chance()
+    epoch = run.best_validation if criterion == "best" else run.history[-1]
+    assert epoch is not None
+    assert epoch.validation_accuracy is not None, "a search's runs have a validation split"
+    return epoch.validation_accuracy

@@ -1,0 +1,75 @@
+"""Train what searches miss, or read what a store holds of them."""
+
+import functools
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from asymtrain.lab import executors
+from asymtrain.lab.engine import load_for
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.search.results import SearchResult, replay
+from asymtrain.lab.search.stages import Search
+from asymtrain.lab.store import Store
+
+Fetch = Callable[[list[RunSpec]], Iterable[Run]]
+
+
+def run_searches(
+    searches: Sequence[Search],
+    *,
+    store: Path | None = None,
+    minutes: float | None = None,
+    data_root: Path | None = None,
+    on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
+    **options: Any,
+) -> list[SearchResult]:
+    """Train the rounds of all searches side by side, each round in one call of `executors.execute`.
+
+    With a `store` the same call goes on where it stopped. After `minutes` the results say what is missing. `on_run`
+    is told of each run, how many of its round are there, and how many the round has. `options` are those of `execute`.
+    """
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+
+    def train(specs: list[RunSpec]) -> Iterable[Run]:
+        left = None if deadline is None else (deadline - time.monotonic()) / 60
+        if left is not None and left <= 0:
+            yield from [] if store is None or options.get("fresh") else _stored(store, specs)
+            return
+        trained = executors.execute(specs, store=store, minutes=left, data_root=data_root, **options)
+        for done, run in enumerate(trained, 1):
+            on_run(run, done, len(specs))
+            yield run
+
+    return _drive(searches, train, data_root)
+
+
+def read_searches(searches: Sequence[Search], store: Path, *, data_root: Path | None = None) -> list[SearchResult]:
+    """What a store says about these searches; nothing is trained."""
+    return _drive(searches, functools.partial(_stored, store), data_root)
+
+
+def _drive(searches: Sequence[Search], fetch: Fetch, data_root: Path | None) -> list[SearchResult]:
+    """Fetch the runs that the next rounds need, until there is nothing new to ask for."""
+    runs: dict[str, Run] = {}
+    asked: set[str] = set()
+    while True:
+        results = [replay(search, runs, functools.partial(_chance, search, data_root)) for search in searches]
+        # What was asked for and did not come (time is over, it failed) is not asked for again.
+        wanted = {spec.id: spec for result in results for spec in result.missing if spec.id not in asked}
+        if not wanted:
+            return results
+        asked.update(wanted)
+        runs.update({run.spec.id: run for run in fetch(list(wanted.values()))})
+
+
+def _chance(search: Search, data_root: Path | None) -> float:
+    return 1 / load_for(search.base, data_root).classes
+
+
+def _stored(store: Path, specs: list[RunSpec]) -> list[Run]:
+    if not store.exists():
+        return []
+    with Store(store, read_only=True) as record:
+        return record.runs([spec.id for spec in specs])

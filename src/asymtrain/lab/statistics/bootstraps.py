@@ -1,0 +1,93 @@
+"""Bootstraps of the improvement: over seeds, and over test images.
+
+Seeds share one test set, so an interval over seeds says nothing about other images. The bootstrap over images draws
+images anew; crossed with seeds it draws both, and answers for a new seed and a new test set at once (two-way crossed
+bootstraps err on the wide side).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.statistics.intervals import ROUNDING
+
+
+def bootstrap_seeds(
+    plain: Sequence[float],
+    asymmetric: Sequence[float],
+    confidence: float = 0.95,
+    draws: int = 9999,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """BCa interval, over seeds drawn as pairs, of the mean difference in percent of Plain's mean.
+
+    Plain's mean is drawn along: the t interval takes it as known.
+    """
+    before, after = np.asarray(plain, float), np.asarray(asymmetric, float)
+    if before.shape != after.shape or before.ndim != 1 or len(before) < 2:
+        raise UsageError("a bootstrap over seeds needs two pairs or more: train more seeds")
+    if not before.mean():
+        raise UsageError("Plain got no image right, so an improvement cannot be given as a share of it")
+    ratio = 100 * float(after.mean() - before.mean()) / float(before.mean())
+    # Without spread in the change every draw gives the same number, and BCa divides by that spread.
+    if np.std(after - (1 + ratio / 100) * before) <= ROUNDING:
+        return ratio, ratio
+    found = stats.bootstrap(
+        (before, after),
+        lambda one, other, axis: 100 * (other - one).mean(axis=axis) / one.mean(axis=axis),
+        paired=True,
+        vectorized=True,
+        n_resamples=draws,
+        confidence_level=confidence,
+        method="BCa",
+        rng=np.random.default_rng(seed),
+    ).confidence_interval
+    return float(found.low), float(found.high)
+
+
+def unpack_answers(answers: Sequence[bytes], images: int) -> NDArray[np.bool_]:
+    """Which test images each run got right, (runs, images), from `Run.answers`."""
+    short = [len(packed) for packed in answers if len(packed) != (images + 7) // 8]
+    if short:
+        raise UsageError(f"{images} test images take {(images + 7) // 8} bytes of answers, got {short[0]}")
+    rows = [np.unpackbits(np.frombuffer(packed, np.uint8), count=images) for packed in answers]
+    return np.array(rows, bool).reshape(len(rows), images)
+
+
+def bootstrap_images(
+    plain: NDArray[np.bool_],
+    asymmetric: NDArray[np.bool_],
+    *,
+    over_seeds: bool,
+    confidence: float = 0.95,
+    draws: int = 2000,
+    seed: int = 0,
+) -> tuple[float, float]:
+    """Percentile interval of the improvement (percent of Plain) over test images, and over seeds too if asked.
+
+    Args:
+        plain: right answers of Plain, (seeds, images), from `unpack_answers`.
+        asymmetric: those of Asymmetric, the same seeds and images.
+        over_seeds: draw seeds anew as well (crossed), or keep them.
+        confidence: of the interval.
+        draws: of the bootstrap.
+        seed: of the draws.
+    """
+    if plain.shape != asymmetric.shape or plain.ndim != 2 or not plain.size:
+        raise UsageError("answers of Plain and Asymmetric must have one shape, (seeds, images)")
+    seeds, images = plain.shape
+    rng = np.random.default_rng(seed)
+    right = np.stack([plain, asymmetric]).astype(np.float32)
+    found = np.empty(draws)
+    for draw in range(draws):
+        image_weights = np.bincount(rng.integers(images, size=images), minlength=images).astype(np.float32)
+        chosen = rng.integers(seeds, size=seeds) if over_seeds else np.arange(seeds)
+        before, after = (right @ image_weights)[:, chosen].mean(axis=1, dtype=np.float64)
+        found[draw] = 100 * (after - before) / before if before else np.nan
+    if np.isnan(found).any():
+        raise UsageError("Plain got too few images right for an improvement as a share of it")
+    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    return float(low), float(high)

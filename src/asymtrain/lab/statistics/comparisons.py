@@ -1,0 +1,185 @@
+"""Did the branches help? Rows of runs in, paired comparisons out.
+
+A row is a run (`report.rows_frame` makes them; a CSV of them read back does as well). `paired` puts Plain and
+Asymmetric of one seed side by side, `compare` summarises the pairs, `sentence` says it in words. Missing
+values in a comparison are `None`: a single pair has no deviation, interval or p, and nothing pretends so.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.runs import AUXILIARY, DEFAULTS
+
+NAMES = {"mlp": "MLP", "cnn": "CNN", "vit": "ViT"}
+
+Verdict = Literal["helped", "hurt", "unclear", "constant", "single"]
+
+
+def paired(
+    rows: pd.DataFrame, by: Sequence[str] | None = None, measure: str = "test_accuracy"
+) -> tuple[pd.DataFrame, list[str]]:
+    """One row for each pair, and the columns that tell the comparisons apart.
+
+    Columns: those of `by`, then seed, plain_id, asymmetric_id, plain, asymmetric, plain_diverged,
+    asymmetric_diverged, cosine. With `by=None` the comparisons are told apart by dataset, backbone and every
+    setting in which the runs of one backbone differ. A diverged run counts with chance accuracy, 1 / classes.
+    """
+    by = separating(rows) if by is None else list(by)
+    for name in ("variant", "seed", "outcome", measure, *by):
+        if name not in rows.columns:
+            raise unknown_name("column of the rows", name, map(str, rows.columns))
+    runs = rows.assign(accuracy=_accuracy(rows, measure), diverged=rows["outcome"] == "diverged")
+    shared = [name for name in by if name not in AUXILIARY]
+    plain, asymmetric = runs[runs["variant"] == "plain"], runs[runs["variant"] == "asymmetric"]
+    for side, keys in ((plain, shared), (asymmetric, by)):
+        twice = side[side.duplicated([*keys, "seed"])]
+        if len(twice):
+            raise UsageError(
+                f"{twice['variant'].iloc[0]} seed {twice['seed'].iloc[0]} is there twice under the same "
+                f"{', '.join(keys)}: name the column in which the two differ in by="
+            )
+    values = {"id": "{}_id", "accuracy": "{}", "diverged": "{}_diverged"}
+    left = plain[[*shared, "seed", *values]].rename(columns={k: v.format("plain") for k, v in values.items()})
+    right = asymmetric.assign(cosine=asymmetric.get("mean_cosine"))
+    right = right[[*by, "seed", "cosine", *values]].rename(
+        columns={k: v.format("asymmetric") for k, v in values.items()}
+    )
+    pairs = right.merge(left, on=[*shared, "seed"])
+    order = ["seed", "plain_id", "asymmetric_id", "plain", "asymmetric", "plain_diverged", "asymmetric_diverged"]
+    return pairs[[*by, *order, "cosine"]], by
+
+
+def separating(rows: pd.DataFrame) -> list[str]:
+    """Dataset, backbone, and every setting in which the runs of one dataset and backbone differ."""
+    first = ["dataset", "arch"]
+    others = [name for name in DEFAULTS if name in rows.columns and name not in (*first, "seed")]
+    found = []
+    for name in others:
+        seen = rows[rows["variant"] == "asymmetric"] if name in AUXILIARY else rows
+        if (seen.groupby(first, dropna=False)[name].nunique(dropna=False) > 1).any():
+            found.append(name)
+    return [*first, *found]
+
+
+def compare(
+    rows: pd.DataFrame,
+    by: Sequence[str] | None = None,
+    measure: str = "test_accuracy",
+    confidence: float = 0.95,
+) -> pd.DataFrame:
+    """One row for each comparison, in the order in which the rows name them.
+
+    Columns: those of `by` (see `paired`), then
+    n: pairs; plain_mean, plain_std, asymmetric_mean, asymmetric_std: accuracy over seeds (deviation over n - 1);
+    improvement, low, high: mean of (Asymmetric - Plain) in percent of Plain's mean, and its t interval;
+    p: two-tailed paired t-test, not corrected for the number of comparisons; d_z: Cohen's d of the differences;
+    cosine: mean gradient cosine; plain_diverged, asymmetric_diverged: how many runs count as chance.
+    """
+    pairs, by = paired(rows, by, measure)
+    summaries = [
+        {**dict(zip(by, key, strict=True)), **_summary(group, confidence)}
+        for key, group in pairs.groupby(by, sort=False, dropna=False)
+    ]
+    # Of type object, so that None stays None and does not become NaN.
+    columns = [*by, *_summary(pairs.head(0), confidence)]
+    return pd.DataFrame(summaries, columns=columns, dtype=object)
+
+
+def labels(comparison: pd.DataFrame) -> list[str]:
+    """A short name for each row of `compare`: the backbone, and every setting in which the rows differ."""
+    by = list(comparison.columns[: list(comparison.columns).index("n")])
+    shown = [name for name in by if name != "arch" and comparison[name].nunique(dropna=False) > 1]
+    return [
+        ", ".join([NAMES.get(row["arch"], row["arch"]), *(f"{name.replace('_', ' ')} {row[name]}" for name in shown)])
+        for row in comparison.to_dict("records")
+    ]
+
+
+def verdict(row: Mapping[str, Any]) -> Verdict:
+    """What a row of `compare` shows: an effect is clear when its interval excludes zero."""
+    if row["n"] == 1:
+        return "single"
+    if row["p"] is None:
+        return "constant"
+    if row["low"] is None or row["low"] <= 0 <= row["high"]:
+        return "unclear"
+    return "helped" if row["low"] > 0 else "hurt"
+
+
+def sentence(row: Mapping[str, Any], name: str | None = None, confidence: float = 0.95) -> str:
+    """A row of `compare` in plain words; `name` stands for the backbone's where two rows share a backbone."""
+    name = name or NAMES.get(row["arch"], row["arch"])
+    n, shown = row["n"], verdict(row)
+    if row["improvement"] is None:
+        text = f"{name}: Plain got no image right, so an improvement cannot be given as a share of it."
+    elif shown == "single":
+        text = f"{name}: {row['improvement']:+.1f}% in one seed; a single pair cannot tell an effect from chance."
+    elif shown == "constant" and row["plain_mean"] == row["asymmetric_mean"]:
+        text = f"{name}: the same test accuracy with and without branches in each of {n} seeds."
+    elif shown == "constant":
+        difference = f"{row['improvement']:+.1f}%, the same difference in accuracy in each of {n} seeds"
+        text = f"{name}: {difference}: no spread to judge it by."
+    else:
+        opening = {"helped": "the branches helped", "hurt": "the branches hurt"}.get(shown, "no clear effect")
+        text = (
+            f"{name}: {opening}, {row['improvement']:+.1f}% relative to Plain "
+            f"({confidence:.0%} interval {row['low']:+.1f}% to {row['high']:+.1f}%, {n} seeds)."
+        )
+    return text + _diverged(row)
+
+
+def _diverged(row: Mapping[str, Any]) -> str:
+    counts = [(row[f"{side}_diverged"], side.capitalize()) for side in ("plain", "asymmetric")]
+    seen = [f"{count} of {row['n']} {side} runs" for count, side in counts if count]
+    if not seen:
+        return ""
+    total = sum(count for count, _ in counts)
+    return f" {' and '.join(seen)} diverged and {'count' if total > 1 else 'counts'} with chance accuracy."
+
+
+def _accuracy(rows: pd.DataFrame, measure: str) -> "pd.Series[float]":
+    values = pd.to_numeric(rows[measure]).astype(float)
+    diverged = rows["outcome"] == "diverged"
+    if diverged.any():
+        classes = pd.to_numeric(rows["classes"]) if "classes" in rows.columns else pd.Series(np.nan, rows.index)
+        if classes[diverged].isna().any():
+            raise UsageError("a run diverged and counts with chance accuracy: the rows need a column 'classes'")
+        values = values.mask(diverged, 1 / classes)
+    if values.isna().any():
+        missing = rows["id"][values.isna()].iloc[0]
+        raise UsageError(f"run {missing} has no {measure}: was it trained with test='never'?")
+    return values
+
+
+def _summary(pairs: pd.DataFrame, confidence: float) -> dict[str, Any]:
+    plain, asymmetric = pairs["plain"].to_numpy(float), pairs["asymmetric"].to_numpy(float)
+    n, difference = len(pairs), asymmetric - plain
+    base = float(plain.mean()) if n else 0.0
+    low = high = p = d_z = None
+    # Accuracies are counts over the test images: a spread this small is rounding.
+    if n > 1 and difference.std(ddof=1) > 1e-12:
+        test = stats.ttest_rel(asymmetric, plain)
+        p, d_z = float(test.pvalue), float(difference.mean() / difference.std(ddof=1))
+        if base:
+            low, high = (float(100 * end / base) for end in test.confidence_interval(confidence))
+    cosine = pairs["cosine"].astype(float).mean() if pairs["cosine"].notna().any() else None
+    return {
+        "n": n,
+        "plain_mean": base if n else None,
+        "plain_std": float(plain.std(ddof=1)) if n > 1 else None,
+        "asymmetric_mean": float(asymmetric.mean()) if n else None,
+        "asymmetric_std": float(asymmetric.std(ddof=1)) if n > 1 else None,
+        "improvement": float(100 * difference.mean() / base) if base else None,
+        "low": low,
+        "high": high,
+        "p": p,
+        "d_z": d_z,
+        "cosine": None if cosine is None else float(cosine),
+        "plain_diverged": int(pairs["plain_diverged"].sum()),
+        "asymmetric_diverged": int(pairs["asymmetric_diverged"].sum()),
+    }

@@ -1,0 +1,37 @@
+"""The record of what was run: one SQLite file, append-only, safe to kill at any moment.
+
+    with Store("runs.sqlite") as store:
+        for spec in store.claim(specs):      # what is neither recorded nor being trained by another process
+            store.add(train(spec))           # the run and all its epochs, or nothing
+        table = store.runs(arch="mlp")       # always in the same order
+
+`export_store` and `import_store` carry a store to other machines and into git as CSV or Parquet;
+`write_tensorboard` shows histories as curves.
+"""
+
+from asymtrain.lab.store.exchange import Export, Imported, export_store, import_store, read_export
+from asymtrain.lab.store.measurements import Measurement
+from asymtrain.lab.store.problems import StoreError
+from asymtrain.lab.store.provenance import Provenance
+from asymtrain.lab.store.records import Record
+from asymtrain.lab.store.requests import Failure
+from asymtrain.lab.store.store import Store
+from asymtrain.lab.store.summary import Group, Summary
+from asymtrain.lab.store.tensorboard import write_tensorboard
+
+__all__ = [
+    "Export",
+    "Failure",
+    "Group",
+    "Imported",
+    "Measurement",
+    "Provenance",
+    "Record",
+    "Store",
+    "StoreError",
+    "Summary",
+    "export_store",
+    "import_store",
+    "read_export",
+    "write_tensorboard",
+]

@@ -1,0 +1,89 @@
+"""Which code made a result: versions, commit, and a hash of the source files."""
+
+import functools
+import hashlib
+import os
+import platform
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from asymtrain.version import VERSION
+
+PACKAGE = Path(__file__).resolve().parents[2]
+_OF_A_HOOK = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_PREFIX")
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The code behind a run.
+
+    `commit` is git's; where the package is not part of a checkout, or git is absent, it is "source-" and the
+    start of `source`. `dirty` says that the package had changes that were not committed; `source` tells two
+    such states apart.
+    """
+
+    python: str
+    torch: str
+    asymtrain: str
+    commit: str
+    dirty: bool
+    source: str
+
+
+@functools.cache
+def current() -> Provenance:
+    """The provenance of what this process runs, found out once."""
+    import torch
+
+    source = hash_source(PACKAGE)
+    commit, dirty = find_commit(PACKAGE) or (f"source-{source[:16]}", False)
+    return Provenance(
+        python=platform.python_version(),
+        torch=str(torch.__version__),
+        asymtrain=VERSION,
+        commit=commit,
+        dirty=dirty,
+        source=source,
+    )
+
+
+def find_commit(package: Path) -> tuple[str, bool] | None:
+    """Commit and dirtiness of a package's folder; None where git does not keep it."""
+    # A package installed inside somebody's checkout (in .venv, say) is not part of that checkout.
+    if _git(package, "ls-files", "--error-unmatch", "__init__.py") is None:
+        return None
+    commit, changes = _git(package, "rev-parse", "HEAD"), _git(package, "status", "--porcelain", "--", ".")
+    return None if commit is None or changes is None else (commit, changes != "")
+
+
+def hash_source(package: Path) -> str:
+    """SHA-256 over the names and contents of a package's files."""
+    digest = hashlib.sha256()
+    files = sorted(path for path in package.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    for path in files:
+        content = hashlib.sha256(path.read_bytes()).hexdigest()
+        digest.update(f"{path.relative_to(package).as_posix()} {content}\n".encode())
+    return digest.hexdigest()
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    """What git says, without its last newline; None where it is absent or fails."""
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=30,
+            check=True,
+            env=_environment(),
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _environment() -> dict[str, str]:
+    """This process's, without the checkout that a git hook names: the package may be of another one."""
+    kept = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
+    return kept | {"GIT_OPTIONAL_LOCKS": "0"}  # `status` would write to the index

@@ -1,0 +1,178 @@
+"""`Store`: a thin object over one file. Each method is one transaction; the work is in the modules beside it."""
+
+import dataclasses
+import sqlite3
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from os import PathLike
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from asymtrain.errors import unknown_name
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.store import claims, measurements, records, requests
+from asymtrain.lab.store.database import Database
+from asymtrain.lab.store.measurements import Measurement
+from asymtrain.lab.store.problems import StoreError
+from asymtrain.lab.store.provenance import Provenance, current
+from asymtrain.lab.store.records import Record
+from asymtrain.lab.store.requests import Failure
+from asymtrain.lab.store.summary import Summary, summarise
+
+LEASE = 3600.0  # seconds that a claim from another machine is believed without being renewed
+
+_FILTERS = {*(field.name for field in dataclasses.fields(RunSpec)), "variant", "outcome", "device", "path"}
+
+
+class Store:
+    """The record of what was run, in one file that several processes may read and write.
+
+    `Store(path)` opens or creates it. With `read_only` the file must exist, and nothing beside it is needed: a
+    store on a read-only disk can be read.
+    """
+
+    def __init__(self, path: str | PathLike[str], *, read_only: bool = False) -> None:
+        self.path = Path(path)
+        self.database = Database(self.path, read_only=read_only)  # for the modules of this room
+        self._claimed = False
+        if not read_only:
+            current()  # now, while the source files are those that this process has imported
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Give back what was claimed and not recorded, and close the file; harmless when it is closed already."""
+        if self._claimed:
+            self._claimed = False
+            # On a full disk the claims stay, and end with this process.
+            with suppress(StoreError), self.database.writing() as connection:
+                claims.release_all(connection, claims.this_process())
+        self.database.close()
+
+    # What is wanted.
+
+    def know(self, specs: Iterable[RunSpec]) -> None:
+        """Make specs known without asking for them: they can be measured, and need not be trained."""
+        with self.database.writing() as connection:
+            records.insert_specs(connection, specs)
+
+    def request(self, specs: Iterable[RunSpec], *, again: bool = False) -> None:
+        """Mark specs as wanted: they are pending until they are recorded or fail."""
+        with self.database.writing() as connection:
+            requests.open_requests(connection, specs, _now(), again=again)
+
+    def claim(self, specs: Iterable[RunSpec], *, again: bool = False, lease: float = LEASE) -> list[RunSpec]:
+        """Request specs, and take those that are not recorded (unless again) nor held by another live process.
+
+        Claim again before `lease` seconds have passed to keep specs that other machines might want.
+        """
+        unique = {spec.id: spec for spec in specs}
+        with self.database.writing() as connection:
+            requests.open_requests(connection, unique.values(), _now(), again=again)
+            done = set() if again else _recorded(connection, unique)
+            wanted = [spec_id for spec_id in unique if spec_id not in done]
+            taken = claims.claim(connection, wanted, claims.this_process(), lease)
+        self._claimed = True
+        return [spec for spec_id, spec in unique.items() if spec_id in taken]
+
+    def held(self, ids: Iterable[str]) -> set[str]:
+        """Those of the specs that a live process, this one or another, is training."""
+        with self.database.reading() as connection:
+            return set(ids) & claims.held_claims(connection).keys()
+
+    def fail(self, specs: Iterable[RunSpec], reason: str) -> None:
+        """Record that specs could not be trained, and why; a later `add` or `request` supersedes it."""
+        unique = {spec.id: spec for spec in specs}
+        with self.database.writing() as connection:
+            requests.fail_requests(connection, unique.values(), reason, _now())
+            claims.release(connection, unique)
+
+    def pending(self) -> list[RunSpec]:
+        """Specs that were requested, are not recorded and did not fail."""
+        with self.database.reading() as connection:
+            return requests.select_pending(connection)
+
+    def failures(self) -> list[Failure]:
+        """Specs that failed and were neither recorded nor requested since."""
+        with self.database.reading() as connection:
+            return requests.select_failures(connection)
+
+    # What was run.
+
+    def add(self, run: Run, *, again: bool = False, provenance: Provenance | None = None) -> bool:
+        """Store a run with all its epochs, or nothing.
+
+        False where the spec is recorded already: by another process, say. With `again` the run becomes the
+        next attempt, and readers see the latest.
+        """
+        records.check_whole(run)
+        with self.database.writing() as connection:
+            claims.release(connection, [run.spec.id])
+            attempts = records.count_attempts(connection, run.spec.id)
+            if attempts and not again:
+                return False
+            record = Record(run, attempts + 1, provenance or current(), _now())
+            records.insert_record(connection, record)
+        return True
+
+    def finished(self, ids: Iterable[str] | None = None) -> set[str]:
+        """Ids of the specs that are recorded, diverged ones too: they need no training."""
+        with self.database.reading() as connection:
+            return _recorded(connection, ids)
+
+    def runs(self, ids: Iterable[str] | None = None, **where: Any) -> list[Run]:
+        """The latest attempt of each spec, by dataset, arch, variant, seed and id.
+
+        `where` names fields of a spec, `variant`, `outcome`, `device` or `path`: `runs(arch="mlp", seed=3)`.
+        """
+        return [record.run for record in self.records(ids, **where)]
+
+    def records(self, ids: Iterable[str] | None = None, *, every_attempt: bool = False, **where: Any) -> list[Record]:
+        """Like `runs`, each with its attempt, its code and when it was stored."""
+        for name in where:
+            if name not in _FILTERS:
+                raise unknown_name("field of a run", name, _FILTERS)
+        with self.database.reading() as connection:
+            found = records.select_records(connection, ids, every_attempt=every_attempt)
+        return [record for record in found if all(_value(record.run, name) == value for name, value in where.items())]
+
+    # What was seen.
+
+    def add_measurement(self, spec_id: str, name: str, values: Mapping[int, Any], *, again: bool = False) -> bool:
+        """Store an instrument's JSON values by epoch (0: before training), or nothing.
+
+        False where the spec has a measurement of this name already; with `again` the new one supersedes it.
+        """
+        with self.database.writing() as connection:
+            return measurements.insert_measurement(connection, spec_id, name, values, _now(), again=again)
+
+    def measurements(self, name: str | None = None, ids: Iterable[str] | None = None) -> list[Measurement]:
+        """Measured values, ordered by spec id, name and epoch."""
+        with self.database.reading() as connection:
+            return measurements.select_measurements(connection, name, ids)
+
+    def summary(self) -> Summary:
+        """Counts of what the store holds, what is pending and what failed."""
+        with self.database.reading() as connection:
+            return summarise(connection, self.path)
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="microseconds")
+
+
+def _recorded(connection: sqlite3.Connection, ids: Iterable[str] | None) -> set[str]:
+    condition, values = records.among("spec_id", ids)
+    return {row[0] for row in connection.execute(f"SELECT DISTINCT spec_id FROM runs WHERE {condition}", values)}
+
+
+def _value(run: Run, name: str) -> Any:
+    return getattr(run, name) if name in ("outcome", "device", "path") else getattr(run.spec, name)

@@ -1,0 +1,41 @@
+"""Hand-written Triton kernels for stacks in bfloat16, where torch's own leave much of the GPU idle.
+
+attention.py   self-attention over 2^k patches and a class token, one program for an image and head
+pooling.py     bias, max-pool and ReLU behind a convolution
+operators.py   both as torch operators with gradients, so that autograd and torch.compile treat them as any other
+
+They are loaded when an engine asks for them on a GPU (`load_kernels`), never by an import, and held to torch's own
+results by the GPU tests.
+"""
+
+from importlib import import_module
+from importlib.util import find_spec
+from types import ModuleType
+
+import torch
+from torch import Tensor
+
+_OPERATORS: ModuleType | None = None
+
+
+def load_kernels(device: torch.device) -> None:
+    """Make the kernels available on a GPU that Triton can compile for; elsewhere do nothing."""
+    global _OPERATORS
+    if device.type == "cuda" and torch.version.hip is None and find_spec("triton") is not None:
+        _OPERATORS = import_module("asymtrain.models._kernels.operators")
+
+
+def attention_kernels(tokens: Tensor, count: int, heads: int) -> ModuleType | None:
+    """The kernels, where they apply to tokens (R, B T, D) of `count` tokens an image; None where torch must do it."""
+    suits = count - 1 in (16, 32, 64) and tokens.shape[-1] // heads in (16, 32, 64)
+    return _OPERATORS if suits and _half_on_gpu(tokens) else None
+
+
+def pooling_kernels(maps: Tensor) -> ModuleType | None:
+    """The kernels, where they apply to maps (B, C, H, W); None where torch must do it."""
+    suits = maps.shape[2] % 2 == 0 and maps.shape[3] % 2 == 0
+    return _OPERATORS if suits and _half_on_gpu(maps) else None
+
+
+def _half_on_gpu(tensor: Tensor) -> bool:
+    return tensor.is_cuda and tensor.dtype == torch.bfloat16

@@ -1,0 +1,94 @@
+"""The kernels as torch operators with gradients, for autograd and torch.compile."""
+
+import torch
+from torch import Tensor
+
+from asymtrain.models._kernels import attention, pooling
+
+
+@torch.library.custom_op("asymtrain::attend", mutates_args=())
+def attend(qkv: Tensor, bias: Tensor, batch: int, heads: int) -> Tensor:
+    """Self-attention; see `attention.py`."""
+    return attention.attend(qkv, bias, batch, heads)
+
+
+@torch.library.custom_op("asymtrain::attend_gradient", mutates_args=())
+def attend_gradient(qkv: Tensor, bias: Tensor, grad: Tensor, batch: int, heads: int) -> Tensor:
+    """Its gradient with respect to qkv."""
+    return attention.attend_gradient(qkv, bias, grad, batch, heads)
+
+
+@torch.library.custom_op("asymtrain::pool_relu", mutates_args=())
+def pool_with_origin(maps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    """Bias, max-pool and ReLU; see `pooling.py`."""
+    return pooling.pool_relu(maps, bias)
+
+
+@torch.library.custom_op("asymtrain::pool_relu_gradient", mutates_args=())
+def pool_relu_gradient(grad: Tensor, origin: Tensor) -> Tensor:
+    """Its gradient with respect to the maps."""
+    return pooling.pool_relu_gradient(grad, origin)
+
+
+def pool_relu(maps: Tensor, bias: Tensor) -> Tensor:
+    """relu(maxpool(maps + bias)) of maps (B, C, H, W)."""
+    # Said here, where the compiler sees it: whatever makes the maps can then write them in this order.
+    pooled, _ = pool_with_origin(maps.contiguous(memory_format=torch.channels_last), bias)
+    return pooled
+
+
+@attend.register_fake
+def _(qkv: Tensor, bias: Tensor, batch: int, heads: int) -> Tensor:
+    return qkv.new_empty(*qkv.shape[:2], qkv.shape[2] // 3)
+
+
+@attend_gradient.register_fake
+def _(qkv: Tensor, bias: Tensor, grad: Tensor, batch: int, heads: int) -> Tensor:
+    return qkv.new_empty(qkv.shape)
+
+
+@pool_with_origin.register_fake
+def _(maps: Tensor, bias: Tensor) -> tuple[Tensor, Tensor]:
+    batch, channels, height, width = maps.shape
+    pooled = torch.empty(
+        (batch, channels, height // 2, width // 2),
+        dtype=maps.dtype,
+        device=maps.device,
+        memory_format=torch.channels_last,
+    )
+    return pooled, torch.empty_like(pooled, dtype=torch.int8)
+
+
+@pool_relu_gradient.register_fake
+def _(grad: Tensor, origin: Tensor) -> Tensor:
+    batch, channels, height, width = grad.shape
+    shape = (batch, channels, 2 * height, 2 * width)
+    return torch.empty(shape, dtype=grad.dtype, device=grad.device, memory_format=torch.channels_last)
+
+
+def _keep_attention(ctx, inputs, output):
+    qkv, bias, ctx.batch, ctx.heads = inputs
+    ctx.save_for_backward(qkv, bias)
+
+
+def _attention_backward(ctx, grad):
+    qkv, bias = ctx.saved_tensors
+    found = attend_gradient(qkv, bias, grad, ctx.batch, ctx.heads)
+    return found, found.sum(1), None, None
+
+
+def _keep_pooling(ctx, inputs, output):
+    _, origin = output
+    ctx.mark_non_differentiable(origin)
+    ctx.save_for_backward(origin)
+
+
+def _pooling_backward(ctx, grad, _):
+    (origin,) = ctx.saved_tensors
+    grad = grad.contiguous(memory_format=torch.channels_last)
+    live = torch.where(origin < pooling.DEAD, grad, 0)
+    return pool_relu_gradient(grad, origin), live.sum((0, 2, 3))
+
+
+attend.register_autograd(_attention_backward, setup_context=_keep_attention)
+pool_with_origin.register_autograd(_pooling_backward, setup_context=_keep_pooling)

@@ -1,0 +1,172 @@
+"""The rows that are kept in results/: they can be read anywhere, and pages quote what they give.
+
+What the sections about these rows quote must be in what the commands beside it print.
+"""
+
+import csv
+import dataclasses
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from asymtrain.lab.store import Store
+
+ROOT = Path(__file__).parents[3]
+RESULTS = ROOT / "results"
+STUDY = ("--scale", "paper", "--precision", "bf16", "--reading", "every")
+SHORT = ("--scale", "paper", "--precision", "bf16", "--epochs", "3", "--seeds", "1")
+NUMBER = re.compile(r"[-+]?\d+\.\d+")
+SIGNED = r"([-+]\d+(?:\.\d+)?)%?"
+WITH_INTERVAL = re.compile(rf"{SIGNED}\s+\({SIGNED}\s+to\s+{SIGNED}(?:;\s+paper\s+{SIGNED})?")
+VERDICT = re.compile(r"(c\d\d)(?:,| is) \*([^*]+)\*")
+
+
+@pytest.fixture
+def kept(cli):
+    """A store of one kept folder."""
+
+    def make(name):
+        result = cli("store", "import", f"{name}.sqlite", RESULTS / name)
+        assert result.code == 0, result.err
+        return f"{name}.sqlite"
+
+    return make
+
+
+def numbers(text):
+    """With and without their sign: a sentence may say a loss of 14.6%."""
+    found = NUMBER.findall(text)
+    return {*found, *(number.lstrip("+-") for number in found)}
+
+
+def csv_rows(folder):
+    for file in sorted(folder.glob("*.csv")):
+        with file.open(newline="") as opened:
+            yield from csv.reader(opened)
+
+
+def assert_same_figure(drawn, shown):
+    """The same words and, but for rounding, the same points."""
+    assert NUMBER.split(drawn) == NUMBER.split(shown)
+    np.testing.assert_allclose(*([float(n) for n in NUMBER.findall(text)] for text in (drawn, shown)), atol=0.01)
+
+
+def shown_features(cli, kept):
+    """What the kept rows of the first steps print. There is no CIFAR here, so nothing could be measured anew."""
+    store = kept("features-20-steps")
+    for arch, options in (
+        (None, ("--variant", "trained,prior")),
+        ("cnn", ("--variant", "softmax")),
+        ("cnn", ("--variant", "trained", "--alpha", "100")),
+    ):
+        chosen = ("--data", "cifar100", "--scale", "paper", "--seeds", 3, *options, *(("--arch", arch) if arch else ()))
+        out = "features-one" if arch else "features"
+        shown = cli("measure", "features", *chosen, "--store", store, "--data-root", "nowhere", "--out", out)
+        assert shown.code == 0, shown.err
+        yield shown.out
+
+
+def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "110")
+    whole = cli("paper", "show", "all", *STUDY, "--store", kept("cifar100-200-epochs"), "--out", "page")
+    assert whole.code == 0, whole.err
+    assert Path("page/paper.html").stat().st_size > 100_000
+    assert not Path("page/paper-figure4.svg").is_file()  # of a recipe that waits for its rows
+    for name, shown in (("figure5", "redundancy"), ("figure2", "cosine-200-epochs")):
+        drawn = Path(f"page/paper-{name}.svg").read_text()
+        assert_same_figure(drawn, (ROOT / "docs" / "figures" / f"{shown}.svg").read_text())
+
+    page = (ROOT / "docs" / "reproduction.md").read_text()
+    section = page[page.index("## What has been run") : page.index("## What it costs")]
+    table = cli("paper", "show", "table1", *STUDY[:4], "--store", "cifar100-200-epochs.sqlite", "--out", "alone")
+    quoted = [line for line in section.splitlines() if re.match(r"(MLP|CNN|ViT) +\d+x", line)]
+    assert len(quoted) > 12
+    assert set(quoted) <= {line.rstrip() for line in table.out.splitlines()}
+
+    short = cli("paper", "show", "table5", *SHORT, "--store", kept("recipes-3-epochs"))
+    assert short.code == 0, short.err
+    rows = [set(row) for row in csv_rows(Path("page"))]
+    sentences = WITH_INTERVAL.findall(" ".join(section.split()))
+    assert len(sentences) > 15
+    for found in sentences:  # effect, its interval and the paper's number are of one row
+        wanted = {number.removeprefix("+") for number in found if number}
+        assert any(wanted <= row for row in rows), f"docs/reproduction.md: no row has {found}"
+
+    judged = {one["id"]: one["verdict"] for one in json.loads(Path("page/paper.json").read_text())["claims"]}
+    said = VERDICT.findall(" ".join(section.split()))
+    assert len(said) > 8
+    assert said == [(name, judged[name]) for name, _ in said]
+
+    first_steps = "".join(shown_features(cli, kept))
+    quoted = [line for line in section.splitlines() if re.match(r"(MLP|CNN|ViT) +[a-z].* 20 ", line)]
+    assert len(quoted) == 9
+    assert set(quoted) <= {line.rstrip() for line in first_steps.splitlines()}
+    drawn = Path("features/features-scale-1.svg").read_text()
+    assert_same_figure(drawn, (ROOT / "docs" / "figures" / "features-scale.svg").read_text())
+
+    untold = numbers(section) - numbers(whole.out + short.out + first_steps)
+    assert not untold, f"docs/reproduction.md has numbers that no row gives: {sorted(untold)}"
+
+    readme = (ROOT / "README.md").read_text()
+    headline = re.findall(r"^\| (?:Backbone|---|MLP|CNN|ViT) \|.*$", readme, re.MULTILINE)
+    assert len(headline) == 2 + 4
+    assert set(headline) <= set(Path("alone/paper-table1.md").read_text().splitlines())
+
+
+@pytest.mark.parametrize("name", ["cifar100-5-epochs", "cifar10-5-epochs"])
+def test_the_tables_of_short_runs_are_what_the_report_prints(cli, kept, name):
+    shown = cli("report", "--store", kept(name), "--out", "page")
+    assert shown.code == 0, shown.err
+    text = (RESULTS / "README.md").read_text()
+    rows = [line for line in shown.out.splitlines() if re.match(r"(MLP|CNN|ViT) +\d", line)]
+    assert len(rows) == 3
+    for row in rows:
+        assert row.rstrip() in text
+
+
+def test_what_was_not_recorded_yet_is_said(cli, kept):
+    """These runs are older than gradient norms and conflicts: no table of dashes."""
+    shown = cli("measure", "alignment", "--run", "all", "--store", kept("cifar100-5-epochs"), "--out", "page")
+    assert shown.code == 0, shown.err
+    assert "were not recorded yet" in " ".join(shown.out.split())
+    assert "Gradient norms" not in shown.out
+    later = cli("measure", "alignment", "--run", "all", "--store", kept("cifar10-5-epochs"), "--out", "page")
+    assert "Gradient norms" in later.out
+    assert "were not recorded yet" not in later.out
+
+
+def test_results_stay_small():
+    files = [path for path in RESULTS.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) < 20e6
+    assert not [path for path in files if path.suffix in (".pt", ".safetensors", ".sqlite")]
+
+
+def test_versions_of_the_sources_agree_over_the_runs_that_they_share(kept):
+    """benchmarks/same_runs.py over two kept folders prints the file beside them, and sees runs that do not agree."""
+    stores = [kept("cifar100-200-epochs"), kept("cifar100-5-epochs")]
+
+    def compare(*arguments):
+        script = [sys.executable, str(ROOT / "benchmarks" / "same_runs.py"), *arguments]
+        return subprocess.run(script, capture_output=True, text=True, check=False)
+
+    assert compare(*stores, "--epoch", "5").stdout == (RESULTS / "benchmarks" / "same-runs-h200.txt").read_text()
+    short = stores[1]  # the other one takes seconds to read
+    assert "share no run with a test accuracy at epoch 4" in compare(short, short, "--epoch", "4").stderr
+    with Store(short) as store:
+        worse = [
+            dataclasses.replace(
+                run, history=tuple(dataclasses.replace(epoch, test_accuracy=0.2) for epoch in run.history)
+            )
+            for run in store.runs(arch="vit", variant="plain")
+        ]
+    with Store("worse.sqlite") as store:
+        for run in worse:
+            store.add(run)
+    lines = compare(short, "worse.sqlite", "--epoch", "5").stdout.splitlines()
+    assert [line.split(" ")[0] for line in lines[1:]] == ["vit"]
+    assert "n=10, not within 1 point" in lines[1]

@@ -1,0 +1,222 @@
+"""`asymtrain measure` as a user calls it: alignment, trajectory, and what all instruments share."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from asymtrain.lab.cli.measure_options import choose_runs, stored_specs
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.store import Store
+
+SMALL = ("--arch", "mlp", "--epochs", 2, "--device", "cpu")
+STORED = ("--store", "asymtrain-measure/runs.sqlite")
+
+
+def test_alignment_of_fresh_runs_and_then_of_the_stored_ones(cli, tmp_path):
+    first = cli("measure", "alignment", *SMALL, "--seeds", 2, "--variant", "trained,detached", "--layers", "--json")
+    assert first.code == 0, first.err
+    found = json.loads(first.out)
+    assert [group["variant"] for group in found["groups"]] == ["trained", "detached"]
+    trained, detached = found["groups"]
+    assert [run["seed"] for run in trained["runs"]] == [42, 43]
+    for group in found["groups"]:
+        assert -1 <= group["mean"]["low"] <= group["mean"]["mean"] <= group["mean"]["high"]
+        assert 0 <= group["conflict"]["mean"] <= 1
+        assert group["main_norm"]["mean"] > 0
+        assert list(group["layers"]) == ["blocks.0.0", "blocks.1.0", "blocks.2.0", "blocks.3.0"]
+    assert trained["mean"]["mean"] != detached["mean"]["mean"]
+    assert all(Path(path).is_file() for path in found["files"].values())
+
+    with Store(tmp_path / STORED[1], read_only=True) as opened:
+        runs = {run.spec.id: run for run in opened.runs()}
+    assert len(runs) == 4
+    for run in trained["runs"]:  # the document against the record
+        cosines = [epoch.cosine for epoch in runs[run["id"]].history]
+        assert run["final"] == cosines[-1]
+        assert run["mean"] == pytest.approx(sum(cosines) / 2)
+
+    one = trained["runs"][0]["id"]
+    again = cli("measure", "alignment", "--run", one[:10], *STORED, "--out", "stored", "--json")
+    assert again.code == 0, again.err
+    (group,) = json.loads(again.out)["groups"]
+    assert group["runs"] == trained["runs"][:1]
+    assert group["mean"]["low"] is None  # one seed
+
+    shown = cli("measure", "alignment", "--run", "all", *STORED, "--out", "stored")
+    assert shown.code == 0
+    assert "Gradient cosine" in shown.out
+    assert "detached" in shown.out
+    assert "stored/alignment.html" in shown.err
+    assert "trained ones learn with the network" in " ".join(shown.out.split())
+    page = (tmp_path / "stored" / "alignment.html").read_text()
+    assert page.count("<figure") == 3  # both kinds of branches in one figure, and the layers of each
+    assert page.index("Gradient norms") < page.index("<figure") < page.index("Layer by layer")
+
+
+def test_called_again_nothing_is_trained_and_the_page_has_the_same_bytes(cli, tmp_path):
+    arguments = ("measure", "trajectory", *SMALL, "--seeds", 1)
+    assert cli(*arguments).code == 0
+    page = tmp_path / "asymtrain-measure" / "trajectory.html"
+    before = page.read_bytes()
+    with Store(tmp_path / STORED[1], read_only=True) as opened:
+        seen = [(record.run.spec.id, record.attempt, record.created) for record in opened.records()]
+    assert len(seen) == 2
+    assert cli(*arguments).code == 0
+    assert page.read_bytes() == before
+    with Store(tmp_path / STORED[1], read_only=True) as opened:
+        assert [(record.run.spec.id, record.attempt, record.created) for record in opened.records()] == seen
+
+
+def test_trajectories_of_fresh_runs_and_of_a_store(cli, tmp_path):
+    found = cli("measure", "trajectory", *SMALL, "--seeds", 2, "--gap-at", "1,2", "--tolerance", 0.5, "--json")
+    assert found.code == 0, found.err
+    document = json.loads(found.out)
+    (comparison,) = document["comparisons"]
+    assert (comparison["label"], comparison["parting"]["pairs"], document["tolerance"]) == ("MLP", 2, 0.5)
+    assert list(comparison["plain"]["gaps"]) == ["1", "2"]
+    with Store(tmp_path / STORED[1], read_only=True) as opened:
+        plain = [run.history for run in opened.runs(variant="plain")]
+    assert comparison["plain"]["final"]["mean"] == pytest.approx(sum(h[-1].validation_accuracy for h in plain) / 2)
+    gap = sum(h[0].train_accuracy - h[0].validation_accuracy for h in plain) / 2
+    assert comparison["plain"]["gaps"]["1"]["mean"] == pytest.approx(gap)
+    shown = cli("measure", "trajectory", "--run", "all", *STORED, "--out", "stored")
+    assert shown.code == 0
+    for title in ("Convergence and accuracy", "Generalisation gap", "Where the curves part"):
+        assert title in shown.out
+
+
+def test_the_precision_is_one_of_the_runs_and_the_default_is_no_part_of_their_ids(tmp_path):
+    nothing = dict.fromkeys(["run", "data", "scale", "epochs", "redundancy", "alpha", "store"])
+    chosen = {
+        name: choose_runs(**nothing, arch=["vit"], seeds="1", out=tmp_path / "new", precision=name).specs[0]
+        for name in (None, "fp32", "bf16")
+    }
+    assert chosen[None].id == chosen["fp32"].id != chosen["bf16"].id
+    assert chosen["bf16"].precision == chosen["bf16"].plain().precision == "bf16"
+
+
+def test_trajectories_in_bf16(cli, tmp_path):
+    found = cli("measure", "trajectory", "--arch", "mlp", "--epochs", 1, "--device", "cpu", "--seeds", 1,
+                "--precision", "bf16", "--json")  # fmt: skip
+    assert found.code == 0, found.err
+    with Store(tmp_path / STORED[1], read_only=True) as opened:
+        assert [run.spec.precision for run in opened.runs()] == ["bf16", "bf16"]
+
+
+def test_help_names_the_instruments(cli):
+    shown = cli("measure")
+    for name in ("alignment", "trajectory", "landscape", "attention"):
+        assert name in shown.out
+        assert cli("measure", name, "--help").code == 0
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A store with one pending spec and no run."""
+    with Store(tmp_path / "empty.sqlite") as opened:
+        opened.request([RunSpec()])
+    return tmp_path / "empty.sqlite"
+
+
+@pytest.mark.parametrize("instrument", ["alignment", "trajectory"])
+def test_stores_without_the_run_are_refused(refused, stored, instrument):
+    assert "holds no finished run yet" in refused("measure", instrument, "--run", "all", "--store", stored)
+    assert "nowhere.sqlite" in refused("measure", instrument, "--run", "all", "--store", "nowhere.sqlite")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("alignment", "--run", "a", "--arch", "mlp"), "leave out --arch"),
+        (("alignment", "--run", "a", "--layers"), "keeps what it recorded"),
+        (("alignment", "--variant", "frosen"), "did you mean 'frozen'"),
+        (("alignment", "--variant", ","), "name trained, frozen or detached"),
+        (("alignment", "--every", 0), "--every must be 1 or more"),
+        (("alignment", "--redundancy", 0), "--redundancy must be 1 or more"),
+        (("alignment", "--scale", "huge"), "unknown scale"),
+        (("alignment", "--arch", "mpl"), "did you mean 'mlp'"),
+        (("alignment", "--seeds", "x"), "write how many"),
+        (("alignment", "--seeds", ""), "write how many"),
+        (("alignment", "--precision", "fp64"), "precision"),
+        (("trajectory", "--run", "a", "--precision", "bf16"), "leave out --precision"),
+        (("alignment", "--data", "folder:missing"), "missing"),
+        (("trajectory", "--tolerance", 1), "--tolerance"),
+        (("trajectory", "--gap-at", "0"), "write epochs from 1"),
+        (("trajectory", "--gap-at", "99"), "has 6 epochs"),
+        (("trajectory", "--alpha", -1), "alpha must be 0 or more"),
+        (("nonsense",), "nonsense"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing(refused, arguments, message):
+    assert message in refused("measure", *arguments)
+
+
+@pytest.fixture
+def crowded(tmp_path):
+    """A store of 17 runs: two ids of them begin with the same of 16 digits."""
+    epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0)
+    with Store(tmp_path / "crowded.sqlite") as opened:
+        for seed in range(17):
+            opened.add(Run(RunSpec(epochs=1, redundancy=0, seed=seed), (epoch,)))
+    return tmp_path / "crowded.sqlite"
+
+
+def test_ids_that_are_not_there_or_not_whole_are_refused(refused, crowded):
+    ids = [RunSpec(epochs=1, redundancy=0, seed=seed).id for seed in range(17)]
+    shared = next(first for first in "0123456789abcdef" if sum(one.startswith(first) for one in ids) > 1)
+    options = ("--store", crowded)
+    assert "unknown run" in refused("measure", "trajectory", "--run", "zzzz", *options)
+    assert "write more of it" in refused("measure", "trajectory", "--run", shared, *options)
+    assert "needs the id" in refused("measure", "trajectory", "--run", ",", *options)
+    assert "needs Asymmetric runs" in refused("measure", "alignment", "--run", ids[0], *options)
+
+
+def test_an_unknown_id_lists_ten_of_many_and_those_that_are_near(refused, crowded):
+    ids = sorted(RunSpec(epochs=1, redundancy=0, seed=seed).id for seed in range(17))
+    message = refused("measure", "trajectory", "--run", "zzzz", "--store", crowded)
+    assert message.endswith(f"there is: {', '.join(ids[:10])} and 7 more\n")
+    mistyped = refused("measure", "trajectory", "--run", f"{ids[12][:14]}zz", "--store", crowded)
+    assert f"did you mean '{ids[12]}'" in mistyped
+
+
+def test_a_log_shows_how_far_landscapes_are(cli):
+    small = ("--grid", 3, "--sample", 5, "--redundancy", "0,1", "--directions", "live", "--device", "cpu")
+    found = cli("measure", "landscape", *small, "--draws", 20, "--arch", "mlp")
+    assert found.code == 0, found.err
+    assert found.err.splitlines()[:-1] == [f"1/1 mlp on shapes: draw {draw} of 20" for draw in range(2, 21, 2)]
+
+
+def test_a_log_shows_the_epochs_of_states_that_are_trained_for_a_landscape(cli):
+    """All of them on the way to the one state that is wanted, in ten lines; none of states that are kept."""
+    options = ("--grid", 3, "--sample", 5, "--redundancy", "0,1", "--directions", "live", "--draws", 2)
+    options += ("--arch", "mlp", "--device", "cpu", "--epochs", 10)
+    first, *epochs, one, two, page = cli("measure", "landscape", *options, "--at", 10).err.splitlines()
+    assert first == "1/1 mlp on shapes: states at epoch 10"
+    counts = [re.fullmatch(r"1/1 mlp on shapes: training epoch (\d+) of (\d+)", line) for line in epochs]
+    assert all(counts)
+    (total,) = {int(count[2]) for count in counts}  # how many stacks: of the machine
+    assert [int(count[1]) for count in counts] == list(range(total // 10, total + 1, total // 10))
+    assert [one, two] == ["1/1 mlp on shapes: draw 1 of 2", "1/1 mlp on shapes: draw 2 of 2"]
+    assert cli("measure", "landscape", *options, "--at", 10).err.splitlines() == [first, one, two, page]
+
+
+def test_stored_runs_are_found_by_their_beginnings_each_once(crowded):
+    ids = [RunSpec(epochs=1, redundancy=0, seed=seed).id for seed in range(17)]
+    found = stored_specs(crowded, [f"{ids[3][:12]}, {ids[5]}", ids[3].upper()])
+    assert [spec.seed for spec in found] == [3, 5]
+    assert len(stored_specs(crowded, ["all"])) == 17
+
+
+def test_chosen_specs_bring_their_plain_partner_once(tmp_path):
+    nothing = dict.fromkeys(["run", "data", "scale", "epochs", "redundancy", "alpha", "store"])
+    chosen = choose_runs(**nothing, arch=["mlp"], seeds="2", out=tmp_path / "new", cosine_every=4)
+    assert [(spec.arch, spec.seed, spec.cosine_every) for spec in chosen.specs] == [("mlp", 42, 4), ("mlp", 43, 4)]
+    assert chosen.store == tmp_path / "new" / "runs.sqlite"
+    assert [(spec.variant, spec.seed) for spec in chosen.with_plain()] == [
+        ("plain", 42), ("asymmetric", 42), ("plain", 43), ("asymmetric", 43),
+    ]  # fmt: skip
+    assert not (tmp_path / "new").exists()
+    only = choose_runs(**nothing, arch=None, seeds=None, out=tmp_path, archs=["vit"], default_seeds=[7])
+    assert [(spec.arch, spec.seed) for spec in only.specs] == [("vit", 7)]

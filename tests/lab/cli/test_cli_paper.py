@@ -1,0 +1,245 @@
+"""`asymtrain paper list | run | show`."""
+
+import dataclasses
+import itertools
+import json
+import re
+
+import pytest
+from rich.console import Console
+
+from asymtrain.lab import executors
+from asymtrain.lab.cli import paper_screen
+from asymtrain.lab.cli.options import STORE_NAME
+from asymtrain.lab.cli.paper_screen import study_sentence
+from asymtrain.lab.cli.paper_study import build_study
+from asymtrain.lab.paper.result import Cell, RecipeResult, ResultTable, missing_cell
+from asymtrain.lab.paper.sizes import SIZES
+from asymtrain.lab.store import Store
+
+TINY = dataclasses.replace(
+    SIZES["quick"],
+    epochs=2,
+    archs={
+        "mlp": {"arch_options": {"widths": (8, 8, 8, 8, 8)}},
+        "cnn": {"arch_options": {"widths": (2, 2, 2, 2, 2, 2), "hidden": (8, 8), "pool_after": (0, 1)}},
+        "vit": {"arch_options": {"depth": 2, "width": 8, "heads": 2, "patch": 16, "mlp_ratio": 1}},
+    },
+    stands_for={
+        name: {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 100, "test_size": 40}}
+        for name in ("cifar10", "cifar100")
+    },
+)
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """The scale `quick` with tiny networks."""
+    monkeypatch.setitem(SIZES, "quick", TINY)
+
+
+def test_the_list_names_every_recipe_with_its_claims_and_counts(cli):
+    shown = cli("paper", "list", "--json")
+    assert shown.code == 0, shown.err
+    rows = {row["name"]: row for row in json.loads(shown.out)}
+    assert rows["table2"]["covers"] == ["table2", "table15", "figure2"]
+    assert rows["table1"]["claims"][0] == "c01"
+    assert (rows["table3"]["runs_there"], rows["table3"]["runs_needed"]) == (0, 12)
+    assert rows["table5"]["measurements_needed"] == 6
+    text = cli("paper", "list").out
+    assert re.search(r"^table3 .* 0/12 +0/0 +\d+ s *$", text, re.MULTILINE)
+    assert text.splitlines()[-1].startswith("Missing: ")
+
+
+def test_the_list_of_one_backbone_counts_its_part(cli):
+    every, part = (
+        {row["name"]: row for row in json.loads(cli("paper", "list", "--json", *arch).out)}
+        for arch in ((), ("--arch", "vit"))
+    )
+    assert (every["table3"]["runs_needed"], part["table3"]["runs_needed"]) == (12, 4)
+    assert (every["table5"]["measurements_needed"], part["table5"]["measurements_needed"]) == (6, 2)
+    assert part["table8"]["runs_needed"] == 0 < every["table8"]["runs_needed"]  # the MLP's alone
+    assert 0 < part["table10"]["runs_needed"] < every["table10"]["runs_needed"]  # what waits for a search too
+
+
+def test_run_says_what_is_missing_then_shows_ours_beside_the_papers(cli, tmp_path):
+    result = cli("paper", "run", "table3", "figure3", "--out", "study")
+    assert result.code == 0, result.err
+    size, first = result.err.splitlines()[:2]
+    assert size == "Scale quick: 2 seeds (42, 43), 2 epochs, fp32, small networks on shapes."
+    assert re.match(r"Missing: 12 trainings, 0 measurements\. About .* on 1 core, by a rule of thumb", first)
+    assert re.search(r"Paper +Paper", result.out)
+    assert "0.4568" in result.out
+    assert "c14 " in result.out
+    # Wrapped to the width of the terminal.
+    assert "Not yet run in full (preliminary: 2 of 10 seeds, 2 of 100 epochs, small networks on shapes)" in " ".join(
+        result.out.split()
+    )
+    page = (tmp_path / "study" / "paper.html").read_text(encoding="utf-8")
+    assert "0.4568" in page
+    assert "<svg" in page
+    # Nothing is trained twice, and the page is the same but for the command.
+    again = cli("paper", "run", "table3", "figure3", "--out", "study")
+    assert again.err.splitlines()[1] == "Nothing is missing."
+    assert (tmp_path / "study" / "paper.html").read_text(encoding="utf-8") == page
+    with Store(tmp_path / "study" / "runs.sqlite", read_only=True) as store:
+        assert len(store.records(every_attempt=True)) == 12
+
+
+def test_show_reads_a_store_and_says_what_else_lies_there(cli, tmp_path):
+    assert cli("paper", "run", "table3", "--epochs", "1", "--out", "study").code == 0
+    store = ("--store", "study/runs.sqlite")
+    whole = json.loads(cli("paper", "show", "table3", "--epochs", "1", *store, "--json").out)
+    (result,) = whole["results"]
+    assert (result["runs_there"], result["runs_needed"]) == (12, 12)
+    assert whole["study"]["epochs"] == 1
+    assert [claim["id"] for claim in whole["claims"]] == ["c13", "c14", "c15"]
+    assert all(claim["verdict"] == "Not yet run" for claim in whole["claims"])
+    other = cli("paper", "show", "table3", *store, "--json")
+    (result,) = json.loads(other.out)["results"]
+    assert result["runs_there"] == 0
+    assert any(cell["missing"] for table in result["tables"] for row in table["rows"] for cell in row)
+    assert "also holds 12 runs of another scale, reading, length or precision (shapes; 1 epochs; fp32)" in other.err
+    assert not (tmp_path / "asymtrain-paper").exists()
+
+
+def test_show_finds_the_store_of_its_folder_then_that_of_run_and_says_where_it_looked(cli, refused, tmp_path):
+    looked = refused("paper", "show", "table3", "--out", "page")
+    assert f"there is no store at page/{STORE_NAME} nor at asymtrain-paper/{STORE_NAME}: name yours with" in looked
+    with Store(tmp_path / "asymtrain-paper" / STORE_NAME):
+        pass
+    shown = cli("paper", "show", "table3", "--out", "page")
+    assert (shown.code, f"from asymtrain-paper/{STORE_NAME}" in shown.err) == (0, True), shown.err
+    with Store(tmp_path / "page" / STORE_NAME):
+        pass
+    assert f"from page/{STORE_NAME}" in cli("paper", "show", "table3", "--out", "page").err
+
+
+def test_a_count_of_seeds_is_told_from_a_seed():
+    study = build_study("quick", "42", None, None, "fp32", "shapes", "searched")
+    assert study_sentence(study).startswith("Scale quick: 42 seeds (42 to 83), ")
+    for text, seeds in (("42,", (42,)), ("42..44", (42, 43, 44)), ("42,45", (42, 45))):
+        assert build_study("quick", text, None, None, "fp32", "shapes", "searched").seeds == seeds
+
+
+def test_several_readings_side_by_side(cli):
+    shown = cli("paper", "run", "table3", "--epochs", "1", "--reading", "sum", "--json")
+    assert shown.code == 0, shown.err
+    (result,) = json.loads(shown.out)["results"]
+    readings = [row[1]["text"] for row in result["tables"][0]["rows"]]
+    assert readings == ["primary reading"] * 3 + ["losses summed over classes"] * 3
+
+
+@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize("width", range(70, 150, 5))
+def test_words_of_a_wide_table_stay_whole(width, whole, monkeypatch, capsys):
+    """A full Table 1 is a little wider than a terminal: it goes on below, no column is squeezed."""
+    monkeypatch.setattr(paper_screen, "stdout", lambda: Console(width=width, highlight=False, markup=False))
+    names = ("Backbone", "N", "Plain", "Asymmetric", "Improvement", "Interval", "Interval over images", "p", "n",
+             "Paper: Plain", "Paper: Asymmetric", "Paper: improvement", "Difference")  # fmt: skip
+    number, interval = Cell("0.203 ± 0.003", 0.2), Cell("+2.2% to +6.8%")
+    row = (Cell("MLP"), Cell("10x"), number, number, Cell("+4.5%", 4.5), interval, interval, Cell("<0.0001", 0.0),
+           Cell("10", 10.0), number, number, Cell("-22.0%", -22.0), Cell("+26.5", 26.5))  # fmt: skip
+    missing = (Cell("CNN"), Cell("10x"), *(missing_cell() for _ in range(7)), *row[9:])
+    table = ResultTable("table1", "Table 1", names, (row, row if whole else missing), "A note.")
+    paper_screen.show_results([RecipeResult("table1", "Table 1", "", "", (table,), ())], [])
+    shown = capsys.readouterr().out
+    assert max(map(len, shown.splitlines())) <= width
+    for word in (
+        "Backbone",
+        "MLP",
+        "10x",
+        "+2.2 to +6.8%",
+        "0.203±0.003",
+        "Asymm.",
+        "<0.0001",
+        "+26.5",
+        "Difference",
+        "images",
+    ):
+        assert word in shown
+
+
+def test_one_backbone_at_a_time(cli, tmp_path):
+    result = cli("paper", "run", "table3", "--arch", "mlp", "--out", "study")
+    assert result.code == 0, result.err
+    assert "Missing: 4 trainings, 0 measurements" in result.err
+    assert "are left" not in result.err
+    with Store(tmp_path / "study" / "runs.sqlite", read_only=True) as store:
+        assert {run.spec.arch for run in store.runs()} == {"mlp"}
+
+
+def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
+    for _ in range(2):  # it says so each time, and what it asks for helps
+        result = cli("paper", "run", "table3", "--minutes", "0.0000001")
+        assert result.code == 0, result.err
+        assert (
+            "Not finished: 12 trainings and 0 measurements are left. Starting took all of this time: give the same "
+            "command with more --minutes.\n"
+        ) in result.err
+        assert "—" in result.out
+    assert "are left" not in cli("paper", "run", "table3", "--minutes", "10").err
+
+
+def test_a_time_limit_that_is_over_before_a_measurement_says_so(cli, monkeypatch):
+    limited = ("paper", "run", "identity", "--minutes", "0.0000001")
+    left = "0 trainings and {} measurements are left. {}"
+    assert left.format(3, "Starting took all of this time: give the same command with more") in cli(*limited).err
+    monkeypatch.setattr("asymtrain.lab.paper.running._until", lambda _, taken: itertools.islice(taken, 1))
+    assert left.format(2, "Give the same command again to go on.") in cli(*limited).err
+
+
+def test_show_of_one_backbone_has_its_rows_alone(cli):
+    assert cli("paper", "run", "table3", "table8", "--hyperparameters", "paper", "--epochs", "1").code == 0
+    show = ("paper", "show", "table3", "table8", "--hyperparameters", "paper", "--epochs", "1", "--json")
+    every, part = (json.loads(cli(*show, *arch).out)["results"] for arch in ((), ("--arch", "vit,cnn")))
+    assert [result["name"] for result in every] == ["table3", "table8"]
+    (part,) = part  # Table 8 is the MLP's
+    assert (part["runs_there"], part["runs_needed"]) == (8, 8)
+    assert [[row[0]["text"] for row in table["rows"]] for table in part["tables"]] == [["CNN", "ViT"]] * 2
+    for table, whole in zip(part["tables"], every[0]["tables"], strict=True):
+        assert table["rows"] == [row for row in whole["rows"] if row[0]["text"] != "MLP"]
+    assert "MLP" in cli(*show[:-1]).out
+    assert "MLP" not in cli(*show[:-1], "--arch", "vit").out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("run", "table18"), "table17"),
+        (("show", "figure1"), "choose among all, table1"),
+        (("run", "table1", "--scale", "huge"), "unknown scale 'huge'"),
+        (("run", "table1", "--reading", "som"), "did you mean 'sum'"),
+        (("run", "table1", "--epochs", "0"), "--epochs must be 1 or more"),
+        (("run", "table1", "--arch", "rnn"), "unknown backbone 'rnn'"),
+        (("run", "table8", "--arch", "cnn,vit"), "nothing of cnn, vit in table8"),
+        (("run", "table1", "--seeds", "1000,"), "one of the search's"),
+        (("run", "table1", "--minutes", "0"), "--minutes must be above 0"),
+        (("run", "table1", "--precision", "fp8"), "precision must be one of"),
+        (("run", "table1", "--data", "imagenet"), "--data must be shapes or cifar"),
+        (("run", "table1", "--scale", "paper", "--data", "shapes"), "leave out --data shapes"),
+        (("run", "table1", "--hyperparameters", "guessed"), "unknown hyperparameters 'guessed'"),
+        (("run", "table1", "--address", "x"), "--executor ray"),
+        (("run", "table1", "--device", "abacus"), "abacus"),
+        (("show", "table1"), "there is no store at"),
+        (("show", "table1", "--arch", "rnn"), "unknown backbone 'rnn'"),
+        (("show", "table8", "--arch", "cnn,vit"), "nothing of cnn, vit in table8"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, arguments, text):
+    assert text in refused("paper", *arguments)
+
+
+@pytest.mark.parametrize("scale", [("--scale", "paper"), ("--data", "cifar")])
+def test_missing_cifar_is_said_before_any_training(refused, monkeypatch, scale):
+    from asymtrain.lab.data.archives import Unavailable
+
+    def offline(*args, **kwargs):
+        raise Unavailable("the network is off in tests")
+
+    def never(*args, **kwargs):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr("asymtrain.lab.data.archives.download", offline)
+    monkeypatch.setattr(executors, "execute", never)
+    assert "--data-root" in refused("paper", "run", "table1", *scale)

@@ -1,0 +1,93 @@
+import json
+
+import pytest
+
+from asymtrain.lab.runs import Epoch, Run, RunSpec, pairs
+from asymtrain.lab.store import Store
+
+
+def made_up(spec: RunSpec) -> Run:
+    accuracy = 0.5 + 0.01 * (spec.seed % 3) + 0.05 * bool(spec.redundancy) * (1 + spec.seed % 2)
+    epoch = Epoch(1, 1.0, None, accuracy, accuracy, accuracy, None, None, None, 2.0)
+    return Run(spec, (epoch,))
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "kept" / "runs.sqlite"
+    path.parent.mkdir()
+    specs = pairs(RunSpec(epochs=1), [42, 43, 44])
+    with Store(path) as opened:
+        for spec in specs:
+            opened.add(made_up(spec))
+        opened.request([RunSpec(arch="vit", seed=1)])
+        opened.fail([RunSpec(arch="cnn", seed=2)], "out of memory at one run")
+    return path
+
+
+def test_report_is_built_again_with_the_same_bytes(cli, store, tmp_path):
+    result = cli("report", "--store", store, "--out", tmp_path / "page")
+    assert result.code == 0, result.err
+    assert "MLP: " in result.out
+    first = {path.name: path.read_bytes() for path in (tmp_path / "page").iterdir()}
+    assert set(first) == {"rows.csv", "history.csv", "report.html"}
+    assert cli("report", "--store", store, "--out", tmp_path / "page").code == 0
+    assert {path.name: path.read_bytes() for path in (tmp_path / "page").iterdir()} == first
+    assert b"torch" in first["report.html"]
+
+
+def test_report_goes_beside_the_store_by_default(cli, store):
+    assert cli("report", "--store", store).code == 0
+    assert (store.parent / "report.html").is_file()
+
+
+def test_report_of_nothing(refused, tmp_path):
+    assert "absent.sqlite" in refused("report", "--store", tmp_path / "absent.sqlite")
+    with Store(tmp_path / "empty.sqlite"):
+        pass
+    assert "holds no finished run" in refused("report", "--store", tmp_path / "empty.sqlite", "--out", tmp_path)
+    (tmp_path / "letter.txt").write_text("dear reader, this is no store\n" * 50)
+    assert "letter.txt" in refused("report", "--store", tmp_path / "letter.txt", "--out", tmp_path)
+
+
+def test_status_shows_counts_and_reasons(cli, store):
+    result = cli("status", "--store", store)
+    assert result.code == 0, result.err
+    lines = {tuple(line.split()[:3]): line.split()[3:] for line in result.out.splitlines() if line.startswith("shapes")}
+    assert lines["shapes", "MLP", "plain"][:5] == ["3", "0", "0", "0", "0"]
+    assert lines["shapes", "ViT", "asymmetric"][:5] == ["0", "0", "1", "0", "0"]
+    assert lines["shapes", "CNN", "asymmetric"][:5] == ["0", "0", "0", "0", "1"]
+    assert "cnn asymmetric seed 2" in result.out
+    assert "out of memory at one run" in result.out
+
+
+def test_status_as_json(cli, store):
+    found = json.loads(cli("status", "--store", store, "--json").out)
+    assert (found["total"]["finished"], found["total"]["pending"], found["total"]["failed"]) == (6, 1, 1)
+    assert found["failures"][0]["reason"] == "out of memory at one run"
+    assert found["failures"][0]["spec"]["arch"] == "cnn"
+
+
+def test_status_of_no_store(cli, refused, tmp_path):
+    assert "runs.sqlite" in refused("status")
+    with Store(tmp_path / "empty.sqlite"):
+        pass
+    assert "holds nothing yet" in cli("status", "--store", tmp_path / "empty.sqlite").out
+
+
+def test_data_list(cli, tmp_path):
+    (tmp_path / "here" / "cifar-100-python").mkdir(parents=True)
+    result = cli("data", "list", "--data-root", tmp_path / "here", "--json")
+    found = {row["name"]: row["state"] for row in json.loads(result.out)}
+    assert set(found) == {"shapes", "cifar10", "cifar100", "folder:PATH"}
+    assert found["cifar10"].startswith("not in")
+    assert found["cifar100"].startswith("in ")
+    assert "cifar100" in cli("data", "list").out
+
+
+def test_data_get_and_check(cli, refused):
+    assert "4,000 images to train on" in cli("data", "get", "shapes").out
+    assert json.loads(cli("data", "check", "shapes", "--json").out)["train"] == 4000
+    assert "downloading was not asked for" in refused("data", "check", "cifar10")
+    assert "did you mean 'cifar100'" in refused("data", "get", "cifar1000")
+    assert "list" in cli("data").out

@@ -1,0 +1,277 @@
+import csv
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+
+import pytest
+from typer.testing import CliRunner
+
+from asymtrain.lab import executors
+from asymtrain.lab.cli import app
+from asymtrain.lab.executors.outcomes import Job
+from asymtrain.lab.report import FILES
+from asymtrain.lab.store import Store
+
+TINY = ("run", "--arch", "mlp", "--seeds", "2", "--epochs", "1")
+ONE_PAIR = ("run", "--arch", "mlp", "--seeds", "1", "--epochs", "1")
+
+
+def rows(folder):
+    with (folder / "rows.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_study_prints_a_table_and_a_sentence_and_writes_the_report(cli, tmp_path):
+    result = cli(*TINY, "--out", "report")
+    assert result.code == 0, result.err
+    for heading in ("Backbone", "Plain", "Asymmetric", "Improvement", "95% interval", "p", "n", "Gradient cosine"):
+        assert heading in result.out
+    assert re.search(r"^MLP +0\.\d{3} ± 0\.\d{3} +0\.\d{3} ± 0\.\d{3} ", result.out, re.MULTILINE)
+    assert re.search(r"^MLP: .*\.$", result.out, re.MULTILINE)
+    assert {path.name for path in (tmp_path / "report").iterdir()} >= {*FILES.values(), "runs.sqlite"}
+    assert {(row["variant"], row["seed"]) for row in rows(tmp_path / "report")} == {
+        (variant, seed) for variant in ("plain", "asymmetric") for seed in ("42", "43")
+    }
+    assert "report/report.html" in result.err
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "asymtrain run --arch mlp --seeds 2 --epochs 1 --out report" in page
+
+
+def test_json_is_all_there_is_on_stdout(cli, tmp_path):
+    result = cli(*TINY, "--json", "--alpha", "0.5", "--redundancy", "3")
+    assert result.code == 0, result.err
+    found = json.loads(result.out)
+    (row,) = found["comparisons"]
+    assert (row["arch"], row["n"]) == ("mlp", 2)
+    assert [seed["seed"] for seed in row["seeds"]] == [42, 43]
+    # Equal where both seeds gained the same: accuracies are shares of 1000 images.
+    assert row["low"] <= row["improvement"] <= row["high"]
+    plain, asymmetric = (sum(seed[side] for seed in row["seeds"]) / 2 for side in ("plain", "asymmetric"))
+    assert row["improvement"] == pytest.approx(100 * (asymmetric - plain) / plain)
+    assert found["runs"] == {"wanted": 4, "finished": 4}
+    for path in found["files"].values():
+        assert (tmp_path / path).is_file()
+    trained = [one for one in rows(tmp_path / "asymtrain-report") if one["variant"] == "asymmetric"]
+    assert {(one["alpha"], one["redundancy"]) for one in trained} == {("0.5", "3")}
+
+
+def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_path):
+    assert cli(*TINY).code == 0
+    folder = tmp_path / "asymtrain-report"
+    before = {name: (folder / name).read_bytes() for name in FILES.values()}
+    again = cli(*TINY)
+    assert again.code == 0
+    assert {name: (folder / name).read_bytes() for name in FILES.values()} == before
+    store = "asymtrain-report/runs.sqlite"
+    assert again.err.splitlines()[0] == f"4 of 4 runs are in {store} already: nothing is left to train."
+    assert "seed 4" not in again.err
+    # More seeds: only the new ones are trained and told, the old rows stay.
+    more = cli("run", "--arch", "mlp", "--seeds", "42..44", "--epochs", "1")
+    assert more.code == 0
+    assert more.err.splitlines()[0] == f"4 of 6 runs are in {store} already."
+    assert re.findall(r"^(\d/6) mlp .* seed (\d+): ", more.err, re.MULTILINE) == [("5/6", "44"), ("6/6", "44")]
+    old = before["rows.csv"].decode().splitlines()
+    assert set(old) < set((folder / "rows.csv").read_text().splitlines())
+
+
+def test_controls_are_set_by_name(cli, tmp_path):
+    result = cli(*ONE_PAIR, "--set", "signal=noise", "--set", "objective = softmax")
+    assert result.code == 0, result.err
+    found = {row["variant"]: (row["signal"], row["objective"]) for row in rows(tmp_path / "asymtrain-report")}
+    assert found == {"plain": ("gradient", "sigmoid"), "asymmetric": ("noise", "softmax")}
+
+
+def test_fresh_trains_again(cli, tmp_path):
+    assert cli(*ONE_PAIR).code == 0
+    assert cli(*ONE_PAIR, "--fresh").code == 0
+    with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
+        attempts = [record.attempt for record in store.records(every_attempt=True)]
+    assert sorted(attempts) == [1, 1, 2, 2]
+
+
+def test_ctrl_c_leaves_what_was_finished_and_says_how_to_go_on(cli, tmp_path, monkeypatch):
+    real = executors.execute
+
+    def stopped(*args, **kwargs):
+        running = real(*args, **kwargs)
+        yield next(running)
+        yield next(running)
+        running.close()
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executors, "execute", stopped)
+        result = cli(*TINY)
+    assert result.code == 130
+    assert "2 of 4 runs" in result.err
+    assert "same command again" in result.err
+    assert "Traceback" not in result.err
+    assert len(rows(tmp_path / "asymtrain-report")) == 2
+    result = cli(*TINY)
+    assert result.code == 0
+    assert len(rows(tmp_path / "asymtrain-report")) == 4
+
+
+def test_a_time_limit_that_is_over_at_once_is_not_an_error(cli, tmp_path):
+    for _ in range(2):
+        result = cli(*ONE_PAIR, "--minutes", "0.00001")
+        assert result.code == 0, result.err
+        assert re.search(
+            r"0 of 2 runs are in \S+\. Starting took all of this time: give the same command with more", result.err
+        )
+    assert cli(*ONE_PAIR).code == 0
+    assert len(rows(tmp_path / "asymtrain-report")) == 2
+
+
+def test_fresh_and_a_time_limit_promise_nothing(cli):
+    assert cli(*ONE_PAIR).code == 0
+    result = cli(*ONE_PAIR, "--fresh", "--minutes", "0.00001")
+    assert result.code == 0, result.err
+    assert "With --fresh every call begins anew" in result.err
+    assert "again to go on" not in result.err
+
+
+def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_left(cli, tmp_path, monkeypatch):
+    """A stack that has begun trains an epoch, however short the limit: the same command comes to its end."""
+    pair = ("run", "--arch", "mlp", "--seeds", "1", "--epochs", "3")
+    for epochs in (2, 4):  # the pair is one stack
+        answers = itertools.chain([False], itertools.repeat(True))  # time is over once a stack has begun
+        with monkeypatch.context() as patch:
+            patch.setattr(Job, "is_over", lambda self, answers=answers: next(answers))
+            result = cli(*pair, "--minutes", "0.00001")
+        assert result.code == 0, result.err
+        kept = f"No run was finished in this time: {epochs} of 6 epochs are trained and kept, the others take about "
+        assert re.search(rf"^Not finished: 0 of 2 .*\. {kept}\d+ .*\. Give the same", result.err, re.MULTILINE)
+    assert "Not finished" not in cli(*pair, "--minutes", "10").err
+    assert len(rows(tmp_path / "asymtrain-report")) == 2
+
+
+def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
+    seen = []
+    real = executors.execute
+
+    def watched(*args, progress, **kwargs):
+        def both(state):
+            seen.append(state)
+            progress(state)
+
+        return real(*args, progress=both, **kwargs)
+
+    monkeypatch.setattr(executors, "execute", watched)
+    result = cli("run", "--arch", "mlp", "--seeds", "1", "--epochs", "2")
+    assert result.code == 0
+    assert (seen[-1].runs_done, seen[-1].runs_total) == (2, 2)
+    assert (seen[-1].epochs_done, seen[-1].epochs_total) == (4, 4)
+    assert seen[-1].images_per_second > 0
+    assert re.search(r"^2/2 mlp \w+ seed 42: test accuracy 0\.\d{3}$", result.err, re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--data", "shaps"), "did you mean 'shapes'"),
+        (("--data", "cifar10"), "--data-root"),
+        (("--data", "folder:nowhere"), "nowhere is not a folder"),
+        (("--arch", "cnnn"), "did you mean 'cnn'"),
+        (("--alpha", "-1"), "alpha must be 0 or more"),
+        (("--alpha", "much"), "--alpha"),
+        (("--redundancy", "0"), "redundancy must be 1 or more"),
+        (("--epochs", "0"), "epochs must be 1 or more"),
+        (("--seeds", "few"), "--seeds few"),
+        (("--seeds", ""), "--seeds '': write how many"),
+        (("--set", "signl=noise"), "no such field; write one of activation=last|all|random|cycle, combine=sum|mean"),
+        (("--set", "signal=loud"), "write signal=gradient|detached|noise|gated"),
+        (("--set", "signal"), "write signal=gradient|"),
+        (("--set", "alpha=3"), "an option of its own, --alpha"),
+        (("--set", "cosine_by=layer"), "no such field"),
+        (("--set", "signal=noise", "--set", "signal=gated"), "signal is already set to noise"),
+        (("--scale", "huge"), "unknown scale 'huge'"),
+        (("--precision", "fp8"), "precision must be one of"),
+        (("--minutes", "0"), "--minutes must be above 0"),
+        (("--executor", "lokal"), "did you mean 'local'"),
+        (("--device", "abacus"), "abacus"),
+        (("--sedes", "3"), "--sedes"),
+        (("--alpha",), "--alpha"),
+        (("extra",), "extra"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, monkeypatch, arguments, text):
+    monkeypatch.setattr("asymtrain.lab.data.archives.download", _offline)
+    assert text in refused("run", "--arch", "mlp", "--epochs", "1", *arguments)
+
+
+def _offline(*args, **kwargs):
+    from asymtrain.lab.data.archives import Unavailable
+
+    raise Unavailable("the network is off in tests")
+
+
+@pytest.mark.parametrize("option", ["--out", "--store"])
+def test_an_unwritable_place_is_found_before_training(refused, tmp_path, monkeypatch, option):
+    (tmp_path / "file").write_text("in the way")
+
+    def never(*args, **kwargs):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr(executors, "execute", never)
+    assert "cannot write" in refused(*TINY, option, "file/below")
+
+
+def test_unknown_commands_and_help(cli, refused):
+    assert "ruin" in refused("ruin")
+    shown = cli("--help")
+    assert shown.code == 0
+    for command in ("run", "report", "status", "data"):
+        assert command in shown.out
+    assert cli().out == shown.out
+    assert re.fullmatch(r"asymtrain \d+\.\d+\.\d+\n", cli("--version").out)
+
+
+def test_through_typers_own_runner(cli, tmp_path):
+    result = CliRunner().invoke(app, [*ONE_PAIR, "--json", "--out", str(tmp_path / "out")])
+    assert result.exit_code == 0, result.output
+    assert json.loads(result.stdout)["runs"]["finished"] == 2
+
+
+def test_a_missing_extra_is_named(monkeypatch, refused):
+    for name in [name for name in sys.modules if name.startswith("asymtrain.lab.cli")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "typer", None)
+    assert 'pip install "asymtrain[lab]"' in refused("run")
+
+
+@pytest.mark.timeout(900)
+def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
+    # More runs than are trained in any time that this process may have to wait for its turn.
+    command = [sys.executable, "-m", "asymtrain", "run", "--arch", "mlp", "--seeds", "100", "--epochs", "1"]
+    cores(1)
+    with subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        first = process.stderr.readline()
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=600)
+    assert first.startswith("1/200 "), first + err
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert re.search(r"Stopped: \d+ of 200 runs", err)
+    assert 1 <= len(rows(tmp_path / "asymtrain-report")) < 200
+    assert not list((tmp_path / "asymtrain-report").glob("*.part"))
+    assert "Traceback" not in out
+
+
+@pytest.fixture
+def cores():
+    """Let this process and its children use so many cores: with one, the executor starts no workers."""
+    before = os.sched_getaffinity(0)
+    yield lambda count: os.sched_setaffinity(0, sorted(before)[-count:])
+    os.sched_setaffinity(0, before)

@@ -1,0 +1,113 @@
+import json
+import re
+
+import pytest
+
+from asymtrain.lab import executors
+from asymtrain.lab.store import Store
+
+TINY = (
+    "--arch",
+    "mlp",
+    "--epochs",
+    "1",
+    "--learning-rates",
+    "1e-3",
+    "--weight-decays",
+    "1e-3,1e-1",
+    "--alphas",
+    "0.1,1",
+)
+
+
+def stored(folder):
+    with Store(folder / "asymtrain-search" / "runs.sqlite", read_only=True) as store:
+        return store.records(every_attempt=True)
+
+
+def test_a_search_prints_what_was_tried_and_chosen_and_writes_a_page(cli, tmp_path):
+    result = cli("search", *TINY)
+    assert result.code == 0, result.err
+    assert (
+        len(re.findall(r"^(?:learning rate|weight decay|alpha) +(?:Plain|Asymmetric)", result.out, re.MULTILINE)) == 5
+    )
+    assert result.out.count("chosen") == 4  # three trials, and the title of the table
+    words = " ".join(result.out.split())  # a long sentence is wrapped
+    assert re.search(r"MLP on shapes, N = 1: Plain learning rate 0\.001, weight decay \S+; Asymmetric .* alpha", words)
+    assert "best validation accuracy 0." in result.err
+    assert "test accuracy" not in result.err
+    page = (tmp_path / "asymtrain-search" / "search.html").read_text(encoding="utf-8")
+    assert "asymtrain search --arch mlp" in page
+    assert page.count("<svg") == 2  # weight decay and alpha: one value of the learning rate is no curve
+    assert {record.run.spec.seed for record in stored(tmp_path)} == {1000}
+
+
+def test_json_holds_every_trial_and_the_second_call_trains_nothing(cli, tmp_path):
+    first = cli("search", *TINY, "--json", "--seeds", "2", "--strategy", "dual", "--alpha", "0.5")
+    assert first.code == 0, first.err
+    (found,) = json.loads(first.out)["searches"]
+    assert (found["strategy"], found["seeds"], found["complete"]) == ("dual", [1000, 1001], True)
+    assert [stage["trains"] for stage in found["stages"]] == ["plain", "asymmetric"] * 2 + ["asymmetric"]
+    best = [max(stage["trials"], key=lambda trial: trial["mean"]) for stage in found["stages"]]
+    assert [stage["chosen"] for stage in found["stages"]] == [trial["settings"] for trial in best]
+    again = cli("search", *TINY, "--json", "--seeds", "2", "--strategy", "dual", "--alpha", "0.5")
+    assert again.out == first.out
+    assert {record.attempt for record in stored(tmp_path)} == {1}
+    assert all(record.run.test_accuracy is None for record in stored(tmp_path))
+
+
+def test_the_papers_values_are_shown_without_training(cli, monkeypatch):
+    monkeypatch.setattr(executors, "execute", None)
+    result = cli("search", "--scale", "paper", "--arch", "vit", "--redundancy", "7", "--paper-values", "--json")
+    assert result.code == 0, result.err
+    (found,) = json.loads(result.out)["searches"]
+    assert found["chosen"]["asymmetric"] == {"learning_rate": 0.001, "weight_decay": 0.01, "alpha": 4.642}
+    assert found["stages"] == []
+
+
+def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
+    for _ in range(2):
+        result = cli("search", *TINY, "--minutes", "0.0000001")
+        assert result.code == 0, result.err
+        assert "at most 5 runs are left. Starting took all of this time: give the same command with more" in result.err
+    real = executors.execute
+
+    def stopped(specs, **options):
+        yield from real(specs, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(executors, "execute", stopped)
+        result = cli("search", *TINY)
+    assert result.code == 130
+    assert "Stopped: at most" in result.err
+    result = cli("search", *TINY)
+    assert result.code == 0
+    assert "left" not in result.err
+    assert sorted(record.attempt for record in stored(tmp_path)) == [1] * 4
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        (("--seeds", "42-43"), "seed 42 is one of the final runs"),
+        (("--strategy", "gould"), "did you mean 'gold'"),
+        (("--criterion", "first"), "unknown criterion"),
+        (("--alphas", "few"), "--alphas few: write numbers"),
+        (("--alphas", ","), "no alpha to try"),
+        (("--alphas", "-1"), "alpha must be 0 or more"),
+        (("--alpha-points", "5"), "the MLP on cifar10"),
+        (("--alpha-points", "5", "--data", "cifar10", "--alphas", "1"), "--alphas alone"),
+        (("--alpha-points", "1", "--data", "cifar10"), "2 points or more"),
+        (("--learning-rates", "0"), "learning_rate must be above 0"),
+        (("--redundancy", "0"), "redundancy must be 1 or more"),
+        (("--redundancy", "5", "--paper-values"), "Table 13"),
+        (("--data", "shapes", "--paper-values"), "Table 13 is of cifar100"),
+        (("--minutes", "0"), "--minutes must be above 0"),
+        (("--activation", "some"), "activation must be one of"),
+        (("--epochs", "0"), "epochs must be 1 or more"),
+        (("--data", "folder:nowhere"), "nowhere is not a folder"),
+    ],
+)
+def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, arguments, text):
+    assert text in refused("search", "--arch", "mlp", *arguments)

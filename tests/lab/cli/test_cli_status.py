@@ -1,0 +1,83 @@
+import json
+
+import pytest
+
+from asymtrain.lab.cli.status import SHOWN
+from asymtrain.lab.engine import StackPlan
+from asymtrain.lab.engine.checkpoint import STATE, open_checkpoint
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.store import Store
+
+REASON = "RuntimeError: the first line\n    and the second, " + "long " * 40 + "(losses.py, line 7)"
+
+
+@pytest.fixture
+def store(tmp_path):
+    path = tmp_path / "runs.sqlite"
+    epoch = Epoch(1, 1.0, None, 0.5, 0.5, None, None, None, None, 2.0)
+    with Store(path) as opened:
+        opened.add(Run(RunSpec(epochs=4, learning_rate=10, seed=7), (epoch,), outcome="diverged"))
+        opened.add(Run(RunSpec(epochs=4, learning_rate=100, seed=7), (), outcome="diverged"))
+        opened.request([RunSpec(arch="vit", seed=1)])
+        opened.fail([RunSpec(arch="cnn", seed=2)], REASON)
+    return path
+
+
+def test_every_run_without_a_result_is_named_with_its_reason_on_one_line(cli, store):
+    lines = cli("status", "--store", store).out.splitlines()
+    (pending,) = [line for line in lines if line.startswith("pending: ")]
+    assert "shapes vit asymmetric seed 1" in pending
+    early, late = [line for line in lines if line.startswith("diverged: ")]
+    assert "mlp asymmetric seed 7" in early
+    assert "epoch 1 of 4, at learning rate 100" in early
+    assert "epoch 2 of 4, at learning rate 10" in late
+    (failed,) = [line for line in lines if line.startswith("failed: ")]
+    assert "shapes cnn asymmetric seed 2" in failed
+    assert failed.endswith(": " + " ".join(REASON.split()))
+
+
+def test_json_names_them_too(cli, store):
+    found = json.loads(cli("status", "--store", store, "--json").out)
+    assert [one["spec"] for one in found["pending"]] == [{"arch": "vit", "seed": 1}]
+    assert sorted(one["epochs"] for one in found["diverged"]) == [0, 1]
+    assert [one["reason"] for one in found["failures"]] == [REASON]
+
+
+def test_many_runs_of_one_reason_do_not_hide_another(cli, tmp_path):
+    path = tmp_path / "runs.sqlite"
+    with Store(path) as opened:
+        opened.fail([RunSpec(seed=seed) for seed in range(SHOWN + 5)], "no memory")
+        opened.fail([RunSpec(arch="vit")], "no disk")
+    lines = [line for line in cli("status", "--store", path).out.splitlines() if line.startswith("failed: ")]
+    assert len(lines) == SHOWN + 2
+    assert any("vit" in line and line.endswith("no disk") for line in lines)
+    assert "failed: 5 more, which --json lists: no memory" in lines
+
+
+def test_pending_runs_that_continue_from_a_checkpoint_are_counted(cli, tmp_path):
+    path = tmp_path / "runs.sqlite"
+    begun, planned = ([RunSpec(arch=arch, seed=seed) for seed in (1, 2, 3)] for arch in ("mlp", "cnn"))
+    folder = tmp_path / "runs.sqlite.checkpoints"
+    for specs, state in ((begun, b"weights"), (planned, None)):
+        place = open_checkpoint(folder, StackPlan(tuple(specs), "batched"))
+        if state:
+            (place / STATE).write_bytes(state)
+    with Store(path) as opened:
+        opened.request([*begun, *planned])
+    assert "3 runs continue from a checkpoint when" in cli("status", "--store", path).out
+    # One that is stored, or being trained, does not wait to be continued.
+    epoch = Epoch(1, 1.0, None, 0.5, 0.5, None, None, None, None, 2.0)
+    with Store(path) as opened:
+        opened.add(Run(begun[0], (epoch,), outcome="diverged"))
+        opened.claim([begun[1]])
+        found = json.loads(cli("status", "--store", path, "--json").out)
+        text = cli("status", "--store", path).out
+    states = {one["id"]: one["state"] for one in found["pending"]}
+    assert states == {
+        begun[1].id: "is being trained now",
+        begun[2].id: "continues from a checkpoint",
+        **dict.fromkeys((spec.id for spec in planned), "not trained yet"),
+    }
+    assert "1 run continues from a checkpoint when" in text
+    (line,) = [line for line in text.splitlines() if line.endswith(": continues from a checkpoint")]
+    assert "mlp asymmetric seed 3" in line

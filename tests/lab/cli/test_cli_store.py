@@ -1,0 +1,163 @@
+import sys
+
+import pytest
+
+from asymtrain.lab.runs import Epoch, Run, RunSpec, pairs
+from asymtrain.lab.store import Store
+
+
+def made_up(spec, loss=0.1):
+    history = [Epoch(n, loss / n, None, 0.5, 0.5, 1 / 3, None, None, None, 0.1) for n in range(1, spec.epochs + 1)]
+    return Run(spec, tuple(history))
+
+
+@pytest.fixture
+def store(tmp_path):
+    """Six specs; one was trained twice, one has a measurement."""
+    path = tmp_path / "runs.sqlite"
+    specs = pairs(RunSpec(epochs=2), [42, 43, 44])
+    with Store(path) as opened:
+        for spec in specs:
+            opened.add(made_up(spec))
+        opened.add(made_up(specs[0], loss=0.7), again=True)
+        opened.add_measurement(specs[1].id, "rank", {0: 3, 2: [1.5, 2.5]})
+    return path
+
+
+def contents(path):
+    with Store(path, read_only=True) as opened:
+        return opened.records(every_attempt=True), opened.measurements()
+
+
+def test_the_group_lists_its_commands(cli):
+    shown = cli("store")
+    assert shown.code == 0
+    assert all(name in shown.out for name in ("export", "import", "tensorboard"))
+
+
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_a_store_goes_through_a_folder_and_back(cli, store, tmp_path, form):
+    exported = cli("store", "export", store, "kept/first", "--format", form)
+    assert (exported.code, exported.err) == (0, "")
+    assert exported.out == f"Exported 7 runs to kept/first as {form}, with 2 measured values\n"
+    names = {"manifest.json", *(f"{table}.{form}" for table in ("specs", "runs", "epochs", "measurements"))}
+    assert {path.name for path in (tmp_path / "kept" / "first").iterdir()} == names
+
+    imported = cli("store", "import", "new/place.sqlite", "kept/first")
+    assert (imported.code, imported.err) == (0, "")
+    assert imported.out == "Imported 7 runs into new/place.sqlite, with 2 measured values\n"
+    assert contents(tmp_path / "new" / "place.sqlite") == contents(store)
+
+    again = cli("store", "import", "new/place.sqlite", "kept/first")
+    assert again.out == "Imported 0 runs into new/place.sqlite; 7 runs already there\n"
+
+
+def test_csv_is_the_default(cli, store, tmp_path):
+    assert cli("store", "export", store, "tables").code == 0
+    assert (tmp_path / "tables" / "runs.csv").is_file()
+
+
+def test_an_export_is_replaced_by_a_later_one_of_the_same_store(cli, store, tmp_path):
+    assert cli("store", "export", store, "tables").code == 0
+    with Store(store) as opened:
+        opened.add(made_up(RunSpec(epochs=2, seed=77)))
+        opened.add_measurement(RunSpec(epochs=2, seed=77).id, "rank", {0: {"a": [1.5]}})
+    assert cli("store", "export", store, "tables", "--format", "parquet").code == 0
+    assert cli("store", "export", store, "tables").out == "Exported 8 runs to tables as csv, with 3 measured values\n"
+
+
+def test_an_export_does_not_replace_rows_that_the_store_lacks(cli, refused, store, tmp_path):
+    cli("store", "export", store, "tables")
+    before = {path: path.read_bytes() for path in (tmp_path / "tables").iterdir()}
+    with Store(tmp_path / "other.sqlite") as other:
+        other.add(made_up(RunSpec(epochs=2, seed=7)))
+    text = refused("store", "export", "other.sqlite", "tables")
+    # Seven runs and two measured values.
+    assert "tables holds an export with 9 rows that other.sqlite does not have" in text
+    assert "--force" in text
+    assert {path: path.read_bytes() for path in (tmp_path / "tables").iterdir()} == before
+    assert cli("store", "export", "other.sqlite", "tables", "--force").out == "Exported 1 run to tables as csv\n"
+
+
+def test_an_export_does_not_replace_files_of_another_program(cli, refused, store, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "runs.csv").write_text("name,distance\n")
+    assert "mine/runs.csv is not of a whole export" in refused("store", "export", store, "mine")
+    assert (tmp_path / "mine" / "runs.csv").read_text() == "name,distance\n"
+    # Files of other names are no concern of it.
+    (tmp_path / "mine" / "runs.csv").rename(tmp_path / "mine" / "walks.csv")
+    assert cli("store", "export", store, "mine").code == 0
+    assert (tmp_path / "mine" / "walks.csv").is_file()
+
+
+def test_a_run_of_its_own_stays_and_is_counted(cli, store, tmp_path):
+    with Store(tmp_path / "other.sqlite") as other:
+        other.add(made_up(RunSpec(epochs=2, seed=44), loss=0.9))
+    before, _ = contents(tmp_path / "other.sqlite")
+    cli("store", "export", store, "tables")
+    result = cli("store", "import", "other.sqlite", "tables")
+    assert result.code == 0
+    assert "Imported 6 runs into other.sqlite" in result.out
+    assert "1 run left out: the store has its own of the same spec" in result.out
+    assert before[0] in contents(tmp_path / "other.sqlite")[0]
+
+
+def test_export_refuses_what_it_cannot_read_or_write(refused, store, tmp_path):
+    (tmp_path / "letter.txt").write_text("dear reader, this is no store\n" * 50)
+    assert "no store at absent.sqlite" in refused("store", "export", "absent.sqlite", "tables")
+    assert "letter.txt is not an asymtrain store" in refused("store", "export", "letter.txt", "tables")
+    assert "letter.txt cannot be written" in refused("store", "export", store, "letter.txt")
+    assert "'csv', 'parquet', got 'xls'" in refused("store", "export", store, "tables", "--format", "xls")
+    assert "FOLDER" in refused("store", "export", store)
+
+
+def test_import_refuses_a_bad_folder_and_makes_no_store(cli, refused, store, tmp_path):
+    (tmp_path / "empty").mkdir()
+    assert "empty is not an asymtrain export" in refused("store", "import", "deep/new.sqlite", "empty")
+    assert "absent is not an asymtrain export" in refused("store", "import", "deep/new.sqlite", "absent")
+    cli("store", "export", store, "tables")
+    runs = tmp_path / "tables" / "runs.csv"
+    runs.write_text(runs.read_text().replace("finished", "diverged", 1))
+    assert "runs.csv is not as it was exported" in refused("store", "import", "deep/new.sqlite", "tables")
+    before = contents(store)
+    assert "nothing was imported" in refused("store", "import", store, "tables")
+    assert contents(store) == before
+
+
+def test_import_refuses_a_place_that_is_no_store(cli, refused, store, tmp_path):
+    cli("store", "export", store, "tables")
+    (tmp_path / "letter.txt").write_text("dear reader, this is no store\n" * 50)
+    assert "letter.txt is not an asymtrain store" in refused("store", "import", "letter.txt", "tables")
+    assert "tables is a folder" in refused("store", "import", "tables", "tables")
+    assert "letter.txt/new.sqlite" in refused("store", "import", "letter.txt/new.sqlite", "tables")
+
+
+def test_tensorboard_logs_hold_the_curves(cli, store, tmp_path):
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = cli("store", "tensorboard", store, "logs")
+    assert result.code == 0, result.err
+    assert result.out == "Wrote the curves of 6 runs to logs: tensorboard --logdir logs\n"
+    folders = sorted((tmp_path / "logs").iterdir())
+    assert len(folders) == 6
+    (plain,) = [folder for folder in folders if "plain-seed42-" in folder.name]
+    events = EventAccumulator(str(plain))
+    events.Reload()
+    # The second attempt is the one that readers see.
+    assert [event.value for event in events.Scalars("loss/main")] == pytest.approx([0.7, 0.35])
+
+
+def test_tensorboard_refuses_what_it_cannot_read_or_write(refused, store, tmp_path):
+    with Store(tmp_path / "empty.sqlite"):
+        pass
+    assert "holds no run yet" in refused("store", "tensorboard", "empty.sqlite", "logs")
+    assert "no store at absent.sqlite" in refused("store", "tensorboard", "absent.sqlite", "logs")
+    pytest.importorskip("tensorboard")
+    (tmp_path / "letter.txt").write_text("dear reader")
+    assert "letter.txt" in refused("store", "tensorboard", store, "letter.txt")
+
+
+def test_without_tensorboard_the_line_says_what_to_install(refused, store, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    assert 'pip install "asymtrain[tensorboard]"' in refused("store", "tensorboard", store, "logs")

@@ -1,0 +1,153 @@
+import numpy as np
+import pytest
+from PIL import Image
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import folder
+
+
+def write_image(path, colour, size=(8, 8), mode="RGB"):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new(mode, size, colour).save(path)
+
+
+def write_classes(root, per_class, names=("ant", "bee", "cat")):
+    for c, name in enumerate(names):
+        for i in range(per_class):
+            write_image(root / name / f"{i:02d}.png", (c * 40, i, 100))
+
+
+def test_given_parts(tmp_path):
+    write_classes(tmp_path / "train", 4)
+    write_classes(tmp_path / "test", 2)
+    data = folder.load(tmp_path, image_size=8)
+    assert data.class_names == ("ant", "bee", "cat")
+    assert data.name == f"folder:{tmp_path}"
+    assert data.train.labels.tolist() == [0] * 4 + [1] * 4 + [2] * 4
+    assert data.test.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert data.train.images.shape == (12, 3, 8, 8)
+    assert data.train.images.dtype == np.uint8
+    assert data.train.images.flags.c_contiguous
+    assert data.train.masks is None
+    assert (data.train.images[:, 0, 0, 0] == data.train.labels * 40).all()
+    assert data.train.images[:4, 1, 3, 3].tolist() == [0, 1, 2, 3]
+
+
+def test_a_fifth_of_each_class_is_held_out_by_the_seed(tmp_path):
+    write_classes(tmp_path, 10)
+    data, again, other = (folder.load(tmp_path, image_size=4, seed=seed) for seed in (0, 0, 1))
+    assert np.bincount(data.train.labels).tolist() == [8, 8, 8]
+    assert np.bincount(data.test.labels).tolist() == [2, 2, 2]
+    seen = [tuple(image[:, 0, 0]) for part in (data.train, data.test) for image in part.images]
+    assert len(set(seen)) == 30
+    assert (data.test.images == again.test.images).all()
+    assert (data.test.images != other.test.images).any()
+
+
+def test_small_classes_keep_one_image_on_each_side(tmp_path):
+    write_classes(tmp_path, 2)
+    data = folder.load(tmp_path)
+    assert data.train.labels.tolist() == data.test.labels.tolist() == [0, 1, 2]
+    (tmp_path / "bee" / "00.png").unlink()
+    with pytest.raises(UsageError, match="bee has one image; it needs two"):
+        folder.load(tmp_path)
+
+
+def test_images_are_scaled_to_cover_the_square_and_cropped_at_the_centre(tmp_path):
+    write_classes(tmp_path, 2, ("a", "b"))
+    wide = np.zeros((16, 48, 3), np.uint8)
+    wide[:, :16], wide[:, 16:32], wide[:, 32:] = (255, 0, 0), (0, 255, 0), (0, 0, 255)
+    for i in range(2):
+        Image.fromarray(wide).save(tmp_path / "a" / f"0{i}.png")
+    data = folder.load(tmp_path, image_size=8)
+    centre = data.train.images[0, :, 2:6, 2:6]
+    assert (centre[1] == 255).all()
+    assert (centre[[0, 2]] == 0).all()
+
+
+def test_every_usual_kind_of_image(tmp_path):
+    write_classes(tmp_path / "train", 1, ("a", "b"))
+    for name in ("a", "b"):
+        root = tmp_path / "test" / name
+        write_image(root / "1.png", 200, mode="L")
+        write_image(root / "2.png", (200, 200, 200, 255), mode="RGBA")
+        write_image(root / "3.JPG", (200, 200, 200))
+        write_image(root / "4.png", (0, 0, 0, 0), mode="RGBA")
+        palette = Image.new("P", (8, 8), 0)
+        palette.putpalette([200] * 768)
+        palette.save(root / "5.gif")
+        (root / "notes.txt").write_text("not an image")
+        (root / ".hidden.png").write_text("not an image")
+    images = folder.load(tmp_path, image_size=8).test.images
+    assert len(images) == 10
+    assert images[:5].mean(axis=(1, 2, 3)).tolist() == [200, 200, 200, 255, 200]
+
+
+def test_a_turned_photograph_is_put_upright(tmp_path):
+    write_classes(tmp_path, 2, ("a", "b"))
+    halves = np.zeros((8, 8, 3), np.uint8)
+    halves[:4] = 255
+    exif = Image.Exif()
+    exif[0x0112] = 3  # turned by half
+    for i in range(2):
+        Image.fromarray(halves).save(tmp_path / "a" / f"0{i}.png", exif=exif)
+    image = folder.load(tmp_path, image_size=8).train.images[0]
+    assert (image[:, :4] == 0).all()
+    assert (image[:, 4:] == 255).all()
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", None])
+def test_an_unreadable_image_is_named(tmp_path, content):
+    write_classes(tmp_path, 3)
+    bad = tmp_path / "bee" / "01.png"
+    if content is None:
+        noise = np.random.default_rng(0).integers(0, 256, (64, 64, 3), dtype=np.uint8)
+        Image.fromarray(noise).save(bad)
+        content = bad.read_bytes()[:5000]
+    bad.write_bytes(content)
+    with pytest.raises(UsageError, match="cannot be read as an image") as caught:
+        folder.load(tmp_path)
+    assert str(bad) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_more_than_eight_bits_are_refused(tmp_path):
+    write_classes(tmp_path, 2)
+    Image.fromarray(np.full((8, 8), 30000, np.uint16)).save(tmp_path / "ant" / "00.png")
+    with pytest.raises(UsageError, match=r"00.png has more than 8 bits"):
+        folder.load(tmp_path)
+
+
+def test_bad_folders(tmp_path):
+    with pytest.raises(UsageError, match="is not a folder"):
+        folder.load(tmp_path / "nothing")
+    with pytest.raises(UsageError, match="has 0 class folders"):
+        folder.load(tmp_path)
+    write_classes(tmp_path, 2, ("a",))
+    with pytest.raises(UsageError, match="has 1 class folders"):
+        folder.load(tmp_path)
+    (tmp_path / "b").mkdir()
+    with pytest.raises(UsageError, match="b has no images"):
+        folder.load(tmp_path)
+    with pytest.raises(UsageError, match="image_size"):
+        folder.load(tmp_path, image_size=0)
+
+
+@pytest.mark.parametrize("names", [("car", "train"), ("quiz", "test", "train")])
+def test_train_and_test_can_be_classes(tmp_path, names):
+    write_classes(tmp_path, 5, names)
+    data = folder.load(tmp_path)
+    assert data.class_names == names
+    assert np.bincount(data.train.labels).tolist() == [4] * len(names)
+
+
+def test_parts_must_match(tmp_path):
+    write_classes(tmp_path / "train", 1)
+    with pytest.raises(UsageError, match="test with class folders is missing"):
+        folder.load(tmp_path)
+    write_classes(tmp_path / "test", 1, ("ant", "bee"))
+    with pytest.raises(UsageError, match="test has no folder 'cat'"):
+        folder.load(tmp_path)
+    write_classes(tmp_path / "test", 1, ("cat", "dog"))
+    with pytest.raises(UsageError, match="train has no folder 'dog'"):
+        folder.load(tmp_path)

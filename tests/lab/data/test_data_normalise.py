@@ -1,0 +1,71 @@
+import numpy as np
+import pytest
+import torch
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import ImageSet
+from asymtrain.lab.data.normalise import channel_statistics, normalise
+
+
+@pytest.fixture
+def images():
+    return np.random.default_rng(0).integers(0, 256, (2500, 3, 5, 7), dtype=np.uint8)
+
+
+@pytest.fixture
+def data(images):
+    return ImageSet(images, np.zeros(len(images), np.int64))
+
+
+def test_statistics_are_those_of_the_chosen_images(images, data):
+    indices = np.flatnonzero(np.arange(2500) % 3 > 0)
+    mean, std = channel_statistics(data, indices)
+    chosen = images[indices] / 255
+    assert mean.dtype == std.dtype == torch.float32
+    np.testing.assert_allclose(mean.numpy(), chosen.mean(axis=(0, 2, 3)), rtol=1e-6)
+    np.testing.assert_allclose(std.numpy(), chosen.std(axis=(0, 2, 3)), rtol=1e-6)
+
+
+def test_statistics_do_not_depend_on_the_order(data):
+    first = channel_statistics(data, np.arange(2500))
+    second = channel_statistics(data, np.random.default_rng(1).permutation(2500))
+    assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_white_images_do_not_overflow_and_a_constant_channel_is_left_finite():
+    mean, std = channel_statistics(
+        ImageSet(np.full((1100, 3, 32, 32), 255, np.uint8), np.zeros(1100, np.int64)), np.arange(1100)
+    )
+    assert mean.tolist() == [1, 1, 1]
+    assert std.tolist() == [1, 1, 1]
+
+
+def test_pixels_are_summed_once_for_all_runs(data):
+    sums = data.channel_sums
+    assert data.channel_sums is sums
+    np.testing.assert_array_equal(sums[:, :, 0], data.images.sum((2, 3), dtype=np.int64))
+    np.testing.assert_array_equal(sums[:, :, 1], (data.images.astype(np.int64) ** 2).sum((2, 3)))
+
+
+def test_no_images(data):
+    with pytest.raises(UsageError, match="at least one image"):
+        channel_statistics(data, np.array([], np.int64))
+
+
+def test_normalised_training_images_have_mean_zero_and_deviation_one(images, data):
+    mean, std = channel_statistics(data, np.arange(2500))
+    x = normalise(torch.from_numpy(images), mean, std)
+    assert x.dtype == torch.float32
+    assert x.mean((0, 2, 3)).abs().max() < 1e-5
+    assert (x.std((0, 2, 3)) - 1).abs().max() < 1e-3
+    channel = (images[4, 1] / 255 - mean[1].item()) / std[1].item()
+    np.testing.assert_allclose(x[4, 1].numpy(), channel, atol=1e-5)
+
+
+def test_a_stack_has_its_own_statistics_for_each_run(images):
+    stack = torch.from_numpy(images[:24]).reshape(4, 6, 3, 5, 7)
+    mean, std = torch.rand(4, 3), torch.rand(4, 3) + 0.5
+    together = normalise(stack, mean, std)
+    for r in range(4):
+        torch.testing.assert_close(together[r], normalise(stack[r], mean[r], std[r]))
+    torch.testing.assert_close(normalise(stack, mean[0], std[0])[2], normalise(stack[2], mean[0], std[0]))

@@ -1,0 +1,79 @@
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import Dataset, cifar, data_root, load, registry
+
+
+def test_shapes_by_name_with_options():
+    data = load("shapes", classes=3, size=9, test_size=3, image_size=16)
+    assert isinstance(data, Dataset)
+    assert (data.name, data.classes, len(data.train), len(data.test)) == ("shapes", 3, 9, 3)
+    assert data.train.images.shape[-1] == 16
+
+
+def test_folder_by_name(tmp_path, monkeypatch):
+    for name in ("a", "b"):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(2):
+            Image.new("RGB", (4, 4)).save(tmp_path / "photos" / name / f"{i}.png")
+    monkeypatch.chdir(tmp_path)
+    assert load("folder:photos", image_size=8).train.images.shape == (2, 3, 8, 8)
+    with pytest.raises(UsageError, match="write folder:PATH"):
+        load("folder:")
+    with pytest.raises(UsageError, match="write folder:PATH"):
+        load("folder")
+
+
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_cifar_by_name_from_the_data_root(tmp_path, monkeypatch, name):
+    seen = []
+
+    def spy(source, root, *, download=True):
+        seen.append((source.name, root, download))
+        return Dataset(name, None, None, ())
+
+    monkeypatch.setattr(cifar, "load", spy)
+    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "from-env"))
+    load(name, root=tmp_path)
+    load(name, download=False)
+    assert seen == [(name, tmp_path, True), (name, tmp_path / "from-env", False)]
+
+
+def test_where_data_lies(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.delenv("ASYMTRAIN_DATA", raising=False)
+    assert data_root() == tmp_path / ".cache" / "asymtrain"
+    monkeypatch.setenv("ASYMTRAIN_DATA", "")
+    assert data_root() == tmp_path / ".cache" / "asymtrain"
+    monkeypatch.setenv("ASYMTRAIN_DATA", "~/there")
+    assert data_root() == tmp_path / "there"
+    assert data_root(Path("/here")) == data_root("/here") == Path("/here")
+
+
+def test_unknown_names_are_met_with_near_ones():
+    with pytest.raises(UsageError, match="unknown dataset 'shape': did you mean 'shapes'"):
+        load("shape")
+    with pytest.raises(UsageError, match="'cifar100'"):
+        load("CIFAR-100".lower())
+    with pytest.raises(UsageError, match="there is: cifar10, cifar100, folder:PATH, shapes"):
+        load("zzz")
+    with pytest.raises(UsageError, match="unknown option of the dataset shapes 'clases': did you mean 'classes'"):
+        load("shapes", clases=3)
+    with pytest.raises(UsageError, match="unknown option of the dataset cifar10 'classes'"):
+        load("cifar10", classes=3)
+
+
+def test_the_names_are_those_that_load(tmp_path):
+    for name in registry.NAMES:
+        registry._loader(name, tmp_path)
+
+
+def test_arrays_compare_by_identity():
+    data = load("shapes", classes=2, size=2, test_size=2)
+    assert data == data
+    assert data.train != data.test
+    assert isinstance(data.train.labels, np.ndarray)

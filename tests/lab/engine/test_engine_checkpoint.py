@@ -1,0 +1,288 @@
+"""What a stack leaves on disk, how it goes on from there, and training from specs to rows."""
+
+import dataclasses
+import itertools
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from equivalence import patterns
+
+from asymtrain import UsageError
+from asymtrain.lab.engine import Stack, StackPlan, train, train_stack, training, unfinished_plans
+from asymtrain.lab.engine.checkpoint import close_checkpoint, load_checkpoint, open_checkpoint, save_checkpoint, sweep
+from asymtrain.lab.runs import RunSpec, grid, pairs
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return patterns(classes=4, size=100, test_size=40)
+
+
+def specs_of(**fields):
+    options = {"arch_options": {"widths": (8, 8)}, "batch": 24, "epochs": 3, "cosine_every": 1, "activation": "random"}
+    base = RunSpec(**{**options, "redundancy": 3, **fields})
+    return [base.plain(), base, dataclasses.replace(base, seed=7, alpha=0.2)]
+
+
+def assert_same_state(first, second):
+    assert first.state().keys() == second.state().keys()
+    for name, value in first.state().items():
+        assert torch.equal(value, second.state()[name]), name
+    for run, other in zip(first.results(), second.results(), strict=True):
+        assert run.outcome == other.outcome
+        assert [dataclasses.replace(epoch, seconds=0) for epoch in run.history] == [
+            dataclasses.replace(epoch, seconds=0) for epoch in other.history
+        ]
+
+
+@pytest.mark.parametrize("path", ["batched", "side_by_side"])
+@pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 11])
+def test_a_stack_goes_on_from_any_step_to_the_same_bits(stop_at, path, dataset, tmp_path):
+    specs = specs_of(augmentation="flip_shift", schedule="cosine")
+    whole = Stack(specs, dataset, path=path)
+    while not whole.finished:
+        whole.advance()
+
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), path))
+    begun = Stack(specs, dataset, path=path)
+    assert not load_checkpoint(place, begun)
+    steps = itertools.count(1)
+    while begun.epoch * begun.data.steps + begun.step < stop_at:
+        begun.advance(pause=lambda: next(steps) >= stop_at - begun.epoch)
+    save_checkpoint(place, begun)
+    position = (begun.epoch, begun.step)
+
+    resumed = Stack(specs, dataset, path=path)
+    assert load_checkpoint(place, resumed)
+    assert (resumed.epoch, resumed.step) == position
+    assert resumed.seconds == begun.seconds
+    while not resumed.finished:
+        resumed.advance()
+    assert_same_state(resumed, whole)
+
+
+def test_a_diverged_run_stays_diverged(dataset, tmp_path):
+    specs = [RunSpec(learning_rate=500.0, batch=24, epochs=5), RunSpec(batch=24, epochs=5)]
+    whole, begun, resumed = (Stack(specs, dataset) for _ in range(3))
+    while not whole.finished:
+        whole.advance()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    for _ in range(4):
+        begun.advance()
+    assert begun.diverged == [True, False]
+    save_checkpoint(place, begun)
+    load_checkpoint(place, resumed)
+    resumed.advance()
+    assert resumed.finished
+    assert [run.outcome for run in resumed.results()] == ["diverged", "finished"]
+    assert [len(run.history) for run in resumed.results()] == [len(run.history) for run in whole.results()]
+
+
+def damaged_files():
+    from safetensors.torch import save
+
+    yield "cut", lambda content: content[: len(content) // 2]
+    yield "empty", lambda content: b""
+    yield "foreign", lambda content: b"PK\x03\x04 not a checkpoint at all"
+    yield "without a header", lambda content: save({"weights": torch.zeros(2)})
+    yield "of another program", lambda content: save({"weights": torch.zeros(2)}, {"progress": "{}"})
+    yield "with damaged text", lambda content: save({"weights": torch.zeros(2)}, {"progress": "{"})
+
+
+@pytest.mark.parametrize("damage", [pytest.param(damage, id=name) for name, damage in damaged_files()])
+def test_a_damaged_checkpoint_is_one_clear_error(damage, dataset, tmp_path):
+    specs = specs_of()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    save_checkpoint(place, Stack(specs, dataset))
+    file = place / "state.safetensors"
+    file.write_bytes(damage(file.read_bytes()))
+    with pytest.raises(UsageError, match=r"is no checkpoint of this stack .*: delete .* to start anew"):
+        load_checkpoint(place, Stack(specs, dataset))
+
+
+def test_a_lost_gpu_is_not_taken_for_a_damaged_checkpoint(dataset, tmp_path, monkeypatch):
+    specs = specs_of()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    save_checkpoint(place, Stack(specs, dataset))
+    stack = Stack(specs, dataset)
+
+    def lose(state):
+        raise RuntimeError("CUDA error: unspecified launch failure")
+
+    monkeypatch.setattr(stack, "load_state", lose)
+    with pytest.raises(RuntimeError, match="CUDA error"):
+        load_checkpoint(place, stack)
+
+
+def test_a_checkpoint_of_other_sizes_is_refused(dataset, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    specs = specs_of()[:1]
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    stack = Stack(specs, dataset)
+    save_checkpoint(place, stack)
+    file = place / "state.safetensors"
+    header = {"progress": json.dumps({"members": [spec.id for spec in specs]})}
+    save_file({**load_file(file), "weights": stack.weights[:, :1].clone()}, file, header)
+    with pytest.raises(UsageError, match=r"weights has the shape \(1, 1\), not"):
+        load_checkpoint(place, stack)
+
+
+def test_a_checkpoint_is_not_read_into_other_members(dataset, tmp_path):
+    """In another order each run would go on with its neighbour's weights."""
+    specs = specs_of()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    save_checkpoint(place, Stack(specs, dataset))
+    for others in (specs[::-1], specs[:1], specs_of(seed=3)):
+        with pytest.raises(UsageError, match="other members"):
+            load_checkpoint(place, Stack(others, dataset))
+
+
+def test_a_checkpoint_leaves_no_second_file_and_closing_leaves_none(dataset, tmp_path):
+    specs = specs_of()
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
+    for _ in range(2):
+        save_checkpoint(place, Stack(specs, dataset))
+        assert sorted(file.name for file in place.iterdir()) == ["plan.json", "state.safetensors"]
+    close_checkpoint(place)
+    assert list(tmp_path.iterdir()) == []
+    close_checkpoint(place)
+
+
+def test_unfinished_stacks_keep_their_members(tmp_path):
+    specs = specs_of()
+    plans = [StackPlan(tuple(specs), "side_by_side"), StackPlan((RunSpec(arch_options={"points": [0]}),), "batched")]
+    for one in plans:
+        open_checkpoint(tmp_path, one)
+    assert {one.id: one for one in unfinished_plans(tmp_path)} == {one.id: one for one in plans}
+    assert unfinished_plans(tmp_path / "nothing") == []
+
+
+def test_a_stack_that_another_process_closes_is_no_longer_unfinished(tmp_path, monkeypatch):
+    for spec in specs_of():
+        open_checkpoint(tmp_path, StackPlan((spec,), "batched"))
+    read, gone = Path.read_text, []
+
+    def close_first(self, *arguments, **options):
+        if not gone:
+            gone.append(self.parent)
+            close_checkpoint(self.parent)
+        return read(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "read_text", close_first)
+    assert len(unfinished_plans(tmp_path)) == 2
+    assert gone
+
+
+def test_a_folder_that_others_tidy_away_is_made_again(tmp_path, monkeypatch):
+    write, swept = Path.write_bytes, []
+
+    def sweep_first(self, content):
+        if len(swept) < 5:
+            swept.append(self)
+            sweep(tmp_path / "checkpoints")
+            (tmp_path / "checkpoints").rmdir()
+        return write(self, content)
+
+    monkeypatch.setattr(Path, "write_bytes", sweep_first)
+    one = StackPlan(tuple(specs_of()), "batched")
+    assert (open_checkpoint(tmp_path / "checkpoints", one) / "plan.json").exists()
+    assert len(swept) == 5
+    assert unfinished_plans(tmp_path / "checkpoints") == [one]
+
+
+@pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"path": "batched", "specs": [{"mood": "bad"}]})])
+def test_a_plan_of_another_version_is_one_clear_error(content, tmp_path):
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "plan.json").write_text(content)
+    with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version .*: move .* away"):
+        unfinished_plans(tmp_path)
+
+
+# Training.
+
+
+def test_train_stack_stops_and_goes_on_to_the_same_rows(dataset, tmp_path):
+    stack_plan = StackPlan(tuple(specs_of()), "batched")
+    whole = train_stack(stack_plan, dataset, CPU)
+    seen, calls = [], itertools.count()
+    assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path, stop=lambda: True, progress=seen.append) is None
+    assert (seen[0].epoch, seen[-1].epoch, seen[-1].images) == (0, 1, 3 * 80)
+    # Then in the middle of the second epoch.
+    assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path, interrupt=lambda: next(calls) >= 1) is None
+    again = train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path, progress=seen.append)
+    assert seen[-1].epoch == 3
+    for run, other in zip(whole, again, strict=True):
+        assert run.spec == other.spec
+        assert [dataclasses.replace(epoch, seconds=0) for epoch in run.history] == [
+            dataclasses.replace(epoch, seconds=0) for epoch in other.history
+        ]
+    # A finished stack is not trained again.
+    assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path) == again
+
+
+def test_train_yields_every_spec_once():
+    options = {
+        "dataset_options": {"classes": 3, "size": 60, "test_size": 12, "image_size": 8},
+        "epochs": 1,
+        "batch": 32,
+    }
+    specs = [
+        *pairs(RunSpec(**options), [1, 2]),
+        RunSpec(arch="vit", arch_options={"depth": 1, "width": 8, "heads": 2}, **options),
+        RunSpec(activation="all", **{**options, "epochs": 2}),
+        RunSpec(seed=1, **options),
+    ]
+    runs = list(train(specs, device="cpu"))
+    assert sorted(run.spec.id for run in runs) == sorted({spec.id for spec in specs})
+    for run in runs:
+        assert run.outcome == "finished"
+        assert len(run.history) == run.spec.epochs
+        assert 0 <= run.test_accuracy <= 1
+        assert run.seconds > 0
+
+
+def test_a_stack_too_large_for_memory_is_halved(dataset, monkeypatch):
+    from asymtrain.lab.engine import training
+
+    sizes = []
+
+    def scarce(stack_plan, *arguments, **options):
+        sizes.append(len(stack_plan.specs))
+        if len(stack_plan.specs) > 2:
+            raise torch.OutOfMemoryError
+        return train_stack(stack_plan, *arguments, **options)
+
+    monkeypatch.setattr(training, "train_stack", scarce)
+    monkeypatch.setattr(training, "load_for", lambda *_: dataset)
+    specs = grid(RunSpec(arch_options={"widths": (8,)}, epochs=1), seed=range(5))
+    assert [run.spec for run in train(specs, device="cpu")] == specs
+    assert sizes == [5, 2, 3, 1, 2]
+
+
+@pytest.mark.parametrize(("cost", "most"), [(0.0, 1.0), (20.0, 0.02)])
+def test_checkpoints_that_take_long_come_less_often(cost, most, dataset, tmp_path, monkeypatch):
+    """A clock that moves by a second whenever it is looked at, and by `cost` in a checkpoint."""
+    at, begun = [0.0], []
+
+    def monotonic():
+        at[0] += 1
+        return at[0]
+
+    def save(*_):
+        begun.append(at[0])
+        at[0] += cost
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(training, "save_checkpoint", save)
+    specs = specs_of(epochs=250)[:1]
+    train_stack(StackPlan(tuple(specs), "batched"), dataset, CPU, checkpoints=tmp_path, checkpoint_seconds=30)
+    between = [later - sooner - cost for sooner, later in itertools.pairwise(begun[:-1])]  # the last one ends training
+    assert len(between) >= 2
+    assert min(between) >= max(30, cost / most)
+    assert max(between) <= max(30, cost / most) + 60  # an epoch takes so many looks at the clock

@@ -1,0 +1,204 @@
+"""What the auxiliary signal is made of: each control does what its name says, and every path does the same."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from equivalence import distance, mixed_specs, patterns
+from near_reference import assert_stack_is_near
+from small_runs import SMALL, TRAINERS, assert_same_bits, differ, every_arch, every_path, spec_of, stack_of, trained
+
+from asymtrain.lab.engine import Stack
+from asymtrain.lab.engine.layers import dialogue_sums, gated, layer_sums, layers_of, noise_like, with_noise
+from asymtrain.lab.engine.layout import layout_of
+from asymtrain.lab.engine.setup import alpha_at, build_backbone, prior_bias, random_labels, run_data
+from asymtrain.lab.runs import RunSpec
+
+CONTROLS = {
+    "softmax": {"objective": "softmax"},
+    "random labels": {"branch_labels": "random"},
+    "bias": {"branch_bias": "prior", "decay": "matrices", "weight_decay": 0.5},
+    "bias, softmax, all live": {"branch_bias": "prior", "objective": "softmax", "activation": "all"},
+    "bias, one at random": {"branch_bias": "prior", "activation": "random"},
+    "frozen": {"branch_weights": "frozen", "weight_decay": 0.5},
+    "detached": {"signal": "detached", "cosine_every": 3},
+    "detached and frozen": {"signal": "detached", "branch_weights": "frozen"},
+    "noise": {"signal": "noise"},
+    "gated": {"signal": "gated"},
+    "linear": {"alpha_schedule": "linear"},
+    "early": {"alpha_schedule": "early"},
+    "smoothing": {"label_smoothing": 0.2},
+}
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return patterns(classes=4, size=100, test_size=40)
+
+
+def fifty_steps(arch, **fields):
+    defaults = {"per_class": 15, "batch": 16, "epochs": 13, "redundancy": 2, "arch_options": SMALL.get(arch, {})}
+    return RunSpec(arch=arch, **{**defaults, **fields})
+
+
+@every_path
+@pytest.mark.parametrize("control", CONTROLS.values(), ids=CONTROLS)
+def test_every_path_does_what_the_reference_does(control, path, dataset):
+    specs = mixed_specs(fifty_steps("mlp", **control), runs=3)
+    assert_stack_is_near(specs, dataset, path)
+
+
+@pytest.mark.parametrize("signal", ["noise", "gated", "detached"])
+@pytest.mark.parametrize("arch", ["cnn", "vit"])
+def test_with_convolutions_and_attention(arch, signal, dataset):
+    fields = {"signal": signal, "objective": "softmax", "branch_labels": "random", "branch_bias": "prior"}
+    specs = mixed_specs(fifty_steps(arch, **fields), runs=3)
+    # Not fifty: noise soon brings some maximum so near a tie that rounding decides it.
+    assert_stack_is_near(specs, dataset, "batched", steps=12)
+
+
+# Detached features, and alpha going to zero.
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@every_arch
+def test_branches_on_detached_features_leave_the_backbone_of_plain(arch, trainer, dataset):
+    spec = spec_of(arch, signal="detached", alpha=50.0, cosine_every=3)
+    run, backbone = trained(spec, dataset, trainer)
+    assert_same_bits(backbone, trained(spec.plain(), dataset, trainer)[1])
+    assert differ(backbone, trained(dataclasses.replace(spec, signal="gradient"), dataset, trainer)[1])
+    frozen = trained(dataclasses.replace(spec, branch_weights="frozen"), dataset, trainer)
+    assert run.history[-1].auxiliary_loss < frozen[0].history[-1].auxiliary_loss, "the branches learn"
+    assert run.history[-1].cosine is not None
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_alpha_going_to_zero_goes_to_plain(trainer, dataset):
+    base = spec_of(epochs=1, learning_rate=1e-4)
+    plain = trained(base.plain(), dataset, trainer)[1]
+    far = [
+        distance(plain, trained(dataclasses.replace(base, alpha=alpha), dataset, trainer)[1])
+        for alpha in (1.0, 1e-2, 1e-4, 0.0)
+    ]
+    assert far[0] > far[1] > far[2] > far[3] == 0.0
+
+
+# Frozen branches, other labels, a bias.
+
+
+@pytest.mark.parametrize("bias", ["none", "prior"])
+def test_frozen_branches_stay_what_they_were(bias, dataset):
+    spec = spec_of(branch_weights="frozen", branch_bias=bias, weight_decay=0.5)
+    before = Stack([spec], dataset)
+    after = stack_of([spec], dataset)
+    pairs = zip(before.layout.views(before.weights).items(), after.layout.views(after.weights).values(), strict=True)
+    seen = {name: torch.equal(one, two) for (name, one), two in pairs}
+    assert all(same == name.startswith("branch.") for name, same in seen.items()), seen
+    assert ("branch.0.bias" in seen) == (bias == "prior")
+
+
+def test_random_labels_are_fixed_uniform_and_of_the_seed_alone(dataset):
+    labels = random_labels(7, 40_000, 10)
+    assert torch.equal(labels[:100], random_labels(7, 100, 10))
+    assert not torch.equal(labels, random_labels(8, 40_000, 10))
+    counts = labels.bincount(minlength=10).numpy()
+    assert ((counts - 4000) ** 2 / 4000).sum() < 27.9  # chi-square with 9 degrees, one in a thousand is above
+    stack = Stack([spec_of(branch_labels="random", seed=7), spec_of(seed=8).plain()], dataset)
+    stack.data.start_epoch(0)
+    batch = stack.data.next_batch()
+    images = stack.data.order[0, :24]
+    assert torch.equal(batch.branch_targets[0], random_labels(7, 100, 4)[images])
+    assert torch.equal(batch.targets[0], torch.from_numpy(dataset.train.labels)[images])
+
+
+def test_the_bias_begins_at_the_classes_shares(dataset):
+    spec = spec_of(label_noise=0.3)
+    data = run_data(spec, dataset)
+    shares = np.bincount(data.labels[data.train], minlength=4) / len(data.train)
+    assert prior_bias(spec, data, 4).sigmoid().numpy() == pytest.approx(shares, abs=0.01)
+    softmax = dataclasses.replace(spec, objective="softmax")
+    assert prior_bias(softmax, data, 4).softmax(0).numpy() == pytest.approx(shares, abs=0.01)
+
+
+def test_the_share_of_alpha_in_each_epoch():
+    for schedule, wanted in {
+        "constant": [2.0, 2.0, 2.0, 2.0],
+        "linear": [2.0, 1.5, 1.0, 0.5],
+        "cosine": [2.0, 1 + 0.5**0.5, 1.0, 1 - 0.5**0.5],
+        "early": [2.0, 2.0, 0.0, 0.0],
+    }.items():
+        spec = RunSpec(alpha=2.0, epochs=4, alpha_schedule=schedule)
+        assert [alpha_at(spec, epoch) for epoch in range(4)] == pytest.approx(wanted), schedule
+
+
+# Layers of a flat gradient.
+
+
+@pytest.fixture(scope="module")
+def flat(dataset):
+    """A layout with layers, the slow sums over them, and two gradients of three runs."""
+    backbone = build_backbone(spec_of("vit"), dataset)
+    parameters = {name: value.detach() for name, value in backbone.named_parameters()}
+    shared = [name for name in parameters if not name.startswith(("norm", "head"))]
+    layout = layout_of({**parameters, "branch.0": torch.zeros(2, 4, 8)})
+    layers = layers_of(layout, shared, torch.device("cpu"))
+    drawn = torch.Generator().manual_seed(0)
+    shapes = dict(zip(layout.names, layout.shapes, strict=True))
+    rows = [{name: torch.randn(shape, generator=drawn) for name, shape in shapes.items()} for _ in range(6)]
+
+    def slow_sums(gradient):
+        views = layout.views(gradient)
+        return torch.stack([
+            torch.stack([views[name].double().flatten(1).sum(1) for name in shared
+                         if (name.rpartition(".")[0] or name) == layer]).sum(0)
+            for layer in layers.names
+        ], 1)  # fmt: skip
+
+    return layers, slow_sums, layout.pack(rows[:3]), layout.pack(rows[3:])
+
+
+def test_layer_sums_are_sums_over_the_parameters_of_a_layer(flat):
+    layers, slow_sums, first, second = flat
+    assert "blocks.0.attention.qkv" in layers.names
+    assert "positions" in layers.names
+    assert not any(name.startswith(("norm", "head", "branch")) for name in layers.names)
+    assert torch.allclose(layer_sums(first, layers.members), slow_sums(first), atol=1e-4)
+    applied = torch.tensor([[0.0], [1.0], [3.0]])
+    main = first - applied * second
+    wanted = [slow_sums(product) for product in (main * second, main * main, second * second)]
+    assert torch.allclose(
+        dialogue_sums(first, second, applied, layers.members), torch.stack(wanted), rtol=1e-4, atol=1e-3
+    )
+
+
+def test_noise_is_as_large_as_the_gradient_in_each_layer_and_keyed(flat):
+    layers, slow_sums, total, auxiliary = flat
+    keys = torch.tensor([5, 6, 7])
+    noise = noise_like(auxiliary, keys, 3, layers.members, layers.inside)
+    assert torch.allclose(slow_sums(noise.square()), slow_sums(auxiliary.square()), rtol=1e-4)
+    within = noise[noise != 0]
+    assert abs(within.mean()) < 0.05
+    assert abs((noise * auxiliary).sum() / (noise.norm() * auxiliary.norm())) < 0.05
+    assert torch.equal(
+        noise[1:2], noise_like(auxiliary[1:2], keys[1:2], torch.tensor(3), layers.members, layers.inside)
+    )
+    assert not noise[(layers.inside == 0).expand_as(noise)].any(), "the gaps stay zero"
+    assert not torch.equal(noise, noise_like(auxiliary, keys, 4, layers.members, layers.inside))
+    alpha = torch.tensor([[0.5]])
+    replaced = with_noise(total, auxiliary, alpha, keys, 3, layers.members, layers.inside)
+    assert torch.allclose(replaced - 0.5 * noise, total - 0.5 * auxiliary, atol=1e-5)
+
+
+@pytest.mark.parametrize("cosine", [-0.8, 0.0, 0.6, 1.0])
+def test_the_gate_opens_by_the_positive_cosine(cosine, flat):
+    layers, _, _, auxiliary = flat
+    ones = torch.ones_like(auxiliary)
+    inside = noise_like(ones, torch.tensor([1, 2, 3]), 0, layers.members, layers.inside) != 0
+    auxiliary = auxiliary * inside  # as in a stack: zero where only the main loss reaches
+    other = torch.randn(auxiliary.shape, generator=torch.Generator().manual_seed(1)) * inside
+    other = other - auxiliary * (other * auxiliary).sum(1, True) / auxiliary.square().sum(1, True)
+    main = cosine * auxiliary / auxiliary.norm(dim=1, keepdim=True)
+    main = main + (1 - cosine**2) ** 0.5 * other / other.norm(dim=1, keepdim=True)
+    found = gated(main + 3 * auxiliary, auxiliary, torch.full((3, 1), 3.0), layers.members)
+    assert torch.allclose(found, main + 3 * max(0.0, cosine) * auxiliary, atol=1e-3)

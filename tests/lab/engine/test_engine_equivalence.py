@@ -1,0 +1,197 @@
+"""Invariant 2 (CONTRIBUTING.md) on the CPU, in float32: small backbones, every setting."""
+
+import dataclasses
+
+import near_reference
+import pytest
+from equivalence import (
+    Distances,
+    assert_near_the_reference_together,
+    assert_within_a_point,
+    distance,
+    interval_of,
+    measure_accuracies,
+    mixed_specs,
+    patterns,
+    reference_after,
+    stack_after,
+)
+from near_reference import DRAWS, assert_stack_is_near
+
+from asymtrain import models
+from asymtrain.lab.runs import RunSpec, grid
+
+SMALL = {
+    "mlp": {"widths": (16, 24, 16)},
+    "cnn": {"widths": (6, 8, 8, 4), "hidden": (16, 12)},
+    "vit": {"depth": 2, "width": 16, "heads": 2, "patch": 4},
+}
+PATHS = ["batched", "side_by_side"]
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return patterns()
+
+
+def base_spec(arch, **fields):
+    """Ten epochs of five steps, the last of them with 2 images instead of 32."""
+    defaults = {"per_class": 26, "batch": 32, "epochs": 10, "redundancy": 3}
+    return RunSpec(arch=arch, **{"arch_options": SMALL.get(arch, {}), **defaults, **fields})
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("arch", models.BACKBONES)
+def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, path, dataset):
+    assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, path)
+
+
+VARIANTS = {
+    "all": {"activation": "all"},
+    "all, mean": {"activation": "all", "combine": "mean"},
+    "random": {"activation": "random"},
+    "cycle": {"activation": "cycle"},
+    "sum over classes": {"over_classes": "sum"},
+    "drawn in sequence": {"draw": "sequence"},
+    "augmented": {"augmentation": "flip_shift"},
+    "cosine": {"schedule": "cosine"},
+    "decay of matrices": {"decay": "matrices", "weight_decay": 1.0},
+    "decay of backbone matrices": {"decay": "backbone_matrices", "weight_decay": 1.0},
+    "no validation": {"validation": "none", "per_class": None, "batch": 45},
+    "no subset": {"per_class": None, "batch": 48, "epochs": 13},
+    "whole batches": {"per_class": None, "batch": 32},
+    "one batch": {"per_class": 26, "batch": 500, "epochs": 50},
+    "cosine at every step": {"cosine_every": 1},
+    "truncated normal": {"arch_options": {**SMALL["mlp"], "initialisation": "trunc_normal"}},
+    "points in another order": {"arch_options": {**SMALL["mlp"], "points": (2, 0)}, "activation": "random"},
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_every_setting(variant, path, dataset):
+    specs = mixed_specs(base_spec("mlp", **variant), runs=3)
+    assert_stack_is_near(specs, dataset, path)
+
+
+COMBINED = {
+    "cnn": [
+        {"activation": "random", "over_classes": "sum", "augmentation": "flip_shift", "schedule": "cosine",
+         "decay": "matrices", "arch_options": {**SMALL["cnn"], "dropout": 0.3}},
+        {"activation": "all", "combine": "mean", "decay": "backbone_matrices", "validation": "none",
+         "arch_options": {**SMALL["cnn"], "dropout": 0, "points": (3, 1)}},
+    ],
+    "vit": [
+        {"activation": "cycle", "over_classes": "sum", "augmentation": "flip_shift", "schedule": "cosine",
+         "decay": "matrices"},
+        {"activation": "all", "decay": "backbone_matrices", "validation": "none",
+         "arch_options": {**SMALL["vit"], "branch_input": "mean", "points": (1,)}},
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("arch", "variant"), [(arch, v) for arch, found in COMBINED.items() for v in found], ids=str)
+def test_settings_together(arch, variant, dataset):
+    specs = mixed_specs(base_spec(arch, **variant), runs=3)
+    assert_stack_is_near(specs, dataset, "batched")
+
+
+@pytest.mark.parametrize("first", [0, 2])
+def test_a_stack_takes_its_runs_in_any_order(first, dataset):
+    """`pairs` puts Plain first, and Plain has no branches to take the sizes from."""
+    specs = mixed_specs(base_spec("mlp", activation="all"))
+    specs = specs[first:] + specs[:first]
+    assert_stack_is_near(specs, dataset, "batched")
+
+
+# What a careless engine could get wrong by a hair.
+MISTAKES = {
+    "alpha": lambda spec: {"alpha": spec.alpha * 1.001},
+    "learning rate": lambda spec: {"learning_rate": spec.learning_rate * 1.0001},
+    "weight decay": lambda spec: {"weight_decay": spec.weight_decay + 0.01},
+    "seed": lambda spec: {"seed": spec.seed + 1},
+    "noise": lambda spec: {"label_noise": 0.02},
+    "split": lambda spec: {"split_seed": 1},
+    "draw": lambda spec: {"draw": "sequence"},
+    "schedule": lambda spec: {"schedule": "cosine"},
+    "decay": lambda spec: {"decay": "matrices"},
+    "augmentation": lambda spec: {"augmentation": "flip_shift"},
+    "activation": lambda spec: {"activation": "cycle"},
+    "reduction": lambda spec: {"over_classes": "sum"},
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
+def test_the_yardstick_sees_small_mistakes(mistake, dataset):
+    spec = base_spec("mlp")
+    wrong = dataclasses.replace(spec, **mistake(spec))
+    alone, moved = (reference_after(spec, dataset, 50, "cpu", perturb)[0] for perturb in (0.0, 1e-6))
+    ((other, _),) = stack_after([wrong], dataset, 50, "cpu", "batched")
+    assert distance(alone, other) > 3 * distance(alone, moved)
+
+
+# A CNN that is done learning after three epochs. While it is at it, a perturbation of 1e-6 moves the mean of ten seeds
+# by a point, and so does the rounding of another kind of CPU.
+LEARNING = {**SMALL, "cnn": {"widths": (16, 16), "pool_after": (1,), "hidden": (32,), "dropout": 0.2}}
+
+
+@pytest.fixture(scope="module")
+def larger():
+    return patterns(classes=10, size=700, test_size=1000)
+
+
+@pytest.mark.parametrize(
+    ("arch", "path", "precision"),
+    [
+        ("mlp", "batched", "fp32"),
+        ("mlp", "batched", "bf16"),
+        ("cnn", "side_by_side", "fp32"),
+        ("vit", "batched", "fp32"),
+    ],
+)
+def test_accuracies_agree_over_ten_seeds(arch, path, precision, larger):
+    batch = 16 if arch == "cnn" else 32
+    options = {"arch_options": LEARNING[arch], "epochs": 3, "batch": batch, "learning_rate": 5e-3}
+    base = RunSpec(arch=arch, precision=precision, **options)
+    specs = grid(base, seed=range(42, 52))
+    assert_within_a_point(measure_accuracies(specs, larger, device="cpu", path=path))
+
+
+def test_the_paired_test_sees_a_stack_that_is_farther():
+    """On distances like those of full size: mostly 1e-6, now and then a crossing."""
+    allowed = [1e-6, 2e-6, 1e-2, 1e-6, 3e-3, 2e-6, 1e-6, 5e-2, 1e-6, 2e-6]
+    spec = base_spec("mlp")
+
+    def found(distances):
+        return [Distances(spec, d, a, 0.0, 1e-6) for d, a in zip(distances, allowed, strict=True)]
+
+    assert_near_the_reference_together(found([1e-7] * 10))
+    assert_near_the_reference_together(found(allowed[::-1]))  # as many crossings, in other runs
+    assert_near_the_reference_together(found([1e-7] * 9 + [1e-2]))
+    for wrong in ([1e-2] * 10, [(2 + i % 2) * a for i, a in enumerate(allowed)]):
+        with pytest.raises(AssertionError):
+            assert_near_the_reference_together(found(wrong))
+
+
+@pytest.mark.parametrize("farther", range(len(DRAWS) + 1))
+def test_a_stack_that_is_farther_with_every_seed_is_found(farther, monkeypatch):
+    spec, asked = base_spec("mlp", seed=5), []
+
+    def measure(specs, *_, **__):
+        asked.append(specs[0].seed)
+        return [Distances(specs[0], 1e-3 if len(asked) <= farther else 1e-7, 1e-6, 0.0, 1e-6)]
+
+    monkeypatch.setattr(near_reference, "measure_distances", measure)
+    if farther == len(DRAWS):
+        with pytest.raises(AssertionError):
+            assert_stack_is_near([spec], None, "batched")
+    else:
+        assert_stack_is_near([spec], None, "batched")
+    assert asked == [5 + more for more in DRAWS[: farther + 1]]
+
+
+def test_the_interval_is_student_s():
+    found = interval_of([0.01, 0.03])
+    assert (found.mean, found.low, found.high) == pytest.approx((0.02, 0.02 - 0.0631375, 0.02 + 0.0631375), abs=1e-6)
+    with pytest.raises(AssertionError):
+        assert_within_a_point(found)

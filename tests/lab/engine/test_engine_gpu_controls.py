@@ -1,0 +1,39 @@
+"""The controls on a GPU: small networks, compiled and captured, against the reference on the same device."""
+
+import pytest
+import torch
+from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs, patterns
+from test_engine_controls import CONTROLS, fifty_steps
+
+from asymtrain.lab.engine import Stack
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
+]
+
+
+@pytest.mark.parametrize(
+    "control", [CONTROLS[name] for name in ("noise", "gated", "detached", "bias", "frozen")], ids=str
+)
+def test_a_captured_stack_does_what_the_reference_does(control):
+    dataset = patterns(classes=4, size=100, test_size=40)
+    specs = mixed_specs(fifty_steps("mlp", **control), runs=6)
+    found = measure_distances(specs, dataset, device="cuda", path="batched")
+    assert_near_the_reference_together(found)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_detached_branches_leave_plain_in_the_same_stack(precision):
+    """One captured program for both, so equal to the bit."""
+    dataset = patterns(classes=4, size=100, test_size=40)
+    spec = fifty_steps("mlp", signal="detached", precision=precision)
+    stack = Stack([spec.plain(), spec], dataset, device="cuda", path="batched")
+    while not stack.finished:
+        stack.advance()
+    views = stack.layout.views(stack.weights)
+    for name, value in views.items():
+        if not name.startswith("branch."):
+            assert torch.equal(value[0], value[1]), name
+    assert not torch.equal(*views["branch.0"])

@@ -1,0 +1,230 @@
+"""Invariants 3 to 5 (CONTRIBUTING.md): exact, so bits are compared."""
+
+import dataclasses
+import functools
+
+import numpy as np
+import pytest
+import torch
+from equivalence import distance, patterns
+from near_reference import assert_in_one_draw
+from small_runs import (
+    TRAINERS,
+    assert_same_bits,
+    differ,
+    every_arch,
+    every_path,
+    spec_of,
+    stack_of,
+    trained,
+    weights_of,
+    without_time,
+)
+
+from asymtrain.lab.engine import Stack, train_reference
+from asymtrain.lab.engine.setup import build_backbone, run_data
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return patterns(classes=4, size=100, test_size=40)
+
+
+# Invariant 3: random streams are keyed by (seed, purpose) alone.
+
+CHANGES = {
+    "Plain": {"redundancy": 0},
+    "alpha": {"alpha": 7.0},
+    "N": {"redundancy": 20},
+    "activation": {"activation": "random"},
+    "combine": {"combine": "mean"},
+    "draw": {"draw": "sequence"},
+    "over_classes": {"over_classes": "sum"},
+    "learning rate": {"learning_rate": 0.1},
+    "weight decay": {"weight_decay": 0.3, "decay": "matrices"},
+    "schedule": {"schedule": "cosine", "epochs": 5},
+    "recording": {"test": "never", "cosine_every": 0},
+}
+
+
+def batches_of(stack, run, epochs=2):
+    """What one run is given, step by step."""
+    for epoch in range(epochs):
+        stack.data.start_epoch(epoch)
+        for _ in range(stack.data.steps):
+            batch = stack.data.next_batch()
+            yield {
+                "images": batch.images[run],
+                "targets": batch.targets[run],
+                "weight": batch.weight,
+                "keep": torch.zeros(0) if batch.keep is None else batch.keep[run],
+                "live": torch.zeros(0) if batch.live is None else batch.live[run],
+            }
+
+
+@pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
+@every_arch
+def test_settings_do_not_move_initial_weights_split_order_augmentation_or_dropout(arch, change, dataset):
+    base = spec_of(arch, label_noise=0.4, augmentation="flip_shift")
+    other = dataclasses.replace(base, **change)
+    first, second = Stack([base], dataset), Stack([other], dataset)
+    assert_same_bits(weights_of(first), weights_of(second))
+    for one, two in zip(batches_of(first, 0), batches_of(second, 0), strict=True):
+        one.pop("live"), two.pop("live")
+        assert_same_bits(one, two)
+    assert torch.equal(first.data.validation, second.data.validation)
+
+
+@every_arch
+def test_another_seed_moves_all_of_them(arch, dataset):
+    base = spec_of(arch, label_noise=0.4, activation="random", redundancy=5)
+    first, second = (Stack([dataclasses.replace(base, seed=seed)], dataset) for seed in (1, 2))
+    assert differ(weights_of(first), weights_of(second))
+    assert not torch.equal(first.data.validation, second.data.validation)
+    for field in next(batches_of(first, 0)):
+        if field == "weight" or (field == "keep" and not first.backbone.dropout_width):
+            continue
+        pairs = zip(batches_of(first, 0), batches_of(second, 0), strict=True)
+        assert any(not torch.equal(one[field], two[field]) for one, two in pairs), field
+
+
+def test_the_parts_of_a_seed_are_drawn_apart(dataset):
+    """Noise does not move the split, a split seed does not move the noise, a subset does not move the weights."""
+    base = run_data(spec_of(), dataset)
+    noisy = run_data(spec_of(label_noise=0.5), dataset)
+    assert (base.train == noisy.train).all()
+    assert (base.labels[base.validation] == noisy.labels[noisy.validation]).all()
+    assert (noisy.labels != dataset.train.labels).sum() == round(0.5 * len(base.train))
+    moved = run_data(spec_of(split_seed=5), dataset)
+    assert (moved.validation != base.validation).any()
+    assert (moved.validation == run_data(spec_of(split_seed=5, seed=9), dataset).validation).all()
+    few = run_data(spec_of(per_class=3), dataset)
+    assert set(few.train) <= set(base.train)
+    assert (few.validation == base.validation).all()
+    assert torch.equal(
+        build_backbone(spec_of(), dataset).head.weight, build_backbone(spec_of(per_class=3), dataset).head.weight
+    )
+
+
+def test_normalisation_is_that_of_the_images_trained_on(dataset):
+    data = run_data(spec_of(per_class=3), dataset)
+    chosen = dataset.train.images[data.train].astype(np.float64) / 255
+    assert data.mean.tolist() == pytest.approx(chosen.mean((0, 2, 3)).tolist(), abs=1e-6)
+    assert data.std.tolist() == pytest.approx(chosen.std((0, 2, 3)).tolist(), abs=1e-6)
+
+
+NEIGHBOURS = [
+    {"seed": 7, "alpha": 3.0, "label_noise": 0.5},
+    {"seed": 8, "redundancy": 0, "learning_rate": 0.02},
+    {"seed": 42, "weight_decay": 0.5, "split_seed": 3},
+]
+
+
+@pytest.mark.parametrize("activation", ["last", "random"])
+@every_arch
+def test_a_run_is_given_the_same_in_any_stack(arch, activation, dataset):
+    spec = spec_of(arch, augmentation="flip_shift", activation=activation, label_noise=0.2)
+    others = [dataclasses.replace(spec, **changed) for changed in NEIGHBOURS]
+    alone = Stack([spec], dataset)
+    for specs in ([spec, others[0]], [*others, spec], [others[1], spec, others[2]]):
+        stack, at = Stack(specs, dataset), specs.index(spec)
+        assert_same_bits(weights_of(alone), weights_of(stack, at))
+        for one, two in zip(batches_of(alone, 0), batches_of(stack, at), strict=True):
+            assert_same_bits(one, two)
+
+
+@every_path
+@every_arch
+def test_a_run_ends_the_same_in_any_stack(arch, path, dataset):
+    """To the bit next to other neighbours; in a stack of another size up to the rounding of its products."""
+    spec = spec_of(arch)
+    others = [dataclasses.replace(spec, **changed) for changed in NEIGHBOURS]
+    first = weights_of(stack_of([spec, others[0]], dataset, path))
+    assert_same_bits(first, weights_of(stack_of([others[2], spec], dataset, path), 1))
+    larger = weights_of(stack_of([*others, spec], dataset, path), 3)
+    if path == "side_by_side":
+        assert_same_bits(first, larger)
+    assert distance(first, larger) < 1e-4
+
+
+# Invariant 4: a measurement leaves training as it is.
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@every_arch
+def test_measurements_leave_the_trained_weights(arch, trainer, dataset):
+    unseen, plain_sight = (
+        trained(spec_of(arch, cosine_every=every, test=test), dataset, trainer)
+        for every, test in ((0, "never"), (1, "every"))
+    )
+    assert_same_bits(unseen[1], plain_sight[1])
+    assert [epoch.main_loss for epoch in unseen[0].history] == [epoch.main_loss for epoch in plain_sight[0].history]
+    assert [epoch.cosine for epoch in unseen[0].history] == [None, None]
+    for epoch in plain_sight[0].history:
+        assert -1 <= epoch.cosine_min < epoch.cosine < epoch.cosine_max <= 1
+
+
+@every_path
+@every_arch
+def test_histories_agree_with_the_reference(arch, path, dataset):
+    recording = {"cosine_every": 1, "cosine_by": "layer", "test": "every"}
+    specs = [spec_of(arch, **recording, alpha=alpha, label_noise=0.2) for alpha in (0.5, 0.0, 20.0)]
+    check = functools.partial(assert_histories_of_the_reference, dataset=dataset, path=path)
+    assert_in_one_draw(check, specs)
+    assert_in_one_draw(check, [specs[0].plain()])
+
+
+def assert_histories_of_the_reference(specs, dataset, path):
+    for spec, run in zip(specs, stack_of(specs, dataset, path).results(), strict=True):
+        expected = train_reference(spec, dataset)
+        assert (run.spec, run.outcome, run.path, run.device) == (spec, "finished", path, "cpu")
+        assert expected.path == "reference"
+        for seen, right in zip(run.history, expected.history, strict=True):
+            for field in dataclasses.fields(seen):
+                value, wanted = getattr(seen, field.name), getattr(right, field.name)
+                if field.name == "layer_cosines" and wanted:
+                    value, wanted = dict(value), dict(wanted)
+                if field.name != "seconds":
+                    assert (value is None) == (wanted is None), field.name
+                    assert value is None or value == pytest.approx(wanted, rel=1e-3, abs=1e-3), field.name
+
+
+# Invariant 5: idle branches take part in nothing.
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@every_arch
+def test_redundancy_does_not_reach_the_backbone(arch, trainer, dataset):
+    one, twenty = (trained(spec_of(arch, redundancy=n, epochs=1), dataset, trainer) for n in (1, 20))
+    assert_same_bits(one[1], twenty[1])
+    assert without_time(one[0]) == without_time(twenty[0])
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_drawn_in_sequence_or_all_live_redundancy_does_reach_it(trainer, dataset):
+    for fields in ({"draw": "sequence"}, {"activation": "all"}, {"activation": "random"}):
+        one, twenty = (trained(spec_of(redundancy=n, epochs=1, **fields), dataset, trainer)[1] for n in (1, 20))
+        assert differ(one, twenty), fields
+
+
+def test_one_and_twenty_branches_share_a_stack(dataset):
+    specs = [spec_of(redundancy=n) for n in (20, 1)]
+    stack = stack_of(specs, dataset)
+    assert_same_bits(weights_of(stack, 0), weights_of(stack, 1))
+
+
+# The same spec, the same numbers.
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@every_arch
+def test_the_same_spec_gives_the_same_bits(arch, trainer, dataset):
+    spec = spec_of(arch, activation="random", augmentation="flip_shift", cosine_every=1)
+    torch.manual_seed(1)
+    first = trained(spec, dataset, trainer)
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    second = trained(spec, dataset, trainer)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert without_time(first[0]) == without_time(second[0])
+    assert_same_bits(first[1], second[1])

@@ -1,0 +1,155 @@
+"""Which specs share a stack."""
+
+import dataclasses
+import itertools
+import sys
+
+import pytest
+import torch
+
+from asymtrain import UsageError
+from asymtrain.lab.engine import StackPlan, plan
+from asymtrain.lab.engine.memory import bytes_of_run
+from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
+from asymtrain.models import build
+
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
+
+OTHER = {
+    "dataset": "cifar10",
+    "dataset_options": {"size": 100},
+    "per_class": 5,
+    "label_noise": 0.5,
+    "validation": "none",
+    "split_seed": 1,
+    "arch": "vit",
+    "arch_options": {"widths": (8, 8)},
+    "redundancy": 20,
+    "activation": "all",
+    "combine": "mean",
+    "draw": "sequence",
+    "alpha": 0.1,
+    "over_classes": "sum",
+    "alpha_schedule": "early",
+    "objective": "softmax",
+    "branch_labels": "random",
+    "branch_bias": "prior",
+    "branch_weights": "frozen",
+    "signal": "noise",
+    "aggregator": "pcgrad",
+    "label_smoothing": 0.1,
+    "cosine_by": "layer",
+    "learning_rate": 0.1,
+    "weight_decay": 0.1,
+    "decay": "matrices",
+    "batch": 64,
+    "epochs": 3,
+    "schedule": "cosine",
+    "augmentation": "flip_shift",
+    "precision": "bf16",
+    "seed": 1,
+    "test": "never",
+    "cosine_every": 1,
+}
+SHARED = {
+    "label_noise", "label_smoothing", "split_seed", "draw", "alpha", "alpha_schedule", "learning_rate", "weight_decay",
+    "seed", "redundancy",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("field", DEFAULTS)
+def test_specs_share_a_stack_where_a_stack_can_tell_them_apart(field):
+    specs = [RunSpec(), RunSpec(**{field: OTHER[field]})]
+    assert specs[0] != specs[1]
+    assert len(plan(specs, CPU)) == (1 if field in SHARED else 2)
+
+
+@pytest.mark.parametrize("activation", ["all", "random", "cycle"])
+def test_with_several_live_branches_their_number_parts_the_stacks(activation):
+    assert len(plan(grid(RunSpec(activation=activation), redundancy=[2, 3]), CPU)) == 2
+
+
+@pytest.mark.parametrize("activation", ["last", "all", "random"])
+def test_plain_trains_beside_its_partner(activation):
+    specs = pairs(RunSpec(activation=activation, redundancy=4, over_classes="sum", signal="gated"), [1, 2, 3])
+    (stack,) = plan(specs, CPU)
+    assert stack.specs == tuple(specs)  # pairs stay together
+
+
+def test_plain_is_measured_at_its_own_interval():
+    """Its gradient norm would otherwise depend on whom it trains beside."""
+    asymmetric = RunSpec(redundancy=4, cosine_every=2)
+    assert [stack.specs for stack in plan([asymmetric.plain(), asymmetric], CPU)] == [
+        (asymmetric,),
+        (asymmetric.plain(),),
+    ]
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
+def test_plain_joins_one_group_whatever_comes_first(order):
+    base = RunSpec()
+    specs = [base, dataclasses.replace(base, activation="all"), base.plain()]
+    stacks = plan([specs[i] for i in order], CPU)
+    assert sorted(len(stack.specs) for stack in stacks) == [1, 2]
+
+
+def test_plain_stays_alone_where_nothing_fits_it():
+    base = RunSpec()
+    other = dataclasses.replace(base, batch=64)
+    assert [len(stack.specs) for stack in plan([other, base.plain()], CPU)] == [1, 1]
+    assert [len(stack.specs) for stack in plan([base.plain()], CPU)] == [1]
+
+
+@pytest.mark.parametrize("device", [CPU, GPU], ids=str)
+@pytest.mark.parametrize("workers", [1, 2, 7])
+@pytest.mark.parametrize("most_runs", [None, 1, 4])
+@pytest.mark.parametrize("arch", ["mlp", "cnn", "vit"])
+def test_every_spec_is_planned_once_in_even_parts(arch, device, workers, most_runs, monkeypatch):
+    # By its name in sys.modules: the package's attribute `plan` is the function.
+    monkeypatch.setattr(sys.modules["asymtrain.lab.engine.plan"], "runs_that_fit", lambda *_: 15)
+    specs = [*pairs(RunSpec(arch=arch), range(13)), RunSpec(arch=arch, seed=0)]
+    stacks = plan(specs, device, workers=workers, most_runs=most_runs)
+    planned = [spec for stack in stacks for spec in stack.specs]
+    assert len(planned) == 26
+    assert set(planned) == set(specs)
+    sizes = [len(stack.specs) for stack in stacks]
+    assert max(sizes) - min(sizes) <= 1
+    assert len(stacks) >= workers
+    assert max(sizes) <= (most_runs or 15)
+    assert {stack.path for stack in stacks} == {
+        "batched" if arch == "mlp" or (arch == "vit" and device == GPU) else "side_by_side"
+    }
+    assert stacks == plan(specs, device, workers=workers, most_runs=most_runs)
+
+
+def test_a_plan_is_named_by_its_members_and_path():
+    a, b = RunSpec(seed=1), RunSpec(seed=2)
+    one = StackPlan((a, b), "batched")
+    assert one.id == StackPlan((a, b), "batched").id
+    assert len({one.id, StackPlan((a,), "batched").id, StackPlan((a, b), "side_by_side").id}) == 3
+    assert one.id == "5902312fa2bc6752"  # checkpoints are found by it
+
+
+@pytest.mark.parametrize("arch", ["mlp", "cnn", "vit"])
+def test_the_memory_of_a_run_is_its_weights_and_what_a_batch_leaves(arch):
+    fields = {"arch": arch, "redundancy": 3, "dataset_options": {"classes": 7}}
+    small, large = (bytes_of_run(RunSpec(batch=batch, **fields)) for batch in (64, 128))
+    backbone = build(arch, classes=7, seed=0, image_size=32)
+    weights = sum(value.numel() for value in backbone.parameters()) + 7 * sum(backbone.widths)
+    assert 2 * small - large == pytest.approx(6 * 4 * weights, abs=2)  # what is left at batch 0
+    half = bytes_of_run(RunSpec(batch=128, precision="bf16", **fields))
+    assert half == pytest.approx(small, abs=2)
+
+
+def test_the_memory_of_a_run_follows_the_images_that_its_backbone_takes():
+    grey = RunSpec(arch_options={"image_size": 16, "channels": 1, "widths": (8,)})
+    assert bytes_of_run(grey) < bytes_of_run(RunSpec(arch_options={"widths": (8,)}))
+
+
+def test_halves():
+    specs = tuple(grid(RunSpec(), seed=range(5)))
+    first, second = StackPlan(specs, "batched").halves()
+    assert first.specs + second.specs == specs
+    assert (len(first.specs), first.path, second.path) == (2, "batched", "batched")
+    with pytest.raises(UsageError, match="one run of mlp does not fit into this device's memory"):
+        StackPlan(specs[:1], "batched").halves()

@@ -1,0 +1,119 @@
+"""What a stack and the reference owe a run: when test images are seen, and what happens when it diverges."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from equivalence import patterns
+from small_runs import (
+    PATHS,
+    TRAINERS,
+    assert_same_bits,
+    every_path,
+    spec_of,
+    stack_of,
+    trained,
+    weights_of,
+    without_time,
+)
+
+from asymtrain.lab.data import Dataset, ImageSet
+from asymtrain.lab.engine import Stack, train_reference
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return patterns(classes=4, size=100, test_size=40)
+
+
+# Test images are looked at only where the spec says so.
+
+
+@pytest.fixture
+def trap(dataset):
+    """Test images of another size: whoever computes an accuracy on them fails."""
+    images = np.zeros((40, 3, 4, 4), np.uint8)
+    return Dataset("trap", dataset.train, ImageSet(images, dataset.test.labels), dataset.class_names)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_a_search_never_looks_at_the_test_images(trainer, trap):
+    run, _ = trained(spec_of(test="never"), trap, trainer)
+    assert [epoch.test_accuracy for epoch in run.history] == [None, None]
+    for when in ("last", "every"):
+        with pytest.raises(RuntimeError, match="shape"):
+            trained(spec_of(test=when), trap, trainer)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+@pytest.mark.parametrize(
+    ("when", "seen"), [("last", [False, True]), ("every", [True, True]), ("never", [False, False])]
+)
+def test_accuracies_are_recorded_when_asked_for(trainer, when, seen, dataset):
+    run, _ = trained(spec_of(test=when), dataset, trainer)
+    assert [epoch.test_accuracy is not None for epoch in run.history] == seen
+    assert all(epoch.validation_accuracy is not None for epoch in run.history)
+    run, _ = trained(spec_of(validation="none"), dataset, trainer)
+    assert all(epoch.validation_accuracy is None for epoch in run.history)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_noise_is_trained_on_and_never_validated_on(trainer, dataset):
+    """With every label wrong, a network learns to be wrong: below chance on clean labels."""
+    run, _ = trained(spec_of(label_noise=1.0, epochs=25, redundancy=0, learning_rate=1e-2), dataset, trainer)
+    assert run.history[-1].train_accuracy > 0.5
+    assert run.history[-1].validation_accuracy < 0.25
+    assert run.history[-1].test_accuracy < 0.25
+
+
+# A run that diverges.
+
+
+@pytest.fixture(scope="module")
+def diverging(dataset):
+    """A rate at which the first epochs are finite and a later one is not."""
+    spec = spec_of(learning_rate=500.0, epochs=6)
+    lost = train_reference(spec, dataset)
+    assert lost.outcome == "diverged"
+    assert 0 < len(lost.history) < 6
+    return spec, lost
+
+
+@every_path
+def test_a_diverged_run_keeps_its_last_good_epoch_and_its_neighbours_do_not_notice(path, diverging, dataset):
+    spec, lost = diverging
+    calm = dataclasses.replace(spec, learning_rate=1e-3)
+    first, last = dataclasses.replace(calm, seed=1), dataclasses.replace(calm, seed=2, redundancy=0)
+    stack = stack_of([first, spec, last], dataset, path)
+    runs = stack.results()
+    assert [run.outcome for run in runs] == ["finished", "diverged", "finished"]
+    assert len(runs[1].history) == len(lost.history)
+    assert stack.epoch == 6
+    undisturbed = stack_of([first, calm, last], dataset, path)
+    for at in (0, 2):
+        assert_same_bits(weights_of(stack, at), weights_of(undisturbed, at))
+        assert without_time(runs[at]) == without_time(undisturbed.results()[at])
+
+
+@every_path
+def test_a_stack_ends_when_all_its_runs_are_lost(path, diverging, dataset):
+    spec, lost = diverging
+    stack = stack_of([spec, dataclasses.replace(spec, alpha=2.0)], dataset, path)
+    assert stack.epoch < 6
+    assert [run.outcome for run in stack.results()] == ["diverged", "diverged"]
+    assert len(stack.results()[0].history) == len(lost.history)
+
+
+def test_the_paths_are_two(dataset, monkeypatch):
+    """Batched computes all runs in one call, side by side one run in each."""
+    sizes = {}
+    for path in PATHS:
+        stack, seen = Stack([spec_of(seed=s) for s in range(3)], dataset, path=path), []
+        losses = stack.programs.losses
+        monkeypatch.setattr(
+            stack.programs, "losses", lambda p, b, a, seen=seen, losses=losses: seen.append(len(a)) or losses(p, b, a)
+        )
+        stack.advance()
+        sizes[path] = seen
+    steps = stack.data.steps
+    assert sizes == {"batched": [3] * steps, "side_by_side": [1] * (3 * steps)}

@@ -1,0 +1,73 @@
+"""Tiny runs whose stacks take about a second, how two sets of rows are compared, and how a test waits.
+
+No test may depend on how fast this machine is, nor on what else it does: one waits for what it wants to see, or, where
+something must be hit while it runs, tries again with longer runs.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from asymtrain.lab.runs import Run, RunSpec, pairs
+from asymtrain.lab.store import Store
+
+DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
+SMALL = {
+    "mlp": {"widths": (16, 16)},
+    "cnn": {"widths": (4, 4), "hidden": (8,), "pool_after": (1,)},
+}
+
+
+PATIENCE = 300.0  # seconds that nothing takes on a machine that is merely busy
+LONGER = (1, 4, 16, 64)  # times as many epochs: a stack that was done too early is tried again
+
+
+def wait_for(happened: Callable[[], object], while_true: Callable[[], bool] = lambda: True) -> None:
+    """Return when it has happened; an error where it cannot any more, or does not in minutes."""
+    until = time.monotonic() + PATIENCE
+    while not happened():
+        assert while_true(), "it cannot happen any more"
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.02)
+
+
+def examples(arch: str, seeds: int, epochs: int = 30, **changes: Any) -> list[RunSpec]:
+    """Plain and Asymmetric of some seeds."""
+    fields = {"dataset_options": DATA, "batch": 16, "test": "every", **changes}
+    return pairs(RunSpec(arch=arch, arch_options=SMALL[arch], epochs=epochs, **fields), range(seeds))
+
+
+def bare(run: Run) -> Run:
+    """Without the clock."""
+    return dataclasses.replace(run, history=tuple(dataclasses.replace(epoch, seconds=0.0) for epoch in run.history))
+
+
+def rows(runs: Iterable[Run]) -> dict[str, Run]:
+    return {run.spec.id: bare(run) for run in runs}
+
+
+def stored(path: Path) -> dict[str, Run]:
+    """Rows of a store in which nothing was recorded twice."""
+    with Store(path, read_only=True) as store:
+        records = store.records(every_attempt=True)
+    found = rows(record.run for record in records)
+    assert len(found) == len(records), "a run was recorded twice"
+    return found
+
+
+def checkpoints(path: Path) -> Path:
+    return path.with_name(path.name + ".checkpoints")
+
+
+def processes() -> list[int]:
+    """All processes of this machine (Linux)."""
+    return [int(place.name) for place in Path("/proc").iterdir() if place.name.isdecimal()]
+
+
+def parent_of(process: int) -> int | None:
+    try:
+        return int(Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[1])
+    except OSError:
+        return None

@@ -1,0 +1,238 @@
+"""Stacks on this machine: too large ones, broken ones, dead workers, lost devices."""
+
+import multiprocessing
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from executor_examples import LONGER, checkpoints, examples, rows, stored
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.engine import Progress, StackPlan, StackProgress, plan, unfinished_plans
+from asymtrain.lab.executors import execute, local, outcomes
+from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Lost, Stopped, TooLarge, work
+from asymtrain.lab.executors.progress import ProgressSum
+from asymtrain.lab.executors.waiting import ATTEMPTS, Waiting
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.store import Store
+
+Train = Callable[..., list[Run]]
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def fits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Exception], None]:
+    """Make stacks of more than so many runs fail with this exception."""
+    work = outcomes.train_stack
+
+    def limit(most: int, error: Exception) -> None:
+        def train(plan: StackPlan, *arguments: Any, **options: Any) -> list[Run] | None:
+            if len(plan.specs) > most:
+                raise error
+            return work(plan, *arguments, **options)
+
+        monkeypatch.setattr(outcomes, "train_stack", train)
+
+    return limit
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
+        RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"),
+    ],
+)
+def test_a_stack_that_is_too_large_is_halved(
+    error: Exception, train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
+) -> None:
+    specs = examples("mlp", 3, epochs=2)
+    fits(2, error)
+    assert rows(train_here(specs)).keys() == {spec.id for spec in specs}
+    assert notes == [
+        "a stack of 6 runs did not fit into memory: going on with two of half the size",
+        "a stack of 3 runs did not fit into memory: going on with two of half the size",
+        "a stack of 3 runs did not fit into memory: going on with two of half the size",
+    ]
+    assert not checkpoints(store).exists()
+
+
+def test_what_a_stack_trained_before_it_was_halved_counts_once() -> None:
+    """Memory may run out in a later epoch, or after a checkpoint was loaded that the halves cannot use."""
+    (whole,) = plan(examples("mlp", 2, epochs=4), CPU)
+    total = ProgressSum([whole], None)
+    for epoch in (2, 3):
+        total(StackProgress(whole.id, 4, epoch, 4, 100 * epoch, 1.0))
+    assert (total.current().epochs_done, total.epochs_here) == (12, 4)
+    Waiting([whole], Job(), total).settle(TooLarge(whole))
+    assert (total.current().epochs_done, total.epochs_here) == (0, 0)
+    for half in whole.halves():
+        for epoch in (0, 4):
+            total(StackProgress(half.id, 2, epoch, 4, 100 * epoch, 1.0))
+    assert (total.current().epochs_done, total.epochs_here) == (total.epochs_total, 16)
+
+
+def test_halves_stay_halves_after_an_interruption(
+    train_here: Train, store: Path, fits: Callable[[int, Exception], None], notes: list[str]
+) -> None:
+    specs = examples("mlp", 2, epochs=2)
+    fits(2, torch.OutOfMemoryError())
+    running = execute(specs, store=store, device="cpu")
+    next(running)
+    running.close()  # type: ignore[attr-defined]
+    assert [len(plan.specs) for plan in unfinished_plans(checkpoints(store))] == [2]
+    assert len(train_here(specs)) == 4
+    assert notes == []
+    assert not checkpoints(store).exists()
+
+
+def test_one_run_that_does_not_fit(train_here: Train, store: Path, fits: Callable[[int, Exception], None]) -> None:
+    fits(0, torch.OutOfMemoryError())
+    with pytest.raises(UsageError, match="one run of mlp does not fit into this device's memory"):
+        train_here(examples("mlp", 1, epochs=2))
+    with Store(store, read_only=True) as record:
+        assert len(record.failures()) == 2
+
+
+def test_a_failure_is_recorded_and_the_others_go_on(train_here: Train, store: Path, notes: list[str]) -> None:
+    good, bad = examples("mlp", 1, epochs=2), RunSpec(dataset="folder:/nowhere", arch="mlp")
+    assert [run.spec for run in train_here([bad, *good])] == good
+    with Store(store, read_only=True) as record:
+        (failure,) = record.failures()
+    assert failure.spec == bad
+    assert "/nowhere" in failure.reason
+    assert notes == [f"1 run failed: {failure.reason}"]
+    with pytest.raises(UsageError, match="/nowhere"):
+        train_here([bad, *good])
+
+
+def test_a_bug_becomes_a_reason_with_its_place(train_here: Train, fits: Callable[[int, Exception], None]) -> None:
+    fits(0, ZeroDivisionError("oh"))
+    with pytest.raises(UsageError, match=r"^ZeroDivisionError: oh \(test_executors_local.py, line \d+\)$"):
+        train_here(examples("mlp", 1, epochs=2), store=None)
+
+
+def test_a_full_disk_is_said_to_be_full(train_here: Train, fits: Callable[[int, Exception], None]) -> None:
+    fits(0, OSError(28, "No space left on device", "state.new"))
+    with pytest.raises(UsageError, match=r"no checkpoint can be written \(No space left on device\): state.new"):
+        train_here(examples("mlp", 1, epochs=2), store=None)
+
+
+def test_a_lost_device_is_used_again_by_a_new_process(
+    train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
+) -> None:
+    """This process meets a CUDA error; a worker, which is not patched, does not."""
+    specs = examples("mlp", 6, epochs=2)  # two stacks
+    fits(0, RuntimeError("CUDA error: an illegal memory access was encountered\nCompile with ..."))
+    assert rows(train_here(specs)).keys() == {spec.id for spec in specs}
+    assert notes == [
+        "CUDA error: an illegal memory access was encountered: the stack starts again from its last checkpoint"
+    ]
+    assert len(stored(store)) == 12
+
+
+WRAPPED = (
+    "backend='inductor' raised:\nRuntimeError: Triton Error [CUDA]: unspecified launch failure\n\nSet TORCHDYNAMO..."
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "reason"),
+    [
+        (
+            "CUDA error: device-side assert triggered\nCompile with ...",
+            Lost,
+            "CUDA error: device-side assert triggered",
+        ),
+        (WRAPPED, Lost, "RuntimeError: Triton Error [CUDA]: unspecified launch failure"),
+        ("No CUDA GPUs are available", Lost, "No CUDA GPUs are available"),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", TooLarge, None),
+        ("Triton Error [CUDA]: out of memory", TooLarge, None),
+        ("shapes do not match", Failed, None),
+    ],
+)
+def test_what_an_error_says_of_the_device(
+    text: str, kind: type, reason: str | None, fits: Callable[[int, Exception], None]
+) -> None:
+    fits(0, RuntimeError(text))
+    result = work(StackPlan(tuple(examples("mlp", 1)), "batched"), Job(), CPU, lambda _: None)
+    assert type(result) is kind
+    assert reason is None or result.reason == reason  # type: ignore[union-attr]
+
+
+def test_what_is_lost_again_and_again_fails() -> None:
+    told: list[Any] = []
+    stack = StackPlan(tuple(examples("mlp", 1)), "batched")
+    waiting = Waiting([stack], Job(), told.append)
+    for _ in range(ATTEMPTS - 1):
+        assert waiting.take() == stack
+        assert waiting.settle(Lost(stack, "its worker died")) == []
+    assert waiting.take() == stack
+    assert waiting.settle(Lost(stack, "its worker died")) == [Failed(stack, "its worker died (3 times)")]
+    assert not waiting
+    assert told == ["its worker died: the stack starts again anew"] * 2
+    assert waiting.settle(Stopped(stack)) == [Stopped(stack)]
+    assert waiting.settle(TooLarge(stack)) == []
+    assert [len(half.specs) for half in waiting.plans] == [1, 1]
+
+
+def test_a_device_that_fails_in_a_row_is_left_alone() -> None:
+    told: list[Any] = []
+    stack = StackPlan(tuple(examples("mlp", 1)), "batched")
+    slots = [local._Slot(torch.device("cuda", i)) for i in range(2)]
+    first, second = slots
+    lost, finished = Lost(stack, "CUDA error"), Finished(stack, (), None)  # type: ignore[arg-type]
+    for result in (lost, finished, lost):
+        local._judge(first, slots, result, told.append)
+    assert slots == [first, second]
+    local._judge(first, slots, lost, told.append)
+    assert slots == [second]
+    assert told == ["cuda:0 failed 2 times in a row: the other devices go on without it"]
+    for _ in range(5):
+        local._judge(second, slots, lost, told.append)
+    assert slots == [second], "the last device must stay: its stacks would wait for ever"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1500)
+def test_a_killed_worker_is_replaced(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its stack goes on in a new worker, and the rows are those of a process that trains alone."""
+    monkeypatch.setattr(local, "cores", lambda: 2)
+    for longer in LONGER:
+        place, killed, notes = store.with_name(f"{longer}.sqlite"), [], []
+        specs = examples("mlp", 3, epochs=100 * longer)
+
+        def kill_one(progress: Progress, killed: list[Any] = killed, notes: list[str] = notes) -> None:
+            notes += [progress.note] if progress.note else []
+            if progress.epochs_done > 60 and not killed:
+                killed.append(multiprocessing.active_children()[0])
+                killed[0].kill()
+
+        runs = rows(execute(specs, store=place, device="cpu", progress=kill_one, checkpoint_seconds=0.05))
+        assert runs == stored(place)
+        assert not multiprocessing.active_children()
+        if notes:  # otherwise the stack was done before it could be hit
+            break
+    died = "its worker on cpu died (killed, or out of memory): the stack starts again from its last checkpoint"
+    assert notes == [died]
+    alone = [work(stack, Job(), CPU, lambda _: None) for stack in plan(specs, CPU, workers=2)]
+    assert len(alone) == 2
+    assert runs == rows(run for one in alone if isinstance(one, Finished) for run in one.runs)
+
+
+def test_training_on_a_cpu_takes_one_thread_and_gives_it_back() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        seen: list[int] = []
+        work(StackPlan(tuple(examples("mlp", 1, epochs=1)), "batched"), Job(), CPU, lambda _: _seen(seen))
+        assert set(seen) == {1}
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def _seen(seen: list[int]) -> None:
+    seen.append(torch.get_num_threads())

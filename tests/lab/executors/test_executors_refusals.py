@@ -1,0 +1,113 @@
+"""Executors that there are not: each is refused in one sentence that says what to do, before anything is written."""
+
+import socket
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from executor_examples import PATIENCE, examples
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.executors import execute, ray_address
+from asymtrain.lab.executors.ray_address import check_address
+
+
+@pytest.fixture
+def refused(tmp_path: Path) -> Callable[..., str]:
+    def call(**options: Any) -> str:
+        with pytest.raises(UsageError) as caught:
+            next(execute(examples("mlp", 1), store=tmp_path / "runs.sqlite", **options))
+        assert list(tmp_path.iterdir()) == []
+        return str(caught.value)
+
+    return call
+
+
+def test_unknown_executor(refused: Callable[..., str]) -> None:
+    assert refused(executor="rae") == "unknown executor 'rae': did you mean 'ray'?"
+
+
+def test_address_without_ray(refused: Callable[..., str]) -> None:
+    assert refused(address="head:6379") == "--address is of a Ray cluster: add --executor ray"
+
+
+def test_unknown_device(refused: Callable[..., str]) -> None:
+    assert "unknown device 'gpu'" in refused(device="gpu")
+
+
+def test_device_of_a_cluster(refused: Callable[..., str]) -> None:
+    assert "Ray chooses which GPU" in refused(executor="ray", device="cuda:1")
+
+
+def test_ray_is_not_installed(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    assert 'pip install "asymtrain[ray]"' in refused(executor="ray")
+
+
+@pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:port", "ray://", "head:99999"])
+def test_malformed_addresses(address: str, refused: Callable[..., str]) -> None:
+    pytest.importorskip("ray")
+    assert refused(executor="ray", address=address).startswith(f"{address!r} is no address of a Ray cluster: write ")
+
+
+@pytest.fixture
+def server() -> Iterator[socket.socket]:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield listening
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{}", "ray://127.0.0.1:{}"])
+def test_nobody_is_at_the_address(form: str, refused: Callable[..., str]) -> None:
+    pytest.importorskip("ray")
+    with socket.socket() as taken:  # and not listened to: no other process can get the port meanwhile
+        taken.bind(("127.0.0.1", 0))
+        address = form.format(taken.getsockname()[1])
+        text = refused(executor="ray", address=address)
+    assert text.startswith(f"no Ray cluster answers at {address} (Connection refused): check host and port")
+
+
+def test_an_address_that_is_silent(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_address, "PATIENCE", 0.3)
+    with pytest.raises(UsageError, match=r"no Ray cluster answers at 127.0.0.1:\d+ \(timed out\)"):
+        check_address(f"127.0.0.1:{server.getsockname()[1]}")
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_cluster"),
+    [(b"HTTP/1.1 400 Bad Request\r\n\r\n", False), (b"", False), (bytes([0, 0, 6, 4, 0, 0, 0, 0, 0]), True)],
+)
+def test_something_else_is_at_the_address(
+    answer: bytes, is_cluster: bool, server: socket.socket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_address, "PATIENCE", PATIENCE)
+
+    def serve() -> None:
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(1000)
+            connection.sendall(answer)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    address = f"127.0.0.1:{server.getsockname()[1]}"
+    if is_cluster:
+        check_address(address)
+    else:
+        with pytest.raises(UsageError, match="is no Ray cluster"):
+            check_address(address)
+    thread.join()
+
+
+def test_no_cluster_on_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray")
+
+    def find(_: str) -> str:
+        raise ConnectionError
+
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("ray._private.services.canonicalize_bootstrap_address", find)
+    with pytest.raises(UsageError, match="no Ray cluster runs on this machine: start one with `ray start --head`"):
+        check_address("auto")

@@ -1,0 +1,194 @@
+"""`asymtrain measure attention`: small runs, files, stored runs, interrupts, refusals."""
+
+import inspect
+import json
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.cli.measure_attention import attention, parse_epochs, parse_layers
+from asymtrain.lab.engine import states, train
+from asymtrain.lab.instruments import attention as measuring
+from asymtrain.lab.instruments.attention.pictures import MOST_IMAGES
+from asymtrain.lab.instruments.attention.settings import AttentionSettings
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.store import Store
+
+SMALL = {"classes": 4, "size": 60, "test_size": 40, "image_size": 16}
+VIT = {"depth": 2, "width": 16, "heads": 2, "patch": 4}
+
+
+@pytest.fixture(autouse=True)
+def small_scale(monkeypatch):
+    """The quick scale in a hundredth of its size."""
+    from asymtrain.lab.scales import SCALES
+
+    quick = SCALES["quick"]
+    monkeypatch.setitem(quick.archs, "vit", {**quick.archs["vit"], "arch_options": VIT})
+    monkeypatch.setitem(quick.datasets, "shapes", {"dataset_options": SMALL})
+
+
+def call(*arguments):
+    app = typer.Typer()
+    app.command()(attention)
+    found = CliRunner().invoke(app, list(map(str, arguments)))
+    if found.exception and not isinstance(found.exception, SystemExit):
+        raise found.exception
+    return found
+
+
+def test_pairs_are_trained_measured_and_written(tmp_path):
+    options = ["--seeds", 2, "--epochs", 2, "--at", "0,2", "--sample", 9, "--images", 2, "--out", tmp_path, "--json"]
+    document = json.loads(call(*options).stdout)
+    assert document["settings"] == "attention:sample=9"
+    assert {(run["variant"], run["seed"], run["epoch"]) for run in document["runs"]} == {
+        (variant, seed, epoch) for variant in ("plain", "asymmetric") for seed in (42, 43) for epoch in (0, 2)
+    }
+    first = [one for one in document["summary"] if one["variant"] == "difference" and one["epoch"] == 0]
+    assert all(one["estimate"][0] == 0 for one in first)  # before training the two are the same network
+    assert any(one["estimate"][0] for one in document["summary"] if one["variant"] == "difference")
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "attention.html", "attention.json", "attention-epochs.svg", "attention-layers.svg", "attention-maps.svg",
+        "attention-maps-by-layer.svg", "states",
+    }  # fmt: skip
+    page = (tmp_path / "attention.html").read_text()
+    for text in ("9 test images", "above 0.5 times the uniform value", "weight on the object", "Parts of the network"):
+        assert text in page
+    again = json.loads(call(*options).stdout)  # from the states that were kept
+    assert again == document
+    shown = call(*options[:-1], "--layers", "2", "--raw", "--query", "mean").stdout
+    assert "map entropy (nats)" in shown
+    assert "layer 1, Plain" in shown
+
+
+def test_a_stored_run_keeps_its_measurement(tmp_path):
+    spec = RunSpec(arch="vit", arch_options=VIT, dataset_options=SMALL, epochs=2)
+    place = tmp_path / "runs.sqlite"
+    with Store(place) as store:
+        for run in train([spec, spec.plain()], device="cpu"):
+            store.add(run)
+    found = call(
+        "--run", spec.id[:8], "--store", place, "--sample", 5, "--out", tmp_path / "out", "--images", 0, "--json"
+    )
+    document = json.loads(found.stdout)
+    assert {run["id"] for run in document["runs"]} == {spec.id}
+    with Store(place, read_only=True) as store:
+        stored = store.measurements("attention:sample=5")
+    assert [(one.spec_id, one.epoch) for one in stored] == [(spec.id, 1), (spec.id, 2)]
+    assert "is of one seed" in (tmp_path / "out" / "attention.html").read_text()
+    assert stored[1].value["scopes"] == document["runs"][1]["scopes"]
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    """A store with a pair of the ViT, one MLP and one CNN; the specs of the first two kinds."""
+    vit = RunSpec(arch="vit", arch_options=VIT, dataset_options=SMALL, epochs=1)
+    mlp = RunSpec(arch="mlp", dataset_options=SMALL, epochs=1)
+    cnn = RunSpec(arch="cnn", dataset="cifar10", epochs=1)  # data that need not be here
+    epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0)
+    with Store(tmp_path / "runs.sqlite") as store:
+        for spec in (vit, vit.plain(), mlp, cnn):
+            store.add(Run(spec, (epoch,)))
+    return vit, mlp
+
+
+def test_all_runs_are_those_with_attention(mixed, tmp_path):
+    vit, mlp = mixed
+    options = ["--store", tmp_path / "runs.sqlite", "--sample", 5, "--images", 0, "--json", "--at", 1]
+    found = call("--run", "all", *options, "--out", tmp_path / "out")
+    assert "left out: 2 runs of cnn, mlp, which have no attention\n" in found.stderr
+    assert {run["id"] for run in json.loads(found.stdout)["runs"]} == {vit.id, vit.plain().id}
+    for named in (mlp.id, f"all,{mlp.id}", f"{vit.id},{mlp.id}"):
+        with pytest.raises(UsageError, match="mlp has no attention"):
+            call("--run", named, *options, "--out", tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+
+
+def test_a_store_without_attention_is_refused(tmp_path):
+    epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0)
+    with Store(tmp_path / "runs.sqlite") as store:
+        store.add(Run(RunSpec(arch="mlp", dataset_options=SMALL, epochs=1), (epoch,)))
+    with pytest.raises(UsageError, match="mlp has no attention"):
+        call("--run", "all", "--store", tmp_path / "runs.sqlite", "--sample", 5, "--out", tmp_path / "out")
+
+
+def test_a_log_shows_how_far_it_is(tmp_path):
+    options = ["--seeds", 1, "--epochs", 2, "--at", "0,2", "--sample", 5, "--images", 0, "--out", tmp_path]
+    *lines, page = call(*options).stderr.splitlines()
+    assert page.startswith("Page: ")
+    training = [line for line in lines if line.startswith("training: ")]
+    total = 2 * (len(training) // 2)  # how many stacks: of the machine
+    assert training == [f"training: epoch {epoch} of {total}" for epoch in range(1, total + 1)]
+    assert [line for line in lines if not line.startswith("training: ")] == [
+        "1/4 vit plain seed 42, epoch 0: measured",
+        "2/4 vit plain seed 42, epoch 2: measured",
+        "3/4 vit asymmetric seed 42, epoch 0: measured",
+        "4/4 vit asymmetric seed 42, epoch 2: measured",
+    ]
+
+
+@pytest.mark.parametrize(("at", "kept"), [("saving", "1 of 4"), ("measuring", "4 of 4")])
+def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_path, monkeypatch):
+    options = ["--seeds", 1, "--epochs", 2, "--at", "0,1,2", "--sample", 5, "--images", 0, "--out", tmp_path]
+    saved = []
+
+    def save(cache, state, keep=states._save):
+        if at == "saving" and saved:
+            raise KeyboardInterrupt
+        saved.append(state.epoch)
+        keep(cache, state)
+
+    def stop(*arguments, **keywords):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(states, "_save", save)
+        patched.setattr(measuring, "measure_states", stop)
+        stopped = call(*options)
+    assert stopped.exit_code == 130
+    assert f"Stopped: {kept} trained states are in {tmp_path / 'states'}" in " ".join(stopped.stderr.split("\n"))
+    assert not (tmp_path / "attention.html").exists()
+    there = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "states").iterdir()}
+    assert call(*options).exit_code == 0
+    if at == "measuring":
+        assert {path.name: path.stat().st_mtime_ns for path in (tmp_path / "states").iterdir()} == there
+
+
+def test_the_defaults_are_those_of_the_settings():
+    typed = {name: one.default for name, one in inspect.signature(attention).parameters.items()}
+    settings = AttentionSettings()
+    for name in ("sample", "query", "threshold"):
+        assert typed[name] == getattr(settings, name)
+    assert settings.renormalise is not typed["raw"]
+    assert f"0 to {MOST_IMAGES}" in inspect.signature(attention).parameters["images"].annotation.__metadata__[0].help
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (["--arch", "mlp"], "mlp has no attention"),
+        (["--sample", "41"], "larger than the test set of 40"),
+        (["--sample", "0"], "1 image or more"),
+        (["--layers", "7"], "there are layers 1 to 2"),
+        (["--layers", "blocks.7.attention"], "unknown attention layer"),
+        (["--at", "9", "--epochs", "2"], "epochs from 0 to 2"),
+        (["--images", "7"], "between 0 and 6"),
+        (["--query", "patch"], "'class_token' or 'mean'"),
+        (["--threshold", "0"], "above 0"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_is_trained(options, text, tmp_path):
+    with pytest.raises(UsageError, match=text):
+        call("--sample", 9, *options, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_typed_as_values():
+    assert parse_epochs(None, 100) == (20, 60, 100)
+    assert parse_epochs(None, 6) == (1, 4, 6)
+    assert parse_epochs(None, 1) == (1,)
+    assert parse_epochs("5, 0,5", 9) == (0, 5)
+    assert parse_layers("2,1,b", ["a", "b", "c"]) == ("b", "a")
+    assert parse_layers(None, ["a"]) == ()

@@ -1,0 +1,160 @@
+"""`asymtrain measure landscape` and its figures."""
+
+import dataclasses
+import inspect
+import json
+
+import numpy as np
+import pytest
+import typer
+from landscape_examples import spec_of
+from typer.testing import CliRunner
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.cli.measure_landscape import QUICK, landscape, parse_levels
+from asymtrain.lab.engine import train
+from asymtrain.lab.instruments import LandscapeSettings
+from asymtrain.lab.instruments import landscape as measuring
+from asymtrain.lab.instruments.landscape.levels import REDUNDANCIES
+from asymtrain.lab.report import landscape_figures as figures
+from asymtrain.lab.store import Store
+
+SMALL = ("--draws", "2", "--grid", "5", "--sample", "20", "--device", "cpu")
+INDEX = np.arange(7) - 3.0
+PANELS = {"Plain": 2.3 + 1e-3 * INDEX[:, None] + 1e-4 * INDEX**2, "N = 20": 2.3 + 5e-4 * INDEX[:, None] + 0 * INDEX}
+
+
+@pytest.fixture
+def call(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    app = typer.Typer()
+    app.command()(landscape)
+
+    def run(*arguments, code=0):
+        found = CliRunner().invoke(app, list(map(str, arguments)))
+        if found.exception is not None and not isinstance(found.exception, SystemExit):
+            raise found.exception
+        assert found.exit_code == code, found.output
+        return found.stdout if code == 0 else " ".join(found.stderr.split())
+
+    return run
+
+
+def test_a_fresh_spec_with_figures_and_a_page(call, tmp_path):
+    found = json.loads(call(*SMALL, "--directions", "live,filter", "--redundancy", "0,1,300", "--json"))
+    (measured,) = found["landscapes"].values()
+    views = {(s["directions"], s["scaling"]) for s in measured["summaries"]}
+    assert views == {("live", "variance"), ("live", "norm"), ("filter", "filter")}
+    assert {s["redundancy"] for s in measured["summaries"]} == {0, 1, 300}
+    assert measured["settings"]["grid"] == 5
+    assert np.array(measured["surfaces"][0]["losses"]).shape == (5, 5)
+    page = (tmp_path / "asymtrain-measure" / "landscape.html").read_text()
+    assert page.count("<figure") == 2 * 3 + 1
+    assert "Change against Plain" in page
+    assert all((tmp_path / path).exists() for path in found["files"].values())
+
+
+def test_the_tables_on_a_screen(call):
+    shown = call(*SMALL, "--redundancy", "0,20", "--loss", "total", "--arch", "vit")
+    assert "Deviation of the surface, vit on shapes" in shown
+    assert "all parameters, unit norm" in shown
+    assert "total loss, 5 x 5 points, 20 images, 2 draws" in shown
+
+
+def test_stored_runs_trained_again_and_kept_beside_them(call, tmp_path):
+    spec = spec_of("mlp", epochs=1, batch=16)
+    specs = [spec.plain(), spec]
+    with Store(tmp_path / "runs.sqlite") as store:
+        for run in train(specs, device="cpu"):
+            store.add(run)
+    call(*SMALL, "--run", "all", "--store", "runs.sqlite", "--at", 1, "--redundancy", "0,1", "--directions", "filter")
+    key = LandscapeSettings(grid=5, sample=20, draws=2, directions=("filter",)).key
+    with Store(tmp_path / "runs.sqlite") as store:
+        kept = store.measurements(key)
+    assert {(m.spec_id, m.epoch) for m in kept} == {(one.id, 1) for one in specs}
+    assert {len(m.value["rows"]) for m in kept} == {2}
+    with pytest.raises(UsageError, match="Plain run has no alpha"):
+        call(*SMALL, "--run", spec.plain().id, "--store", "runs.sqlite", "--at", 1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--grid", 1), "3 or more"),
+        (("--redundancy", "one"), "write levels with commas"),
+        (("--directions", "al"), "did you mean 'all'"),
+        (("--loss", "aux"), "loss"),
+        (("--arch", "mpl"), "did you mean 'mlp'"),
+        (("--at", 99), "between 0 and"),
+    ],
+)
+def test_bad_options(call, arguments, said):
+    with pytest.raises(UsageError, match=said):
+        call(*arguments, "--device", "cpu")
+
+
+@pytest.mark.parametrize("whole", [0, 1])
+def test_an_interrupt_leaves_the_whole_landscapes_and_says_so(call, tmp_path, monkeypatch, whole):
+    calls, measure = [], measuring.measure_landscape
+
+    def stop(*arguments, **keywords):
+        calls.append(arguments)
+        if len(calls) > whole:
+            raise KeyboardInterrupt
+        return measure(*arguments, **keywords)
+
+    monkeypatch.setattr("asymtrain.lab.instruments.measure_landscape", stop)
+    said = call(*SMALL, "--arch", "mlp,vit", "--redundancy", "0,1", "--directions", "filter", code=130)
+    assert f"Stopped: {whole} of 2 landscapes are measured; of an unfinished one no draw is kept." in said
+    page = tmp_path / "asymtrain-measure" / "landscape.html"
+    assert page.exists() == bool(whole)
+    if whole:
+        assert "Deviation of the surface, mlp on shapes" in page.read_text()
+        assert "1: mlp on shapes, seeds 42" in page.read_text()
+
+
+def test_runs_of_other_settings_are_told_apart(call, tmp_path):
+    specs = [spec_of("mlp", epochs=1, batch=16, alpha=alpha) for alpha in (1.0, 3.0)]
+    with Store(tmp_path / "runs.sqlite") as store:
+        for run in train(specs, device="cpu"):
+            store.add(run)
+    options = ("--run", "all", "--store", "runs.sqlite", "--redundancy", "1", "--directions", "filter", "--json")
+    found = json.loads(call(*SMALL, *options))
+    assert list(found["landscapes"]) == ["mlp on shapes, alpha 1.0", "mlp on shapes, alpha 3.0"]
+
+
+def test_levels_and_defaults():
+    assert parse_levels("0, 1,20,1") == (0, 1, 20)
+    assert all(dataclasses.replace(LandscapeSettings(), **sizes) for sizes in QUICK.values())
+    typed, settings = inspect.signature(landscape).parameters, LandscapeSettings()
+    for name in ("loss", "step", "norm_step", "filter_step", "precision"):
+        assert typed[name].default == getattr(settings, name)
+    for name in ("draws", "grid", "sample"):
+        assert f"Default: {getattr(settings, name)}," in typed[name].annotation.__metadata__[0].help
+    assert typed["directions"].default == ",".join(settings.directions)
+    assert parse_levels(typed["redundancy"].default) == REDUNDANCIES
+
+
+@pytest.mark.parametrize("draw", [figures.contours, figures.surfaces])
+def test_figures_have_a_panel_for_each_level_and_the_same_bytes_again(draw):
+    svg = draw(PANELS, "f", "A title")
+    assert svg == draw(PANELS, "f", "A title")
+    assert svg.startswith("<svg ")
+    assert 'aria-label="A title"' in svg
+    assert all(f">{label}<" in svg for label in PANELS)
+    assert "var(--ink" in svg
+
+
+@pytest.mark.parametrize("draw", [figures.contours, figures.surfaces])
+@pytest.mark.parametrize("losses", [np.full((4, 4), 2.0), np.full((4, 4), np.nan), np.where(INDEX > 2, np.inf, 1.0)])
+def test_figures_of_odd_surfaces(draw, losses):
+    losses = losses if losses.ndim == 2 else np.tile(losses, (7, 1))
+    assert "<svg" in draw({"Plain": losses}, "f", "odd")
+
+
+def test_the_figure_of_changes_shows_measured_and_predicted():
+    seen = [figures.Change(1, -2.0, -3.0, -1.0, -1.9), figures.Change(300, -60.0, None, None, -61.0)]
+    svg = figures.changes({"all": seen, "live": [figures.Change(1, 0.0, None, None, None)]}, "f", "t")
+    assert ">300<" in svg
+    assert "var(--asymmetric" in svg
+    assert "var(--plain" in svg

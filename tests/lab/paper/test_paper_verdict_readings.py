@@ -1,0 +1,67 @@
+"""Alternate readings: when a claim holds only under one, and the correction for having tried several."""
+
+import pytest
+from scipy import stats
+from synthetic_evidence import BITS, VIT, effect
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.paper.claims import claim
+from asymtrain.lab.paper.verdicts import judge
+
+
+def under(primary, alternate, alternates=("sum", "all"), more=None):
+    evidence = {"primary": {VIT: primary}, "sum": {VIT: alternate}, **(more or {})}
+    return judge(claim("c01"), evidence, alternates=alternates)
+
+
+def test_only_under_an_alternate():
+    found = under(effect(VIT, -0.5, 0.5), effect(VIT, 20, 30))
+    assert (found.verdict, found.words, found.reading) == ("Only under", "Only under sum", "sum")
+    assert found.effect == pytest.approx(25)
+    assert "Under primary: Null" in found.sentence
+
+
+@pytest.mark.parametrize(("low", "high"), [(20, 30), (1, 2), (BITS, 12)])
+def test_where_the_primary_reading_gives_the_sign_no_alternate_is_asked(low, high):
+    assert under(effect(VIT, low, high), effect(VIT, 20, 30)).reading == "primary"
+
+
+def test_an_alternate_must_be_whole_and_reproduced():
+    primary = effect(VIT, -5, 5)
+    assert under(primary, effect(VIT, 1, 2)).verdict == "Inconclusive"
+    assert under(primary, effect(VIT, 20, 30, epochs=100)).verdict == "Inconclusive"
+    assert under(effect(VIT, -5, 5, epochs=100), effect(VIT, 20, 30)).verdict == "Not yet run"
+
+
+def test_an_alternate_that_is_clear_and_says_otherwise_is_named_beside_the_verdict():
+    found = under(effect(VIT, -5, 20), effect(VIT, 1, 2))
+    assert (found.verdict, found.reading) == ("Inconclusive", "primary")
+    assert "Under sum (not corrected for the number of readings): Sign only: +1.5% (10 seeds" in found.sentence
+    for unclear in (effect(VIT, -4, 20), effect(VIT, 1, 2, epochs=100)):
+        assert "Under sum" not in under(effect(VIT, -5, 20), unclear).sentence
+    assert "Under sum" not in under(effect(VIT, -9, -2), effect(VIT, -8, -3)).sentence  # the same again
+
+
+def with_p(p):
+    """An effect of about the paper's size with this paired p."""
+    t = stats.t.isf(p / 2, 9)
+    reach = 25 / t * stats.t.ppf(1 - 0.025 / 12, 9)
+    return effect(VIT, 25 - reach, 25 + reach)
+
+
+def test_holm_over_alternates_and_cells():
+    primary = effect(VIT, -5, 5)
+    # Two alternates and twelve cells: 24 tests, so 0.05 / 24 is the bound; the table alone would ask for 0.05 / 12.
+    assert under(primary, with_p(0.99 * 0.05 / 24)).verdict == "Only under"
+    assert under(primary, with_p(1.01 * 0.05 / 24)).verdict == "Inconclusive"
+    assert under(primary, with_p(1.01 * 0.05 / 24), alternates=("sum",)).verdict == "Only under"
+    # Holm steps down: a smaller p under another alternate leaves 23 tests.
+    clearer = {"all": {VIT: effect(VIT, 80, 90)}}
+    assert under(primary, with_p(1.01 * 0.05 / 24), more=clearer).verdict == "Only under"
+    assert under(primary, with_p(1.01 * 0.05 / 23), more=clearer).verdict == "Inconclusive"
+
+
+def test_readings_are_at_most_four_and_each_once():
+    for names in (("a", "b", "c", "d", "e"), ("a", "a"), ("primary",)):
+        with pytest.raises(UsageError, match="alternate readings"):
+            judge(claim("c01"), {}, alternates=names)

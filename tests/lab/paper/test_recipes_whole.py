@@ -1,0 +1,153 @@
+"""Every recipe, from nothing to a table without an empty place."""
+
+import pytest
+
+from asymtrain.lab import executors
+from asymtrain.lab.paper.claims import claims
+from asymtrain.lab.paper.drawing import draw
+from asymtrain.lab.paper.judging import gather, judge_results
+from asymtrain.lab.paper.known import Snapshot
+from asymtrain.lab.paper.recipe import build_result
+from asymtrain.lab.paper.recipes import ALIASES, RECIPES
+from asymtrain.lab.paper.running import check_data, missing, needs_of, run_recipes
+from asymtrain.lab.paper.sizes import ARCHS, SIZES
+from asymtrain.lab.paper.study import Study
+from asymtrain.lab.store import Store
+
+# One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
+pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_no_place_is_empty(results, name):
+    result = results[name]
+    assert result.empty_places == 0
+    assert result.is_complete
+    assert result.tables or result.figures
+    for table in result.tables:
+        assert table.rows
+        assert all(cell.text for row in table.rows for cell in row[:-1])
+    for figure in result.figures:
+        assert figure.svg.startswith("<svg")
+        assert figure.caption
+
+
+def test_all_tables_and_figures_of_the_paper_are_covered():
+    wanted = {f"table{n}" for n in range(1, 18)} | {f"figure{n}" for n in range(2, 10)}
+    beyond = {name for name, recipe in RECIPES.items() if recipe.beyond}
+    assert beyond == {"identity", "alphas", "schedules", "controls"}
+    assert set(ALIASES) == wanted | beyond
+
+
+def test_every_claim_has_its_evidence_and_belongs_to_one_recipe(results):
+    labels = set(gather(results.values())["primary"])
+    for claim in claims():
+        assert set(claim.needs) <= labels, claim.id
+    owners = [name for result in results.values() for name in result.claims]
+    assert sorted(owners) == [claim.id for claim in claims()]
+
+
+def test_two_seeds_of_a_stand_in_are_never_a_verdict(results):
+    for judgement in judge_results(results.values()):
+        assert judgement.verdict == "Not yet run"
+        assert judgement.preliminary is not None
+
+
+def test_the_same_rows_give_the_same_bytes(results, tiny, known):
+    for name, recipe in RECIPES.items():
+        assert build_result(recipe, tiny, known, draw) == results[name]
+
+
+def test_nothing_is_trained_or_measured_twice(kitchen, tiny, monkeypatch):
+    def never(*args, **kwargs):
+        raise AssertionError("training began")
+
+    monkeypatch.setattr(executors, "execute", never)
+    monkeypatch.setattr("asymtrain.lab.paper.running.take", lambda wanted, place: iter(list(map(never, wanted))))
+    assert run_recipes(list(RECIPES.values()), tiny, kitchen).left.specs == ()
+    with Store(kitchen, read_only=True) as store:
+        assert {record.attempt for record in store.records(every_attempt=True)} == {1}
+        assert store.pending() == []
+
+
+def test_of_nothing_every_place_is_shown_as_missing(tiny):
+    for recipe in RECIPES.values():
+        result = build_result(recipe, tiny, Snapshot(), draw)
+        assert result.empty_places > 0
+        assert not result.is_complete
+        assert result.evidence == {}
+        assert result.runs_there == 0
+
+
+def test_searches_computed_no_test_accuracy(known, tiny):
+    trials = [run for run in known.runs.values() if run.spec.seed in tiny.sizes.search_seeds]
+    assert trials
+    assert all(epoch.test_accuracy is None for run in trials for epoch in run.history)
+
+
+def test_time_that_is_over_leaves_the_rest_for_the_next_call(tiny, tmp_path):
+    recipes = [RECIPES["table3"]]
+    done = run_recipes(recipes, tiny, tmp_path / "runs.sqlite", minutes=1e-9)
+    assert len(done.left.specs) == 12
+    assert not done.interrupted
+
+
+def test_ctrl_c_is_told_from_the_end(tiny, tmp_path, monkeypatch):
+    def stopped(*args, **kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(executors, "execute", stopped)
+    assert run_recipes([RECIPES["table3"]], tiny, tmp_path / "runs.sqlite").interrupted
+
+
+def test_every_reading_needs_more_runs_but_names_each_once(tiny, every_reading):
+    few, many = (missing(list(RECIPES.values()), study, Snapshot()).specs for study in (tiny, every_reading))
+    assert set(few) < set(many)
+    assert len(set(many)) == len(many)
+
+
+def test_what_is_missing_of_each_backbone_adds_up(tiny):
+    """What waits for a search too: the names of `Needs.later` say the backbone."""
+    recipes = list(RECIPES.values())
+    whole = missing(recipes, tiny, Snapshot())
+    parts = [missing(recipes, tiny, Snapshot(), [arch]) for arch in ARCHS]
+    assert sum(len(part.specs) for part in parts) == len(whole.specs)
+    assert sum(len(part.measurements) for part in parts) == len(whole.measurements)
+    assert sum(part.later for part in parts) == sum(needs_of(recipes, tiny, Snapshot()).later.values()) > 0
+
+
+@pytest.mark.parametrize(
+    ("archs", "datasets"), [(["vit"], {"cifar100"}), (["mlp"], {"cifar10"}), (None, {"cifar10", "cifar100"})]
+)
+def test_one_backbone_asks_for_its_data_alone(archs, datasets, monkeypatch):
+    """Table 5 is the MLP on CIFAR-10, Table 6 the others on CIFAR-100."""
+    loaded = []
+    monkeypatch.setattr("asymtrain.lab.paper.running.load_for", lambda spec, root: loaded.append(spec.dataset))
+    check_data([RECIPES["table5"]], Study(sizes=SIZES["paper"]), None, archs)
+    assert set(loaded) == datasets
+    assert len(loaded) == len(datasets)
+
+
+def test_three_active_branches_are_a_dose_of_their_own(tiny, every_reading):
+    """Where all branches are active N acts; where one is live, a third level would be the same run."""
+    doses = {
+        (spec.activation, spec.redundancy)
+        for spec in RECIPES["table1"].needs(every_reading, Snapshot()).specs
+        if spec.redundancy
+    }
+    assert doses == {("last", 1), ("all", 3), ("all", 7), ("all", 10), ("all", 20)}
+    assert {spec.redundancy for spec in RECIPES["table1"].needs(tiny, Snapshot()).specs} == {0, 1}
+
+
+@pytest.mark.parametrize("name", ["figure3", "figure8"])
+def test_curves_show_the_backbones_that_are_there(name, tiny, known):
+    part = Snapshot({spec_id: run for spec_id, run in known.runs.items() if run.spec.arch != "cnn"})
+    (whole,), (figure,), (nothing,) = (
+        build_result(RECIPES[name], tiny, rows, draw).figures for rows in (known, part, Snapshot())
+    )
+    assert "CNN" in whole.svg
+    assert "To come" not in whole.caption
+    assert figure.caption.endswith("To come: CNN.")
+    assert "MLP" in figure.svg
+    assert "CNN" not in figure.svg
+    assert nothing.missing

@@ -1,0 +1,70 @@
+"""Results of recipes from invented runs: nothing is trained, and one recipe has a table of every difficulty."""
+
+import dataclasses
+import random
+
+from asymtrain.lab.paper.drawing import draw
+from asymtrain.lab.paper.known import Snapshot
+from asymtrain.lab.paper.recipe import build_result
+from asymtrain.lab.paper.recipes import RECIPES
+from asymtrain.lab.paper.result import Cell, RecipeResult, ResultTable, missing_cell
+from asymtrain.lab.paper.sizes import SIZES
+from asymtrain.lab.paper.spec_index import SpecsUsed, specs_behind
+from asymtrain.lab.paper.study import Study
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+
+STUDY = Study(sizes=dataclasses.replace(SIZES["quick"], scale="quick"), seeds=(42, 43, 44), epochs=2)
+TRAINED, WAITING = ("table1", "table2"), ("table5", "figure4", "identity")
+VERSIONS = {"asymtrain": "9.8.7", "torch": "6.5"}
+NASTY = "</script><b>&|_50%"
+
+
+def invent(spec: RunSpec, *, diverged: bool = False) -> Run:
+    """A run with numbers that depend on its spec alone; branches help the ViT and hurt the CNN."""
+    noise, branches = random.Random(spec.id), spec.redundancy > 0
+    gain = {"vit": 0.1, "cnn": -0.1}.get(spec.arch, 0.0) * branches
+
+    def epoch(number: int) -> Epoch:
+        accuracy = 0.3 + 0.05 * number + gain + noise.gauss(0, 0.01)
+        cosine = 0.2 + noise.gauss(0, 0.05) if branches else None
+        return Epoch(
+            epoch=number,
+            main_loss=2 / number,
+            auxiliary_loss=1 / number if branches else None,
+            train_accuracy=accuracy,
+            validation_accuracy=accuracy - 0.01,
+            test_accuracy=accuracy,
+            cosine=cosine,
+            cosine_min=None if cosine is None else cosine - 0.2,
+            cosine_max=None if cosine is None else cosine + 0.2,
+            seconds=1.5,
+        )
+
+    history = tuple(epoch(number) for number in range(1, spec.epochs + 1))
+    return Run(spec, history, outcome="diverged" if diverged else "finished")
+
+
+def invented_results(*, reverse: bool = False) -> tuple[list[RecipeResult], SpecsUsed]:
+    """Two recipes with rows, of which one run diverged and one is missing; three without; one of difficult cells."""
+    recipes = [RECIPES[name] for name in (*TRAINED, *WAITING)]
+    specs = list({spec.id: spec for name in TRAINED for spec in RECIPES[name].needs(STUDY, Snapshot()).specs}.values())
+    specs = [spec for spec in specs if not (spec.arch == "vit" and spec.redundancy and spec.seed == 44)]
+    runs = [invent(spec, diverged=spec.arch == "mlp" and spec.seed == 43 and spec.redundancy == 0) for spec in specs]
+    runs = runs[::-1] if reverse else runs
+    known = Snapshot({run.spec.id: run for run in runs}, {}, {run.spec.id: VERSIONS for run in runs})
+    results = [build_result(recipe, STUDY, known, draw) for recipe in recipes]
+    return [*results, difficult(specs[0].id)], specs_behind(recipes, STUDY, known)
+
+
+def difficult(spec_id: str) -> RecipeResult:
+    """A table of fifteen full columns, with signs that mean something to Markdown, LaTeX and HTML."""
+    columns = ("Name", "Reading", *(f"Paper: change {i}" if i > 9 else f"A number {i}" for i in range(13)))
+    texts = ("-49355.1% to +49955.1%", "0.1136 ± 0.0025", "-52.3%", "1.27e-03 ± 2.0e-04")
+    full = [Cell(texts[i % len(texts)], -1.5, (spec_id,)) for i in range(13)]
+    rows = (
+        (Cell(NASTY), Cell("one"), *full),
+        (Cell("\\x ± 1 <0.0001 — R²"), Cell("other"), *full),
+        (Cell("half"), Cell("one"), *full[:5], *(missing_cell() for _ in range(3)), *full[:5]),
+    )
+    table = ResultTable("difficult", f"Difficult {NASTY}", columns, rows, "A note with a_b.")
+    return RecipeResult("difficult", "Difficult: cells", "Why?", "By hand.", (table,), ())

@@ -1,0 +1,103 @@
+"""The report's page in a real browser: small and large, light and dark, scrolled and printed."""
+
+import io
+import json
+import re
+
+import pytest
+from PIL import Image
+
+from asymtrain.lab.report import write_report
+
+
+def _luminance(colour):
+    red, green, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
+    return 0.299 * red + 0.587 * green + 0.114 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1200])
+def test_the_page_in_a_real_browser(open_page, study, tmp_path, width, scheme):
+    summary = write_report(study, tmp_path, command="asymtrain run --data " + "long-name/" * 20)
+    page = open_page(tmp_path / "report.html", width, scheme)
+    assert page.problems == []
+    assert [url for url in page.requests if not url.startswith(("file:", "data:"))] == []
+
+    # A cell is read as a reader sees it.
+    cell = page.locator("#summary tbody tr").nth(2).locator("td[data-heading='Plain']")
+    row = summary.comparisons[2]
+    assert cell.is_visible()
+    assert cell.inner_text().strip() == f"{row['plain_mean']:.3f} ± {row['plain_std']:.3f}"
+    assert page.locator(".answers li").nth(2).inner_text() == row["sentence"]
+
+    overflow = page.evaluate(
+        """() => [document.documentElement.scrollWidth - innerWidth, ...[...document.querySelectorAll(
+            'main > *, section > *, .answers li, figure, dl div')].map(
+            e => e.getBoundingClientRect().right - innerWidth)]"""
+    )
+    assert max(overflow) <= 0
+    boxes = page.evaluate(
+        "() => [...document.querySelectorAll('figure svg')].map(s => s.getBoundingClientRect().width)"
+    )
+    assert len(boxes) == 7
+    assert all(0 < box <= width for box in boxes)
+
+    background, ink, axis = json.loads(
+        page.evaluate(
+            """() => JSON.stringify([getComputedStyle(document.body).backgroundColor,
+            getComputedStyle(document.body).color, getComputedStyle(document.querySelector('svg text')).fill])"""
+        )
+    )
+    assert (_luminance(background) < 60) == (scheme == "dark")
+    assert abs(_luminance(background) - _luminance(ink)) > 150
+    assert axis == ink
+
+
+def test_print_is_dark_on_white_even_in_dark_mode(open_page, study, tmp_path):
+    write_report(study, tmp_path)
+    inner = 673  # A4 less its margins, in CSS pixels
+    page = open_page(tmp_path / "report.html", inner, "dark", height=990)
+    page.emulate_media(media="print", color_scheme="dark")
+    background, ink = page.evaluate(
+        "() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
+    )
+    assert _luminance(background) > 250
+    assert _luminance(ink) < 20
+    assert page.locator("#summary thead").is_visible()
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= inner
+    shades = page.locator(".scroll").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundImage)")
+    assert shades
+    assert set(shades) == {"none"}
+    assert page.pdf(format="A4").startswith(b"%PDF")
+
+
+def _edges(page):
+    """Brightness at the left edge, in the middle and at the right edge of the table of seeds, without its text."""
+    box = page.locator(".scroll").first
+    picture = Image.open(io.BytesIO(box.screenshot())).convert("L")
+    y = picture.height // 2
+    return [picture.getpixel((x, y)) for x in (1, picture.width // 2, picture.width - 2)]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_table_that_is_wider_than_the_screen_shows_where_it_goes_on(open_page, study, tmp_path, scheme):
+    write_report(study, tmp_path)
+    page = open_page(tmp_path / "report.html", 390, scheme)
+    page.add_style_tag(content=".scroll * { visibility: hidden; } ::-webkit-scrollbar { display: none; }")
+    box = page.locator(".scroll").first
+    hidden = box.evaluate("e => e.scrollWidth - e.clientWidth")
+    assert hidden > 100
+    # The shade must be seen: darker than light paper, lighter than dark paper.
+    sign = 1 if scheme == "light" else -1
+    left, middle, right = _edges(page)
+    assert abs(left - middle) < 3
+    assert sign * (middle - right) > 25
+    box.evaluate("e => { e.scrollLeft = e.scrollWidth; }")
+    left, middle, right = _edges(page)
+    assert sign * (middle - left) > 25
+    assert abs(right - middle) < 3
+    # A screen that shows all of it has no shades.
+    page.set_viewport_size({"width": 1200, "height": 800})
+    assert box.evaluate("e => e.scrollWidth - e.clientWidth") == 0
+    left, middle, right = _edges(page)
+    assert max(left, middle, right) - min(left, middle, right) < 3

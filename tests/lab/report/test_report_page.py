@@ -1,0 +1,143 @@
+import csv
+import os
+import random
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.report import FILES, check_folder, render, summarise, write_report
+from asymtrain.lab.runs import RunSpec, pairs
+
+
+class Links(HTMLParser):
+    """Everything that a browser would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.found = []
+
+    def handle_starttag(self, tag, attrs):
+        self.found += [value for name, value in attrs if name in ("src", "href", "srcset", "data", "xlink:href")]
+
+
+def test_the_folder_holds_rows_history_and_page(study, tmp_path):
+    summary = write_report(study, tmp_path / "a" / "b", command="asymtrain run")
+    files = {path.name for path in (tmp_path / "a" / "b").iterdir()}
+    assert files == set(FILES.values())
+    with (tmp_path / "a" / "b" / "rows.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == len(study) == 18
+    assert {row["variant"] for row in rows} == {"plain", "asymmetric"}
+    assert len(summary.comparisons) == 3
+
+
+def test_a_page_built_again_has_the_same_bytes(study, tmp_path):
+    write_report(study, tmp_path / "first", command="asymtrain run")
+    write_report(random.Random(1).sample(study, len(study)), tmp_path / "second", command="asymtrain run")
+    for name in FILES.values():
+        assert (tmp_path / "first" / name).read_bytes() == (tmp_path / "second" / name).read_bytes(), name
+
+
+def test_the_page_needs_nothing_from_outside(study, tmp_path):
+    write_report(study, tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    links = Links()
+    links.feed(text)
+    assert all(link.startswith(("#", "data:")) for link in links.found)
+    assert "url(http" not in text
+    assert "<script" not in text
+
+
+def test_what_others_wrote_is_escaped(make_run, tmp_path):
+    nasty = "folder:<script>alert(1)</script>"
+    runs = [make_run(spec) for spec in pairs(RunSpec(dataset=nasty, epochs=2), [1, 2])]
+    write_report(runs, tmp_path, command='asymtrain run --data "<b>"')
+    text = (tmp_path / "report.html").read_text()
+    assert "<script" not in text
+    assert "<b>" not in text
+    assert "&lt;script&gt;" in text
+
+
+def test_the_page_says_what_was_run_and_how(study, tmp_path):
+    write_report(study, tmp_path, command="asymtrain run --seeds 3", versions={"torch": "9.9"})
+    text = (tmp_path / "report.html").read_text()
+    for expected in ("asymtrain run --seeds 3", "torch 9.9", "MLP, CNN and ViT", "3 seeds each"):
+        assert expected in text
+    assert "1 min 48 s" in text  # 18 runs of 4 epochs of 1.5 s
+    for run in study:
+        assert run.spec.id in text
+
+
+def test_nothing_to_compare_is_said(make_run, tmp_path):
+    write_report([make_run(RunSpec(epochs=2))], tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert "nothing to compare" in text
+    assert re.search(r"1 finished run\s+waits", text)
+    write_report([], tmp_path)
+    assert "nothing to compare" in (tmp_path / "report.html").read_text()
+
+
+def test_a_control_is_named_at_the_top(make_run, tmp_path):
+    base = RunSpec(epochs=2, signal="noise", branch_labels="random", alpha=0.5)
+    write_report([make_run(spec) for spec in pairs(base, [1, 2])], tmp_path / "control")
+    lead = re.search(r'<p class="lead">(.*?)</p>', (tmp_path / "control" / "report.html").read_text(), re.DOTALL)[1]
+    assert lead.endswith("The branches are not the default ones: branch labels random and signal noise.")
+    write_report([make_run(spec) for spec in pairs(RunSpec(epochs=2, alpha=0.5), [1, 2])], tmp_path)
+    assert "not the default ones" not in (tmp_path / "report.html").read_text()
+
+
+def test_one_seed_and_a_diverged_run_are_shown(make_run, tmp_path):
+    plain, asymmetric = pairs(RunSpec(arch="vit", epochs=3), [5])
+    write_report([make_run(plain), make_run(asymmetric, epochs=1, diverged=True)], tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert "with 1 seed each" in text
+    assert "0.0500 (diverged)" in text  # one of twenty shapes
+    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+
+
+@pytest.mark.parametrize("place", ["file", "file/below"])
+def test_a_folder_that_cannot_be_written_is_refused_before_and_after(study, tmp_path, place):
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UsageError, match="--out"):
+        check_folder(tmp_path / place)
+    with pytest.raises(UsageError, match="--out"):
+        write_report(study[:2], tmp_path / place)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert (tmp_path / "file").read_text() == "in the way"
+
+
+def test_checking_a_folder_leaves_nothing_behind(tmp_path):
+    check_folder(tmp_path / "new" / "deeper")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(UsageError, match="Permission denied"):
+        check_folder(tmp_path / "new")
+
+
+def test_a_failed_write_keeps_the_old_report_whole(study, tmp_path, monkeypatch):
+    write_report(study, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    write_text = Path.write_text
+
+    def full_disk(self, text, *args, **kwargs):
+        if "report.html" in self.name:
+            write_text(self, text[:100], *args, **kwargs)
+            raise OSError(28, "No space left on device")
+        return write_text(self, text, *args, **kwargs)
+
+    monkeypatch.setattr(Path, "write_text", full_disk)
+    with pytest.raises(UsageError, match="No space left"):
+        write_report(study[:6], tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_templates_are_found_by_the_package_alone(study, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert render(summarise(study[:2]), None, {}).startswith("<!doctype html>")

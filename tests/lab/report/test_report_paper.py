@@ -1,0 +1,283 @@
+"""The reproduction's page as text: claims, numbers and the specs behind them, from invented runs."""
+
+import dataclasses
+import json
+import random
+import re
+from html.parser import HTMLParser
+
+import pytest
+from paper_results import NASTY, STUDY, difficult, invented_results
+
+from asymtrain.lab.paper.claims_page import HEADLINE, filters, shown_claims
+from asymtrain.lab.paper.contradictions import contradictions
+from asymtrain.lab.paper.drawing import draw
+from asymtrain.lab.paper.judging import judge_results
+from asymtrain.lab.paper.page import merged, render_paper, with_useful_columns, write_paper
+from asymtrain.lab.paper.panels import Line, Panel, Panels
+from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
+from asymtrain.lab.paper.spec_index import ALWAYS, SpecsUsed, index_specs
+from asymtrain.lab.paper.strips import strip
+from asymtrain.lab.runs import AUXILIARY, DEFAULTS
+
+
+class Outline(HTMLParser):
+    """Ids, links, missing places, and the text and link of each place of each table."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.ids, self.links, self.missing, self.tables, self.sets = [], [], 0, {}, {}
+        self.table = self.place = self.set = None
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        name = values.get("id", "")
+        self.ids += [name] if name else []
+        self.links += [value for key, value in attrs if key in ("src", "href", "xlink:href")]
+        if name.startswith("table-"):
+            self.table = self.tables.setdefault(name.removeprefix("table-"), [])
+        self.set = self.sets.setdefault(name, set()) if name.startswith("set-") else self.set
+        if tag in ("section", "details"):
+            self.set = None
+        if tag in ("td", "th") and values.get("scope") != "col":
+            self.place = ["", None]
+            self.table.append(self.place)
+            if "missing" in values.get("class", ""):
+                self.missing += int(values.get("colspan", 1))
+        if tag == "a" and self.place is not None:
+            self.place[1] = values["href"]
+        if tag == "a" and self.set is not None and values["href"].startswith("#spec-"):
+            self.set.add(values["href"].removeprefix("#spec-"))
+
+    def handle_endtag(self, tag):
+        if tag in ("td", "th"):
+            self.place = None
+
+    def handle_data(self, data):
+        if self.place is not None:
+            self.place[0] += data
+
+
+@pytest.fixture(scope="module")
+def made():
+    return invented_results()
+
+
+@pytest.fixture(scope="module")
+def page(made):
+    results, behind = made
+    return render_paper(results, judge_results(results), STUDY, "asymtrain paper show <all>", behind)
+
+
+@pytest.fixture(scope="module")
+def outline(page):
+    return Outline(page)
+
+
+def test_every_number_of_ours_links_to_exactly_its_specs(made, outline):
+    results, _ = made
+    checked = 0
+    for result in map(with_useful_columns, results):
+        for table in result.tables:
+            places = iter(outline.tables[table.name])
+            for row in table.rows:
+                for place in merged(row):
+                    text, link = next(places)
+                    assert text == ("missing" if place.cell.missing else place.cell.text)
+                    assert (link is None) == (not place.cell.spec_ids)
+                    if link:
+                        assert outline.sets[link[1:]] == set(place.cell.spec_ids)
+                        checked += 1
+    assert checked > 200
+
+
+def test_every_spec_is_listed_once_and_every_link_leads_somewhere(made, outline):
+    _, behind = made
+    assert len(set(outline.ids)) == len(outline.ids)
+    named = {f"spec-{spec.id}" for specs in behind.specs.values() for spec in specs}
+    assert {name for name in outline.ids if name.startswith("spec-")} == named
+    inner = {link[1:] for link in outline.links if link.startswith("#")}
+    assert inner <= set(outline.ids)
+
+
+def test_a_listing_and_the_common_fields_give_back_the_whole_spec(made):
+    _, behind = made
+    index = index_specs([], behind)
+    specs = {spec.id: spec for found in behind.specs.values() for spec in found}
+    common = dict(index.common)
+    for listing in index.listings:
+        own = dict(part.rsplit(" ", 1) for part in listing.fields.split("; ") if "options" not in part)
+        for spec_id, seed, _ in listing.specs:
+            spec = specs[spec_id]
+            assert seed == spec.seed
+            assert listing.title.endswith(spec.variant.capitalize())
+            for name in ("alpha", "learning_rate", "weight_decay", "epochs", "per_class", "signal", "branch_weights"):
+                said = name.replace("_", " ")
+                if name in AUXILIARY and spec.redundancy == 0:
+                    assert said not in own
+                    continue
+                value = own.get(said) or common[said].removesuffix(" where not named")
+                assert value == ("not set" if getattr(spec, name) is None else
+                                 f"{getattr(spec, name):g}" if isinstance(getattr(spec, name), float)
+                                 else str(getattr(spec, name)))  # fmt: skip
+    assert {name.replace("_", " ") for name in DEFAULTS if name not in ALWAYS} <= set(common)
+
+
+def test_outcomes_are_named(made):
+    _, behind = made
+    words = set(behind.outcomes.values())
+    assert {"diverged", "not yet run"} < words
+    assert any(word.startswith("test 0.") for word in words)
+
+
+def test_missing_places_are_counted_as_the_results_count_them(made, page, outline):
+    results, _ = made
+    cells = sum(cell.missing for result in results for table in result.tables for row in table.rows for cell in row)
+    assert outline.missing == cells > 100
+    waiting = [figure for result in results for figure in result.figures if figure.missing]
+    assert page.count('class="absent"') == len(waiting) > 0
+    for figure in waiting:
+        assert figure.caption in page
+
+
+def test_missing_cells_side_by_side_become_one():
+    cells = [Cell("a"), missing_cell(), missing_cell(), Cell("b"), missing_cell()]
+    assert [(place.cell.text, place.column, place.span) for place in merged(cells)] == [
+        ("a", 0, 1), ("—", 1, 2), ("b", 3, 1), ("—", 4, 1),
+    ]  # fmt: skip
+
+
+def test_a_reading_that_is_the_same_everywhere_is_no_column(made):
+    results, _ = made
+    (table,) = with_useful_columns(results[1]).tables
+    assert "Reading" in results[1].tables[0].columns
+    assert "Reading" not in table.columns
+    assert [row[2] for row in table.rows] == [row[3] for row in results[1].tables[0].rows]
+    (difficult,) = with_useful_columns(results[-1]).tables
+    assert "Reading" in difficult.columns
+
+
+def test_the_headline_comes_first_then_verdicts_in_their_order(made):
+    results, _ = made
+    chance = random.Random(0)
+    judged = list(judge_results(results))
+    verdicts = ["Contradicted", "Reproduced", "Sign only", "Null"]
+    judged = [dataclasses.replace(one, verdict=chance.choice(verdicts), preliminary=None) for one in judged]
+    shown = shown_claims(results, judged)
+    assert shown[0].judgement.claim.id == HEADLINE
+    order = [verdicts.index(one.judgement.verdict) for one in shown[1:]]
+    place = {"Reproduced": 0, "Sign only": 1, "Null": 2, "Contradicted": 3}
+    assert [place[verdicts[i]] for i in order] == sorted(place[verdicts[i]] for i in order)
+    counted = {one.tag: one.count for one in filters(shown)}
+    assert counted[""] == len(shown) == sum(count for tag, count in counted.items() if tag)
+    assert {one.judgement.claim.id for one in shown} == {name for result in results for name in result.claims}
+
+
+def test_a_claim_shows_paper_ours_interval_n_verdict_sentence_and_table(made, page):
+    results, _ = made
+    (headline, *_) = shown_claims(results, judge_results(results))
+    one = headline.judgement
+    assert headline.ours == f"{one.effect:+.1f} points"
+    assert headline.interval == f"{one.low:+.1f} to {one.high:+.1f} points"
+    assert headline.so_far == one.preliminary
+    start = page.index('id="claim-c06"')
+    text = page[start : page.index("</li>", start)]
+    for expected in ("40.7", headline.ours, headline.interval, f"{one.n}</small>", "Not yet run", 'href="#table1"'):
+        assert expected in text
+    assert text.count("<svg") == 1
+
+
+def test_claims_of_recipes_that_are_not_shown_are_left_out(made):
+    results, behind = made
+    page = render_paper(results[1:2], judge_results(results[1:2]), STUDY, "", behind)
+    assert 'id="claim-c07"' in page
+    assert 'id="claim-c06"' not in page
+
+
+def test_the_strip_has_ours_the_papers_and_the_band_where_they_belong(made):
+    results, _ = made
+    (part,) = next(one for one in judge_results(results) if one.claim.id == "c06").parts
+    part = dataclasses.replace(
+        part, estimate=40.7, low=-20.35, high=1000.0, part=dataclasses.replace(part.part, paper=40.7)
+    )
+    text = str(strip(part))
+
+    def x(share):  # of the paper's number; 1.7 times it is at the edge
+        return f"{round(100 + 92 * share / 1.7, 1):g}"
+
+    assert f'cx="{x(1)}"' in text
+    assert f'class="papers" d="M{x(1)} ' in text
+    assert f'class="bar" d="M{x(-0.5)} 13H192"' in text
+    assert f'class="band" x="{float(x(0.5))}"' in text
+    assert text.count('class="arrow"') == 1
+    assert strip(dataclasses.replace(part, estimate=None)) == ""
+
+
+def test_all_contradictions_are_there(page):
+    shown = page[page.index('id="contradictions"') :]
+    for one in contradictions():
+        assert one.where in shown
+        assert one.name[1:] in shown
+
+
+def test_the_files_and_their_bytes(made, tmp_path):
+    results, behind = made
+    document = {"value": 1.5}
+    first = write_paper(tmp_path / "a", results, judge_results(results), STUDY, "command", document, behind)
+    again, same = invented_results(reverse=True)
+    second = write_paper(tmp_path / "b", again, judge_results(again), STUDY, "command", document, same)
+    assert {path.name for path in (tmp_path / "a").iterdir()} == {path.name for path in first.values()}
+    assert list(first) == list(second)
+    for kind in first:
+        assert first[kind].read_bytes() == second[kind].read_bytes(), kind
+    assert json.loads(first["json"].read_text(encoding="utf-8")) == document
+    assert first["table1.md"].name == "paper-table1.md"
+    assert first["figure5"].read_text(encoding="utf-8").startswith("<svg")
+    assert "figure6" not in first
+    outline = Outline(first["page"].read_text(encoding="utf-8"))
+    files = {path.name for path in first.values()}
+    assert all(link.startswith(("#", "data:")) or link in files for link in outline.links)
+
+
+def test_what_others_wrote_is_escaped(page):
+    assert NASTY not in page
+    assert "&lt;all&gt;" in page
+    assert page.count("<script") == page.count("</script>") == 2
+
+
+def test_ids_without_specs_are_still_listed(made):
+    results, _ = made
+    outline = Outline(render_paper(results, judge_results(results), STUDY, "", SpecsUsed()))
+    used = {one for result in results for table in result.tables for row in table.rows for cell in row
+            for one in cell.spec_ids}  # fmt: skip
+    assert {name.removeprefix("spec-") for name in outline.ids if name.startswith("spec-")} >= used
+
+
+def test_versions_devices_and_seconds_of_each_recipe_are_named(made, page):
+    results, _ = made
+    for result in results[:2]:
+        text = page[page.index(f'aria-labelledby="{result.name}"') :]
+        text = text[: text.index("</section>")]
+        assert f"{result.runs_there} of {result.runs_needed} trainings" in text
+        assert "asymtrain 9.8.7, torch 6.5" in text
+        assert "summed over runs" in text
+        assert result.how in text.replace("&#39;", "'")
+
+
+def test_an_empty_table_is_no_trouble():
+    table = ResultTable("t", "", ("Reading", "Value"), ())
+    result = dataclasses.replace(difficult("0" * 16), tables=(table,))
+    assert 'id="table-t"' in render_paper([result], [], STUDY, "", SpecsUsed())
+
+
+def test_a_line_of_chosen_places_ends_where_one_is_missing():
+    def path(y, marker):
+        line = Line("CNN", "cnn", (1.0, 7.0, 10.0, 20.0), y, marker=marker)
+        svg = draw("panels", "figure5", Panels("title", (Panel("", "N", "%", (line,)),)))
+        return re.findall(r'd="(M [^"]*)"[^>]*stroke-width: 2', svg.replace("\n", " "))[0]
+
+    assert path((1.0, 2.0, None, 3.0), False).count("M") == 1  # curves over epochs: measured where they are
+    assert path((1.0, 2.0, 2.5, 3.0), True).count("M") == 1
+    assert path((None, 2.0, None, 3.0), True).count("M") == 2
+    assert path((None, 2.0, None, 3.0), True).count("L") == 0

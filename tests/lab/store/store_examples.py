@@ -1,0 +1,38 @@
+"""Runs made of numbers instead of training, the same for the same spec."""
+
+import random
+
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+
+
+def example_spec(seed: int, epochs: int = 3, **fields: object) -> RunSpec:
+    return RunSpec(seed=seed, epochs=epochs, **fields)  # type: ignore[arg-type]
+
+
+def example_run(spec: RunSpec, *, epochs: int | None = None, salt: str = "", **fields: object) -> Run:
+    """A run whose every float has all its digits."""
+    draw = random.Random(f"{spec.id}{salt}").random
+    later = random.Random(f"{spec.id}{salt} version 2").random  # of its own, so that older examples keep their numbers
+    plain = spec.redundancy == 0
+    history = tuple(
+        Epoch(
+            epoch=number,
+            main_loss=draw() * 4,
+            auxiliary_loss=None if plain else draw(),
+            train_accuracy=draw(),
+            validation_accuracy=draw() if spec.validation == "split" else None,
+            test_accuracy=draw() if number == spec.epochs else None,
+            cosine=None if plain else draw() - 0.5,
+            cosine_min=None if plain else -draw(),
+            cosine_max=None if plain else draw(),
+            seconds=draw() / 7,
+            cosine_std=None if plain else later(),
+            conflict=None if plain else later(),
+            main_norm=later() * 10,
+            auxiliary_norm=None if plain else later(),
+            layer_cosines=None if plain or number == 1 else (("blocks.0", later() - 0.5), ('odd "name", here', None)),
+        )
+        for number in range(1, (spec.epochs if epochs is None else epochs) + 1)
+    )
+    answers = random.Random(f"{spec.id}{salt} answers").randbytes(13) if spec.seed % 2 else None
+    return Run(spec=spec, history=history, **{"answers": answers, **fields})  # type: ignore[arg-type]

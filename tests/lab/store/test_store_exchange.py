@@ -1,0 +1,234 @@
+import csv
+import hashlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from store_examples import example_run, example_spec
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.runs import RunSpec, pairs
+from asymtrain.lab.store import Imported, Store, StoreError, export_store, import_store
+from asymtrain.lab.store.exchange import MANIFEST, TABLES
+
+FORMATS = ["csv", "parquet"]
+SPECS = [*pairs(RunSpec(epochs=3, alpha=0.1), range(3)), RunSpec(seed=2**80, epochs=3, dataset='my "own", data\n')]
+
+
+def fill(store: Store) -> Store:
+    for spec in SPECS:
+        store.add(example_run(spec))
+    store.add(example_run(SPECS[1], salt="again", device="NVIDIA H200"), again=True)
+    store.add(example_run(example_spec(50), epochs=0, outcome="diverged"))
+    store.request([example_spec(99)])
+    store.add_measurement(SPECS[0].id, "surface", {0: [0.1, 1e-300], 3: {"text": 'a, "b"\n'}})
+    store.add_measurement(SPECS[0].id, "surface", {3: 7}, again=True)
+    store.add_measurement(example_spec(99).id, "before training", {0: 0.25})
+    return store
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+@pytest.fixture
+def store(tmp_path: Path):
+    with Store(tmp_path / "full.sqlite") as store:
+        yield fill(store)
+
+
+@pytest.fixture
+def empty(tmp_path: Path):
+    with Store(tmp_path / "empty.sqlite") as store:
+        yield store
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_everything_comes_back(store: Store, empty: Store, tmp_path: Path, form) -> None:
+    folder = export_store(store, tmp_path / "export", format=form)
+    assert sorted(contents(folder)) == sorted([MANIFEST, *(f"{table.name}.{form}" for table in TABLES)])
+    assert import_store(empty, folder) == Imported(added=9, present=0, differing=0, measurements=4)
+    assert empty.records(every_attempt=True) == store.records(every_attempt=True)
+    assert repr(empty.runs()) == repr(store.runs())
+    assert empty.measurements() == store.measurements()
+    assert empty.pending() == []  # what is pending is another machine's affair
+
+    # Twice adds nothing, and the copy exports to the same bytes.
+    assert import_store(empty, folder) == Imported(added=0, present=9, differing=0, measurements=0)
+    assert contents(export_store(empty, tmp_path / "copy", format=form)) == contents(folder)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_same_content_gives_the_same_bytes_whatever_the_order(
+    tmp_path: Path, form, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asymtrain.lab.store.store._now", lambda: "2025-01-01T00:00:00.000000+00:00")
+    folders = []
+    for number, specs in enumerate((SPECS, SPECS[::-1])):
+        with Store(tmp_path / f"{number}.sqlite") as store:
+            for spec in specs:
+                store.add(example_run(spec))
+                store.add_measurement(spec.id, "norm", {1: 0.5})
+            folders += [contents(export_store(store, tmp_path / f"{number}-{again}", format=form)) for again in "ab"]
+    assert folders[0] == folders[1] == folders[2] == folders[3]
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_a_long_measurement_travels_too(empty: Store, tmp_path: Path, form) -> None:
+    """As CSV it is longer than Python's reader takes by itself."""
+    surface = [number / 7 for number in range(20_000)]
+    with Store(tmp_path / "long.sqlite") as store:
+        store.add(example_run(SPECS[0]))
+        store.add_measurement(SPECS[0].id, "surface", {3: surface})
+        limit = csv.field_size_limit()
+        assert import_store(empty, export_store(store, tmp_path / "export", format=form)).measurements == 1
+    assert [one.value for one in empty.measurements()] == [surface]
+    assert csv.field_size_limit() == limit
+
+
+def test_an_empty_store_travels_too(empty: Store, tmp_path: Path) -> None:
+    with Store(tmp_path / "other.sqlite") as other:
+        for form in FORMATS:
+            folder = export_store(empty, tmp_path / form, format=form)  # type: ignore[arg-type]
+            assert import_store(other, folder) == Imported(0, 0, 0, 0)
+
+
+def test_a_second_export_replaces_the_first_and_nothing_else(store: Store, tmp_path: Path) -> None:
+    folder = export_store(store, tmp_path / "export", format="parquet")
+    (folder / "README.md").write_text("why these runs were made")
+    export_store(store, folder, format="csv")
+    assert sorted(contents(folder)) == sorted([MANIFEST, "README.md", *(f"{table.name}.csv" for table in TABLES)])
+
+
+def test_later_attempts_follow_and_the_stores_own_runs_stay(store: Store, empty: Store, tmp_path: Path) -> None:
+    import_store(empty, export_store(store, tmp_path / "first"))
+    store.add(example_run(SPECS[1], salt="third"), again=True)
+    store.add(example_run(SPECS[2], salt="theirs"), again=True)
+    empty.add(example_run(SPECS[2], salt="ours"), again=True)
+    assert import_store(empty, export_store(store, tmp_path / "second")) == Imported(
+        added=1, present=8, differing=2, measurements=0
+    )
+    assert empty.runs([SPECS[1].id]) == [example_run(SPECS[1], salt="third")]
+    assert empty.runs([SPECS[2].id]) == [example_run(SPECS[2], salt="ours")]
+    # The other way: the first export is older than what the store has.
+    assert import_store(store, tmp_path / "first").added == 0
+
+
+def test_an_import_meets_requests(store: Store, empty: Store, tmp_path: Path) -> None:
+    empty.request(SPECS)
+    import_store(empty, export_store(store, tmp_path / "export"))
+    assert empty.pending() == []
+
+
+@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("damage", ["cut", "changed", "missing", "manifest cut", "manifest missing"])
+def test_a_damaged_export_is_refused_whole(store: Store, empty: Store, tmp_path: Path, form, damage: str) -> None:
+    folder = export_store(store, tmp_path / "export", format=form)
+    path = folder / (MANIFEST if "manifest" in damage else f"epochs.{form}")
+    content = path.read_bytes()
+    if "cut" in damage:
+        path.write_bytes(content[: len(content) // 2])
+    elif "missing" in damage:
+        path.unlink()
+    else:
+        path.write_bytes(content[:200] + b"7" + content[201:])
+    with pytest.raises(StoreError, match="export"):
+        import_store(empty, folder)
+    assert empty.records() == []
+
+
+def forge(folder: Path, name: str, content: bytes) -> None:
+    """Change a table and its hash: the content itself must be found wrong."""
+    (folder / f"{name}.csv").write_bytes(content)
+    manifest = json.loads((folder / MANIFEST).read_text())
+    manifest["sha256"][name] = hashlib.sha256(content).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new", "match"),
+    [
+        ("specs", b'""alpha"":0.1', b'""alpha"":0.2', "reads as"),
+        ("specs", b'""alpha"":0.1', b'""omega"":0.1', "newer version"),
+        ("specs", b'""alpha"":0.1', b'""alpha"":,', "damaged"),
+        ("specs", b"\n", b"\n0123456789abcdef,", "not a table"),
+        ("runs", b",finished,", b",lost,", "outcome"),
+        ("runs", b",2,finished", b",3,finished", "damaged"),
+        ("runs", b"attempt", b"trial", "columns"),
+        ("epochs", b",1,3,", b",1,4,", "not epochs 1 to 3"),
+        ("epochs", b",1,3,", b",5,3,", "damaged"),
+        ("epochs", b",1,3,0", b",1,3,nan#0", "not a table"),
+        ("measurements", b",0.25,", b",{,", "damaged"),
+        ("measurements", b",0,0.25", b",,0.25", "NOT NULL"),
+    ],
+)
+def test_wrong_content_is_refused_whole(
+    store: Store, empty: Store, tmp_path: Path, table: str, old: bytes, new: bytes, match: str
+) -> None:
+    folder = export_store(store, tmp_path / "export")
+    content = (folder / f"{table}.csv").read_bytes()
+    assert old in content
+    forge(folder, table, content.replace(old, new, 1))
+    with pytest.raises(UsageError, match=match):
+        import_store(empty, folder)
+    assert empty.records() == []
+    assert empty.measurements() == []
+
+
+def test_foreign_and_newer_folders_are_refused(store: Store, empty: Store, tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="not an asymtrain export"):
+        import_store(empty, tmp_path / "nowhere")
+    folder = export_store(store, tmp_path / "export")
+    (folder / MANIFEST).write_text('{"format": "asymtrain export", "version": 3}')
+    with pytest.raises(StoreError, match="upgrade"):
+        import_store(empty, folder)
+    for text in ('{"name": "my-app"}', "[]"):
+        (folder / MANIFEST).write_text(text)
+        with pytest.raises(StoreError, match="another program"):
+            import_store(empty, folder)
+
+
+def test_a_place_that_cannot_be_written_and_a_format_that_is_none(store: Store, tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot be written"):
+        export_store(store, tmp_path / "file")
+    with pytest.raises(UsageError, match="'csv', 'parquet'"):
+        export_store(store, tmp_path / "export", format="xlsx")  # type: ignore[arg-type]
+
+
+def test_without_pyarrow_csv_still_works(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UsageError, match=r"asymtrain\[lab\]"):
+        export_store(store, tmp_path / "parquet", format="parquet")
+    export_store(store, tmp_path / "csv", format="csv")
+
+
+def test_tables_open_in_pandas(store: Store, tmp_path: Path) -> None:
+    import pandas as pd
+
+    csv, parquet = (export_store(store, tmp_path / form, format=form) for form in FORMATS)  # type: ignore[arg-type]
+    for table in ("runs", "epochs"):
+        left, right = pd.read_csv(csv / f"{table}.csv"), pd.read_parquet(parquet / f"{table}.parquet")
+        pd.testing.assert_frame_equal(left, right, check_dtype=False, check_exact=False)
+
+
+def test_parquet_keeps_numbers_that_hardly_repeat_in_less_space(store: Store, tmp_path: Path) -> None:
+    import pyarrow.parquet as pq
+
+    folder = export_store(store, tmp_path / "export", format="parquet")
+    epochs = pq.ParquetFile(folder / "epochs.parquet").metadata.row_group(0)
+    ways = {epochs.column(place).path_in_schema: epochs.column(place).encodings for place in range(epochs.num_columns)}
+    assert "BYTE_STREAM_SPLIT" in ways["main_loss"]
+    assert "RLE_DICTIONARY" in ways["spec_id"]
+    assert "RLE_DICTIONARY" in ways["epoch"]
+
+
+def test_a_folder_of_the_first_version_is_read(empty: Store) -> None:
+    """The kept results were exported before gradient norms and answers were recorded."""
+    folder = Path(__file__).parents[3] / "results" / "cifar100-5-epochs"
+    assert json.loads((folder / MANIFEST).read_text())["version"] == 1
+    assert import_store(empty, folder).added == 60
+    run = empty.runs()[0]
+    assert run.test_accuracy is not None
+    assert (run.answers, run.history[0].main_norm, run.history[0].layer_cosines) == (None, None, None)

@@ -1,0 +1,187 @@
+"""A spec's id: the same in any process, any Python, and after fields are added. Stored results are found by it."""
+
+import dataclasses
+import importlib.util
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Literal, get_args, get_origin
+
+import pytest
+from hypothesis import given, settings
+from run_values import VALUES, fields
+
+from asymtrain import UsageError
+from asymtrain.lab import runs
+from asymtrain.lab.runs import DEFAULTS, RunSpec
+
+# A released default never changes: it would change what an id means.
+PINNED_DEFAULTS = {
+    "dataset": "shapes",
+    "dataset_options": (),
+    "per_class": None,
+    "label_noise": 0.0,
+    "validation": "split",
+    "split_seed": None,
+    "arch": "mlp",
+    "arch_options": (),
+    "redundancy": 1,
+    "activation": "last",
+    "combine": "sum",
+    "draw": "independent",
+    "alpha": 1.0,
+    "over_classes": "mean",
+    "alpha_schedule": "constant",
+    "objective": "sigmoid",
+    "branch_labels": "true",
+    "branch_bias": "none",
+    "branch_weights": "trained",
+    "signal": "gradient",
+    "aggregator": "sum",
+    "label_smoothing": 0.0,
+    "learning_rate": 1e-3,
+    "weight_decay": 1e-2,
+    "decay": "all",
+    "batch": 128,
+    "epochs": 10,
+    "schedule": "constant",
+    "augmentation": "none",
+    "precision": "fp32",
+    "seed": 42,
+    "test": "last",
+    "cosine_every": 16,
+    "cosine_by": "model",
+}
+
+FIRST_FIELDS = {
+    "dataset": "cifar100",
+    "dataset_options": {"download": False},
+    "per_class": 5,
+    "label_noise": 0.3,
+    "validation": "none",
+    "split_seed": 7,
+    "arch": "cnn",
+    "arch_options": {"widths": [8, 16, 16, 8, 8, 4], "dropout": 0.25},
+    "redundancy": 20,
+    "activation": "random",
+    "combine": "mean",
+    "draw": "sequence",
+    "alpha": 46.416,
+    "over_classes": "sum",
+    "learning_rate": 3e-4,
+    "weight_decay": 1e-5,
+    "decay": "matrices",
+    "batch": 64,
+    "epochs": 200,
+    "schedule": "cosine",
+    "augmentation": "flip_shift",
+    "precision": "bf16",
+    "seed": 51,
+    "test": "never",
+    "cosine_every": 0,
+}
+ALL_FIELDS = FIRST_FIELDS | {
+    "alpha_schedule": "early",
+    "objective": "softmax",
+    "branch_labels": "random",
+    "branch_bias": "prior",
+    "branch_weights": "frozen",
+    "signal": "noise",
+    "aggregator": "pcgrad",
+    "label_smoothing": 0.1,
+    "cosine_by": "layer",
+}
+
+# Ids that results are stored under.
+PINNED_IDS = {
+    "44136fa355b3678a": {},
+    "6e8a3e14dac4ffe6": {"redundancy": 0},
+    "768c5f10a31fdd66": {
+        "arch": "vit",
+        "arch_options": {"width": 32, "depth": 2, "branch_input": "mean"},
+        "seed": 51,
+        "alpha": 46.416,
+        "learning_rate": 3e-4,
+    },
+    "10d73a3a6ae0a3bc": FIRST_FIELDS,
+    "deff24ed855346e8": ALL_FIELDS,
+}
+
+
+def test_the_defaults_are_pinned():
+    assert PINNED_DEFAULTS == DEFAULTS
+    assert dataclasses.asdict(RunSpec()) == PINNED_DEFAULTS
+    for field in dataclasses.fields(RunSpec):
+        if get_origin(field.type) is Literal:
+            assert get_args(field.type)[0] == field.default
+
+
+def test_the_ids_are_pinned():
+    assert {RunSpec(**values).id: values for values in PINNED_IDS.values()} == PINNED_IDS
+
+
+def test_every_field_is_part_of_the_id():
+    assert ALL_FIELDS.keys() == DEFAULTS.keys() == VALUES.keys()
+    ids = {RunSpec(arch="cnn", activation="all", **{name: value}).id for name, value in ALL_FIELDS.items()
+           if name not in ("arch", "activation")}  # fmt: skip
+    others = {RunSpec().id, RunSpec(arch="cnn").id, RunSpec(arch="cnn", activation="all").id}
+    assert len(ids | others) == len(DEFAULTS) + 1
+
+
+# The hashing needs no torch: with the package's front door and the backbones left out, any Python can run it.
+PROGRAM = """
+import json, sys, types
+package, models = types.ModuleType("asymtrain"), types.ModuleType("asymtrain.models")
+package.__path__, models.check_options = [sys.argv[1]], lambda *_: None
+sys.modules.update({"asymtrain": package, "asymtrain.models": models})
+from asymtrain.lab.runs import RunSpec
+print(json.dumps([RunSpec(**values).id for values in json.loads(sys.argv[2])]))
+"""
+
+
+@pytest.mark.parametrize("python", [sys.executable, "python3.11", "python3.12", "python3.13"])
+@pytest.mark.parametrize("hash_seed", ["0", "1", "4711"])
+def test_any_process_and_python_gives_the_same_ids(python, hash_seed):
+    if not shutil.which(python) or subprocess.run([python, "-c", ""], capture_output=True).returncode:
+        pytest.skip(f"no {python} here")
+    package = str(Path(runs.__file__).parent)
+    arguments = [python, "-c", PROGRAM, package, json.dumps(list(PINNED_IDS.values()))]
+    environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+    found = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=True)
+    assert json.loads(found.stdout) == list(PINNED_IDS)
+
+
+@pytest.fixture(scope="module")
+def later_version(tmp_path_factory):
+    """runs.py as it may be one day: with fields that do not exist yet, in the middle and at the end."""
+    source = Path(runs.__file__).read_text()
+    new = {
+        "    dataset: str =": "    resolution: float = 3.5\n    dataset: str =",
+        "    seed: int = 42\n": '    seed: int = 42\n    mood: Literal["good", "bad"] = "good"\n    n: int = 1\n',
+    }
+    for old, text in new.items():
+        assert source.count(old) == 1
+        source = source.replace(old, text)
+    file = tmp_path_factory.mktemp("later") / "later_runs.py"
+    file.write_text(source)
+    spec = importlib.util.spec_from_file_location("later_runs", file)
+    module = sys.modules["later_runs"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["later_runs"]
+
+
+@settings(deadline=None, max_examples=50)
+@given(values=fields)
+def test_a_field_added_later_changes_no_id(later_version, values):
+    assert later_version.RunSpec(**values).id == RunSpec(**values).id
+    assert later_version.RunSpec(**values, mood="bad").id != RunSpec(**values).id
+
+
+def test_a_field_of_a_newer_version_is_refused_by_name(later_version):
+    written = later_version.RunSpec(mood="bad").to_dict()
+    with pytest.raises(UsageError, match=r"newer version.*'mood'"):
+        RunSpec.from_dict(written)
