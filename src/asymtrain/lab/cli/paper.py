@@ -67,9 +67,9 @@ def list_(
         from asymtrain.lab.cli.paper_screen import listing, plan_sentence
         from asymtrain.lab.cli.paper_study import build_study, place_of, workers_of
         from asymtrain.lab.cli.paper_work import list_row
-        from asymtrain.lab.paper.known import read_store
         from asymtrain.lab.paper.recipes import RECIPES
         from asymtrain.lab.paper.running import missing
+        from asymtrain.lab.paper.snapshot import read_store
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     archs = parse_archs(arch)
     kind, workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
@@ -117,9 +117,9 @@ def run(
         from asymtrain.lab.cli.paper_screen import elsewhere, plan_sentence, show_trial, study_sentence
         from asymtrain.lab.cli.paper_study import build_study, choose_parts, place_of, workers_of
         from asymtrain.lab.cli.paper_work import build_results, reasons, show_all, write_page
-        from asymtrain.lab.paper.known import read_store
         from asymtrain.lab.paper.recipes import choose
         from asymtrain.lab.paper.running import check_data, missing, run_recipes
+        from asymtrain.lab.paper.snapshot import read_store
         from asymtrain.lab.report import check_folder
     recipes, archs = choose(names), parse_archs(arch)
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
@@ -206,7 +206,7 @@ def show(
         from asymtrain.lab.cli.paper_screen import elsewhere
         from asymtrain.lab.cli.paper_study import build_study, choose_parts, find_store
         from asymtrain.lab.cli.paper_work import build_results, show_all, write_page
-        from asymtrain.lab.paper.known import read_store
+        from asymtrain.lab.paper.snapshot import read_store
         from asymtrain.lab.report import check_folder
     study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
     recipes = choose_parts(names, study, parse_archs(arch))

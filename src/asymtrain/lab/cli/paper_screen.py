@@ -8,12 +8,11 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table
 
 from asymtrain.lab.cli.screen import Display, stdout
-from asymtrain.lab.paper.estimate import estimate, measurement_seconds
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.recipe import Recipe
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.result import Cell, RecipeResult, ResultTable
-from asymtrain.lab.paper.running import Missing, missing, needs_of, of_archs
+from asymtrain.lab.paper.running import Missing, estimate, measurement_seconds, missing, needs_of, of_archs
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study
 from asymtrain.lab.paper.verdicts import Judgement
 from asymtrain.lab.report import duration

@@ -9,11 +9,9 @@ from asymtrain.lab.cli.paper_options import PAPER_OUT
 from asymtrain.lab.executors import EXECUTORS, local_device
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.paper.backbones import parts_of
-from asymtrain.lab.paper.readings import parse_readings
 from asymtrain.lab.paper.recipe import Recipe
 from asymtrain.lab.paper.recipes import choose
-from asymtrain.lab.paper.sizes import get_sizes
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.study import Study, get_sizes, parse_readings
 
 
 def build_study(

@@ -10,13 +10,13 @@ from asymtrain.lab.cli.options import typed_command
 from asymtrain.lab.cli.paper_screen import document, show_results
 from asymtrain.lab.cli.screen import show_json
 from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.judging import judge_results
-from asymtrain.lab.paper.known import read_store
 from asymtrain.lab.paper.page import write_paper
 from asymtrain.lab.paper.recipe import Recipe, build_result
 from asymtrain.lab.paper.result import RecipeResult
+from asymtrain.lab.paper.snapshot import read_store
 from asymtrain.lab.paper.spec_index import SpecsUsed, specs_behind
 from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.verdicts import judge_results
 from asymtrain.lab.report import duration
 from asymtrain.lab.store import Store
 

@@ -9,13 +9,12 @@ from collections.abc import Collection, Iterable
 from typing import Any
 
 from asymtrain.lab.paper.claims import claim
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.panels import Effects, Panel, Panels
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import ResultTable
 from asymtrain.lab.paper.running import of_archs
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, Study
 from asymtrain.lab.statistics import NAMES
 
 HEADINGS = ("Backbone", "Backbones")  # of the column that names one or two; a table without it is of one backbone

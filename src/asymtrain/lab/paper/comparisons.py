@@ -12,12 +12,11 @@ from typing import Any
 import numpy as np
 
 from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.known import Snapshot, accuracy
 from asymtrain.lab.paper.numbers import Hyperparameters, Printed, cells
-from asymtrain.lab.paper.readings import PRIMARY, Reading
 from asymtrain.lab.paper.recipe import Needs
 from asymtrain.lab.paper.result import MISSING, Cell, ResultTable, missing_cell
-from asymtrain.lab.paper.study import Study, asymmetric_spec, over_seeds, plain_spec, unique
+from asymtrain.lab.paper.snapshot import Snapshot, accuracy
+from asymtrain.lab.paper.study import PRIMARY, Reading, Study, asymmetric_spec, over_seeds, plain_spec, unique
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.stages import with_settings
 from asymtrain.lab.statistics import Interval, t_interval

@@ -7,9 +7,9 @@ import numpy as np
 
 from asymtrain.lab.instruments.alignment.conflict import conflicts
 from asymtrain.lab.paper.comparisons import Comparison, effect_of, heading_cells, improvement, interval, pairs_of
-from asymtrain.lab.paper.known import Snapshot, first_epochs
-from asymtrain.lab.paper.readings import PRIMARY
 from asymtrain.lab.paper.result import MISSING, Cell, ResultTable, missing_cell
+from asymtrain.lab.paper.snapshot import Snapshot, first_epochs
+from asymtrain.lab.paper.study import PRIMARY
 from asymtrain.lab.runs import Run
 
 COLUMNS = ("Alpha", "Change", "Interval", "Mean cosine", "Interval of the cosine", "In conflict", "Signs",

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Sequence
 
 from asymtrain.lab.paper.comparisons import Comparison, effect_of, heading_cells, p_text
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import PRIMARY
 from asymtrain.lab.paper.result import MISSING, Cell, ResultTable, missing_cell
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import PRIMARY
 from asymtrain.lab.statistics import describe
 
 COLUMNS = ("d_z", "d_av", "In words", "Wilcoxon p", "Bootstrap over seeds", "Detectable", "n")

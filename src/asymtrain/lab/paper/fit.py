@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 
 from asymtrain.lab.paper.comparisons import Comparison, heading_cells, mean_cell, pairs_of
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import PRIMARY
 from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import PRIMARY
 
 COLUMNS = ("Plain", "Asymmetric", "n")
 NOTE = (

@@ -4,8 +4,8 @@ from functools import lru_cache
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.paper.comparisons import Comparison, pairs_of
-from asymtrain.lab.paper.known import Snapshot, count_test_images
 from asymtrain.lab.paper.result import MISSING, Cell, missing_cell
+from asymtrain.lab.paper.snapshot import Snapshot, count_test_images
 from asymtrain.lab.statistics import bootstrap_images, unpack_answers
 
 COLUMN = "Interval over images"

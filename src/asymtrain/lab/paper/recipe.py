@@ -9,10 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import READINGS
 from asymtrain.lab.paper.result import RecipeResult, ResultFigure, ResultTable
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import READINGS, Study
 from asymtrain.lab.runs import RunSpec
 
 Draw = Callable[[str, str, Any], str]

@@ -9,13 +9,12 @@ import numpy as np
 
 from asymtrain.lab.paper.comparisons import Comparison, effect_of, p_text, specs_of
 from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import PRIMARY
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.recipes.variants import Variant, against_plain, sentences, ways_figure, ways_table
 from asymtrain.lab.paper.result import MISSING, Cell, ResultTable, missing_cell
-from asymtrain.lab.paper.study import Study, shown_dataset
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import PRIMARY, Study, shown_dataset
 from asymtrain.lab.statistics import NAMES, t_interval
 
 ALPHAS = (0.1, 1.0, 4.642, 100.0)  # all that Table 13 has

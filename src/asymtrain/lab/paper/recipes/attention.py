@@ -6,22 +6,21 @@ import numpy as np
 
 from asymtrain.lab.instruments.attention.pictures import MapPicture, MapRow
 from asymtrain.lab.instruments.trajectory.trajectory import Curve
-from asymtrain.lab.paper.attention_values import (
+from asymtrain.lab.paper.differences import COLUMNS, NOTE, difference_cells
+from asymtrain.lab.paper.evidence import Effect
+from asymtrain.lab.paper.measurements import (
     EPOCHS,
     AttentionWanted,
     attention_epochs,
     attentions_wanted,
     pixels_of,
 )
-from asymtrain.lab.paper.differences import COLUMNS, NOTE, difference_cells
-from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.panels import Line, Panel, Panels, curve_line, has_points
-from asymtrain.lab.paper.readings import Reading
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable
-from asymtrain.lab.paper.study import Study, shown_dataset, stands_note
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import Reading, Study, shown_dataset, stands_note
 from asymtrain.lab.statistics.estimates import estimate
 
 METRICS = {

@@ -1,8 +1,6 @@
 """Beyond the paper: what in the branches acts? Each control takes one thing away from them."""
 
 from asymtrain.lab.paper.comparisons import Comparison, pairs_of, specs_of
-from asymtrain.lab.paper.known import Snapshot, accuracy
-from asymtrain.lab.paper.readings import PRIMARY
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.recipes.variants import (
@@ -13,7 +11,8 @@ from asymtrain.lab.paper.recipes.variants import (
     ways_figure,
     ways_table,
 )
-from asymtrain.lab.paper.study import Study, shown_dataset
+from asymtrain.lab.paper.snapshot import Snapshot, accuracy
+from asymtrain.lab.paper.study import PRIMARY, Study, shown_dataset
 
 DETACHED = "detached from the backbone"
 WAYS = (

@@ -1,11 +1,11 @@
 """Tables 7 to 9: few images a class."""
 
 from asymtrain.lab.paper.comparisons import Comparison, compare
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import labels
 from asymtrain.lab.paper.recipe import Recipe
 from asymtrain.lab.paper.recipes.swept import swept_recipe
-from asymtrain.lab.paper.searched import values_for
+from asymtrain.lab.paper.searches import values_for
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study, few_shot_size, readings_for
 
 TABLES = {"table7": ("mlp", "cifar10", 1), "table8": ("mlp", "cifar100", 1), "table9": ("vit", "cifar100", 20)}

@@ -3,12 +3,11 @@
 from typing import Any
 
 from asymtrain.lab.paper.evidence import Quantity
-from asymtrain.lab.paper.identity_values import MANY, IdentityWanted
-from asymtrain.lab.paper.known import Snapshot
+from asymtrain.lab.paper.measurements import MANY, IdentityWanted
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, asymmetric_spec, table_values
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, Study, asymmetric_spec, table_values
 from asymtrain.lab.statistics import NAMES
 
 

@@ -1,11 +1,11 @@
 """Tables 11 and 12: flipped training labels."""
 
 from asymtrain.lab.paper.comparisons import Comparison, compare
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import labels
 from asymtrain.lab.paper.recipe import Recipe
 from asymtrain.lab.paper.recipes.swept import swept_recipe
-from asymtrain.lab.paper.searched import values_for
+from asymtrain.lab.paper.searches import values_for
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study, readings_for
 
 ARCH, REDUNDANCY = "mlp", 1  # the paper does not state N; one branch is where Table 1 has the MLP gain

@@ -1,10 +1,10 @@
 """Beyond the paper: alpha that changes over training, and a signal that is heard only where it agrees."""
 
 from asymtrain.lab.paper.comparisons import specs_of
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.recipes.variants import Variant, against_plain, sentences, ways_figure, ways_table
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study, shown_dataset
 
 WAYS = (

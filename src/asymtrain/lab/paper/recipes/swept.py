@@ -4,9 +4,9 @@ from collections.abc import Callable
 
 from asymtrain.lab.paper.comparisons import Comparison, effect_table, evidence_of, needs_of
 from asymtrain.lab.paper.fit import fit_table
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.searched import settled, waiting
+from asymtrain.lab.paper.searches import settled, waiting
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study, shown_dataset
 
 

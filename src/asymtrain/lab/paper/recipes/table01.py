@@ -15,12 +15,11 @@ from asymtrain.lab.paper.comparisons import (
 from asymtrain.lab.paper.cosine_beside import cosine_table
 from asymtrain.lab.paper.effect_sizes import sizes_table
 from asymtrain.lab.paper.image_intervals import COLUMN, NOTE, image_interval_cell
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.panels import Colour, Line, Panel, Panels, has_points
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import ResultFigure
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, readings_for, table_values
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, Study, readings_for, table_values
 from asymtrain.lab.statistics import NAMES
 
 LEVELS = (1, 7, 10, 20)

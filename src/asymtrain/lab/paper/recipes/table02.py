@@ -5,15 +5,22 @@ from typing import Any, cast
 from asymtrain.lab.instruments.alignment.conflict import VARIANTS, Conflict, RunConflict, conflicts
 from asymtrain.lab.instruments.trajectory.trajectory import BOUNDS, CURVES, curve
 from asymtrain.lab.paper.evidence import Quantity
-from asymtrain.lab.paper.known import Snapshot, first_epochs
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.panels import Colour, Panel, Panels, curve_line, has_points
-from asymtrain.lab.paper.readings import Reading
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable, missing_cell
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, asymmetric_spec, over_seeds, readings_for, table_values, unique
+from asymtrain.lab.paper.snapshot import Snapshot, first_epochs
+from asymtrain.lab.paper.study import (
+    ARCHS,
+    Reading,
+    Study,
+    asymmetric_spec,
+    over_seeds,
+    readings_for,
+    table_values,
+    unique,
+)
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics import NAMES
 

@@ -5,11 +5,11 @@ from typing import Any
 
 from asymtrain.lab.paper.comparisons import mean_cell
 from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.landscape_values import CASES, LEVELS, LandscapeWanted, landscapes_wanted
+from asymtrain.lab.paper.measurements import CASES, LEVELS, LandscapeWanted, landscapes_wanted
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable, missing_cell
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study, shown_dataset
 from asymtrain.lab.statistics import NAMES, t_interval
 

@@ -1,13 +1,19 @@
 """Tables 10 and 17: the three backbones on CIFAR-10 with one branch."""
 
 from asymtrain.lab.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
-from asymtrain.lab.paper.fairness import chosen_regularisers, extra_trials, regulariser_words
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import ResultTable
-from asymtrain.lab.paper.searched import gold_search, settled, values_for, waiting
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, readings_for, shown_dataset
+from asymtrain.lab.paper.searches import (
+    chosen_regularisers,
+    extra_trials,
+    gold_search,
+    regulariser_words,
+    settled,
+    values_for,
+    waiting,
+)
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, Study, readings_for, shown_dataset
 from asymtrain.lab.statistics import NAMES
 
 DATASET = "cifar10"

@@ -1,14 +1,12 @@
 """Table 13: the settings that a three-stage search chooses, beside the paper's."""
 
 from asymtrain.lab.paper.comparisons import needs_of
-from asymtrain.lab.paper.fairness import extra_trials, gains_table, trials_table
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import all_hyperparameters
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
-from asymtrain.lab.paper.searched import gold_search, state_of, trials
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, shown_dataset
+from asymtrain.lab.paper.searches import extra_trials, gains_table, gold_search, state_of, trials, trials_table
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, Study, shown_dataset
 from asymtrain.lab.search import Search, SearchResult
 from asymtrain.lab.statistics import NAMES
 

@@ -1,15 +1,22 @@
 """Table 16: three branches, all or one active, each side with settings of its own."""
 
 from asymtrain.lab.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
-from asymtrain.lab.paper.fairness import chosen_regularisers, extra_trials, regulariser_words, trials_table
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import Hyperparameters
-from asymtrain.lab.paper.readings import PRIMARY
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import ResultTable
-from asymtrain.lab.paper.searched import TRIED, chosen, dual_of, state_of, trials
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, readings_for, shown_dataset, table_values
+from asymtrain.lab.paper.searches import (
+    TRIED,
+    chosen,
+    chosen_regularisers,
+    dual_of,
+    extra_trials,
+    regulariser_words,
+    state_of,
+    trials,
+    trials_table,
+)
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, PRIMARY, Study, readings_for, shown_dataset, table_values
 from asymtrain.lab.statistics import NAMES
 
 ACTIVATIONS = {"all": {"activation": "all", "combine": "sum"}, "one": {"activation": "last"}}

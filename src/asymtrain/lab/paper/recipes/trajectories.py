@@ -7,14 +7,13 @@ from asymtrain.lab.instruments.trajectory.trajectory import BOUNDS, CURVES, conv
 from asymtrain.lab.paper.comparisons import Comparison, compare, specs_of
 from asymtrain.lab.paper.differences import COLUMNS, NOTE, difference_cells
 from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.known import Snapshot, class_count, first_epochs
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.panels import Line, Panel, Panels, curve_line, has_points
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, readings_for, stands_note, table_values
+from asymtrain.lab.paper.snapshot import Snapshot, class_count, first_epochs
+from asymtrain.lab.paper.study import ARCHS, Study, readings_for, stands_note, table_values
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import NAMES
 

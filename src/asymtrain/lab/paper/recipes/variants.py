@@ -24,14 +24,12 @@ from asymtrain.lab.paper.comparisons import (
     pairs_of,
 )
 from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.panels import Bar, BarPanel, Colour, Effects
-from asymtrain.lab.paper.readings import PRIMARY
 from asymtrain.lab.paper.recipe import Draw
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable, missing_cell
-from asymtrain.lab.paper.sizes import ARCHS, SIZES
-from asymtrain.lab.paper.study import Study, readings_for, table_values
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, PRIMARY, SIZES, Study, readings_for, table_values
 from asymtrain.lab.statistics import NAMES
 
 EXACT = "exactly 0"
