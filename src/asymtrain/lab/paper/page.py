@@ -33,9 +33,8 @@ from asymtrain.lab.paper.verdicts import (
     paper_words,
     part_words,
 )
-from asymtrain.lab.report.files import write_files
 from asymtrain.lab.report.measurement import WIDE
-from asymtrain.lab.report.rendering import render_template
+from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import duration
 from asymtrain.lab.statistics import NAMES
 
