@@ -17,6 +17,7 @@ from asymtrain.lab.cli.options import (
     parse_settings,
     typed_command,
 )
+from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import progress_display, show_json, show_summary, stderr
 
 if TYPE_CHECKING:
@@ -38,7 +39,6 @@ def run(
     Called again, it continues where it stopped.
     """
     with loading():
-        from asymtrain.lab.cli.provenance import versions_in
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.report import write_report
         from asymtrain.lab.runs import pairs
