@@ -83,7 +83,7 @@ def shadow_of(
 
     with random_state_kept():
         backbone = build_backbone(spec, dataset)
-        options = {"layout": backbone.layout, "pool": backbone.pool, "over_classes": spec.over_classes}
+        options = {"layout": backbone.layout, "pool": backbone.pool, "class_reduction": spec.over_classes}
         settings = Settings(dataset.classes, optimizer=optimizer, every=every, branch_options=options)
         return shadow_of_model(
             backbone.to(place).train(), gather(images, most=2 * steps + 16), list(backbone.points), settings,
