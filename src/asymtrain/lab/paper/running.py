@@ -6,7 +6,6 @@ call goes on where the last one stopped.
 """
 
 import dataclasses
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from asymtrain.lab import executors
 from asymtrain.lab.data import cifar
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.paper.measurements import Place, take
-from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe
+from asymtrain.lab.paper.recipe import Measuring, Recipe, needs_of, of_archs
 from asymtrain.lab.paper.snapshot import Snapshot, class_count, count_test_images, read_store
 from asymtrain.lab.paper.study import Study
 from asymtrain.lab.runs import Run, RunSpec
@@ -30,27 +29,6 @@ class Missing:
     specs: tuple[RunSpec, ...]
     measurements: tuple[Measuring, ...]
     later: int  # trainings that wait for others, at most
-
-
-def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:
-    """The needs of several recipes, each run and measurement once."""
-    found = [recipe.needs(study, known) for recipe in recipes]
-    specs = dict.fromkeys(spec for one in found for spec in one.specs)
-    measurements = {(one.spec.id, one.name): one for needs in found for one in needs.measurements}
-    later = {name: count for one in found for name, count in one.later.items()}
-    return Needs(tuple(specs), tuple(measurements.values()), later)
-
-
-def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
-    """The needs of these backbones alone; all where none is named."""
-    if archs is None:
-        return needs
-    wanted = set(archs)
-    return Needs(
-        tuple(spec for spec in needs.specs if spec.arch in wanted),
-        tuple(one for one in needs.measurements if one.spec.arch in wanted),
-        {name: count for name, count in needs.later.items() if wanted & set(re.findall(r"\w+", name))},
-    )
 
 
 def missing(recipes: Sequence[Recipe], study: Study, known: Snapshot, archs: Collection[str] | None = None) -> Missing:

@@ -1,4 +1,9 @@
-"""Learning rate, weight decay and alpha where the paper gives none: what our search chose, read from its runs."""
+"""Learning rate, weight decay and alpha where the paper gives none: what our search chose, read from its runs.
+
+`--fair` asks what becomes of Plain when it gets as many trials of its own as alpha gives Asymmetric. The search's last
+round then also tries dropout (where the backbone has it) and label smoothing on Plain. What it chooses stands in tables
+of its own, and verdicts do not see it: the paper's Plain had no such trials.
+"""
 
 import dataclasses
 from collections.abc import Mapping, Sequence
@@ -7,9 +12,10 @@ from typing import Any
 
 from asymtrain.lab.paper.numbers import Hyperparameters
 from asymtrain.lab.paper.recipe import Needs
-from asymtrain.lab.paper.result import MISSING, Cell, ResultTable, missing_cell
 from asymtrain.lab.paper.snapshot import Snapshot, class_count
 from asymtrain.lab.paper.study import PRIMARY, Study, asymmetric_spec, table_values
+from asymtrain.lab.paper.tables import NOTHING, N, headings_of, number, percent
+from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.search import STRATEGIES, Search, SearchResult, StageResult, Trial, replay
 
@@ -20,7 +26,7 @@ START = 1.0  # alpha while Asymmetric's learning rate and weight decay are searc
 def gold_search(study: Study, arch: str, dataset: str, *, fair: bool = False) -> Search:
     """The three-stage search of one backbone on one dataset. With one live branch it is the same for every N.
 
-    With `fair` its last round also has trials for Plain (see `fairness`); the other trials are the same runs.
+    With `fair` its last round also has trials for Plain; the other trials are the same runs.
     """
     sizes = study.sizes
     base = asymmetric_spec(study, PRIMARY, arch, dataset, table_values(study, arch, 1), 1)
@@ -95,8 +101,8 @@ def values_for(study: Study, known: Snapshot, arch: str, dataset: str, redundanc
     """Settings of both sides of a comparison; None while the search for them is not finished."""
     if not is_searched(study, dataset):
         return table_values(study, arch, redundancy)
-    found = chosen(gold_search(study, arch, dataset), known)
-    return None if found is None else found["asymmetric"]
+    settings = chosen(gold_search(study, arch, dataset), known)
+    return None if settings is None else settings["asymmetric"]
 
 
 def waiting(study: Study, known: Snapshot, arch: str, dataset: str) -> Needs:
@@ -108,7 +114,7 @@ def trials(search: Search, known: Snapshot) -> Needs:
     """Every trial of the stages that are known, trained or not, and how many later stages still hold at most."""
     result = state_of(search, known)
     ids = {spec.id: spec for spec in result.missing}
-    specs = tuple(ids.get(one) or known.runs[one].spec for one in result.spec_ids)
+    specs = tuple(ids.get(spec_id) or known.runs[spec_id].spec for spec_id in result.spec_ids)
     base = search.base
     name = f"{search.strategy} {base.dataset} {base.dataset_options} {base.arch} {base.activation}"
     return Needs(specs, later={name: result.runs_left - len(result.missing)})
@@ -128,7 +134,7 @@ def settled(study: Study, known: Snapshot, arch: str, dataset: str, redundancy: 
 
 STAGE = "regularisation"
 WORDS = {"dropout": "dropout", "label_smoothing": "label smoothing"}
-States = Sequence[tuple[tuple[str, ...], SearchResult]]  # the first cells of the rows, and the fair search
+States = Sequence[tuple[tuple[Cell, ...], SearchResult]]  # the first cells of the rows, and the fair search
 
 
 def extra_trials(usual: Search, fair: Search, known: Snapshot) -> Needs:
@@ -151,51 +157,56 @@ def regulariser_words(settings: Mapping[str, float] | None) -> str:
     return ", ".join(f"{WORDS[name]} {value:g}" for name, value in settings.items())
 
 
-def gains_table(name: str, headings: Sequence[str], states: States, epochs: int) -> ResultTable:
+def gains_table(name: str, headings: Sequence[str], states: States, epochs: int) -> Table:
     """Validation accuracy of Plain before and after its extra trials, beside Asymmetric's."""
-    rows = [(*map(Cell, head), *_compared(state)) for head, state in states]
+    columns = (
+        *headings_of(headings),
+        Column("Trials", "count"),
+        *map(number, ("Plain as it is", "Plain, best of its trials", "Asymmetric, best alpha")),
+        percent("Plain's gain"),
+        percent("Asymmetric's gain"),
+    )
     note = (
         f"Validation accuracy within {epochs} epochs of the search; test accuracy is never computed. "
         "Plain as it is has the learning rate and weight decay that were chosen on it; then it gets as many trials of "
         "dropout (where the backbone has it) and label smoothing as alpha has values. Asymmetric is that of the chosen "
         "alpha."
     )
-    columns = (*headings, "Trials", "Plain as it is", "Plain, best of its trials", "Asymmetric, best alpha",
-               "Plain's gain", "Asymmetric's gain")  # fmt: skip
-    return ResultTable(name, "The same number of trials for Plain", columns, tuple(rows), note)
+    rows = tuple((*head, *_gain_cells(state)) for head, state in states)
+    return Table(name, "The same number of trials for Plain", columns, rows, note)
 
 
-def trials_table(name: str, headings: Sequence[str], states: States) -> ResultTable:
+def trials_table(name: str, headings: Sequence[str], states: States) -> Table:
     """Every extra trial of Plain."""
-    rows = [(*map(Cell, head), *row) for head, state in states for row in _tried(state)]
-    columns = (*headings, "Plain with", "Validation accuracy", "n", "")
+    rows: list[tuple[Cell, ...]] = []
+    for head, state in states:
+        stage = _stage(state, STAGE)
+        if stage is None:
+            rows.append((*head, NOTHING, *missing_cells(2), Cell("")))
+            continue
+        for trial in stage.trials:
+            rows.append((*head, Cell(regulariser_words(trial.settings)), *trial_cells(stage, trial)))
+    columns = (*headings_of((*headings, "Plain with")), *TRIAL)
     note = "The first of each backbone is Plain as it is."
-    return ResultTable(name, "What was tried on Plain", columns, tuple(rows), note)
+    return Table(name, "What was tried on Plain", columns, tuple(rows), note)
 
 
-def _compared(state: SearchResult) -> tuple[Cell, ...]:
+TRIAL = (number("Validation accuracy"), N, Column(""))
+
+
+def trial_cells(stage: StageResult, trial: Trial) -> list[Cell]:
+    """The cells under `TRIAL`."""
+    count = Cell(trial.n, trial.spec_ids) if trial.n else Cell(missing=True)
+    return [_mean_cell(trial), count, Cell("chosen" if stage.chosen == trial.settings else "")]
+
+
+def _gain_cells(state: SearchResult) -> list[Cell]:
     plain, alphas = _stage(state, STAGE), _stage(state, "alpha")
     if plain is None or alphas is None or plain.chosen is None or alphas.chosen is None:
-        return tuple(missing_cell() for _ in range(6))
+        return missing_cells(6)
     before, after, other = plain.trials[0], _chosen_trial(plain), _chosen_trial(alphas)
-    gains = [_gain(before, after), _gain(before, other)]
     count = len(plain.trials) - 1  # the first is Plain as it is
-    return (Cell(str(count), count), *map(_mean_cell, (before, after, other)), *gains)
-
-
-def _tried(state: SearchResult) -> list[tuple[Cell, ...]]:
-    stage = _stage(state, STAGE)
-    if stage is None:
-        return [(Cell(MISSING), missing_cell(), missing_cell(), Cell(""))]
-    return [
-        (
-            Cell(regulariser_words(trial.settings)),
-            _mean_cell(trial),
-            Cell(str(trial.n), trial.n, trial.spec_ids) if trial.n else missing_cell(),
-            Cell("chosen" if stage.chosen == trial.settings else ""),
-        )
-        for trial in stage.trials
-    ]
+    return [Cell(count), *map(_mean_cell, (before, after, other)), _gain(before, after), _gain(before, other)]
 
 
 def _stage(state: SearchResult, name: str) -> StageResult | None:
@@ -207,13 +218,12 @@ def _chosen_trial(stage: StageResult) -> Trial:
 
 
 def _mean_cell(trial: Trial) -> Cell:
-    return missing_cell() if trial.mean is None else Cell(f"{trial.mean:.3f}", trial.mean, trial.spec_ids)
+    return Cell(missing=True) if trial.mean is None else Cell(trial.mean, trial.spec_ids)
 
 
 def _gain(before: Trial, after: Trial) -> Cell:
     """In percent of Plain as it is."""
     ids = tuple(dict.fromkeys([*before.spec_ids, *after.spec_ids]))
     if not before.mean or after.mean is None:
-        return Cell(MISSING, spec_ids=ids)
-    value = 100 * (after.mean - before.mean) / before.mean
-    return Cell(f"{value:+.1f}%", value, ids)
+        return Cell(None, ids)
+    return Cell(100 * (after.mean - before.mean) / before.mean, ids)

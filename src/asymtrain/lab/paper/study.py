@@ -196,7 +196,7 @@ class Study:
         precision: of every training.
         data: `stand-in` (what the scale says) or `cifar` (the real images, also at the scale `quick`).
         hyperparameters: where the paper gives none (CIFAR-10, Table 16), those that our search finds, or Table 13's.
-        fair: do Tables 10, 13 and 16 also show a Plain that had as many trials as alpha (see `fairness`)?
+        fair: do Tables 10, 13 and 16 also show a Plain that had as many trials as alpha (see `searches`)?
     """
 
     sizes: Sizes = SIZES["quick"]
@@ -293,7 +293,7 @@ def few_shot_size(study: Study, dataset: str, per_class: int) -> int | None:
         return None
     if study.data == "cifar" and study.sizes.stands_for:
         # The quick scale's subset of CIFAR is all there is: keep the paper's share of it.
-        whole = get_scale(study.sizes.scale).datasets.get(dataset, {}).get("per_class", FULL[dataset])
+        whole: int = get_scale(study.sizes.scale).datasets.get(dataset, {}).get("per_class", FULL[dataset])
         return max(2, round(per_class * whole / FULL[dataset]))
     return study.sizes.few_shot.get(dataset, {}).get(per_class, per_class)
 

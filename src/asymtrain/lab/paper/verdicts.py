@@ -31,7 +31,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -39,16 +39,16 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.paper.claims import Claim, Part, claims, epochs_wanted, family
 from asymtrain.lab.paper.evidence import Effect, Evidence, Quantity
 from asymtrain.lab.paper.numbers import cells
-from asymtrain.lab.paper.result import RecipeResult
+from asymtrain.lab.paper.recipe import RecipeResult
 from asymtrain.lab.paper.study import ALTERNATES, PRIMARY
 from asymtrain.lab.statistics import NAMES, Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
 
-Ruling = Literal["Reproduced", "Sign only", "Inconclusive", "Null", "Contradicted"]
-WEAKEST_LAST: tuple[Ruling, ...] = ("Reproduced", "Sign only", "Inconclusive", "Null", "Contradicted")
+Ruling = Literal["Reproduced", "Right direction, different size", "Inconclusive", "No effect", "Contradicted"]
+WEAKEST_LAST: tuple[Ruling, ...] = get_args(Ruling)
 
 LEVEL = 0.05
 BAND = (0.5, 1.5)
-NULL = {"change": 1.0, "asymmetric": 0.01, "value": 0.01}
+MARGINS = {"change": 1.0, "asymmetric": 0.01, "value": 0.01}
 STRICT_LEVEL, LARGE = 0.001, 0.8  # what the paper's appendix E claims of every main result
 
 
@@ -97,9 +97,9 @@ def rule(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
 
 def _ruling(part: Part, values: Sequence[float], found: Interval) -> tuple[Ruling, float | None]:
     """The ruling, and the p of the test behind it."""
-    margin = NULL[part.of]
-    if part.how == "null":
-        return null_ruling(found, margin), equivalence_p(values, margin)
+    margin = MARGINS[part.of]
+    if part.how == "no effect":
+        return no_effect_ruling(found, margin), equivalence_p(values, margin)
     if part.how == "near zero":
         margin = BAND[1] * abs(part.paper or 0.0)
         return near_zero_ruling(found, margin), equivalence_p(values, margin)
@@ -114,14 +114,14 @@ def ruling_of(found: Interval, sign: int, margin: float, paper: float | None) ->
         if paper is None:
             return "Reproduced"
         low, high = sorted(factor * paper for factor in BAND)
-        return "Reproduced" if found.low <= high and found.high >= low else "Sign only"
+        return "Reproduced" if found.low <= high and found.high >= low else "Right direction, different size"
     if _sign(found) == -sign:
         return "Contradicted"
-    return "Null" if -margin < found.low and found.high < margin else "Inconclusive"
+    return "No effect" if -margin < found.low and found.high < margin else "Inconclusive"
 
 
-def null_ruling(found: Interval, margin: float) -> Ruling:
-    """For what the paper reports as null: reproduced within the margin, contradicted where 0 is excluded."""
+def no_effect_ruling(found: Interval, margin: float) -> Ruling:
+    """For what the paper reports as no effect: reproduced within the margin, contradicted where 0 is excluded."""
     if -margin < found.low and found.high < margin:
         return "Reproduced"
     return "Contradicted" if _sign(found) else "Inconclusive"
@@ -396,7 +396,7 @@ def judge(
     if len(set(alternates) - {primary}) < len(alternates) or len(alternates) > MOST_ALTERNATES:
         raise UsageError(f"at most {MOST_ALTERNATES} alternate readings, each once, got {', '.join(alternates)}")
     first = _under(claim, evidence.get(primary, {}), primary)
-    if first.verdict not in ("Contradicted", "Null", "Inconclusive"):
+    if first.verdict not in ("Contradicted", "No effect", "Inconclusive"):
         return first
     others = [_under(claim, evidence.get(name, {}), name) for name in alternates]
     for other in others:
@@ -427,12 +427,12 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
     lacks = _lacks(claim, there, missing, n)
     more = ""
     if missing and ruling == "Contradicted" and not _lacks(claim, there, (), n):
-        more, lacks = f"; {lacks}, which cannot mend it", ""
+        more, lacks = f"; {lacks}, which cannot change the verdict", ""
     numbers = f"{measured_words(claim, ruled, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
     if lacks:
         sentence = f"Not yet run in full (preliminary: {lacks}): so far {numbers}"
     else:
-        sentence = f"{ruling}{_as_null(deciding)}: {numbers}"
+        sentence = f"{ruling}{_as_no_effect(deciding)}: {numbers}"
     return Judgement(
         claim,
         "Not yet run" if lacks else ruling,
@@ -495,7 +495,7 @@ def _passes_holm(other: Judgement, evidence: Mapping[str, Mapping[str, Evidence]
 
 def _with_others(first: Judgement, others: Sequence[Judgement]) -> Judgement:
     """Names alternates that say something clear and otherwise; the verdict stays, since they were not asked first."""
-    clear = [one for one in others if one.verdict in ("Reproduced", "Sign only", "Contradicted")]
+    clear = [one for one in others if one.verdict in ("Reproduced", "Right direction, different size", "Contradicted")]
     how = "not corrected for the number of readings"
     said = [f"Under {one.reading} ({how}): {one.sentence}" for one in clear if one.verdict != first.verdict]
     return dataclasses.replace(first, sentence=" ".join([first.sentence, *said]))
@@ -522,8 +522,9 @@ def _only_under(first: Judgement, other: Judgement) -> Judgement:
     )
 
 
-def _as_null(deciding: JudgedPart) -> str:
-    return " as null" if deciding.ruling == "Reproduced" and deciding.part.how in ("null", "near zero") else ""
+def _as_no_effect(deciding: JudgedPart) -> str:
+    is_none = deciding.ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
+    return " as no effect" if is_none else ""
 
 
 def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Any]]:
