@@ -56,9 +56,8 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     settings = " ".join(f"{NAMES[arch]}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
     note = f"Learnt: {shown_dataset(study, DATASET)}. {settings}"
     table = effect_table(known, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
-    return RecipeOutput(
-        (table, *([_fair_table(study, known)] if study.fair else [])), evidence=evidence_of(known, rows)
-    )
+    fair = [_fair_table(study, known)] if study.fair else []
+    return RecipeOutput((table, *fair), evidence=evidence_of(known, rows))
 
 
 def _fair_table(study: Study, known: Snapshot) -> Table:
