@@ -155,14 +155,13 @@ def _show_texts(
 
 def show_summary(summary: "Summary") -> None:
     """The table of comparisons, and a sentence for each."""
-    from asymtrain.lab.report import HEADINGS, cells
+    from asymtrain.lab.report import comparison_table
 
     console = stdout()
     if not summary.comparisons:
         console.print("No pair of Plain and Asymmetric is finished yet.")
         return
-    rows = [list(cells(row).values()) for row in summary.comparisons]
-    show_table(list(HEADINGS.values()), rows, wrapped=(0, list(HEADINGS).index("interval")))
+    show_table(comparison_table(summary))
     console.print()
     for row in summary.comparisons:
         console.print(row["sentence"])
