@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import torch
 from torch import nn
 
-from asymtrain.branches._refusals import refuse_wrapped
+from asymtrain.branches._attaching import refuse_wrapped
 from asymtrain.errors import UsageError
 
 Source = nn.Module | Callable[[], nn.Module]

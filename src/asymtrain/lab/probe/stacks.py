@@ -16,10 +16,10 @@ from asymtrain.lab.probe.batches import gather
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
 from asymtrain.lab.probe.copying import random_state_kept
 from asymtrain.lab.probe.findings import Probe, Shadow, Trial
-from asymtrain.lab.probe.images import ImageBatches
 from asymtrain.lab.probe.probing import FIRST_SEED, shadow_of_model
 from asymtrain.lab.probe.rule import RULE, Rule, advise, kept_places
 from asymtrain.lab.probe.settings import Settings
+from asymtrain.lab.probe.sources import ImageBatches
 from asymtrain.lab.runs import Run, RunSpec, grid
 
 LEAST_EPOCHS = 2  # the runs are compared halfway and at the end
@@ -83,7 +83,7 @@ def shadow_of(
 
     with random_state_kept():
         backbone = build_backbone(spec, dataset)
-        options = {"layout": backbone.layout, "pool": backbone.pool, "over_classes": spec.over_classes}
+        options = {"layout": backbone.layout, "pool": backbone.pool, "class_reduction": spec.over_classes}
         settings = Settings(dataset.classes, optimizer=optimizer, every=every, branch_options=options)
         return shadow_of_model(
             backbone.to(place).train(), gather(images, most=2 * steps + 16), list(backbone.points), settings,
