@@ -304,8 +304,8 @@ def _fill_with_bars(canvas: Canvas, figure: Figure) -> None:
         axes.axvline(0, color=INK, linewidth=0.8)
         reach = reach_of(panel)
         values = [value for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
-        low, high = (end(0.0, *(value for value in values if value is not None)) for end in (min, max))
-        left, right = (-reach if low < 0 else -0.05 * reach), (reach if high > 0 else 0.05 * reach)
+        left = -reach if any(value < 0 for value in values if value is not None) else -0.05 * reach
+        right = reach if any(value > 0 for value in values if value is not None) else 0.05 * reach
         axes.set_xlim(left, right)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
