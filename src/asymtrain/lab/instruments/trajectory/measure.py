@@ -5,46 +5,16 @@ diverged run has no trajectory to its end: it is left out and counted.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from asymtrain.errors import UsageError
-from asymtrain.gradients._intervals import ANYTHING, COSINES, Bounds
+from asymtrain.lab.instruments.curves import BOUNDS, CURVES, Curve, by_setting, curve, curve_of
 from asymtrain.lab.runs import Epoch, Run, RunSpec
-from asymtrain.lab.statistics.estimates import DIFFERENCES, POSITIVE, SHARES, Estimate, estimate
+from asymtrain.lab.statistics.estimates import DIFFERENCES, SHARES, Estimate, estimate
 
-CURVES: dict[str, Callable[[Epoch], float | None]] = {
-    "train_accuracy": lambda epoch: epoch.train_accuracy,
-    "validation_accuracy": lambda epoch: epoch.validation_accuracy,
-    "gap": lambda epoch: gap(epoch),
-    "main_loss": lambda epoch: epoch.main_loss,
-    "auxiliary_loss": lambda epoch: epoch.auxiliary_loss,
-    "main_norm": lambda epoch: epoch.main_norm,
-    "auxiliary_norm": lambda epoch: epoch.auxiliary_norm,
-    "cosine": lambda epoch: epoch.cosine,
-}
-BOUNDS: dict[str, Bounds] = {
-    "train_accuracy": SHARES,
-    "validation_accuracy": SHARES,
-    "gap": DIFFERENCES,
-    "main_loss": POSITIVE,
-    "auxiliary_loss": POSITIVE,
-    "main_norm": POSITIVE,
-    "auxiliary_norm": POSITIVE,
-    "cosine": COSINES,
-}
-"""The least and the largest value of each curve: its intervals are cut there."""
 PHASES = (0.1, 0.5, 1.0)  # of training, at which the gap is reported: epochs 10, 50 and 100 of 100
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A value over training: for each epoch the mean over seeds with its interval, and each seed's own value."""
-
-    epochs: tuple[int, ...]
-    points: tuple[Estimate, ...]
-    seeds: tuple[tuple[float | None, ...], ...]  # (runs, epochs)
 
 
 @dataclass(frozen=True)
@@ -71,7 +41,7 @@ class Trajectory:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
-        gaps = {str(epoch): dataclasses.asdict(found) for epoch, found in self.gaps}
+        gaps = {str(epoch): dataclasses.asdict(value) for epoch, value in self.gaps}
         return {**dataclasses.asdict(self), "spec": self.spec.to_dict(), "variant": self.spec.variant, "gaps": gaps}
 
 
@@ -126,30 +96,9 @@ def convergence_epoch(accuracies: Sequence[float], tolerance: float = 0.01) -> i
     return next(number for number, value in enumerate(accuracies, start=1) if value >= least)
 
 
-def gap(epoch: Epoch) -> float | None:
-    """Generalisation gap: training accuracy less validation accuracy.
-
-    Training accuracy is that of the batches as they were trained, during the epoch; so early in training, and under
-    dropout or augmentation, the gap may be negative.
-    """
-    return None if epoch.validation_accuracy is None else epoch.train_accuracy - epoch.validation_accuracy
-
-
 def default_gap_epochs(epochs: int) -> tuple[int, ...]:
     """A tenth of training, half of it, its end."""
     return tuple(dict.fromkeys(max(1, round(share * epochs)) for share in PHASES))
-
-
-def curve(
-    runs: Sequence[Run],
-    value: Callable[[Epoch], float | None],
-    confidence: float = 0.95,
-    within: Bounds = ANYTHING,
-) -> Curve:
-    """A value of each epoch over runs of the same length; see `estimate` for `within`."""
-    seeds = tuple(tuple(value(epoch) for epoch in run.history) for run in runs)
-    points = tuple(estimate(values, confidence, within) for values in zip(*seeds, strict=True))
-    return Curve(tuple(range(1, len(points) + 1)), points, seeds)
 
 
 def trajectory(
@@ -185,7 +134,7 @@ def trajectory(
         final=estimate((values[-1] for values in accuracies), confidence, SHARES),
         best=estimate((max(values) for values in accuracies), confidence, SHARES),
         gaps=tuple((number, curves["gap"].points[number - 1]) for number in wanted),
-        curves={name: found for name, found in curves.items() if any(point.n for point in found.points)},
+        curves={name: values for name, values in curves.items() if any(point.n for point in values.points)},
     )
 
 
@@ -195,14 +144,14 @@ def parting(plain: Sequence[Run], asymmetric: Sequence[Run], confidence: float =
     both = [(others[run.spec.seed], run) for run in asymmetric if run.outcome == "finished" and run.spec.seed in others]
     both.sort(key=lambda pair: pair[1].spec.seed)
     seeds = tuple(tuple(map(_difference, a.history, b.history)) for a, b in both)
-    points = tuple(estimate(values, confidence, DIFFERENCES) for values in zip(*seeds, strict=True))
-    found, side = None, None
-    for number in range(len(points), 0, -1):
-        now = _side(points[number - 1])
-        if now is None or (side is not None and now != side):
+    difference = curve_of(seeds, confidence, DIFFERENCES)
+    parted, side = None, None
+    for epoch, point in reversed(list(zip(difference.epochs, difference.points, strict=True))):
+        here = _side(point)
+        if here is None or (side is not None and here != side):
             break
-        found, side = number, now
-    return Parting(found, side, len(both), Curve(tuple(range(1, len(points) + 1)), points, seeds))
+        parted, side = epoch, here
+    return Parting(parted, side, len(both), difference)
 
 
 def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
@@ -211,22 +160,20 @@ def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
     `options` are those of `trajectory`. Runs belong together when they differ in their seed only; one group of Plain
     runs may be the partner of several Asymmetric ones.
     """
-    groups: dict[RunSpec, list[Run]] = {}
-    for run in {run.spec.id: run for run in runs}.values():
-        groups.setdefault(dataclasses.replace(run.spec, seed=0), []).append(run)
+    groups = by_setting({run.spec.id: run for run in runs}.values(), lambda run: run.spec)
     kept = {spec: group for spec, group in groups.items() if any(run.outcome == "finished" for run in group)}
     lost = [group for spec, group in groups.items() if spec not in kept]
     if not kept:
         if not lost:
             raise UsageError("there is no run to follow: give at least one")
         raise UsageError(f"all {sum(map(len, lost))} runs diverged: there is no trajectory; lower the learning rate")
-    found = {spec: trajectory(group, **options) for spec, group in kept.items()}
+    followed = {spec: trajectory(group, **options) for spec, group in kept.items()}
     pairs = [(spec.plain(), spec) for spec in kept if spec.redundancy > 0 and spec.plain() in kept]
     confidence = options.get("confidence", 0.95)
     paired = {spec for pair in pairs for spec in pair}
     return Trajectories(
-        tuple(Comparison(found[a], found[b], parting(kept[a], kept[b], confidence)) for a, b in pairs),
-        tuple(found[spec] for spec in kept if spec not in paired),
+        tuple(Comparison(followed[a], followed[b], parting(kept[a], kept[b], confidence)) for a, b in pairs),
+        tuple(followed[spec] for spec in kept if spec not in paired),
         tuple(group[0].spec for group in lost),
     )
 

@@ -38,7 +38,7 @@ loss; with random labels; frozen at initialisation."""
 
 @dataclass(frozen=True)
 class FeatureStatistics:
-    """The features of one place over many images.
+    """The features of one point over many images.
 
     Attributes:
         units: how many features there are.
@@ -82,22 +82,21 @@ def feature_statistics(features: Tensor) -> FeatureStatistics:
 
 def feature_variants(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
     """The Asymmetric spec in each of `VARIANTS` that is named, Plain first."""
-    found = [spec.plain()]
+    specs = [spec.plain()]
     for name in names:
         if name not in VARIANTS:
             raise unknown_name("variant of the branches", name, VARIANTS)
         if name != PLAIN:
-            found.append(dataclasses.replace(spec, **VARIANTS[name]))
-    return list(dict.fromkeys(found))
+            specs.append(dataclasses.replace(spec, **VARIANTS[name]))
+    return list(dict.fromkeys(specs))
 
 
 def variant_of(spec: RunSpec) -> str:
     """Which of `VARIANTS` a spec is."""
     if spec.redundancy == 0:
         return PLAIN
-    named = {name: fields for name, fields in VARIANTS.items() if fields}
-    for name, fields in named.items():
-        if all(getattr(spec, field) == value for field, value in fields.items()):
+    for name, fields in VARIANTS.items():
+        if fields and all(getattr(spec, field) == value for field, value in fields.items()):
             return name
     return "trained"
 
@@ -121,11 +120,11 @@ def follow_features(
     data = run_data(spec, dataset)
     shown = torch.from_numpy(dataset.test.images[:images]).to(device)
     shown = normalise(shown, data.mean.to(device), data.std.to(device))
-    found: dict[int, tuple[FeatureStatistics, ...]] = {}
+    followed: dict[int, tuple[FeatureStatistics, ...]] = {}
 
     def look(step: int, model: Backbone) -> None:
         with torch.no_grad():
-            found[step] = tuple(map(feature_statistics, model.features(shown)[1]))
+            followed[step] = tuple(map(feature_statistics, model.features(shown)[1]))
 
     def after(step: int, model: Backbone) -> None:
         done = step + 1
@@ -141,7 +140,7 @@ def follow_features(
     if wanted[-1]:
         with suppress(_Enough):
             train_reference(spec, dataset, device=device, on_step=after)
-    return found
+    return followed
 
 
 def check_steps(spec: RunSpec, dataset: Dataset, steps: Sequence[int]) -> list[int]:

@@ -1,7 +1,10 @@
-"""States made ready for a landscape: checked, with their sample and their loss, and which of them share surfaces."""
+"""The states that a landscape compares: one run at several redundancies, each checked, with its sample and its loss.
+"""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -14,15 +17,51 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch, objective_of
 from asymtrain.lab.engine.setup import alpha_at, build_backbone, random_labels, run_data
-from asymtrain.lab.engine.states import State
+from asymtrain.lab.engine.states import State, states_at
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
-from asymtrain.lab.instruments.landscape.directions import Parameters, is_branch, parameter_count
-from asymtrain.lab.instruments.landscape.result import Level
-from asymtrain.lab.instruments.landscape.settings import LandscapeSettings
+from asymtrain.lab.instruments.landscape.result import LandscapeSettings, Level
+from asymtrain.lab.instruments.landscape.surface import Parameters, is_branch, parameter_count
 from asymtrain.lab.runs import RunSpec
 
+REDUNDANCIES = (0, 1, 20, 300)
 _DATA_FIELDS = ("dataset", "dataset_options", "per_class", "label_noise", "validation", "split_seed", "seed")
 _LOSS_FIELDS = ("objective", "branch_labels", "combine", "over_classes")
+
+
+def states_of_redundancies(
+    specs: Iterable[RunSpec],
+    redundancies: Sequence[int] = REDUNDANCIES,
+    epoch: int = 0,
+    *,
+    device: torch.device | str | None = None,
+    data_root: Path | None = None,
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[State]:
+    """States of each spec at each redundancy after an epoch (0: before training); 0 is Plain.
+
+    With single activation and an independent draw, every redundancy from 1 on trains the same network with the same
+    live branch: it is made once, for the least of them. A run that diverged before the epoch is an error. `progress`
+    is that of `states_at`.
+    """
+    if not redundancies or min(redundancies) < 0:
+        raise UsageError(f"redundancies must be 0 (Plain) or more, got {list(redundancies)}")
+    wanted = [dataclasses.replace(spec, redundancy=n) for spec in specs for n in dict.fromkeys(redundancies)]
+    least = min((n for n in redundancies if n), default=0)
+    trained = {spec: _representative(spec, least) for spec in wanted}
+    distinct = list(dict.fromkeys(trained.values()))
+    states = states_at(distinct, [epoch], device=device, data_root=data_root, cache=cache, progress=progress)
+    known = {state.spec: state for state in states}
+    for spec in distinct:
+        if spec not in known:
+            raise UsageError(f"the run of seed {spec.seed} diverged before epoch {epoch}: look at an earlier one")
+    return [State(spec, epoch, known[trained[spec]].parameters) for spec in wanted]
+
+
+def _representative(spec: RunSpec, least: int) -> RunSpec:
+    if spec.redundancy and spec.activation == "last" and spec.draw == "independent":
+        return dataclasses.replace(spec, redundancy=least)
+    return spec
 
 
 class Sample(NamedTuple):
@@ -56,6 +95,7 @@ def subjects_of(
     scores: dict[int, tuple[Sample, Score]] = {}
     subjects: list[Subject] = []
     leaders: dict[int, tuple[object, ...]] = {}
+    seen: set[tuple[int, int, int]] = set()
     for index, state in enumerate(states):
         spec = state.spec
         if (spec.arch, spec.arch_options, spec.dataset) != (lead.arch, lead.arch_options, lead.dataset):
@@ -65,9 +105,9 @@ def subjects_of(
             )
         _check_state(state, dataset)
         level = _level(state)
-        if any((o.level.seed, o.level.epoch, o.level.redundancy) == (level.seed, level.epoch, level.redundancy)
-               for o in subjects):  # fmt: skip
+        if (key := (level.seed, level.epoch, level.redundancy)) in seen:
             raise UsageError(f"redundancy {level.redundancy} of seed {level.seed} is there twice: measure them apart")
+        seen.add(key)
         total = settings.loss == "total" and spec.redundancy > 0
         data = tuple(getattr(spec, name) for name in _DATA_FIELDS)
         if data not in samples:
@@ -82,9 +122,9 @@ def subjects_of(
             score = _total_score(spec, dataset, samples[data], alpha) if total else None
             main = main_score(samples[data].targets, spec.label_smoothing)
             scores[index] = (samples[data], score or main)
-        one = sum(v.numel() // len(v) for n, v in state.parameters.items() if is_branch(n))
-        idle = (level.parameters - level.live_parameters) // one if one else 0
-        subjects.append(Subject(state, level, center, state.parameters, leader, (idle, one)))
+        size = sum(v.numel() // len(v) for n, v in state.parameters.items() if is_branch(n))
+        idle = (level.parameters - level.live_parameters) // size if size else 0
+        subjects.append(Subject(state, level, center, state.parameters, leader, (idle, size)))
     return subjects, scores
 
 

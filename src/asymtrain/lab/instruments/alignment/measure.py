@@ -12,6 +12,7 @@ from typing import Any
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients._intervals import COSINES, Bounds, batch_means, mean
+from asymtrain.lab.instruments.curves import Curve, by_setting, curve
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
 
@@ -22,6 +23,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 }
 """Branches as trained with the run; frozen at initialisation; trained on detached features, where the cosine is that of
 the gradient that the branches would send back, and the backbone is Plain's."""
+NO_BRANCHES = "none of these runs has branches: alignment needs Asymmetric runs"
 
 
 @dataclass(frozen=True)
@@ -82,22 +84,27 @@ class Conflict:
     auxiliary_norm: Estimate
     layers: tuple[tuple[str, Estimate], ...]
 
+    @property
+    def diverged(self) -> int:
+        """How many runs diverged."""
+        return sum(run.outcome == "diverged" for run in self.runs)
+
     def to_dict(self) -> dict[str, Any]:
         """As JSON values."""
         values = dataclasses.asdict(self)
-        layers = {name: dataclasses.asdict(found) for name, found in self.layers}
-        runs = [{**one, "layers": dict(one["layers"])} for one in values["runs"]]
+        layers = {name: dataclasses.asdict(cosine) for name, cosine in self.layers}
+        runs = [{**run, "layers": dict(run["layers"])} for run in values["runs"]]
         return {**values, "spec": self.spec.to_dict(), "runs": runs, "layers": layers}
 
 
 def variant_specs(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
     """The spec with its branches as each of `VARIANTS` says."""
-    found = []
+    specs = []
     for name in names:
         if name not in VARIANTS:
             raise unknown_name("variant of the branches", name, VARIANTS)
-        found.append(dataclasses.replace(spec, **VARIANTS[name]))
-    return found
+        specs.append(dataclasses.replace(spec, **VARIANTS[name]))
+    return specs
 
 
 def variant_of(spec: RunSpec) -> str:
@@ -141,26 +148,31 @@ def run_conflict(run: Run, confidence: float = 0.95) -> RunConflict:
 
 def conflicts(runs: Iterable[Run], confidence: float = 0.95) -> list[Conflict]:
     """One entry for each spec with branches, its seeds together, in the order of the runs; Plain runs are passed."""
-    groups: dict[RunSpec, dict[str, Run]] = {}
-    for run in runs:
-        if run.spec.redundancy > 0:
-            groups.setdefault(dataclasses.replace(run.spec, seed=0), {})[run.spec.id] = run
-    if not groups:
-        raise UsageError("none of these runs has branches: alignment needs Asymmetric runs")
-    return [_together(sorted(group.values(), key=lambda run: run.spec.seed), confidence) for group in groups.values()]
+    asymmetric = {run.spec.id: run for run in runs if run.spec.redundancy > 0}.values()
+    if not asymmetric:
+        raise UsageError(NO_BRANCHES)
+    groups = by_setting(asymmetric, lambda run: run.spec).values()
+    return [_together(sorted(group, key=lambda run: run.spec.seed), confidence) for group in groups]
+
+
+def cosine_curve(runs: Sequence[Run], confidence: float = 0.95) -> Curve:
+    """The cosine of each epoch that every run reached: one that ended early must not move the mean by leaving it."""
+    reached = min(len(run.history) for run in runs)
+    cut = [Run(run.spec, run.history[:reached], run.outcome) for run in runs]
+    return curve(cut, lambda epoch: epoch.cosine, confidence, COSINES)
 
 
 def _together(runs: Sequence[Run], confidence: float) -> Conflict:
-    ones = tuple(run_conflict(run, confidence) for run in runs)
-    names = dict.fromkeys(name for one in ones for name, _ in one.layers)
+    parts = tuple(run_conflict(run, confidence) for run in runs)
+    names = dict.fromkeys(name for part in parts for name, _ in part.layers)
 
     def over_seeds(name: str, within: Bounds = COSINES) -> Estimate:
-        return estimate((getattr(one, name) for one in ones), confidence, within)
+        return estimate((getattr(part, name) for part in parts), confidence, within)
 
     return Conflict(
         spec=runs[0].spec,
         variant=variant_of(runs[0].spec),
-        runs=ones,
+        runs=parts,
         final=over_seeds("final"),
         mean=over_seeds("mean"),
         min=over_seeds("min"),
@@ -169,7 +181,7 @@ def _together(runs: Sequence[Run], confidence: float) -> Conflict:
         main_norm=over_seeds("main_norm", POSITIVE),
         auxiliary_norm=over_seeds("auxiliary_norm", POSITIVE),
         layers=tuple(
-            (name, estimate((dict(one.layers).get(name) for one in ones), confidence, COSINES)) for name in names
+            (name, estimate((dict(part.layers).get(name) for part in parts), confidence, COSINES)) for name in names
         ),
     )
 
@@ -179,10 +191,8 @@ def _seen(history: Sequence[Epoch], name: str) -> list[float]:
 
 
 def _layers(history: Sequence[Epoch]) -> tuple[tuple[str, float | None], ...]:
-    found: dict[str, list[float]] = {}
+    cosines: dict[str, list[float]] = {}
     for epoch in history:
         for name, value in epoch.layer_cosines or ():
-            values = found.setdefault(name, [])
-            if value is not None:
-                values.append(value)
-    return tuple((name, mean(values)) for name, values in found.items())
+            cosines.setdefault(name, []).extend(() if value is None else (value,))
+    return tuple((name, mean(values)) for name, values in cosines.items())
