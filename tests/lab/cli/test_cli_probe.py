@@ -60,7 +60,7 @@ def test_an_interrupt_says_what_is_kept(cli, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("asymtrain.lab.cli.probe_work.probe_backbone", interrupted)
+    monkeypatch.setattr("asymtrain.lab.cli.probe.probe_backbone", interrupted)
     result = cli("probe", "mlp")
     assert result.code == 130
     assert "Interrupted: nothing was written to asymtrain-probe" in " ".join(result.err.split())

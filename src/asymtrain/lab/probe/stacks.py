@@ -16,10 +16,10 @@ from asymtrain.lab.probe.batches import gather
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
 from asymtrain.lab.probe.copying import random_state_kept
 from asymtrain.lab.probe.findings import Probe, Shadow, Trial
-from asymtrain.lab.probe.images import ImageBatches
 from asymtrain.lab.probe.probing import FIRST_SEED, shadow_of_model
 from asymtrain.lab.probe.rule import RULE, Rule, advise, kept_places
 from asymtrain.lab.probe.settings import Settings
+from asymtrain.lab.probe.sources import ImageBatches
 from asymtrain.lab.runs import Run, RunSpec, grid
 
 LEAST_EPOCHS = 2  # the runs are compared halfway and at the end
