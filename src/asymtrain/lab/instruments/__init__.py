@@ -8,8 +8,8 @@ landscape/      the loss surface around a state or around any module, at several
 attention/      where a transformer looks; for any model whose queries and keys can be reached
 features/       what the units that branches see do in the first steps of a run
 
-A folder's `__init__` has its options and its `INSTRUMENT`, `measure.py` the measurement, `show.py` tables and figures. A
-name is loaded when it is first used: help does not wait for torch.
+A folder's `__init__` has its options and its `INSTRUMENT`, `measure.py` the measurement, `show.py` tables and figures.
+A name is loaded when it is first used: help does not wait for torch.
 """
 
 from importlib import import_module

@@ -1,13 +1,13 @@
-"""Values over training: for each epoch the mean over seeds with its interval. And what runs of one setting are called."""
+"""Values over training, as means over seeds with intervals; and what runs that differ in their seed only are called."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from asymtrain.gradients._intervals import ANYTHING, COSINES, Bounds
-from asymtrain.lab.report.figure import Line
+from asymtrain.lab.report.figure import Colour, Line
 from asymtrain.lab.report.table import Cell, Interval, Value
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec
 from asymtrain.lab.statistics import NAMES
@@ -49,13 +49,13 @@ class Curve:
     points: tuple[Estimate, ...]
     seeds: tuple[tuple[float | None, ...], ...]  # (runs, epochs)
 
-    def line(self, label: str, colour: str | int, *, thin: bool = False, **look: Any) -> Line:
+    def line(self, label: str, colour: Colour, *, thin: bool = False) -> Line:
         """For a figure; a thin line is the lesser of two and has no band."""
         x, means = tuple(map(float, self.epochs)), tuple(point.mean for point in self.points)
         if thin:
-            return Line(label, colour, x, means, thin=True, **look)
+            return Line(label, colour, x, means, thin=True)
         low, high = (tuple(getattr(point, end) for point in self.points) for end in ("low", "high"))
-        return Line(label, colour, x, means, low, high, **look)
+        return Line(label, colour, x, means, low, high)
 
 
 def curve(
@@ -66,9 +66,7 @@ def curve(
     return curve_of(seeds, confidence, within)
 
 
-def curve_of(
-    seeds: tuple[tuple[float | None, ...], ...], confidence: float = 0.95, within: Bounds = ANYTHING
-) -> Curve:
+def curve_of(seeds: tuple[tuple[float | None, ...], ...], confidence: float = 0.95, within: Bounds = ANYTHING) -> Curve:
     """The curve of values by seed and epoch."""
     points = tuple(estimate(values, confidence, within) for values in zip(*seeds, strict=True))
     return Curve(tuple(range(1, len(points) + 1)), points, seeds)

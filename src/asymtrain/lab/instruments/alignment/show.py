@@ -138,9 +138,7 @@ def _curve_figures(groups: Sequence[Conflict], labels: Sequence[str], curves: Se
         else:
             key = f"cosine-{group.variant}", title
         chosen.setdefault(key, []).append((group.variant if several else label, values))
-    return [
-        Figure(name, words, [_cosines(lines)], caption=caption) for (name, words), lines in chosen.items()
-    ]
+    return [Figure(name, words, [_cosines(lines)], caption=caption) for (name, words), lines in chosen.items()]
 
 
 def _cosines(curves: Sequence[tuple[str, Curve]]) -> Lines:

@@ -33,7 +33,7 @@ from asymtrain.lab.instruments.attention.maps import (
     rollout,
 )
 from asymtrain.lab.instruments.attention.metrics import all_metrics, patch_grid, patch_shares, saliency_region
-from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
+from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings, Floats
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone, Parameters, build
 

@@ -1,5 +1,4 @@
-"""What is looked at when attention is measured, what comes out for one network, and the few numbers of many runs.
-"""
+"""What is looked at when attention is measured, what comes out for one network, and the few numbers of many runs."""
 
 import dataclasses
 import math

@@ -92,7 +92,10 @@ def features_page(followed: Mapping[RunSpec, Followed], images: int) -> Page:
                     "label": group.label,
                     "variant": group.variant,
                     "runs": [
-                        {"seed": spec.seed, "steps": {str(s): [p.to_dict() for p in points] for s, points in by.items()}}
+                        {
+                            "seed": spec.seed,
+                            "steps": {str(s): [p.to_dict() for p in points] for s, points in by.items()},
+                        }
                         for spec, by in zip(group.specs, group.followed, strict=True)
                     ],
                 }
@@ -154,10 +157,9 @@ def _figures(groups: Sequence[FeatureGroup]) -> list[Figure]:
             for colour, group in zip(colours, (group for group in groups if group.label == label), strict=False):
                 steps = group.followed[0]
                 values = tuple(group.over_seeds(step, quantity).mean for step in steps)
-                dash = "dashed" if colour == "plain" else "solid"
-                lines.append(Line(WORDS[group.variant], colour, tuple(map(float, steps)), values, dash=dash, marker=True))
+                lines.append(Line(WORDS[group.variant], colour, tuple(map(float, steps)), values, marker=True))
             if any(value for line in lines for value in line.y):  # no unit of a ViT is ever silent
-                panel = Lines("", "steps", name, tuple(lines), log=name == "scale")
+                panel = Lines("", "steps", name, tuple(lines), log=name == "scale", from_zero=True)
                 caption = "Means over seeds, by the kind of branches."
                 figures.append(Figure(f"{name}-{i}", f"{title}, {label}", [panel], caption=caption))
     return figures

@@ -26,11 +26,11 @@ Measured = dict[str, tuple["Landscape", "list[RunSpec]"]]
 
 @dataclass(frozen=True)
 class LandscapeOptions:
-    """What is compared, and how it is looked at; defaults are those of `LandscapeSettings`, and a test holds them to it."""
+    """What is compared, and how; defaults are those of `LandscapeSettings`, and a test holds them to it."""
 
-    redundancy: Annotated[
-        str, typer.Option("--redundancy", help="Levels to compare, with commas; 0 is Plain.")
-    ] = "0,1,20,300"
+    redundancy: Annotated[str, typer.Option("--redundancy", help="Levels to compare, with commas; 0 is Plain.")] = (
+        "0,1,20,300"
+    )
     at: Annotated[int, typer.Option(help="Epoch to look at; 0 is before training, more is trained for it.")] = 0
     loss: Annotated[str, typer.Option(help="main, or total: main + alpha * auxiliary.")] = "main"
     directions: Annotated[
@@ -120,7 +120,9 @@ def _by_backbone(specs: "Sequence[RunSpec]") -> "dict[str, list[RunSpec]]":
     from asymtrain.lab.instruments.curves import by_setting, differing_settings
 
     covered = {spec.plain() for spec in specs if spec.redundancy}
-    once = {dataclasses.replace(spec, redundancy=min(1, spec.redundancy)): spec for spec in specs if spec not in covered}
+    once = {
+        dataclasses.replace(spec, redundancy=min(1, spec.redundancy)): spec for spec in specs if spec not in covered
+    }
     labels: dict[str, list[RunSpec]] = {}
     groups = by_setting(once, lambda level: level)
     for setting, levels in groups.items():

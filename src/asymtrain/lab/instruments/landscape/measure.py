@@ -58,6 +58,7 @@ Surfaces = dict[tuple[int, int, Directions, Scaling], Surface]
 _ON_CPU, _ON_GPU = 32, 256  # grid points in a call of a module; a chunk that does not fit is halved
 _OWN = "own."  # before a name, so that no parameter of a stranger's is taken for one of our branches
 
+
 def measure_landscape(
     states: State | Sequence[State],
     dataset: Dataset,
@@ -198,7 +199,9 @@ def measure_module_landscape(
     size = parameter_count(center)
     level = Level(type(module).__name__, seed, 0, 0, size, size)
     # Without idle branches, directions over live parameters are those over all.
-    views: dict[tuple[Directions, Scaling], None] = dict.fromkeys(("all" if kind == "live" else kind, scaling) for kind, scaling in settings.views())
+    views: dict[tuple[Directions, Scaling], None] = dict.fromkeys(
+        ("all" if kind == "live" else kind, scaling) for kind, scaling in settings.views()
+    )
     rows: list[Row] = []
     surfaces: Surfaces = {}
     for draw in range(settings.draws):

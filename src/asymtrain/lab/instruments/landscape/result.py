@@ -1,5 +1,4 @@
-"""How a landscape is looked at, what a surface is described by, and what many surfaces say together.
-"""
+"""How a landscape is looked at, what a surface is described by, and what many surfaces say together."""
 
 import dataclasses
 import math
@@ -274,7 +273,7 @@ class Landscape:
         groups: dict[tuple[int, int, Directions, Scaling], list[Row]] = {}
         for row in self.rows:
             groups.setdefault((row.level.epoch, row.level.redundancy, row.directions, row.scaling), []).append(row)
-        return [_summarise(rows, groups.get((epoch, 0, *view), [])) for (epoch, _, *view), rows in groups.items()]
+        return [_summarise(rows, groups.get((key[0], 0, *key[2:]), [])) for key, rows in groups.items()]
 
     def of_state(self, spec_id: str, epoch: int) -> dict[str, Any]:
         """The rows of one state as JSON values, for the store."""

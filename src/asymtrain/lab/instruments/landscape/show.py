@@ -68,17 +68,22 @@ def landscape_tables(label: str, landscape: Landscape) -> list[Table]:
         )
     ]
     if changed := [summary for summary in summaries if summary.changes]:
-        names = ("std", "95% interval", "predicted", "range", "mean gradient")
+        percents = ("std", "95% interval", "predicted", "range", "mean gradient")
         tables.append(
             Table(
                 f"change-{_stem(label)}",
                 f"Change against Plain, {label}",
-                (*HEAD, *(Column(name, "number", digits=1, signed=True) for name in names)),
+                (*HEAD, *(Column(name, "number", digits=1, signed=True) for name in percents)),
                 tuple(_change_row(landscape, summary) for summary in changed),
                 "Percent of Plain with the same seed and draw; predicted: from the number of parameters alone.",
             )
         )
-    names = {"range": "range", "mean_gradient": "mean gradient", "plane_r2": "plane R2", "residual_std": "left by the plane"}
+    names = {
+        "range": "range",
+        "mean_gradient": "mean gradient",
+        "plane_r2": "plane R2",
+        "residual_std": "left by the plane",
+    }
     shapes = [Column(words, "number", significant=name != "plane_r2") for name, words in names.items()]
     explained = (
         f"Means over {over}. The gradient is that between neighbouring grid points; plane R2 is the share of the "
@@ -102,13 +107,15 @@ def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
             panel = Lines("", "redundancy", "change of the deviation (%)", lines, zero=True,
                           ticks=tuple(map(float, range(len(levels)))), tick_labels=tuple(map(str, levels)))  # fmt: skip
             title = f"{label}: change of the deviation against Plain, epoch {epoch}"
-            caption = "Filled: measured, with the interval. Open: predicted from the number of parameters alone."
+            caption = "Diamonds are measured, circles predicted from the number of parameters alone."
             figures.append(Figure(f"changes-{_stem(label)}-{epoch}", title, [panel], caption=caption))
         for view in shown:
             name = f"{_stem(label)}-{epoch}-{'-'.join(dict.fromkeys(view))}"
             title = f"{label}, {VIEWS[view]}, epoch {epoch}"
             caption = "First draw of the first seed; axes are grid indices, and all panels share one scale."
-            losses = {n: values for (at, n, *seen), values in landscape.surfaces.items() if (at, *seen) == (epoch, *view)}
+            losses = {
+                n: values for (at, n, *seen), values in landscape.surfaces.items() if (at, *seen) == (epoch, *view)
+            }
             for kind in ("contours", "surfaces"):
                 panels = [_surface(n, values, relief=kind == "surfaces") for n, values in losses.items()]
                 figures.append(Figure(f"{kind}-{name}", title, panels, len(panels), caption))
@@ -119,14 +126,16 @@ def _change_lines(summaries: Sequence[Summary]) -> tuple[Line, ...]:
     """Measured with its interval, and predicted, side by side over all and over live parameters."""
     levels, lines = sorted({summary.redundancy for summary in summaries}), []
     for i, kind in enumerate(("all", "live")):
-        chosen = [s for s in summaries if (s.directions, s.scaling) == (kind, "norm") and s.changes["std"].mean is not None]
+        chosen = [
+            s for s in summaries if (s.directions, s.scaling) == (kind, "norm") and s.changes["std"].mean is not None
+        ]
         if chosen:
             x = tuple(levels.index(summary.redundancy) + 0.14 * (i - 0.5) for summary in chosen)
             std, colour = [summary.changes["std"] for summary in chosen], "plain" if i else "asymmetric"
             mean, low, high = (tuple(getattr(change, name) for change in std) for name in ("mean", "low", "high"))
-            look = {"marker": True, "joined": False}
-            lines.append(Line(f"{kind} parameters", colour, x, mean, low, high, **look))
-            lines.append(Line("predicted", "ink", x, tuple(s.predicted_change for s in chosen), **look, open=True))
+            lines.append(Line(f"{kind} parameters", colour, x, mean, low, high, marker=True, joined=False))
+            predicted = tuple(summary.predicted_change for summary in chosen)
+            lines.append(Line("predicted", "ink", x, predicted, joined=False, hollow=True))
     return tuple(lines)
 
 
@@ -138,7 +147,7 @@ def _surface(redundancy: int, losses: Floats, *, relief: bool) -> Surface:
     values: tuple[Numbers, ...] = tuple(tuple(float(v) if np.isfinite(v) else None for v in row) for row in heights)
     x, y = (tuple(float(v) for v in np.arange(n) - (n - 1) / 2) for n in (rows, columns))
     title = f"N = {redundancy}" if redundancy else "Plain"
-    return Surface(title, x, y, values, "loss - middle", relief=relief, group="loss")
+    return Surface(title, x, y, values, "loss - middle", relief, "loss", "first direction", "second direction")
 
 
 def _deviation_row(landscape: Landscape, summary: Summary) -> tuple[Cell, ...]:

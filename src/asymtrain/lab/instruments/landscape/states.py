@@ -1,5 +1,4 @@
-"""The states that a landscape compares: one run at several redundancies, each checked, with its sample and its loss.
-"""
+"""The states that a landscape compares: one run at several redundancies, each checked, with its sample and its loss."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence

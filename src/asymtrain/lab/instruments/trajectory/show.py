@@ -11,7 +11,7 @@ from asymtrain.lab.instruments.trajectory.measure import (
     Trajectory,
     compare_trajectories,
 )
-from asymtrain.lab.report.figure import Figure, Line, Lines
+from asymtrain.lab.report.figure import Figure, Lines
 from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import Run
 
@@ -19,13 +19,13 @@ LEAD = (
     "How training went with and without branches: when validation accuracy was near its best, how far training "
     "accuracy ran ahead of it, and from which epoch on the two ways of training differ."
 )
-# By figure: the axis, the curve drawn thick, the one drawn thin, what the legend calls them, and the caption.
-CURVES = {
+# By figure: the axis, the curve drawn thick, the one drawn thin, what these are called, and the caption.
+CURVES: dict[str, tuple[str, str, str, tuple[str, str] | None, str]] = {
     "accuracy": (
         "accuracy", "validation_accuracy", "train_accuracy", ("validation", "training"),
         "Thick: validation; thin: training. The dotted vertical line is where the validation curves part.",
     ),
-    "gap": ("generalisation gap", "gap", "", ("", ""), "Training accuracy less validation accuracy."),
+    "gap": ("generalisation gap", "gap", "", None, "Training accuracy less validation accuracy."),
     "loss": (
         "loss", "main_loss", "auxiliary_loss", ("main", "auxiliary"),
         "Thick: main loss; thin: auxiliary loss, before alpha.",
@@ -121,31 +121,23 @@ def trajectory_figures(result: Trajectories, groups: Sequence[Group]) -> list[Fi
         parting = result.comparisons[i].parting if i < len(result.comparisons) else None
         marks = (float(parting.epoch),) if parting and parting.epoch is not None else ()
         for kind, (axis, thick, thin, kinds, caption) in CURVES.items():
-            lines = _lines(sides, thick, kinds[0]) + _lines(sides, thin, kinds[1], thin=True)
+            lines = tuple(
+                side.curves[name].line(side.spec.variant.capitalize(), side.spec.variant, thin=name == thin)
+                for name in (thin, thick)
+                for side in sides
+                if name in side.curves
+            )
             words = "gradient norms" if kind == "norm" else kind
-            panel = Lines("", "epoch", axis, tuple(lines), marks if kind == "accuracy" else (), zero=kind == "gap",
-                          log=kind in ("loss", "norm"))  # fmt: skip
+            panel = Lines("", "epoch", axis, lines, marks if kind == "accuracy" else (), zero=kind == "gap",
+                          log=kind in ("loss", "norm"), kinds=kinds)  # fmt: skip
             if lines:
                 figures.append(Figure(f"{kind}-{i}", f"{label}: {words}", [panel], caption=caption))
             if kind == "accuracy" and parting and parting.pairs:
-                line = parting.difference.line("", "asymmetric")
+                line = parting.difference.line("Asymmetric", "asymmetric")
                 panel = Lines("", "epoch", "difference in accuracy", (line,), marks, zero=True)
                 caption = "Asymmetric less Plain of one seed, validation accuracy."
                 figures.append(Figure(f"difference-{i}", f"{label}: difference", [panel], caption=caption))
     return figures
-
-
-def _lines(sides: Sequence[Trajectory], curve: str, kind: str, *, thin: bool = False) -> list[Line]:
-    return [
-        side.curves[curve].line(
-            f"{side.spec.variant.capitalize()}, {kind}" if kind else side.spec.variant.capitalize(),
-            side.spec.variant,
-            thin=thin,
-            dash="dashed" if side.spec.variant == "plain" else "solid",
-        )
-        for side in sides
-        if curve in side.curves
-    ]
 
 
 def _parting_row(label: str, pair: Comparison) -> tuple[Cell, ...]:
