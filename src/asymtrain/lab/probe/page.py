@@ -5,7 +5,7 @@ from pathlib import Path
 
 from asymtrain.lab.probe import PlaceFinding, Probe
 from asymtrain.lab.probe.figures import alignment_over_depth, alignment_over_time, gains_by_alpha
-from asymtrain.lab.probe.findings import headline
+from asymtrain.lab.probe.result import headline
 from asymtrain.lab.report.measurement import Drawn, Listed, number, write_measurement
 from asymtrain.lab.report.summary import MISSING
 
