@@ -1,4 +1,4 @@
-"""`Branches`: the auxiliary objectives of one model, while it trains.
+"""`Branches`: the auxiliary objectives of one model, while it trains; `WithBranches`: both as one module.
 
     branches = attach(model, ...)        hooks on
     model(x)                             each place's feature is caught, pooled to (B, D)
@@ -19,11 +19,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, refuse_drift
-from asymtrain.branches._drawing import Activation
-from asymtrain.branches._heads import Head
-from asymtrain.branches._optimizers import drop_parameters
+from asymtrain.branches._heads import Activation, Head
 from asymtrain.branches._pooling import Reader
-from asymtrain.branches._scores import Combine, Objective, place_accuracy, place_loss
+from asymtrain.branches._scores import BranchReduction, Objective, place_accuracy, place_loss
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import ClassReduction
 
@@ -32,8 +30,8 @@ from asymtrain.objectives import ClassReduction
 class Settings:
     """How logits become losses, and what to do about places that did not run."""
 
-    combine: Combine = "sum"
-    over_classes: ClassReduction = "mean"
+    branch_reduction: BranchReduction = "sum"
+    class_reduction: ClassReduction = "mean"
     loss_fn: Objective | None = None
     allow_skipped: bool = False
 
@@ -119,8 +117,8 @@ class Branches(nn.Module):
             name: place_loss(
                 one,
                 targets,
-                combine=self.settings.combine,
-                over_classes=self.settings.over_classes,
+                branch_reduction=self.settings.branch_reduction,
+                class_reduction=self.settings.class_reduction,
                 ignore_index=ignore_index,
                 loss_fn=self.settings.loss_fn,
             )
@@ -148,7 +146,7 @@ class Branches(nn.Module):
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
         if optimizer is not None:
-            drop_parameters(optimizer, list(self.parameters()))
+            _drop_parameters(optimizer, list(self.parameters()))
         self.disconnect()
         self.stripped = True
 
@@ -225,7 +223,62 @@ class Branches(nn.Module):
         return {**self.__dict__, "_capture": None, "_finalizer": None}
 
 
+class WithBranches(nn.Module):
+    """A model and its branches; calling it gives the model's output and the branches' logits.
+
+        net = DistributedDataParallel(WithBranches(model, branches))
+        output, logits = net(x)
+        loss = F.cross_entropy(output, y) + alpha * branches.loss(y, logits=logits)
+
+    Branch weights are parameters of this module, so DDP averages their gradients. Its copies and pickles are
+    whole: the copy's branches are on the copy's model.
+    """
+
+    def __init__(self, model: nn.Module, branches: Branches) -> None:
+        super().__init__()
+        if not isinstance(branches, Branches) or not branches.connected_to(model):
+            raise UsageError("these branches are not on this model: WithBranches(model, attach(model, ...))")
+        self.model = model
+        self.branches = branches
+        # Idle branches are equal on all ranks from the seed and never change; DDP would broadcast them at every step.
+        ignored = [f"model.{name}" for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
+        ignored += [f"branches.{name}" for name, _ in branches.named_buffers() if name.endswith(".idle")]
+        self._ddp_params_and_buffers_to_ignore = ignored
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
+        """The model's output, and the logits of its branches by place."""
+        if self.branches.stripped:
+            raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
+        output = self.model(*args, **kwargs)
+        return output, self.branches.take()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if not self.branches.stripped:
+            self.branches.connect(self.model)
+
+
 def _key(place: str) -> str:
     """A place's name as torch lets a submodule be called: without dots, and not like a method."""
     key = place.replace(".", "/")
     return f"/{key}" if hasattr(nn.ModuleDict, key) else key
+
+
+def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+    """Remove parameters from the groups and the state of optimizers that may have made steps with them.
+
+    A group that ends empty stays: learning-rate schedulers count the groups.
+    """
+    # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
+    every: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
+    if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in every):
+        raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
+    gone = {id(parameter) for parameter in parameters}
+    for optimizer in every:
+        for group in optimizer.param_groups:
+            kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
+            # With named parameters a group has a second list beside the first.
+            for column in {"params", "param_names"} & group.keys():
+                group[column] = [group[column][index] for index in kept]
+        for parameter in parameters:
+            optimizer.state.pop(parameter, None)

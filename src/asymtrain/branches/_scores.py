@@ -12,7 +12,7 @@ from torch import Tensor
 from asymtrain.errors import UsageError
 from asymtrain.objectives import ClassReduction, check_targets, sigmoid_loss
 
-Combine = Literal["sum", "mean"]
+BranchReduction = Literal["sum", "mean"]
 Objective = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -20,8 +20,8 @@ def place_loss(
     logits: Tensor,
     targets: Tensor,
     *,
-    combine: Combine,
-    over_classes: ClassReduction,
+    branch_reduction: BranchReduction,
+    class_reduction: ClassReduction,
     ignore_index: int,
     loss_fn: Objective | None,
 ) -> Tensor:
@@ -30,16 +30,16 @@ def place_loss(
         if logits.ndim == 2:
             return _scalar(loss_fn(logits, targets))
         losses = torch.stack([_scalar(loss_fn(one, targets)) for one in logits])
-        return losses.sum() if combine == "sum" else losses.mean()
+        return losses.sum() if branch_reduction == "sum" else losses.mean()
     targets = as_targets(targets, logits)
     if logits.ndim == 2:
-        return sigmoid_loss(logits, targets, over_classes=over_classes, ignore_index=ignore_index)
+        return sigmoid_loss(logits, targets, over_classes=class_reduction, ignore_index=ignore_index)
     check_targets(logits[0], targets, ignore_index)
     branches = len(logits)
     # One call for all branches: the mean over N * B rows is the mean over branches.
     every = targets.repeat(branches, *[1] * (targets.ndim - 1))
-    mean = sigmoid_loss(logits.flatten(0, 1), every, over_classes=over_classes, ignore_index=ignore_index)
-    return mean * branches if combine == "sum" else mean
+    mean = sigmoid_loss(logits.flatten(0, 1), every, over_classes=class_reduction, ignore_index=ignore_index)
+    return mean * branches if branch_reduction == "sum" else mean
 
 
 def place_accuracy(logits: Tensor, targets: Tensor, *, ignore_index: int) -> Tensor:

@@ -4,11 +4,12 @@ To add a backbone: one file with a `Backbone`, one line in `BACKBONES`. The shar
 """
 
 import inspect
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 
+from asymtrain._moved import old_name
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters
 from asymtrain.models._cnn import CNN
@@ -18,6 +19,10 @@ from asymtrain.models._vit import ViT
 BACKBONES: dict[str, type[Backbone]] = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
 __all__ = ["BACKBONES", "CNN", "MLP", "Backbone", "KeyedDropout", "Outputs", "Parameters", "ViT", "build"]
+
+
+def __getattr__(name: str) -> Any:
+    return old_name(__name__, name, BUILDERS="BACKBONES")
 
 
 def build(name: str, *, classes: int, seed: int | None = None, **options: object) -> Backbone:

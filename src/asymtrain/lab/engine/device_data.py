@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from asymtrain import streams
-from asymtrain.branches._drawing import choice_key, choose_branch
+from asymtrain.branches._heads import choice_key, choose_branch
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise

@@ -14,9 +14,8 @@ from markupsafe import Markup
 
 from asymtrain.lab.report.page import _check_names, json_text, render_template, write_files
 from asymtrain.lab.report.summary import MISSING
+from asymtrain.lab.report.summary import spec_labels as spec_labels
 from asymtrain.lab.report.table import Column, Table, make_rows
-from asymtrain.lab.runs import DEFAULTS, RunSpec
-from asymtrain.lab.statistics import NAMES
 from asymtrain.lab.statistics.estimates import Estimate
 
 WIDE = 420.0  # points; a figure with several panels is wider than this and gets the whole row
@@ -83,26 +82,6 @@ def write_measurement(
 def _as_table(table: Listed) -> Table:
     columns = tuple(Column(name, "number" if i else "text") for i, name in enumerate(table.columns))
     return Table(table.title, table.title, columns, make_rows(table.rows), table.note, table.detail)
-
-
-def spec_labels(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[str]:
-    """A short name for each spec: its backbone, and every setting in which specs of that backbone differ.
-
-    The seed and the fields in `without` are never named; the dataset is where there are several.
-    """
-    skipped = {"arch", "seed", "dataset", *without}
-    shown: dict[str, list[str]] = {}
-    for arch in dict.fromkeys(spec.arch for spec in specs):
-        alike = [spec for spec in specs if spec.arch == arch]
-        names = [name for name in DEFAULTS if name not in skipped]
-        shown[arch] = [name for name in names if len({getattr(spec, name) for spec in alike}) > 1]
-    several = len({spec.dataset for spec in specs}) > 1
-
-    def label(spec: RunSpec) -> str:
-        parts = [NAMES.get(spec.arch, spec.arch), *([spec.dataset] if several else ())]
-        return ", ".join([*parts, *(f"{name.replace('_', ' ')} {getattr(spec, name)}" for name in shown[spec.arch])])
-
-    return [label(spec) for spec in specs]
 
 
 def number(value: float | None, form: str = ".3f") -> str:
