@@ -69,8 +69,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
     def measure(self, options: AttentionOptions, bench: Bench) -> Measured:
         """A result for each run and epoch, the data that it was looked at on, and what was left out."""
         from asymtrain.lab.engine import load_for
-        from asymtrain.lab.instruments import measure_states
-        from asymtrain.lab.instruments.attention.measure import check_spec
+        from asymtrain.lab.instruments.attention.measure import check_spec, measure_states
 
         options.settings()  # what is wrong with them shows before anything else is done
         chosen = bench.choose(archs=("vit",), with_plain=True)

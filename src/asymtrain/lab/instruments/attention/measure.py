@@ -21,7 +21,7 @@ from torch.func import functional_call
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
-from asymtrain.lab.engine import default_device
+from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.engine.states import State
 from asymtrain.lab.instruments.attention.maps import (

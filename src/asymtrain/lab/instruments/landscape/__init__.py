@@ -134,7 +134,7 @@ def _by_backbone(specs: "Sequence[RunSpec]") -> "dict[str, list[RunSpec]]":
 
 def _measure(label: str, specs: "list[RunSpec]", options: LandscapeOptions, bench: Bench) -> "Landscape":
     from asymtrain.lab.engine import load_for
-    from asymtrain.lab.instruments import measure_landscape
+    from asymtrain.lab.instruments.landscape.measure import measure_landscape
     from asymtrain.lab.instruments.landscape.states import states_of_redundancies
 
     settings = options.settings(**(QUICK.get(specs[0].arch, {}) if bench.quick else {}))

@@ -7,14 +7,15 @@ parameters themselves, and the first layer of the MLP, which holds most of its a
 Axis letters: R grid points, B images of the sample, C classes, D width, N branches, P parameters.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain.lab.devices import compiler_settings, float32_products
 from asymtrain.lab.instruments.landscape.surface import Parameters, check_alike
 from asymtrain.models import CNN, MLP, Backbone
 
@@ -154,17 +155,6 @@ def _bytes_of_image(backbone: Backbone, shape: tuple[int, ...]) -> int:
     return sum(kept.values()) // _SAMPLE
 
 
-@contextmanager
-def float32_products(tf32: bool) -> Iterator[None]:
-    """Products of float32 numbers in full, or in TF32 where asked for; the caller's setting comes back afterwards."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
-
-
 class CNNDifferences:
     """A CNN's outputs on a plane, as differences from those at its center: TF32 products that do not roughen a surface.
 
@@ -231,9 +221,13 @@ class CNNDifferences:
 
 def _compiled_shift() -> Callable[..., Tensor]:
     """On a GPU the elementwise rest of a layer is one kernel; it would take longer than the products otherwise."""
-    # Every layer is one compilation; torch's default limit of eight would fall back to eager silently.
-    torch._dynamo.config.recompile_limit = 256
-    return torch.compile(_shift, dynamic=False)
+    compiled = torch.compile(_shift, dynamic=False)
+
+    def shift(*arguments: Any) -> Tensor:
+        with compiler_settings():  # every layer is one compilation
+            return compiled(*arguments)
+
+    return shift
 
 
 def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -22,7 +22,7 @@ from torch.func import functional_call, vmap
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.engine import default_device
+from asymtrain.lab.devices import default_device, device_name
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import State
 from asymtrain.lab.instruments.landscape.backbone import Plane, Score, plane, points_that_fit
@@ -98,8 +98,7 @@ def measure_landscape(
             if progress:
                 progress(done, len(seeds) * settings.draws)
     seconds = time.perf_counter() - started
-    name = torch.cuda.get_device_name(place) if place.type == "cuda" else "cpu"
-    return Landscape(settings, tuple(rows), surfaces, evaluations, seconds, name)
+    return Landscape(settings, tuple(rows), surfaces, evaluations, seconds, device_name(place))
 
 
 class _Draw:
@@ -218,9 +217,8 @@ def measure_module_landscape(
             rows.append(Row(level, directions, scaling, draw, scale, surface_statistics(losses)))
         if progress:
             progress(draw + 1, settings.draws)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     evaluations = len(rows) * settings.grid**2
-    return Landscape(settings, tuple(rows), surfaces, evaluations, time.perf_counter() - started, name)
+    return Landscape(settings, tuple(rows), surfaces, evaluations, time.perf_counter() - started, device_name(device))
 
 
 def _direction(center: Parameters, seed: int, draw: int, axis: int) -> dict[str, Tensor]:
