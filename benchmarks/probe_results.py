@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.lab.probe import RULE
-from asymtrain.lab.probe.calibration import CONSTANTS, Case, Score, fit, rule_line, score_parts, score_text
 from asymtrain.lab.probe.page import alignment_against_gain
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.store import Store
+from probe_calibration import CONSTANTS, Case, Score, fit, rule_line, score_parts, score_text
 
 Row = tuple[str, Case, dict[str, Any]]  # part, case, further columns
 BEGIN, END = "<!-- scores: benchmarks/probe.py -->", "<!-- end of scores -->"

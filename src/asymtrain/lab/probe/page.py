@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from asymtrain.lab.probe import PlaceFinding, Probe
-from asymtrain.lab.probe.findings import headline
+from asymtrain.lab.probe.result import headline
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import Column, Table, interval, make_rows
