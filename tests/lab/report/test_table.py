@@ -60,8 +60,8 @@ def test_one_number_without_its_plus_or_its_unit():
 
 
 def test_headings_and_alignment():
-    assert [column.heading for column in COLUMNS][-2:] == ["Paper: change", "Result"]
-    assert [column.is_number for column in COLUMNS] == [False, *[True] * 9, False]
+    assert [column.heading for column in COLUMNS][-3:] == ["Paper: change", "Size", "Result"]
+    assert [column.is_number for column in COLUMNS] == [False, *[True] * 10, False]
     assert [column.ending for column in COLUMNS[5:8]] == ["", "%", ""]
 
 
