@@ -33,12 +33,12 @@ def place_loss(
         return losses.sum() if branch_reduction == "sum" else losses.mean()
     targets = as_targets(targets, logits)
     if logits.ndim == 2:
-        return sigmoid_loss(logits, targets, over_classes=class_reduction, ignore_index=ignore_index)
+        return sigmoid_loss(logits, targets, class_reduction=class_reduction, ignore_index=ignore_index)
     check_targets(logits[0], targets, ignore_index)
     branches = len(logits)
     # One call for all branches: the mean over N * B rows is the mean over branches.
     every = targets.repeat(branches, *[1] * (targets.ndim - 1))
-    mean = sigmoid_loss(logits.flatten(0, 1), every, over_classes=class_reduction, ignore_index=ignore_index)
+    mean = sigmoid_loss(logits.flatten(0, 1), every, class_reduction=class_reduction, ignore_index=ignore_index)
     return mean * branches if branch_reduction == "sum" else mean
 
 

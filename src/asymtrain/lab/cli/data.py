@@ -25,8 +25,10 @@ def list_(data_root: Root = None, json: Json = False) -> None:
     if json:
         show_json(datasets)
     else:
-        rows = [[dataset["name"], dataset["holds"], dataset["state"]] for dataset in datasets]
-        show_table(["Name", "Holds", "State"], rows, left=3, wrapped=(1, 2))
+        from asymtrain.lab.report.table import Column, Table, make_rows
+
+        rows = make_rows((dataset["name"], dataset["holds"], dataset["state"]) for dataset in datasets)
+        show_table(Table("datasets", "", (Column("Name"), Column("Holds"), Column("State")), rows))
 
 
 @data.command()

@@ -6,7 +6,8 @@ from typing import Any
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.cli.screen import Display, show_json, show_table, stdout
-from asymtrain.lab.executors import EXECUTORS, local_device
+from asymtrain.lab.devices import default_device
+from asymtrain.lab.executors import EXECUTORS
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.paper.page import document
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
@@ -32,7 +33,7 @@ def workers_of(executor: str, address: str | None, device: str | None) -> Worker
         return ("cpu" if device == "cpu" else "cuda"), 1
     if address is not None:
         raise UsageError("--address is of a Ray cluster: add --executor ray")
-    local = local_device(device)
+    local = default_device(device)
     return ("cuda" if local.type == "cuda" else "cpu"), Local(local).workers
 
 

@@ -173,8 +173,7 @@ def show(result: "Probe", output: ProbeOutput, facts: Mapping[str, str]) -> None
         show_json({**result.to_dict(), "files": {kind: str(path) for kind, path in files.items()}})
     else:
         for table in probe_tables(result):
-            stdout().print(table.title)
-            show_table(table.columns, table.rows)
+            show_table(table, note=False)
             stdout().print()
         stdout().print(str(result))
     stderr().print(f"Page: {files['page']}")

@@ -3,7 +3,7 @@
 import json
 import textwrap
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -26,7 +26,7 @@ _KINDS = ("signal", "aggregator", "branch_weights", "branch_labels", "objective"
 AGAIN = "Give the same command again to go on."
 ANEW = "With --fresh every call begins anew: let it come to its end, without --minutes or with more of them."
 WORDS = 16  # columns that words get before a table is divided
-WIDE = 104  # columns that the widest table takes with room around its cells
+LONGEST_WORD = 24  # a longer one is a path or an id, and is broken
 
 
 def stdout() -> Console:
@@ -45,29 +45,14 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def show_table(
-    table: "Table | Sequence[str]",
-    rows: Sequence[Sequence[str]] = (),
-    *,
-    left: int = 1,
-    wrapped: Collection[int] = (0,),
-) -> None:
-    """Title, table and note as they fit the terminal: where it is too wide, in parts that repeat the first columns.
-
-    With headings in place of a table, rows of finished text: the first `left` columns are aligned left, those in
-    `wrapped` are broken.
-    """
-    from asymtrain.lab.report.table import Table
-
+def show_table(table: "Table", *, note: bool = True) -> None:
+    """Title, table and note as they fit the terminal: where it is too wide, in parts that repeat the first columns."""
     console = stdout()
-    if not isinstance(table, Table):
-        _show_texts(console, table, rows, left, wrapped)
-        return
     if table.title:
         console.print(table.title)
     for part in _fitted(table, console.width) if table.rows else ():
         console.print(part)
-    if table.note:
+    if table.note and note:
         console.print(table.note)
 
 
@@ -90,11 +75,13 @@ def _fitted(table: "Table", room: int) -> Iterator[RichTable]:
         yield _rich_table(columns, padding=(0, 1))
         return
     texts = _columns_of(table.texts(compact=True))
-    columns = [_compact(column, cells, WORDS) for column, cells in zip(table.columns, texts, strict=True)]
-    parts = _parts(columns, room)
-    if len(parts) > 1:  # words are broken into shorter lines only if that keeps the table in one part
-        narrow = [_compact(column, cells, 0) for column, cells in zip(table.columns, texts, strict=True)]
-        parts = min(parts, _parts(narrow, room), key=lambda parts: len(parts) > 1)
+    # Words are broken into shorter lines where that makes fewer parts.
+    ways = [
+        _parts([_compact(column, cells, words) for column, cells in zip(table.columns, texts, strict=True)], room)
+        for words in (WORDS, 0)
+    ]
+    fitting = [parts for parts in ways if all(_width(part) <= room for part in parts)]
+    parts = min(fitting or ways[1:], key=len)
     for part in parts:
         yield _rich_table(part, padding=(0, 0, 0, 1))
 
@@ -116,53 +103,43 @@ def _rich_table(columns: Sequence[_Shown], padding: tuple[int, int] | tuple[int,
 def _compact(column: "Column", cells: tuple[str, ...], words: int) -> _Shown:
     """The heading in lines no wider than the cells, as far as its words allow.
 
-    Numbers and intervals are never broken; text is, where a line is longer than `words` and its longest word.
+    Numbers and intervals are never broken; text is, where a line is longer than `words` and its longest word, and so
+    are paths, which have no words.
     """
     name = column.short or column.name
     longest = max(map(len, (*name.split(), *cells)))
     lines = [*(["Paper"] if column.papers else []), *textwrap.wrap(name, longest, break_long_words=False)]
     width = max(map(len, (*lines, *cells)))
     if not column.is_number:
-        width = max(min(width, words), *(len(word) for text in (*lines, *cells) for word in text.split() or [""]))
+        longest = max(len(word) for text in (*lines, *cells) for word in text.split() or [""])
+        width = max(min(width, words), min(longest, LONGEST_WORD))
     return _Shown("\n".join(lines), cells, column.is_number, width)
+
+
+def _width(columns: Sequence[_Shown]) -> int:
+    return sum(column.width + 2 for column in columns) - 1  # two spaces between columns, one before the first
 
 
 def _parts(columns: Sequence[_Shown], room: int) -> list[list[_Shown]]:
     """Columns of each part: those of text that come first, and as many others as there is room for."""
-    first = next((i for i, column in enumerate(columns) if column.is_number), 1)
+    first = max(1, next((i for i, column in enumerate(columns) if column.is_number), 1))
     parts: list[list[_Shown]] = [[]]
     for column in columns[first:]:
-        # Two spaces stand between columns.
-        if parts[-1] and sum(2 + shown.width for shown in (*columns[:first], *parts[-1], column)) - 1 > room:
+        if parts[-1] and _width((*columns[:first], *parts[-1], column)) > room:
             parts.append([])
         parts[-1].append(column)
     return [[*columns[:first], *part] for part in parts]
 
 
-def _show_texts(
-    console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], left: int, wrapped: Collection[int]
-) -> None:
-    narrow = console.width < WIDE
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0) if narrow else (0, 1))
-    for i, heading in enumerate(headings):
-        text = heading.replace(" ", "\n") if narrow else heading
-        table.add_column(text, justify="left" if i < left else "right", no_wrap=i not in wrapped)
-    for row in rows:
-        # Without the spaces around its sign a deviation takes two columns less.
-        table.add_row(*(cell.replace(" ± ", "±") if narrow else cell for cell in row))
-    console.print(table)
-
-
 def show_summary(summary: "Summary") -> None:
     """The table of comparisons, and a sentence for each."""
-    from asymtrain.lab.report import HEADINGS, cells
+    from asymtrain.lab.report import comparison_table
 
     console = stdout()
     if not summary.comparisons:
         console.print("No pair of Plain and Asymmetric is finished yet.")
         return
-    rows = [list(cells(row).values()) for row in summary.comparisons]
-    show_table(list(HEADINGS.values()), rows, wrapped=(0, list(HEADINGS).index("interval")))
+    show_table(comparison_table(summary))
     console.print()
     for row in summary.comparisons:
         console.print(row["sentence"])

@@ -186,8 +186,7 @@ def show(context: typer.Context, results: "Sequence[SearchResult]", output: Sear
     else:
         for table in [*map(tried_table, results), chosen_table(results)]:
             if table.rows:
-                stdout().print(table.title)
-                show_table(table.columns, table.rows, left=3, wrapped=(0, 2))
+                show_table(table, note=False)
                 stdout().print()
         for result in results:
             stdout().print(sentence(result))

@@ -58,17 +58,20 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
 
 def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
     """The summary as a table, then the runs that have no result, each with its reason."""
+    from asymtrain.lab.report.table import Column, Table, make_rows
     from asymtrain.lab.statistics import NAMES
 
     console = stdout()
     if not summary.groups:
         console.print(f"{summary.path} holds nothing yet.")
         return
-    headings = ["Data", "Backbone", "Variant", *(name.capitalize() for name in COUNTS), "Time"]
+    words = [Column(name) for name in ("Data", "Backbone", "Variant")]
+    numbers = [Column(name.capitalize(), "count") for name in (*COUNTS, "time")]
     rows = [
         [group.dataset, NAMES.get(group.arch, group.arch), group.variant, *_numbers(group)] for group in summary.groups
     ]
-    show_table(headings, [*rows, ["all", "", "", *_numbers(summary.total)]], left=3)
+    rows.append(["all", "", "", *_numbers(summary.total)])
+    show_table(Table("runs", "", (*words, *numbers), make_rows(rows)))
     console.print()
     failed = [(failure.spec, " ".join(failure.reason.split())) for failure in summary.failures]
     for line in (

@@ -22,6 +22,7 @@ from asymtrain import streams
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import channel_statistics, normalise
+from asymtrain.lab.probe.inputs import checked_module, first_line
 from asymtrain.models import BACKBONES
 
 OTHERS = "timm:NAME, hf:CONFIG or package.module:function"
@@ -124,7 +125,7 @@ def _timm(name: str, options: dict[str, Any]) -> Named:
                     return timm.create_model(name, img_size=image_size, **given)
             return timm.create_model(name, **given)
 
-        return _module(_made(make, f"timm:{name}"))
+        return checked_module(_made(make, f"timm:{name}"))
 
     return Named(f"timm:{name}", own, 32, build)
 
@@ -160,7 +161,9 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
                 f"{type(config).__name__} has no image classifier in transformers: probe other models from Python, "
                 "asymtrain.probe(model, batches)"
             )
-        return _module(_made(lambda: transformers.AutoModelForImageClassification.from_config(config), f"hf:{text}"))
+        return checked_module(
+            _made(lambda: transformers.AutoModelForImageClassification.from_config(config), f"hf:{text}")
+        )
 
     return Named(f"hf:{text}", int(own or 224), int(patch or 32), build)
 
@@ -193,7 +196,7 @@ def _function(module_name: str, function: str, options: dict[str, Any]) -> Named
         cure = "check the name, and that you are in its folder"
         if not isinstance(error, ModuleNotFoundError):
             cure = "mend the file"
-        raise UsageError(f"{module_name} cannot be imported ({_first_line(error)}): {cure}") from error
+        raise UsageError(f"{module_name} cannot be imported ({first_line(error)}): {cure}") from error
     finally:
         if added:
             sys.path.remove(here)
@@ -207,7 +210,7 @@ def _function(module_name: str, function: str, options: dict[str, Any]) -> Named
         given = {"classes": classes, "num_classes": classes, "image_size": image_size}
         kept = {name: value for name, value in given.items() if name in known}
         cure = "mend the function, or give what it needs with --option NAME=VALUE"
-        return _module(_made(lambda: made(**{**kept, **options}), f"{module_name}:{function}", cure))
+        return checked_module(_made(lambda: made(**{**kept, **options}), f"{module_name}:{function}", cure))
 
     return Named(f"{module_name}:{function}", DEFAULT_SIZE, 1, build)
 
@@ -224,7 +227,7 @@ def _library(name: str) -> Any:
                 "it needs a torchvision that fits your torch; where there is none, in an environment of its own, "
                 "pip install --no-deps torchvision==0.16.2 is enough for models"
             )
-        raise UsageError(f"{name} is installed but does not import ({_first_line(error)}): {cure}") from error
+        raise UsageError(f"{name} is installed but does not import ({first_line(error)}): {cure}") from error
 
 
 def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
@@ -233,14 +236,4 @@ def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{name} cannot be built ({_first_line(error)}): {cure}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
-
-
-def _module(value: Any) -> nn.Module:
-    if not isinstance(value, nn.Module):
-        raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
-    return value
+        raise UsageError(f"{name} cannot be built ({first_line(error)}): {cure}") from error

@@ -1,11 +1,11 @@
-"""One self-contained HTML page, and the rows beside it.
+"""The report of a set of runs: one self-contained HTML page, and the rows beside it.
 
 The page depends on the runs, the command and the versions it is given, and on nothing else: built again from the
 same runs it has the same bytes.
 """
 
 import platform
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +13,11 @@ import pandas as pd
 import torch
 from markupsafe import Markup
 
-from asymtrain.lab.report import figures
+from asymtrain.lab.report.drawing import draw
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines, Numbers
 from asymtrain.lab.report.page import render_template, write_files
-from asymtrain.lab.report.summary import HEADINGS, MISSING, Summary, cells, duration, percent, summarise
+from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
 from asymtrain.lab.statistics import NAMES
 from asymtrain.version import VERSION
@@ -47,16 +49,17 @@ def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -
     """The page as text."""
     differing, common = _settings(summary)
     return render_template(
-        "page.html.j2",
+        "report.html.j2",
         title=_title(summary),
         lead=_lead(summary),
-        comparisons=summary.comparisons,
+        answers=[(row["verdict"], row["sentence"]) for row in summary.comparisons],
         waiting=summary.waiting,
         untested=summary.untested,
-        headings=HEADINGS,
-        table=[cells(row) for row in summary.comparisons],
-        charts=_charts(summary),
-        seeds=_seeds(summary),
+        comparisons=comparison_table(summary),
+        effect=Markup(draw(effect_figure(summary)) if summary.comparisons else ""),
+        curves=_drawn(summary, learning_curves),
+        cosines=_drawn(summary, cosine_over_training),
+        seeds=seeds_table(summary),
         facts=_facts(summary, command, versions),
         differing=differing,
         common=common,
@@ -66,6 +69,94 @@ def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -
 def current_versions() -> dict[str, str]:
     """What decides a run's numbers beside its spec."""
     return {"asymtrain": VERSION, "torch": torch.__version__, "Python": platform.python_version()}
+
+
+def seeds_table(summary: Summary) -> Table:
+    """A row for each pair of runs."""
+    columns = (
+        Column("Backbone"),
+        Column("Seed", "count"),
+        Column("Plain", "number", digits=4),
+        Column("Asymmetric", "number", digits=4),
+        Column("Change", "number", "%", 1, signed=True),
+        Column("Cosine", "number", signed=True),
+        Column("Run ids"),
+    )
+    rows = []
+    for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
+        for pair in pairs.to_dict("records"):
+            accuracies = [
+                Cell(pair[side], (pair[f"{side}_id"],), mark="(diverged)" if pair[f"{side}_diverged"] else "")
+                for side in ("plain", "asymmetric")
+            ]
+            change = 100 * (pair["asymmetric"] - pair["plain"]) / pair["plain"] if pair["plain"] else None
+            cosine = None if pd.isna(pair["cosine"]) else pair["cosine"]
+            ids = f"{pair['plain_id']} {pair['asymmetric_id']}"
+            rows.append((row["label"], pair["seed"], *accuracies, change, cosine, ids))
+    return Table("seeds", "Each seed", columns, make_rows(rows))
+
+
+def effect_figure(summary: Summary) -> Figure:
+    """Each comparison's improvement in percent with its interval; the dots are the seeds."""
+    bars = []
+    for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
+        changes = 100 * (pairs["asymmetric"] - pairs["plain"]) / row["plain_mean"] if row["plain_mean"] else ()
+        bars.append(Bar(row["label"], row["improvement"], row["low"], row["high"], tuple(map(float, changes))))
+    panel = Bars("", "improvement over Plain (%)", "asymmetric", tuple(bars))
+    return Figure("effect", "Improvement over Plain", [panel])
+
+
+def learning_curves(history: pd.DataFrame, name: str, label: str) -> Figure:
+    """Accuracy over training: each seed as a thin line, the mean of a variant as a thick one.
+
+    `history` holds the epochs of one comparison. Validation accuracy where there is one, else training accuracy.
+    """
+    measure = "validation_accuracy" if history["validation_accuracy"].notna().any() else "train_accuracy"
+    lines = tuple(
+        _mean_line(history[history["variant"] == variant], measure, variant, variant.capitalize())
+        for variant in ("plain", "asymmetric")
+    )
+    panel = Lines("", "epoch", measure.replace("_", " "), lines)
+    return Figure(f"curve{name}", f"Learning curves, {label}", [panel])
+
+
+def cosine_over_training(history: pd.DataFrame, name: str, label: str) -> Figure:
+    """Cosine between the gradients of the two objectives: each seed, their mean, and the range within epochs."""
+    measured = history[(history["variant"] == "asymmetric") & history["cosine"].notna()]
+    lines = (_mean_line(measured, "cosine", "asymmetric", "", ("cosine_min", "cosine_max")),) if len(measured) else ()
+    panels = [Lines("", "epoch", "gradient cosine", lines, zero=True)] if lines else []
+    return Figure(f"cosine{name}", f"Gradient cosine, {label}", panels)
+
+
+def _mean_line(
+    history: pd.DataFrame, measure: str, variant: str, label: str, ends: tuple[str, str] | None = None
+) -> Line:
+    epochs = sorted(history["epoch"].unique())
+    runs = [run.set_index("epoch") for _, run in history.groupby("id", sort=False)]
+    by_epoch = history.groupby("epoch")
+
+    def over_epochs(values: "pd.Series[Any]") -> Numbers:
+        return tuple(None if pd.isna(value) else float(value) for value in values.reindex(epochs))
+
+    low: Numbers = ()
+    high: Numbers = ()
+    if ends:
+        low, high = over_epochs(by_epoch[ends[0]].min()), over_epochs(by_epoch[ends[1]].max())
+    # Over the epochs that every run reached: a run that ended early must not move the mean by leaving it.
+    mean = over_epochs(by_epoch[measure].mean().where(by_epoch.size() == len(runs)))
+    seeds = tuple(over_epochs(run[measure]) for run in runs)
+    return Line(label, variant, tuple(map(float, epochs)), mean, low, high, seeds)
+
+
+def _drawn(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figure]) -> list[tuple[str, Markup]]:
+    """The figure of each comparison that has one, under the comparison's name."""
+    drawn = []
+    for i, (row, pairs) in enumerate(zip(summary.comparisons, summary.pairs, strict=True)):
+        history = summary.history[summary.history["id"].isin([*pairs["plain_id"], *pairs["asymmetric_id"]])]
+        figure = figure_of(history, str(i), row["label"])
+        if not figure.missing:
+            drawn.append((row["label"], Markup(draw(figure))))
+    return drawn
 
 
 def _title(summary: Summary) -> str:
@@ -92,12 +183,12 @@ def _controls(summary: Summary) -> str:
     ids = [name for pairs in summary.pairs for name in pairs["asymmetric_id"]]
     rows = summary.rows[summary.rows["id"].isin(ids)]
     values = {name: set(rows[name]) for name in KINDS}
-    found = [
-        f"{name.replace('_', ' ')} {seen.pop()}"
-        for name, seen in values.items()
-        if len(seen) == 1 and DEFAULTS[name] not in seen
+    controls = [
+        f"{name.replace('_', ' ')} {shared.pop()}"
+        for name, shared in values.items()
+        if len(shared) == 1 and DEFAULTS[name] not in shared
     ]
-    return f" The branches are not the default ones: {_listing(found)}." if found else ""
+    return f" The branches are not the default ones: {_listing(controls)}." if controls else ""
 
 
 def _listing(items: Iterable[object]) -> str:
@@ -105,64 +196,31 @@ def _listing(items: Iterable[object]) -> str:
     return f"{', '.join(most)} and {last}" if most else last
 
 
-def _charts(summary: Summary) -> dict[str, Any]:
-    curves, cosines, seeds = [], [], []
-    for i, (row, pairs) in enumerate(zip(summary.comparisons, summary.pairs, strict=True)):
-        history = summary.history[summary.history["id"].isin([*pairs["plain_id"], *pairs["asymmetric_id"]])]
-        label = row["label"]
-        curves.append((label, Markup(figures.learning_curves(history, f"curve{i}", f"Learning curves, {label}"))))
-        if history["cosine"].notna().any():
-            drawn = figures.cosine_over_training(history, f"cosine{i}", f"Gradient cosine, {label}")
-            cosines.append((label, Markup(drawn)))
-        change = 100 * (pairs["asymmetric"] - pairs["plain"]) / row["plain_mean"] if row["plain_mean"] else []
-        seeds.append([float(value) for value in change])
-    effect = figures.improvements(summary.comparisons, seeds, "effect", "Improvement over Plain") if curves else ""
-    return {"effect": Markup(effect), "curves": curves, "cosines": cosines}
-
-
-def _seeds(summary: Summary) -> list[dict[str, str]]:
-    found = []
-    for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
-        for pair in pairs.to_dict("records"):
-            change = 100 * (pair["asymmetric"] - pair["plain"]) / pair["plain"] if pair["plain"] else None
-            found.append(
-                {
-                    "label": row["label"],
-                    "seed": str(pair["seed"]),
-                    "plain": f"{pair['plain']:.4f}{' (diverged)' if pair['plain_diverged'] else ''}",
-                    "asymmetric": f"{pair['asymmetric']:.4f}{' (diverged)' if pair['asymmetric_diverged'] else ''}",
-                    "change": percent(change),
-                    "cosine": MISSING if pd.isna(pair["cosine"]) else f"{pair['cosine']:+.3f}",
-                    "ids": f"{pair['plain_id']} {pair['asymmetric_id']}",
-                }
-            )
-    return found
-
-
 def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -> dict[str, str]:
     rows = summary.rows
     facts = {"Command": command} if command else {}
     facts["Runs"] = f"{len(rows)}, of which {(rows['outcome'] == 'diverged').sum()} diverged"
     facts["Training time"] = f"{duration(rows['seconds'].sum())}, summed over runs"
-    facts["Device"] = ", ".join(sorted(set(rows["device"]))) or MISSING
-    facts["Engine path"] = ", ".join(sorted(set(rows["path"]))) or MISSING
-    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions.items()) or MISSING
+    facts["Device"] = ", ".join(sorted(set(rows["device"]))) or NOTHING
+    facts["Engine path"] = ", ".join(sorted(set(rows["path"]))) or NOTHING
+    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions.items()) or NOTHING
     return facts
 
 
-def _settings(summary: Summary) -> tuple[dict[str, list[str]], dict[str, str]]:
+def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:
     """Settings of the Asymmetric runs: by comparison where they differ, else one value for all."""
-    differing, common = {}, {}
+    differing, common = [], {}
     runs = [summary.rows[summary.rows["id"].isin(pairs["asymmetric_id"])] for pairs in summary.pairs]
     for name in DEFAULTS if runs else ():
         if name in ("arch", "seed"):
             continue
         values = [_listing([_shown(value) for value in group[name].unique()]) for group in runs]
         if len(set(values)) > 1:
-            differing[name.replace("_", " ")] = values
+            differing.append((name.replace("_", " "), *values))
         else:
             common[name.replace("_", " ")] = values[0]
-    return differing, common
+    columns = (Column("Setting"), *(Column(row["label"]) for row in summary.comparisons))
+    return Table("settings", "Settings that differ", columns, make_rows(differing)), common
 
 
 def _shown(value: Any) -> str:

@@ -130,6 +130,11 @@ def missing_cells(count: int = 1) -> list[Cell]:
     return [Cell(missing=True)] * count
 
 
+def interval(low: float | None, high: float | None) -> Interval | None:
+    """Both ends, or nothing where there were too few values for an interval."""
+    return None if low is None or high is None else Interval(low, high)
+
+
 def make_rows(values: Iterable[Sequence[Value | Cell]]) -> tuple[tuple[Cell, ...], ...]:
     """Rows of cells from plain values."""
     return tuple(tuple(value if isinstance(value, Cell) else Cell(value) for value in row) for row in values)
