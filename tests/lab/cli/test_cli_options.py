@@ -3,6 +3,7 @@ import pytest
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.options import parse_archs, parse_seeds
 from asymtrain.lab.scales import SCALES, get_scale, scaled_spec
+from asymtrain.models import BACKBONES
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_bad_seeds(text):
 
 
 def test_archs():
-    assert parse_archs(None) == ("mlp", "cnn", "vit")
+    assert parse_archs(None) == tuple(BACKBONES)
     assert parse_archs(["vit,mlp", "vit"]) == ("vit", "mlp")
     with pytest.raises(UsageError, match="did you mean 'vit'"):
         parse_archs(["vitt"])
