@@ -12,6 +12,7 @@ from asymtrain.lab.engine import StackPlan, plan
 from asymtrain.lab.engine.memory import bytes_of_run
 from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
 from asymtrain.models import BACKBONES, build
+from run_values import LATER_FIELDS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -30,15 +31,7 @@ OTHER = {
     "draw": "sequence",
     "alpha": 0.1,
     "over_classes": "sum",
-    "alpha_schedule": "early",
-    "objective": "softmax",
-    "branch_labels": "random",
-    "branch_bias": "prior",
-    "branch_weights": "frozen",
-    "signal": "noise",
-    "aggregator": "pcgrad",
-    "label_smoothing": 0.1,
-    "cosine_by": "layer",
+    **LATER_FIELDS,
     "learning_rate": 0.1,
     "weight_decay": 0.1,
     "decay": "matrices",

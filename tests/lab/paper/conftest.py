@@ -26,15 +26,15 @@ TINY = dataclasses.replace(
     alphas_mlp_cifar10=(0.0, 50.0),
     archs=THIN_FIELDS,
     stands_for={
-        "cifar10": {"dataset": "shapes", "dataset_options": {"classes": 2, "size": 100, "test_size": 40}},
-        "cifar100": {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 100, "test_size": 40}},
+        name: {"dataset": "shapes", "dataset_options": {"classes": classes, "size": 100, "test_size": 40}}
+        for name, classes in (("cifar10", 2), ("cifar100", 4))
     },
+    landscape={"grid": 3, "sample": 10, "draws": 2},
+    attention={"sample": 5},
     few_shot={
         "cifar10": {10: 2, 50: 3, 100: 4, 500: 5, 1000: 6},
         "cifar100": {5: 2, 10: 3, 20: 4, 50: 5, 100: 6, 200: 7},
     },
-    landscape={"grid": 3, "sample": 10, "draws": 2},
-    attention={"sample": 5},
     attention_images=2,
 )
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from asymtrain.branches._attaching import refuse_wrapped
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, error_line
 
 Source = nn.Module | Callable[[], nn.Module]
 
@@ -48,9 +48,8 @@ def _copied(model: nn.Module) -> nn.Module:
     try:
         return copy.deepcopy(model)
     except Exception as error:
-        line = (str(error).strip().splitlines() or ["no message"])[0]
         raise UsageError(
-            f"the model cannot be copied ({type(error).__name__}: {line}): give a function that builds it, "
+            f"the model cannot be copied ({error_line(error)}): give a function that builds it, "
             "probe(lambda: build_model(), ...)"
         ) from error
 

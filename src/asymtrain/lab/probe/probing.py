@@ -10,7 +10,7 @@ from torch.optim import Optimizer
 from asymtrain.branches._dry_run import call, undisturbed
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, find_places
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, error_line
 from asymtrain.lab.probe.batches import Batches, gather
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
 from asymtrain.lab.probe.copying import Source, fresh_model, random_state_kept
@@ -143,9 +143,8 @@ def _classes(model: nn.Module, batches: Batches, selector: Selector | None, devi
         try:
             output = call(model, batch.inputs)
         except Exception as error:
-            line = (str(error).strip().splitlines() or ["no message"])[0]
             raise UsageError(
-                f"the model cannot be called on a batch ({type(error).__name__}: {line}): give (inputs, targets), "
+                f"the model cannot be called on a batch ({error_line(error)}): give (inputs, targets), "
                 "where inputs is a tensor, a tuple of positional arguments or a dict of keyword arguments"
             ) from error
         width = read_logits(output, selector).shape[-1]
