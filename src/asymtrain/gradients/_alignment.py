@@ -20,16 +20,13 @@ class LayerAlignment:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(LayerAlignment):
     """How an auxiliary gradient lies to the main gradient over shared parameters.
 
     A layer is a module that owns parameters: `blocks.0.attention` of `blocks.0.attention.weight`. A parameter of the
     model itself is a layer of its own.
     """
 
-    cosine: float | None
-    main_norm: float
-    auxiliary_norm: float
     by_parameter: Mapping[str, float | None]
     by_layer: Mapping[str, LayerAlignment] = field(default_factory=dict, compare=False)
 
@@ -150,11 +147,8 @@ def compare_gradients(
     layers: dict[str, list[tuple[float, float, float]]] = {}
     for name, product in shared.items():
         layers.setdefault(name.rpartition(".")[0] or name, []).append(product)
-    whole = _summed(shared.values())
     return Alignment(
-        cosine=whole.cosine,
-        main_norm=whole.main_norm,
-        auxiliary_norm=whole.auxiliary_norm,
+        **vars(_summed(shared.values())),
         by_parameter={name: _summed([product]).cosine for name, product in shared.items()},
         by_layer={name: _summed(members) for name, members in layers.items()},
     )
