@@ -15,6 +15,7 @@ from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import load_command
 from asymtrain.lab.cli.options import ALPHA, DeviceOptions, RunOptions, ScaleOptions, parse_archs, parse_seeds
 from asymtrain.lab.scales import SCALES, get_scale, scaled_spec
+from asymtrain.models import BACKBONES
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,7 @@ def test_bad_seeds(text):
 
 
 def test_archs():
-    assert parse_archs(None) == ("mlp", "cnn", "vit")
+    assert parse_archs(None) == tuple(BACKBONES)
     assert parse_archs(["vit,mlp", "vit"]) == ("vit", "mlp")
     with pytest.raises(UsageError, match="did you mean 'vit'"):
         parse_archs(["vitt"])
