@@ -1,12 +1,9 @@
 """Values of every field of a spec, for tests that try many."""
 
-import dataclasses
-from typing import Literal, get_args, get_origin
-
 from hypothesis import strategies as st
 
 from asymtrain import models
-from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.runs import DEFAULTS, choices
 
 # Fields that specs did not have from the start, each at another value than its default.
 LATER_FIELDS = {
@@ -21,7 +18,7 @@ LATER_FIELDS = {
     "cosine_by": "layer",
 }
 
-# What follows the defaults in `Literal`, and values of every other field.
+# Named choices, added below, and values of every other field.
 VALUES = {
     "dataset": st.sampled_from(["shapes", "cifar10", "folder:./très loin"]),
     "dataset_options": st.dictionaries(st.sampled_from(["classes", "size", "seed"]), st.integers(0, 10**6)),
@@ -42,7 +39,7 @@ VALUES = {
     "cosine_every": st.integers(0, 1000),
     "label_smoothing": st.floats(0, 0.999),
 }
-for _field in dataclasses.fields(RunSpec):
-    if get_origin(_field.type) is Literal:
-        VALUES[_field.name] = st.sampled_from(get_args(_field.type))
+for _name in DEFAULTS:
+    if choices(_name):
+        VALUES[_name] = st.sampled_from(choices(_name))
 fields = st.fixed_dictionaries({}, optional=VALUES)

@@ -12,7 +12,7 @@ torchjd = pytest.importorskip("torchjd", reason="TorchJD is not installed")
 from torchjd.aggregation import GradDrop, PCGrad, UPGrad  # noqa: E402
 
 from asymtrain.integrations.torchjd import AGGREGATORS, build_aggregator, combine_backward  # noqa: E402
-from asymtrain.lab.engine.aggregators import WEIGHTS  # noqa: E402
+from asymtrain.lab.engine.signals import WEIGHTS  # noqa: E402
 
 ALPHA = 0.7
 

@@ -35,7 +35,7 @@ def place_loss(logits: Tensor, targets: Tensor, settings: Settings, ignore_index
         losses = torch.stack([_scalar(settings.loss_fn(logits_BC, targets)) for logits_BC in branches_NBC])
         return losses.sum() if settings.branch_reduction == "sum" else losses.mean()
     targets = as_targets(targets, logits)
-    loss = partial(sigmoid_loss, over_classes=settings.class_reduction, ignore_index=ignore_index)
+    loss = partial(sigmoid_loss, class_reduction=settings.class_reduction, ignore_index=ignore_index)
     if logits.ndim == 2:
         return loss(logits, targets)
     check_targets(logits[0], targets, ignore_index)

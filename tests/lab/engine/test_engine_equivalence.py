@@ -22,7 +22,7 @@ from asymtrain import models
 from asymtrain.lab.runs import RunSpec, grid
 from small_backbones import LEARNING
 
-PATHS = ["batched", "side_by_side"]
+STRATEGIES = ["batched", "side_by_side"]
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +36,10 @@ def base_spec(arch, **fields):
     return RunSpec(arch=arch, **{"arch_options": LEARNING[arch], **defaults, **fields})
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("arch", models.BACKBONES)
-def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, path, dataset):
-    assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, path)
+def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, strategy, dataset):
+    assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, strategy)
 
 
 VARIANTS = {
@@ -63,11 +63,11 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_every_setting(variant, path, dataset):
+def test_every_setting(variant, strategy, dataset):
     specs = mixed_specs(base_spec("mlp", **variant), runs=3)
-    assert_stack_is_near(specs, dataset, path)
+    assert_stack_is_near(specs, dataset, strategy)
 
 
 COMBINED = {
@@ -137,7 +137,7 @@ def larger():
 
 
 @pytest.mark.parametrize(
-    ("arch", "path", "precision"),
+    ("arch", "strategy", "precision"),
     [
         ("mlp", "batched", "fp32"),
         ("mlp", "batched", "bf16"),
@@ -145,12 +145,12 @@ def larger():
         ("vit", "batched", "fp32"),
     ],
 )
-def test_accuracies_agree_over_ten_seeds(arch, path, precision, larger):
+def test_accuracies_agree_over_ten_seeds(arch, strategy, precision, larger):
     batch = 16 if arch == "cnn" else 32
     options = {"arch_options": LEARNT[arch], "epochs": 3, "batch": batch, "learning_rate": 5e-3}
     base = RunSpec(arch=arch, precision=precision, **options)
     specs = grid(base, seed=range(42, 52))
-    assert_within_a_point(measure_accuracies(specs, larger, device="cpu", path=path))
+    assert_within_a_point(measure_accuracies(specs, larger, device="cpu", strategy=strategy))
 
 
 def test_the_paired_test_sees_a_stack_that_is_farther():

@@ -9,7 +9,7 @@ import torch
 
 from asymtrain import UsageError
 from asymtrain.lab.engine import StackPlan, plan
-from asymtrain.lab.engine.memory import bytes_of_run
+from asymtrain.lab.engine.plan import bytes_of_run
 from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
 from asymtrain.models import BACKBONES, build
 from run_values import LATER_FIELDS
@@ -110,7 +110,7 @@ def test_every_spec_is_planned_once_in_even_parts(arch, device, workers, most_ru
     assert len(stacks) >= workers
     assert max(sizes) <= (most_runs or 15)
     batches = BACKBONES[arch].batches_well if device == GPU else BACKBONES[arch].bound_by_calls
-    assert {stack.path for stack in stacks} == {"batched" if batches else "side_by_side"}
+    assert {stack.strategy for stack in stacks} == {"batched" if batches else "side_by_side"}
     assert stacks == plan(specs, device, workers=workers, most_runs=most_runs)
 
 
@@ -142,6 +142,6 @@ def test_halves():
     specs = tuple(grid(RunSpec(), seed=range(5)))
     first, second = StackPlan(specs, "batched").halves()
     assert first.specs + second.specs == specs
-    assert (len(first.specs), first.path, second.path) == (2, "batched", "batched")
+    assert (len(first.specs), first.strategy, second.strategy) == (2, "batched", "batched")
     with pytest.raises(UsageError, match="one run of mlp does not fit into this device's memory"):
         StackPlan(specs[:1], "batched").halves()

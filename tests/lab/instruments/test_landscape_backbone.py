@@ -60,7 +60,7 @@ def test_the_total_loss_moves_every_live_branch(activation):
 
 def test_label_smoothing_and_random_branch_labels_are_those_of_training():
     """Against the engine's own losses of the same batch."""
-    from asymtrain.lab.engine.losses import Batch, objective_of
+    from asymtrain.lab.engine.losses import Batch, stack_loss
 
     (state,) = states_of("mlp", (1,), alpha=2.0, label_smoothing=0.2, branch_labels="random", branch_bias="prior")
     along, _, sample, _ = plane_of(state, "total")
@@ -75,7 +75,7 @@ def test_label_smoothing_and_random_branch_labels_are_those_of_training():
         sample.branch_targets[None],
         torch.tensor([0.2]),
     )
-    expected = objective_of([state.spec], backbone)(stacked, batch, torch.tensor([2.0])).total.item()
+    expected = stack_loss([state.spec], backbone)(stacked, batch, torch.tensor([2.0])).total.item()
     assert not torch.equal(sample.targets, sample.branch_targets)
     assert along(torch.zeros(1, 2, dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-6)
 

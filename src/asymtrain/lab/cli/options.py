@@ -10,13 +10,12 @@ An option is a constant (`DATA`), a group a frozen dataclass whose fields are op
 This file is read for --help too: what needs torch is imported where it is used.
 """
 
-import dataclasses
 import re
 import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -214,9 +213,10 @@ def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
     """Fields of a run from `FIELD=VALUE`, of those that say what branches are and what of them reaches the backbone."""
-    from asymtrain.lab.runs import AUXILIARY, RunSpec
+    from asymtrain.lab.runs import AUXILIARY
+    from asymtrain.lab.runs import choices as choices_of
 
-    kinds = {field.name: get_args(field.type) for field in dataclasses.fields(RunSpec)}
+    kinds = {name: choices_of(name) for name in AUXILIARY}
     # Alpha and redundancy have options of their own; cosines are recorded, and change nothing.
     choices = {name: kinds[name] for name in AUXILIARY if kinds[name] and not name.startswith("cosine")}
     settings: dict[str, str] = {}

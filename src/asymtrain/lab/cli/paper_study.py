@@ -6,7 +6,8 @@ from pathlib import Path
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.cli.options import STORE_NAME, parse_seeds
 from asymtrain.lab.cli.paper_options import PAPER_OUT
-from asymtrain.lab.executors import EXECUTORS, local_device
+from asymtrain.lab.devices import default_device
+from asymtrain.lab.executors import EXECUTORS
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.paper.backbones import parts_of
 from asymtrain.lab.paper.readings import parse_readings
@@ -83,5 +84,5 @@ def workers_of(executor: str, address: str | None, device: str | None) -> tuple[
         return ("cpu" if device == "cpu" else "cuda"), 1
     if address is not None:
         raise UsageError("--address is of a Ray cluster: add --executor ray")
-    place = local_device(device)
+    place = default_device(device)
     return ("cuda" if place.type == "cuda" else "cpu"), Local(place).workers

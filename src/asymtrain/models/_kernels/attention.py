@@ -24,19 +24,6 @@ def _load(base, bias, rows, columns, first, stride):
 
 
 @triton.jit
-def _load_head(qkv, bias, image, head, batch, HEADS: tl.constexpr, P: tl.constexpr, W: tl.constexpr):
-    """Queries, keys and values of one head of an image: patches and class token of each."""
-    D: tl.constexpr = HEADS * W
-    rows, columns = tl.arange(0, P), tl.arange(0, W)
-    base = qkv + image.to(tl.int64) * (P + 1) * 3 * D
-    shift = bias + (image // batch) * 3 * D
-    q, q0 = _load(base, shift, rows, columns, head * W, 3 * D)
-    k, k0 = _load(base, shift, rows, columns, D + head * W, 3 * D)
-    v, v0 = _load(base, shift, rows, columns, 2 * D + head * W, 3 * D)
-    return q, q0.to(tl.float32), k, k0.to(tl.float32), v, v0.to(tl.float32)
-
-
-@triton.jit
 def _softmax(scores, score_of_class):
     """Probabilities of each row over the patches, and of the class token beside them."""
     most = tl.maximum(tl.max(scores, 1), score_of_class)
@@ -61,7 +48,12 @@ def _forward(qkv, bias, out, batch, scale, HEADS: tl.constexpr, P: tl.constexpr,
     image, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     D: tl.constexpr = HEADS * W
     rows, columns = tl.arange(0, P), tl.arange(0, W)
-    q, q0f, k, k0f, v, v0f = _load_head(qkv, bias, image, head, batch, HEADS, P, W)
+    base = qkv + image.to(tl.int64) * (P + 1) * 3 * D
+    shift = bias + (image // batch) * 3 * D
+    q, q0 = _load(base, shift, rows, columns, head * W, 3 * D)
+    k, k0 = _load(base, shift, rows, columns, D + head * W, 3 * D)
+    v, v0 = _load(base, shift, rows, columns, 2 * D + head * W, 3 * D)
+    q0f, k0f, v0f = q0.to(tl.float32), k0.to(tl.float32), v0.to(tl.float32)
 
     p, p0 = _softmax(tl.dot(q, tl.trans(k)) * scale, tl.sum(q.to(tl.float32) * k0f[None, :], 1) * scale)
     mixed = tl.dot(p.to(v.dtype), v) + p0[:, None] * v0f[None, :]
@@ -78,8 +70,13 @@ def _backward(qkv, bias, grad, out, batch, scale, HEADS: tl.constexpr, P: tl.con
     image, head = tl.program_id(0) // HEADS, tl.program_id(0) % HEADS
     D: tl.constexpr = HEADS * W
     rows, columns = tl.arange(0, P), tl.arange(0, W)
-    q, q0f, k, k0f, v, v0f = _load_head(qkv, bias, image, head, batch, HEADS, P, W)
+    base = qkv + image.to(tl.int64) * (P + 1) * 3 * D
+    shift = bias + (image // batch) * 3 * D
+    q, q0 = _load(base, shift, rows, columns, head * W, 3 * D)
+    k, k0 = _load(base, shift, rows, columns, D + head * W, 3 * D)
+    v, v0 = _load(base, shift, rows, columns, 2 * D + head * W, 3 * D)
     kind = q.dtype
+    q0f, k0f, v0f = q0.to(tl.float32), k0.to(tl.float32), v0.to(tl.float32)
     source = grad + image.to(tl.int64) * (P + 1) * D + head * W
     g = tl.load(source + (rows[:, None] + 1) * D + columns[None, :])
     g0f = tl.load(source + columns).to(tl.float32)

@@ -7,14 +7,14 @@ parameters themselves, and the first layer of the MLP, which holds most of its a
 Axis letters: R grid points, B images of the sample, C classes, D width, N branches, P parameters.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain.lab.devices import float32_products
 from asymtrain.lab.instruments.landscape.differences import CNNDifferences
 from asymtrain.lab.instruments.landscape.directions import Parameters, check_alike
 from asymtrain.models import CNN, MLP, Backbone
@@ -150,14 +150,3 @@ def _bytes_of_image(backbone: Backbone, shape: tuple[int, ...]) -> int:
     for value in weights.values():
         kept.pop(value.untyped_storage().data_ptr(), None)
     return sum(kept.values()) // _SAMPLE
-
-
-@contextmanager
-def float32_products(tf32: bool) -> Iterator[None]:
-    """Products of float32 numbers in full, or in TF32 where asked for; the caller's setting comes back afterwards."""
-    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before

@@ -14,11 +14,13 @@ Axis letters: R grid points, B images of the sample, C classes, D width.
 """
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.instruments.landscape.directions import Parameters
 from asymtrain.models import CNN
 
@@ -82,9 +84,13 @@ class CNNDifferences:
 
 def _compiled_shift() -> Callable[..., Tensor]:
     """On a GPU the elementwise rest of a layer is one kernel; it would take longer than the products otherwise."""
-    # Every layer is one compilation; torch's default limit of eight would fall back to eager silently.
-    torch._dynamo.config.recompile_limit = 256
-    return torch.compile(_shift, dynamic=False)
+    compiled = torch.compile(_shift, dynamic=False)
+
+    def shift(*arguments: Any) -> Tensor:
+        with compiler_settings():  # every layer is one compilation
+            return compiled(*arguments)
+
+    return shift
 
 
 def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

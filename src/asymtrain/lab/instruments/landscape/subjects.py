@@ -12,7 +12,7 @@ from asymtrain import streams
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
-from asymtrain.lab.engine.losses import Batch, objective_of
+from asymtrain.lab.engine.losses import Batch, stack_loss
 from asymtrain.lab.engine.setup import alpha_at, build_backbone, random_labels, run_data
 from asymtrain.lab.engine.states import State
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
@@ -137,7 +137,7 @@ def _total_score(spec: RunSpec, dataset: Dataset, sample: Sample, alpha: float) 
         raise UsageError(
             f"the total loss with activation {spec.activation!r} differs from step to step: measure the main loss"
         )
-    objective = objective_of([spec], build_backbone(spec, dataset))
+    objective = stack_loss([spec], build_backbone(spec, dataset))
     main = main_score(sample.targets, spec.label_smoothing)
     labels = sample.branch_targets if spec.branch_labels == "random" else sample.targets
 

@@ -1,4 +1,6 @@
-"""Other ways to make one gradient of two than to add them: gradient surgery.
+"""What the update is made of where it is not the gradient of the total loss: other signals, gradient surgery.
+
+A signal takes the place of the auxiliary gradient: noise as large as it is in each layer, or itself behind a gate.
 
 An aggregator weighs the main gradient g and the auxiliary gradient h, alpha included, over the parameters that both
 reach; parameters of one loss alone keep its gradient. Between two gradients each of these methods is a closed form of
@@ -22,8 +24,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from asymtrain.lab.engine.layers import dialogue_sums
-from asymtrain.lab.engine.layout import ALIGNMENT
+from asymtrain import streams
+from asymtrain.lab.engine.parameters import ALIGNMENT, dialogue_sums, layer_sums
 from asymtrain.lab.runs import RunSpec
 
 Weights = tuple[Tensor, Tensor]  # of main and auxiliary gradient, (R,) each
@@ -34,6 +36,51 @@ def needs_both_gradients(spec: RunSpec) -> bool:
     if spec.signal == "detached":  # no auxiliary gradient reaches the backbone, so there is nothing to combine
         return False
     return spec.signal in ("noise", "gated") or spec.aggregator != "sum"
+
+
+def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Tensor, inside: Tensor) -> Tensor:
+    """Gaussian noise (R, P) whose norm in each layer is that of the auxiliary gradient, keyed by run and step."""
+    position = torch.arange(auxiliary.shape[1], device=auxiliary.device)
+    drawn = streams.normal(keys[:, None], step, position) * inside
+    wanted, present = layer_sums(auxiliary.square(), members), layer_sums(drawn.square(), members)
+    scale = ((wanted / present).sqrt() @ members.T).float()  # (R, P / ALIGNMENT)
+    return (drawn.view(*scale.shape, ALIGNMENT) * scale[:, :, None]).view_as(drawn)
+
+
+def gate(total: Tensor, auxiliary: Tensor, alpha: Tensor, members: Tensor) -> Tensor:
+    """The positive cosine between main and auxiliary gradient, 0 where it is undefined: (R, 1)."""
+    product, main, other = dialogue_sums(total, auxiliary, alpha, members).sum(2)
+    return (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]
+
+
+def update_gradient(signal: str, aggregator: str) -> Callable[..., Tensor]:
+    """The gradient of the update, as a function of what `Stack` has.
+
+    (total (R, P), auxiliary (R, P), alpha (R, 1), keys (R,), step, members (rows, L), inside (1, P)) -> (R, P).
+    """
+    combine = aggregated(aggregator)
+
+    def of_sum(
+        total: Tensor, auxiliary: Tensor, alpha: Tensor, keys: Tensor, step: Tensor, members: Tensor, inside: Tensor
+    ) -> Tensor:
+        if signal == "gated":
+            return total + alpha * (gate(total, auxiliary, alpha, members) - 1) * auxiliary
+        return total + alpha * (noise_like(auxiliary, keys, step, members, inside) - auxiliary)
+
+    def of_aggregator(
+        total: Tensor, auxiliary: Tensor, alpha: Tensor, keys: Tensor, step: Tensor, members: Tensor, inside: Tensor
+    ) -> Tensor:
+        # The part by itself: taken as what another part leaves of the total, a closed gate would be rounding noise.
+        before = part = alpha * auxiliary
+        if signal == "gated":
+            part = gate(total, auxiliary, alpha, members) * before
+        elif signal == "noise":
+            part = before + alpha * (noise_like(auxiliary, keys, step, members, inside) - auxiliary)
+        return combine(total - before + part, part, members)
+
+    if signal not in ("gradient", "noise", "gated"):
+        raise AssertionError(f"no update gradient for the signal {signal!r}")
+    return of_sum if aggregator == "sum" else of_aggregator
 
 
 def aggregated(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
