@@ -1,20 +1,12 @@
-"""The page of a measurement, and the pages of alignment and trajectories from invented runs."""
+"""The page of a measurement."""
 
-import dataclasses
 import json
 import re
 from html.parser import HTMLParser
 
 import pytest
 
-from asymtrain.lab.instruments.alignment.conflict import conflicts
-from asymtrain.lab.instruments.alignment.figures import cosines_by_layer, cosines_over_training
-from asymtrain.lab.instruments.alignment.page import write_alignment
-from asymtrain.lab.instruments.trajectory.figures import norm_curves
-from asymtrain.lab.instruments.trajectory.page import write_trajectory
-from asymtrain.lab.instruments.trajectory.trajectory import Curve, compare_trajectories
-from asymtrain.lab.report.measurement import Drawn, Listed, interval, number, spec_labels, write_measurement
-from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.report.measurement import Drawn, Listed, interval, number, write_measurement
 from asymtrain.lab.statistics.estimates import estimate
 
 SVG = '<svg viewBox="0 0 {0} 100" xmlns="http://www.w3.org/2000/svg"><g id="axes"/><use href="#axes"/></svg>'
@@ -114,88 +106,3 @@ def test_cells_of_numbers():
     assert (number(0.12345), number(-0.5, "+.1f"), number(None)) == ("0.123", "-0.5", "–")
     assert interval(estimate([1.0])) == "–"
     assert interval(estimate([1.0, 1.0]), "+.1f") == "+1.0 to +1.0"
-
-
-def test_labels_name_what_differs_and_nothing_else():
-    base = RunSpec(arch="vit", learning_rate=0.5)
-    specs = [RunSpec(seed=1), RunSpec(seed=2, alpha=3.0), base]
-    assert spec_labels(specs) == ["MLP, alpha 1.0", "MLP, alpha 3.0", "ViT"]
-    assert spec_labels(specs, without=["alpha"]) == ["MLP", "MLP", "ViT"]
-    assert spec_labels([base, dataclasses.replace(base, dataset="cifar10")]) == ["ViT, shapes", "ViT, cifar10"]
-
-
-def with_details(run):
-    """An invented run that recorded norms, conflict and layers as well."""
-    if run.spec.redundancy == 0:
-        return run
-    more = {"conflict": 0.25, "main_norm": 2.0, "auxiliary_norm": 0.5, "cosine_std": 0.1}
-    layers = (("blocks.0", 0.5), ("blocks.1", None))
-    history = tuple(dataclasses.replace(epoch, layer_cosines=layers, **more) for epoch in run.history)
-    return dataclasses.replace(run, history=history)
-
-
-def test_the_alignment_page(study, tmp_path):
-    runs = [with_details(run) for run in study]
-    tables, document, paths = write_alignment(runs, tmp_path, {"Runs": "18"})
-    found = conflicts(runs)
-    assert [group["label"] for group in document["groups"]] == ["MLP", "CNN", "ViT"]
-    assert document["groups"][0]["mean"]["mean"] == found[0].mean.mean
-    assert tables[0].rows[0][3] == f"{found[0].mean.mean:+.3f}"
-    assert tables[0].rows[0][7] == "25%"
-    assert [table.detail for table in tables] == [False, False, True, True]
-    assert len(tables[2].rows) == 9
-    assert [row[0] for row in tables[3].rows[:2]] == ["MLP, blocks.0", "MLP, blocks.1"]
-    assert tables[3].rows[1][2] == "–"  # undefined, and not 0
-    assert set(paths) == {"page", "json", "cosine-trained", "layers-0", "layers-1", "layers-2"}
-    text = paths["page"].read_text()
-    outline = Outline(text)
-    assert len(set(outline.ids)) == len(outline.ids)
-    assert not re.search(r"\bnan\b", text, re.IGNORECASE)
-    assert len(json.loads(paths["json"].read_text())["groups"][0]["cosine"]) == 4
-
-
-def test_the_alignment_page_of_runs_that_recorded_less(study, tmp_path):
-    tables, _, paths = write_alignment(study, tmp_path, {})
-    assert tables[0].rows[0][7] == "–"
-    assert "not recorded yet" in tables[0].note
-    assert [table.title for table in tables] == ["Gradient cosine", "Within each run"]  # no table of dashes
-    assert set(paths) == {"page", "json", "cosine-trained"}
-
-
-def test_the_trajectory_page(study, tmp_path):
-    found = compare_trajectories([with_details(run) for run in study])
-    tables, document, paths = write_trajectory(found, tmp_path, {})
-    assert [row[:2] for row in tables[0].rows[:2]] == [("MLP", "Plain"), ("MLP", "Asymmetric")]
-    assert tables[0].rows[0][5] == f"{found.comparisons[0].plain.final.mean:.3f}"
-    assert [row[0] for row in tables[2].rows] == ["MLP", "CNN", "ViT"]
-    assert document["comparisons"][0]["parting"]["epoch"] == found.comparisons[0].parting.epoch
-    kinds = {f"{kind}-{i}" for kind in ("accuracy", "difference", "gap", "loss", "norm") for i in range(3)}
-    assert set(paths) == {"page", "json"} | kinds
-    outline = Outline(paths["page"].read_text())
-    assert len(set(outline.ids)) == len(outline.ids)
-
-
-def test_the_trajectory_page_without_pairs(make_run, tmp_path):
-    alone = [make_run(RunSpec(epochs=3, seed=seed)) for seed in (1, 2)]
-    lost = make_run(RunSpec(epochs=3, arch="cnn"), epochs=1, diverged=True)
-    tables, document, paths = write_trajectory(compare_trajectories([*alone, lost]), tmp_path, {})
-    assert [table.title for table in tables] == ["Convergence and accuracy", "Generalisation gap"]
-    assert document["comparisons"] == []
-    assert [one["arch"] for one in document["lost"]] == ["cnn"]
-    assert "every seed diverged" in paths["page"].read_text()
-    assert "difference-0" not in paths
-
-
-def test_figures_have_the_same_bytes_twice_and_both_themes(study):
-    curve = Curve((1, 2, 3), tuple(estimate(values) for values in ([0.1, 0.2], [None, None], [0.3, 0.2])), ())
-    layers = [("blocks.0", estimate([0.1, 0.2])), ("blocks.1", estimate([]))]
-    for draw in (
-        lambda: cosines_over_training({"MLP": curve, "ViT": curve}, "c", "Cosine"),
-        lambda: cosines_by_layer(layers, [[0.1, 0.2], [None, None]], "l", "Layers"),
-    ):
-        svg = draw()
-        assert svg == draw()
-        assert svg.startswith("<svg")
-        assert "var(--ink, #222)" in svg
-        assert "nan" not in svg.lower()
-    assert norm_curves([compare_trajectories(study).comparisons[0].plain], "n", "Norms") is None
