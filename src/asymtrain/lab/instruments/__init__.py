@@ -31,6 +31,7 @@ INSTRUMENTS = [
     "asymtrain.lab.instruments.landscape",
     "asymtrain.lab.instruments.attention",
     "asymtrain.lab.instruments.features",
+    "asymtrain.lab.instruments.usage",
 ]
 """Modules with an `INSTRUMENT`, in the order of the help. One line makes a command, a page and rows in the store."""
 
