@@ -14,7 +14,7 @@ from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper_screen import study_sentence
 from asymtrain.lab.cli.paper_study import build_study
 from asymtrain.lab.paper.result import Cell, RecipeResult, ResultTable, missing_cell
-from asymtrain.lab.paper.sizes import SIZES
+from asymtrain.lab.paper.study import SIZES
 from asymtrain.lab.store import Store
 
 TINY = dataclasses.replace(

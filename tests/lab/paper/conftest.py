@@ -7,13 +7,11 @@ import pytest
 import torch
 
 from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.known import read_store
-from asymtrain.lab.paper.readings import parse_readings
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.running import run_recipes
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import read_store
+from asymtrain.lab.paper.study import SIZES, Study, parse_readings
 
 TINY = dataclasses.replace(
     SIZES["quick"],

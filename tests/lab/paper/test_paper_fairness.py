@@ -6,13 +6,12 @@ import pytest
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.paper_study import build_study
-from asymtrain.lab.paper.judging import gather
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES, table10, table16
 from asymtrain.lab.paper.running import missing
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import SIZES, Study
+from asymtrain.lab.paper.verdicts import gather
 from asymtrain.lab.runs import Epoch, Run
 
 RECIPE_NAMES = ("table10", "table13", "table16")

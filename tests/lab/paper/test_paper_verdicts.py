@@ -5,8 +5,7 @@ from synthetic_evidence import BITS, SEEDS, VIT, effect, paper_like, verdict
 
 from asymtrain.lab.paper.claims import claim, claims
 from asymtrain.lab.paper.evidence import Effect, Quantity
-from asymtrain.lab.paper.verdicts import judge, judge_all
-from asymtrain.lab.paper.wording import cell_words
+from asymtrain.lab.paper.verdicts import cell_words, judge, judge_all
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import pytest
 
 from asymtrain.lab.paper.backbones import part_of, parts_of
 from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.judging import gather, judge_results
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.sizes import ARCHS
+from asymtrain.lab.paper.study import ARCHS
+from asymtrain.lab.paper.verdicts import gather, judge_results
 from asymtrain.lab.statistics import NAMES
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.

@@ -12,12 +12,12 @@ from asymtrain.lab.paper.cosine_beside import OPPOSITE, SAME, UNCLEAR, cosine_ta
 from asymtrain.lab.paper.differences import COLUMNS, difference_cells
 from asymtrain.lab.paper.evidence import Effect
 from asymtrain.lab.paper.image_intervals import image_interval_cell
-from asymtrain.lab.paper.known import Snapshot, count_test_images
-from asymtrain.lab.paper.measuring import with_origin
+from asymtrain.lab.paper.measurements import with_origin
 from asymtrain.lab.paper.numbers import printed
-from asymtrain.lab.paper.readings import READINGS
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES, table01
+from asymtrain.lab.paper.snapshot import Snapshot, count_test_images
+from asymtrain.lab.paper.study import READINGS
 from asymtrain.lab.runs import Epoch, Run
 from asymtrain.version import VERSION
 

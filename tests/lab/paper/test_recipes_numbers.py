@@ -9,13 +9,11 @@ from scipy import stats
 
 from asymtrain.lab.paper.comparisons import effect_of, effect_table
 from asymtrain.lab.paper.effect_sizes import sizes_table
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import PRIMARY, READINGS
 from asymtrain.lab.paper.recipes import table01, table10, trajectories
 from asymtrain.lab.paper.result import ResultTable
-from asymtrain.lab.paper.searched import gold_search
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.searches import gold_search
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import PRIMARY, READINGS, SIZES, Study
 from asymtrain.lab.runs import Epoch, Run
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 
-from asymtrain.lab.paper.judging import gather
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES, table10, table16
 from asymtrain.lab.paper.result import RecipeResult
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.spec_index import index_specs, specs_behind
 from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.verdicts import gather
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]

@@ -8,14 +8,12 @@ from scipy import stats
 
 from asymtrain.lab.paper.drawing import draw
 from asymtrain.lab.paper.effect_drawing import reach_of
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.panels import Bar, BarPanel, Effects
-from asymtrain.lab.paper.readings import parse_readings
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES, alphas, controls, schedules
 from asymtrain.lab.paper.recipes.variants import EXACT, against_first, against_plain
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import SIZES, Study, parse_readings
 from asymtrain.lab.runs import Epoch, Run
 
 STUDY = Study(sizes=SIZES["paper"], seeds=(42, 43, 44, 45))

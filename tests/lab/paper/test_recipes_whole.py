@@ -5,13 +5,12 @@ import pytest
 from asymtrain.lab import executors
 from asymtrain.lab.paper.claims import claims
 from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.judging import gather, judge_results
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import ALIASES, RECIPES
 from asymtrain.lab.paper.running import check_data, missing, needs_of, run_recipes
-from asymtrain.lab.paper.sizes import ARCHS, SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, SIZES, Study
+from asymtrain.lab.paper.verdicts import gather, judge_results
 from asymtrain.lab.store import Store
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.

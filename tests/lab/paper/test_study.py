@@ -3,13 +3,23 @@
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.paper.estimate import estimate, image_steps
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import hyperparameters
-from asymtrain.lab.paper.readings import ALTERNATES, PRIMARY, READINGS, parse_readings
 from asymtrain.lab.paper.recipes import RECIPES, choose, few_shot, noise, table01
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study, asymmetric_spec, data_fields, few_shot_size, plain_spec, table_values
+from asymtrain.lab.paper.running import estimate, image_steps
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import (
+    ALTERNATES,
+    PRIMARY,
+    READINGS,
+    SIZES,
+    Study,
+    asymmetric_spec,
+    data_fields,
+    few_shot_size,
+    parse_readings,
+    plain_spec,
+    table_values,
+)
 from asymtrain.lab.runs import Epoch, Run
 
 PAPER = Study(sizes=SIZES["paper"])

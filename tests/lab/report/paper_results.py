@@ -4,13 +4,12 @@ import dataclasses
 import random
 
 from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.result import Cell, RecipeResult, ResultTable, missing_cell
-from asymtrain.lab.paper.sizes import SIZES
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.spec_index import SpecsUsed, specs_behind
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.study import SIZES, Study
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 STUDY = Study(sizes=dataclasses.replace(SIZES["quick"], scale="quick"), seeds=(42, 43, 44), epochs=2)

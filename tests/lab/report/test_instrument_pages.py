@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 
 from asymtrain.lab.instruments.alignment.measure import conflicts
 from asymtrain.lab.instruments.alignment.show import alignment_page
@@ -9,6 +10,7 @@ from asymtrain.lab.instruments.curves import Curve, spec_labels
 from asymtrain.lab.instruments.trajectory.measure import compare_trajectories
 from asymtrain.lab.instruments.trajectory.show import trajectory_page
 from asymtrain.lab.report.drawing import draw
+from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import Interval
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import estimate
@@ -126,3 +128,14 @@ def test_a_curve_is_a_line_with_its_intervals():
     assert line.low[0] == points[0].low
     thin = Curve((1, 2, 3), points, ()).line("MLP", 0, thin=True)
     assert (thin.y, thin.low, thin.thin) == (line.y, (), True)
+
+
+def test_both_pages_can_be_written(study, tmp_path):
+    runs = [with_details(run) for run in study]
+    for name, page in (("alignment", alignment_page(runs)), ("trajectory", trajectory_page(runs))):
+        paths = write_page(tmp_path, name, title=page.title, lead=page.lead, tables=page.tables, figures=page.figures,
+                           facts={}, document=page.document)  # fmt: skip
+        text = paths["page"].read_text()
+        ids = re.findall(r'\bid="([^"]+)"', text)
+        assert len(set(ids)) == len(ids)
+        assert not re.search(r"\bnan\b", text, re.IGNORECASE)

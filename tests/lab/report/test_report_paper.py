@@ -9,15 +9,22 @@ from html.parser import HTMLParser
 import pytest
 from paper_results import NASTY, STUDY, difficult, invented_results
 
-from asymtrain.lab.paper.claims_page import HEADLINE, filters, shown_claims
 from asymtrain.lab.paper.contradictions import contradictions
 from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.judging import judge_results
-from asymtrain.lab.paper.page import merged, render_paper, with_useful_columns, write_paper
+from asymtrain.lab.paper.page import (
+    HEADLINE,
+    filters,
+    merged,
+    render_paper,
+    shown_claims,
+    strip,
+    with_useful_columns,
+    write_paper,
+)
 from asymtrain.lab.paper.panels import Line, Panel, Panels
 from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
 from asymtrain.lab.paper.spec_index import ALWAYS, SpecsUsed, index_specs
-from asymtrain.lab.paper.strips import strip
+from asymtrain.lab.paper.verdicts import judge_results
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
 
 

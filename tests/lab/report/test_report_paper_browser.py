@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from paper_results import STUDY, invented_results
 
-from asymtrain.lab.paper.judging import judge_results
 from asymtrain.lab.paper.page import write_paper
+from asymtrain.lab.paper.verdicts import judge_results
 
 A4 = 673  # less its margins, in CSS pixels
 PATIENCE = 240_000  # milliseconds, for a busy machine

@@ -1,6 +1,6 @@
 """The paper's printed numbers, as data: every table cell under a label such as "table1/vit/20".
 
-The numbers stand in `tables/*.csv` and nowhere else. Tables that the paper prints twice have one name: 15 is 2,
+The numbers stand in `printed/*.csv` and nowhere else. Tables that the paper prints twice have one name: 15 is 2,
 17 is 10. A label names table, then what tells its cells apart:
 
     table1/ARCH/N            test accuracy, CIFAR-100          table9/vit/IMAGES     few-shot, CIFAR-100
@@ -51,7 +51,7 @@ class Hyperparameters:
 @cache
 def rows(name: str) -> tuple[Row, ...]:
     """The rows of one CSV, by its name without the ending; values are the printed texts."""
-    folder = resources.files("asymtrain.lab.paper") / "tables"
+    folder = resources.files("asymtrain.lab.paper") / "printed"
     known = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
     if name not in known:
         raise unknown_name("table of the paper", name, known)

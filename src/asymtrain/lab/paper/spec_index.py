@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import READINGS
 from asymtrain.lab.paper.recipe import Recipe
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import READINGS, Study
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.statistics import NAMES
 

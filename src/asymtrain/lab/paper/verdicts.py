@@ -3,26 +3,334 @@
     evidence = {"primary": {"table1/vit/20": Effect(...), ...}, "sum": {...}}
     judge(claim("c01"), evidence, alternates=("sum", "all")).sentence
 
-A claim is ruled on part by part (`rule`), and is as good as its weakest part. Two verdicts stand above the rule:
+A claim is ruled on part by part, and is as good as its weakest part. An interval is a t interval over seeds,
+Bonferroni-corrected for the cells of the table (`claims.family`). The rule, in the order in which it is asked:
 
-    Not yet run   fewer than 10 seeds, fewer epochs than the claim's, missing cells, or other data standing in; what
-                  the numbers so far would say is kept as preliminary, and `lacks` says what is short. Missing cells
-                  do not matter where those that are there contradict the claim: nothing can mend that
-    Only under X  the primary reading is Contradicted, Null or Inconclusive, and the alternate reading X is Reproduced
-                  with every part's p below 5% after Holm's correction over all alternates and all cells of the tables
+    Reproduced      excludes 0 in the paper's sign and meets 0.5 to 1.5 times the paper's number
+    Right direction, different size
+                    excludes 0 in the paper's sign and misses that band
+    Contradicted    excludes 0 in the other sign
+    No effect       lies within 1% of 0
+    Inconclusive    otherwise
+
+A part that the paper itself reports as no effect is reproduced only as that. Other forms of parts (`claims.Part`) use
+the same words with their own condition, stated where they are ruled on. 1% is one percent of Plain for a change, one
+percentage point for a difference of changes, 0.01 for a cosine or a share.
+
+Two verdicts stand above the rule:
+
+    Not yet run     fewer than 10 seeds, fewer epochs than the claim's, missing cells, or other data standing in; what
+                    the numbers so far would say is kept as preliminary, and `lacks` says what is short. Missing cells
+                    do not matter where those that are there contradict the claim: they cannot change the verdict
+    Only under X    the primary reading is Contradicted, No effect or Inconclusive, and the alternate reading X is
+                    Reproduced with every part's p below 5% after Holm's correction over all alternates and all cells
+                    of the tables
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, get_args
+
+import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.paper.claims import Claim, Part, claims, epochs_wanted, family
 from asymtrain.lab.paper.evidence import Effect, Evidence, Quantity
-from asymtrain.lab.paper.rule import LEVEL, JudgedPart, Ruling, rule, weakest
-from asymtrain.lab.paper.wording import measured_words, paper_words
-from asymtrain.lab.statistics import holm
+from asymtrain.lab.paper.numbers import cells
+from asymtrain.lab.paper.recipe import RecipeResult
+from asymtrain.lab.paper.study import ALTERNATES, PRIMARY
+from asymtrain.lab.statistics import NAMES, Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
+
+Ruling = Literal["Reproduced", "Right direction, different size", "Inconclusive", "No effect", "Contradicted"]
+WEAKEST_LAST: tuple[Ruling, ...] = get_args(Ruling)
+
+LEVEL = 0.05
+BAND = (0.5, 1.5)
+MARGINS = {"change": 1.0, "asymmetric": 0.01, "value": 0.01}
+STRICT_LEVEL, LARGE = 0.001, 0.8  # what the paper's appendix E claims of every main result
+
+
+@dataclass(frozen=True)
+class JudgedPart:
+    """One part with what was measured for it.
+
+    Attributes:
+        part: what was asked.
+        ruling: what the rule says of the numbers, however few they are.
+        estimate: None where a percentage of Plain is undefined because Plain is 0, or no seed is on both sides.
+        low: of the interval; None with fewer than two seeds, and for parts that have none.
+        high: as low.
+        p: of the test that the part must pass, not corrected; None where there is no test.
+        n: seeds.
+        beside: the mean that the estimate is held beside, of parts that ask whether two signs agree.
+    """
+
+    part: Part
+    ruling: Ruling
+    estimate: float | None
+    low: float | None = None
+    high: float | None = None
+    p: float | None = None
+    n: int = 0
+    beside: float | None = None
+
+
+def rule(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
+    """What the evidence says of one part; every label of the part must be there."""
+    if part.how == "zero":
+        return _zero(part, evidence)
+    if part.how == "significant":
+        return _significant(part, evidence)
+    if part.how == "agreement":
+        return _agreement(part, evidence)
+    samples = samples_of(part, evidence)
+    n = min(map(len, samples)) if samples else 0
+    if n < 2:
+        means = [float(np.mean(sample)) for sample in samples if sample]
+        return JudgedPart(part, "Inconclusive", means[-1] - sum(means[:-1]) if n else None, n=n)
+    found = _interval(samples, family_of(part))
+    ruling, p = _ruling(part, samples[0], found)
+    return JudgedPart(part, ruling, found.estimate, found.low, found.high, p, n)
+
+
+def _ruling(part: Part, values: Sequence[float], found: Interval) -> tuple[Ruling, float | None]:
+    """The ruling, and the p of the test behind it."""
+    margin = MARGINS[part.of]
+    if part.how == "no effect":
+        return no_effect_ruling(found, margin), equivalence_p(values, margin)
+    if part.how == "near zero":
+        margin = BAND[1] * abs(part.paper or 0.0)
+        return near_zero_ruling(found, margin), equivalence_p(values, margin)
+    if part.how == "not reversed":
+        return "Contradicted" if _sign(found) == -part.sign else "Reproduced", None
+    return ruling_of(found, part.sign, margin, None if part.how == "sign" else part.paper), found.p
+
+
+def ruling_of(found: Interval, sign: int, margin: float, paper: float | None) -> Ruling:
+    """The rule; without a paper's number the sign alone is asked for."""
+    if _sign(found) == sign:
+        if paper is None:
+            return "Reproduced"
+        low, high = sorted(factor * paper for factor in BAND)
+        return "Reproduced" if found.low <= high and found.high >= low else "Right direction, different size"
+    if _sign(found) == -sign:
+        return "Contradicted"
+    return "No effect" if -margin < found.low and found.high < margin else "Inconclusive"
+
+
+def no_effect_ruling(found: Interval, margin: float) -> Ruling:
+    """For what the paper reports as no effect: reproduced within the margin, contradicted where 0 is excluded."""
+    if -margin < found.low and found.high < margin:
+        return "Reproduced"
+    return "Contradicted" if _sign(found) else "Inconclusive"
+
+
+def near_zero_ruling(found: Interval, margin: float) -> Ruling:
+    """For what the paper calls near zero: contradicted only where the interval lies outside the margin."""
+    if -margin < found.low and found.high < margin:
+        return "Reproduced"
+    return "Contradicted" if found.low > margin or found.high < -margin else "Inconclusive"
+
+
+def family_of(part: Part) -> int:
+    """The largest family among the part's tables."""
+    return max(family(label) for label in part.labels)
+
+
+def samples_of(part: Part, evidence: Mapping[str, Evidence]) -> tuple[list[float], ...]:
+    """One number a seed; two samples for a difference whose sides share no seeds; none where Plain is 0."""
+    if part.of == "value":
+        return (list(_quantity(evidence, part.labels[0]).values),)
+    effects = [_effect(evidence, label) for label in part.labels]
+    if part.of == "asymmetric":
+        return (list(effects[0].asymmetric),)
+    if part.how not in ("difference", "not reversed"):
+        # Of two labels, Plain is the first's and Asymmetric the second's.
+        return _lists(_paired(effects[0], effects[-1]).changes)
+    first, second = (effect.changes for effect in effects)
+    common = sorted(first.keys() & second.keys())
+    if common:
+        return ([second[seed] - first[seed] for seed in common],)
+    return _lists(first, second)
+
+
+def _interval(samples: tuple[list[float], ...], size: int) -> Interval:
+    if len(samples) == 1:
+        return t_interval(samples[0], 1 - LEVEL, size)
+    first, second = samples
+    return welch_interval(first, second, 1 - LEVEL, size)
+
+
+def _lists(*changes: Mapping[int, float]) -> tuple[list[float], ...]:
+    return tuple(list(change.values()) for change in changes) if all(changes) else ()
+
+
+def _paired(plain: Effect, asymmetric: Effect) -> Effect:
+    if plain is asymmetric:
+        return plain
+    before = dict(zip(plain.seeds, plain.plain, strict=True))
+    after = dict(zip(asymmetric.seeds, asymmetric.asymmetric, strict=True))
+    seeds = tuple(sorted(before.keys() & after.keys()))
+    sides = [tuple(side[seed] for seed in seeds) for side in (before, after)]
+    return Effect(asymmetric.label, sides[0], sides[1], asymmetric.epochs, (), seeds)
+
+
+def _zero(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
+    """Exact: one value that is not 0 contradicts."""
+    values = _quantity(evidence, part.labels[0]).values
+    worst = max(map(abs, values), default=None)
+    ruling: Ruling = "Inconclusive" if worst is None else "Contradicted" if worst else "Reproduced"
+    return JudgedPart(part, ruling, worst, n=len(values))
+
+
+def _significant(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
+    """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both."""
+    effects = [_effect(evidence, label) for label in part.labels]
+    n = min(len(effect.seeds) for effect in effects)
+    changes = [effect.changes for effect in effects]
+    if n < 2 or not all(changes):
+        return JudgedPart(part, "Inconclusive", None, n=n)
+    p_values = [t_interval([*change.values()]).p for change in changes]
+    sizes = [cohen_d_av(effect.plain, effect.asymmetric) for effect in effects]
+    passed = [
+        p * family_of(part) < STRICT_LEVEL and size is not None and abs(size) >= LARGE
+        for p, size in zip(p_values, sizes, strict=True)
+    ]
+    ruling: Ruling = "Reproduced" if all(passed) else "Contradicted"
+    return JudgedPart(part, ruling, sum(passed) / len(passed), p=max(p_values), n=n)
+
+
+def _agreement(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
+    """Of a value and a change: both must be clear; then their signs agree or not. The change is what is shown."""
+    values = list(_quantity(evidence, part.labels[0]).values)
+    changes = [*_effect(evidence, part.labels[1]).changes.values()]
+    n = min(len(values), len(changes))
+    if n < 2:
+        return JudgedPart(part, "Inconclusive", float(np.mean(changes)) if changes else None, n=n)
+    value, change = (
+        t_interval(sample, 1 - LEVEL, family(label))
+        for sample, label in zip((values, changes), part.labels, strict=True)
+    )
+    rulings: Mapping[int, Ruling] = {1: "Reproduced", 0: "Inconclusive", -1: "Contradicted"}
+    ruling = rulings[_sign(value) * _sign(change)]
+    p = max(value.p, change.p)
+    return JudgedPart(part, ruling, change.estimate, change.low, change.high, p, n, value.estimate)
+
+
+def _sign(found: Interval) -> int:
+    """Of an interval that excludes 0; 0 where it does not."""
+    return (found.low > 0) - (found.high < 0)
+
+
+def _effect(evidence: Mapping[str, Evidence], label: str) -> Effect:
+    found = evidence[label]
+    assert isinstance(found, Effect), f"{label} must be an Effect"
+    return found
+
+
+def _quantity(evidence: Mapping[str, Evidence], label: str) -> Quantity:
+    found = evidence[label]
+    assert isinstance(found, Quantity), f"{label} must be a Quantity"
+    return found
+
+
+def weakest(ruled: list[JudgedPart]) -> Ruling:
+    """A claim holds as far as the weakest of its parts."""
+    return max((one.ruling for one in ruled), key=WEAKEST_LAST.index)
+
+
+CELLS = {
+    "table1": "{0}, N = {1}",
+    "redundancy": "{0}, N = {1} at equal settings",
+    "table2": "{1} cosine of the {0}",
+    "table3": "{1} of the {0}",
+    "table4": "gap of the {0} at epoch {1}",
+    "table5": "landscape of the {0}, N = {1}",
+    "table6": "landscape of the {0}, N = {1}",
+    "table7": "{0}, {1} images a class of CIFAR-10",
+    "table8": "{0}, {1} images a class",
+    "table9": "{0}, {1} images a class",
+    "table10": "{0} on CIFAR-10",
+    "table11": "{0}, {1}% label noise on CIFAR-10",
+    "table12": "{0}, {1}% label noise on CIFAR-100",
+    "table14": "{0} at epoch {1}",
+    "table16": "{1}, {0} of three branches active",
+    "figure9": "{0} after training",
+    "inference": "{0} after stripping",
+}
+"""By the table of a label, what its cells are."""
+QUANTITIES = {"convergence": "convergence epoch", "final": "final validation accuracy"}
+STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their own
+
+
+def number(value: float | None, one: JudgedPart) -> str:
+    """A number in the unit of its part."""
+    part = one.part
+    if value is None:
+        return "undefined"
+    if part.how == "significant":
+        return f"{round(value * len(part.labels))} of {len(part.labels)} cells"
+    if part.how == "zero":
+        return f"a largest difference of {value:.3g}"
+    if part.of != "change":
+        return f"{value:+.4f}"
+    points = " points" if part.how in ("difference", "not reversed") else "%"
+    return f"{value:+.1f}{points}"
+
+
+def ours_words(one: JudgedPart) -> str:
+    """What was measured for a part; both numbers where one is held beside the other."""
+    effect = number(one.estimate, one)
+    return effect if one.beside is None else f"{effect} beside a cosine of {one.beside:+.4f}"
+
+
+def measured_words(claim: Claim, ruled: Sequence[JudgedPart], deciding: JudgedPart) -> str:
+    """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
+    interval = ""
+    if deciding.low is not None and deciding.high is not None:
+        interval = f", interval {number(deciding.low, deciding)} to {number(deciding.high, deciding)}"
+    seeds = f"{deciding.n} seed{'s' if deciding.n != 1 else ''}"
+    text = f"{ours_words(deciding)} ({seeds}{interval})"
+    if len(claim.parts) == 1:
+        return text
+    counts = Counter(_kind(one) for one in ruled)
+    parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
+    return f"{text} for {part_words(deciding)}; of {len(ruled)} parts {parts}"
+
+
+def _kind(one: JudgedPart) -> str:
+    return STEPS if one.part.how == "not reversed" and one.ruling == "Reproduced" else one.ruling
+
+
+def part_words(one: JudgedPart) -> str:
+    """What a part looks at."""
+    first, *rest = (cell_words(label) for label in one.part.labels)
+    if not rest:
+        return first
+    if one.part.how == "significant":
+        return f"{len(one.part.labels)} cells"
+    return rest[0] if one.part.how == "agreement" else f"{rest[0]} against {first}"
+
+
+def cell_words(label: str) -> str:
+    """A label of evidence (`claims`) for a reader."""
+    table, *place = label.split("/")
+    if table in ("table11", "table12"):
+        place[1] = f"{100 * float(place[1]):g}"
+    return CELLS[table].format(*({**NAMES, **QUANTITIES}.get(part, part.replace("_", " ")) for part in place))
+
+
+def paper_words(claim: Claim, deciding: JudgedPart) -> str:
+    """The paper's number for the same part."""
+    if claim.kind in ("share", "identity"):
+        return claim.paper_value
+    effect = number(deciding.part.paper, deciding)
+    if deciding.part.how != "agreement":
+        return effect
+    return f"{effect} beside {cells()[deciding.part.labels[0]].value:+.4f}"
+
 
 __all__ = ["Effect", "Evidence", "Judgement", "Quantity", "Verdict", "judge", "judge_all"]
 
@@ -88,7 +396,7 @@ def judge(
     if len(set(alternates) - {primary}) < len(alternates) or len(alternates) > MOST_ALTERNATES:
         raise UsageError(f"at most {MOST_ALTERNATES} alternate readings, each once, got {', '.join(alternates)}")
     first = _under(claim, evidence.get(primary, {}), primary)
-    if first.verdict not in ("Contradicted", "Null", "Inconclusive"):
+    if first.verdict not in ("Contradicted", "No effect", "Inconclusive"):
         return first
     others = [_under(claim, evidence.get(name, {}), name) for name in alternates]
     for other in others:
@@ -119,12 +427,12 @@ def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judg
     lacks = _lacks(claim, there, missing, n)
     more = ""
     if missing and ruling == "Contradicted" and not _lacks(claim, there, (), n):
-        more, lacks = f"; {lacks}, which cannot mend it", ""
+        more, lacks = f"; {lacks}, which cannot change the verdict", ""
     numbers = f"{measured_words(claim, ruled, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
     if lacks:
         sentence = f"Not yet run in full (preliminary: {lacks}): so far {numbers}"
     else:
-        sentence = f"{ruling}{_as_null(deciding)}: {numbers}"
+        sentence = f"{ruling}{_as_no_effect(deciding)}: {numbers}"
     return Judgement(
         claim,
         "Not yet run" if lacks else ruling,
@@ -187,7 +495,7 @@ def _passes_holm(other: Judgement, evidence: Mapping[str, Mapping[str, Evidence]
 
 def _with_others(first: Judgement, others: Sequence[Judgement]) -> Judgement:
     """Names alternates that say something clear and otherwise; the verdict stays, since they were not asked first."""
-    clear = [one for one in others if one.verdict in ("Reproduced", "Sign only", "Contradicted")]
+    clear = [one for one in others if one.verdict in ("Reproduced", "Right direction, different size", "Contradicted")]
     how = "not corrected for the number of readings"
     said = [f"Under {one.reading} ({how}): {one.sentence}" for one in clear if one.verdict != first.verdict]
     return dataclasses.replace(first, sentence=" ".join([first.sentence, *said]))
@@ -214,5 +522,32 @@ def _only_under(first: Judgement, other: Judgement) -> Judgement:
     )
 
 
-def _as_null(deciding: JudgedPart) -> str:
-    return " as null" if deciding.ruling == "Reproduced" and deciding.part.how in ("null", "near zero") else ""
+def _as_no_effect(deciding: JudgedPart) -> str:
+    is_none = deciding.ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
+    return " as no effect" if is_none else ""
+
+
+def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Any]]:
+    """The evidence of all recipes, by reading and label.
+
+    A claim may need a cell that an alternate reading does not touch (the best epoch's accuracy has no other cosine):
+    such cells are those of the primary reading. A reading that trains otherwise touches all of them.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for result in results:
+        for reading, labelled in result.evidence.items():
+            found.setdefault(reading, {}).update(labelled)
+    primary = found.get(PRIMARY.name, {})
+    for alternate in ALTERNATES:
+        own = found.get(alternate.name)
+        if own and alternate.changes != "training":
+            tables = {label.partition("/")[0] for label in own}
+            rest = {label: one for label, one in primary.items() if label.partition("/")[0] not in tables}
+            found[alternate.name] = {**rest, **own}
+    return found
+
+
+def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
+    """All 36 verdicts, from whatever was run."""
+    alternates = [reading.name for reading in ALTERNATES]
+    return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab.paper.readings import Reading
+from asymtrain.lab.paper.study import Reading
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store
 
