@@ -6,7 +6,6 @@ import os
 import pytest
 import torch
 
-from asymtrain.lab.paper.drawing import draw
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.running import run_recipes
@@ -71,7 +70,7 @@ def known(kitchen):
 @pytest.fixture(scope="session")
 def results(tiny, known):
     """Every recipe's result by its name."""
-    return {name: build_result(recipe, tiny, known, draw) for name, recipe in RECIPES.items()}
+    return {name: build_result(recipe, tiny, known) for name, recipe in RECIPES.items()}
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,10 @@
 import dataclasses
 
 import pytest
+from shown_tables import rows_by_heading
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli.paper_study import build_study
+from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES, table10, table16
 from asymtrain.lab.paper.running import missing
@@ -60,12 +61,11 @@ def known(rounds):
 
 
 def made(study, known, name):
-    result = build_result(RECIPES[name], study, known, lambda *_: "<svg/>")
+    result = build_result(RECIPES[name], study, known)
     return result, {table.name: table for table in result.tables}
 
 
-def rows(table):
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+rows = rows_by_heading
 
 
 def test_fairness_adds_trials_and_changes_none(known):
@@ -175,8 +175,7 @@ def test_a_trial_that_was_not_run_is_missing(known):
 
 def test_the_option_makes_the_study_and_contradicts_given_settings(monkeypatch):
     monkeypatch.setitem(SIZES, "paper", SIZE)
-    options = ("paper", "42,43", None, None, "fp32", None)
-    assert build_study(*options, "searched", fair=True) == FAIR
-    assert build_study(*options, "searched") == PAPER
+    assert StudyOptions(scale="paper", seeds="42,43", fair=True).build() == FAIR
+    assert StudyOptions(scale="paper", seeds="42,43").build() == PAPER
     with pytest.raises(UsageError, match="drop one of them"):
-        build_study(*options, "paper", fair=True)
+        StudyOptions(scale="paper", hyperparameters="paper", fair=True).build()

@@ -7,17 +7,14 @@ import re
 import pytest
 from paper_results import difficult
 
-from asymtrain.lab.paper.exports import as_csv, as_latex, as_markdown, number_columns
-from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
+from asymtrain.lab.report.export import as_csv, as_latex, as_markdown
+from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows
 
-TABLE = ResultTable(
+TABLE = Table(
     "t",
     "A title",
-    ("Backbone", "Plain", "Paper: p"),
-    (
-        (Cell("ViT"), Cell("0.10 ± 0.02", 0.1, ("a",)), Cell("<0.0001", 0.0)),
-        (Cell("CNN"), missing_cell(), Cell("-15.3%", -15.3)),
-    ),
+    (Column("Backbone"), Column("Plain", "number", digits=2), Column("p", "p", digits=4, papers=True)),
+    make_rows([("ViT", Mean(0.1, 0.02), 0.0), ("CNN", Cell(missing=True), Cell(-15.3, words="-15.3%"))]),
     "A note.",
 )
 
@@ -65,22 +62,20 @@ def test_latex_by_hand():
 
 def test_csv_is_for_programs():
     """Numbers stand alone: deviations, ends of intervals and units are in headings."""
-    table = ResultTable(
-        "t",
-        "A title",
-        ("Backbone", "Plain", "Change", "Interval", "p", "Step"),
-        (
-            (
-                Cell("ViT"),
-                Cell("0.10 ± 0.02", 0.1),
-                Cell("+8.3%", 8.3),
-                Cell("-3.3% to +20.0%"),
-                Cell("<0.0001"),
-                Cell("4e-05"),
-            ),
-            (Cell("A to B"), missing_cell(), Cell("-15.3%", -15.3), Cell("—"), Cell("0.0100", 0.01), Cell("+0.5")),
-        ),
+    percent = {"kind": "number", "unit": "%", "digits": 1, "signed": True}
+    columns = (
+        Column("Backbone"),
+        Column("Plain", "number", digits=2),
+        Column("Change", **percent),
+        Column("Interval", **percent),
+        Column("p", "p", digits=4),
+        Column("Step", "number", digits=None),
     )
+    rows = [
+        ("ViT", Mean(0.1, 0.02), 8.3, Interval(-3.3, 20.0), 0.0, 4e-05),
+        ("A to B", Cell(missing=True), -15.3, None, 0.01, 0.5),
+    ]
+    table = Table("t", "A title", columns, make_rows(rows))
     assert list(csv.reader(io.StringIO(as_csv(table)))) == [
         ["Backbone", "Plain", "Plain: deviation", "Change (%)", "Interval (%): low", "Interval (%): high", "p", "Step"],
         ["ViT", "0.10", "0.02", "8.3", "-3.3", "20.0", "<0.0001", "4e-05"],
@@ -95,9 +90,9 @@ def table():
 
 def test_what_markdown_holds_can_be_read_back(table):
     headings, rules, rows = read_markdown(as_markdown(table))
-    assert headings == list(table.columns)
-    assert [rule.endswith(":") for rule in rules] == list(number_columns(table))
-    assert rows == [["missing" if cell.missing else cell.text for cell in row] for row in table.rows]
+    assert headings == [column.heading for column in table.columns]
+    assert [rule.endswith(":") for rule in rules] == [column.is_number for column in table.columns]
+    assert rows == table.texts("missing")
 
 
 def test_latex_rows_have_as_many_places_as_columns_and_no_bare_sign(table):
@@ -108,8 +103,3 @@ def test_latex_rows_have_as_many_places_as_columns_and_no_bare_sign(table):
         assert not re.search(r"(?<!\\)[%#_]|[±—²<>](?!\$)", line)
     assert r"</script>".replace("<", "$<$").replace(">", "$>$") in as_latex(table)
     assert r"\textbackslash{}x" in as_latex(table)
-
-
-def test_text_columns_are_told_from_those_that_wait_for_numbers():
-    waiting = ResultTable("t", "", ("Name", "Value", "Mark"), ((Cell("a"), missing_cell(), Cell("")),))
-    assert number_columns(waiting) == (False, True, False)
