@@ -55,7 +55,7 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
             if not 2 <= options.images <= most:
                 raise UsageError(f"--images must lie in 2..{most}, got {options.images}")
         try:
-            states = bench.states(missing, epochs, "training: epoch") if missing else []
+            states = bench.states(missing, epochs) if missing else []
             with bench.telling("measuring") as say:
                 for number, state in enumerate(states, 1):
                     spec, device = state.spec, default_device(bench.device)
