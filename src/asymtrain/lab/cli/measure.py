@@ -30,11 +30,10 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.run import train
 from asymtrain.lab.cli.screen import show_json, show_table, stderr
-from asymtrain.lab.instruments.instrument import Instrument, Page, Say, Stopped, comma_words, counting
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_words
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
-    from asymtrain.lab.engine.states import State
     from asymtrain.lab.runs import Run, RunSpec
 
 MOST_IDS = 10  # ids that an error lists
@@ -158,7 +157,7 @@ def facts_of(context: typer.Context, page: Page) -> dict[str, str]:
     }
 
 
-class CommandBench:
+class CommandBench(Bench):
     """See `Bench`: runs from the options of a command, progress on stderr."""
 
     def __init__(self, shared: Mapping[str, Any], where: DeviceOptions, output: MeasureOutput) -> None:
@@ -223,20 +222,6 @@ class CommandBench:
         by_id = {run.spec.id: run for run in runs}
         return [by_id[spec.id] for spec in wanted if spec.id in by_id]
 
-    def states(self, specs: "Sequence[RunSpec]", epochs: Iterable[int], words: str) -> "list[State]":
-        """See `Bench`."""
-        from asymtrain.lab.engine.states import states_at
-
-        with self.telling("training") as say:
-            return states_at(
-                specs,
-                epochs,
-                device=self.device,
-                data_root=self.data_root,
-                cache=self.states_folder,
-                progress=counting(say, words),
-            )
-
     @contextmanager
     def telling(self, start: str) -> Iterator[Say]:
         """See `Bench`: a line that changes on a terminal, lines one after the other elsewhere.
@@ -260,31 +245,6 @@ class CommandBench:
     def remark(self, text: str) -> None:
         """See `Bench`."""
         stderr().print(text)
-
-    def keep(self, spec: "RunSpec", name: str, values: Mapping[int, Any], *, fresh: bool = False) -> None:
-        """See `Bench`."""
-        from asymtrain.lab.store import Store
-
-        if not (self.stored or fresh):
-            return
-        self.store.parent.mkdir(parents=True, exist_ok=True)
-        with Store(self.store) as opened:
-            if fresh:
-                opened.know([spec])  # and not asked for: it need not be trained to its end
-            if fresh or opened.finished([spec.id]):
-                opened.add_measurement(spec.id, name, values, again=True)
-
-    def kept(self, name: str, specs: "Sequence[RunSpec]") -> "dict[RunSpec, dict[int, Any]]":
-        """See `Bench`."""
-        from asymtrain.lab.store import Store
-
-        if not self.store.exists():
-            return {}
-        by_id: dict[str, dict[int, Any]] = {}
-        with Store(self.store, read_only=True) as opened:
-            for value in opened.measurements(name, [spec.id for spec in specs]):
-                by_id.setdefault(value.spec_id, {})[value.epoch] = value.value
-        return {spec: by_id[spec.id] for spec in specs if spec.id in by_id}
 
 
 def stored_specs(store: Path, texts: Iterable[str]) -> "list[RunSpec]":

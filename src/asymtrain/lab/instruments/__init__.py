@@ -15,41 +15,31 @@ A name is loaded when it is first used: help does not wait for torch.
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from asymtrain.lab.instruments.alignment.measure import conflicts
-    from asymtrain.lab.instruments.attention.maps import attention_maps
-    from asymtrain.lab.instruments.attention.measure import measure_attention, measure_model, measure_states
-    from asymtrain.lab.instruments.attention.result import AttentionSettings
-    from asymtrain.lab.instruments.features.measure import FeatureStatistics, feature_statistics, follow_features
-    from asymtrain.lab.instruments.landscape.measure import measure_landscape, measure_module_landscape
-    from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings
-    from asymtrain.lab.instruments.trajectory.measure import compare_trajectories
-
 INSTRUMENTS = [
     "asymtrain.lab.instruments.alignment",
     "asymtrain.lab.instruments.trajectory",
     "asymtrain.lab.instruments.landscape",
     "asymtrain.lab.instruments.attention",
     "asymtrain.lab.instruments.features",
+    "asymtrain.lab.instruments.usage",
 ]
 """Modules with an `INSTRUMENT`, in the order of the help. One line makes a command, a page and rows in the store."""
 
-__all__ = [
-    "AttentionSettings",
-    "FeatureStatistics",
-    "Landscape",
-    "LandscapeSettings",
-    "attention_maps",
-    "compare_trajectories",
-    "conflicts",
-    "feature_statistics",
-    "follow_features",
-    "measure_attention",
-    "measure_landscape",
-    "measure_model",
-    "measure_module_landscape",
-    "measure_states",
-]
+if TYPE_CHECKING:
+    from asymtrain.lab.instruments.alignment.measure import conflicts as conflicts
+    from asymtrain.lab.instruments.attention.maps import attention_maps as attention_maps
+    from asymtrain.lab.instruments.attention.measure import measure_attention as measure_attention
+    from asymtrain.lab.instruments.attention.measure import measure_model as measure_model
+    from asymtrain.lab.instruments.attention.measure import measure_states as measure_states
+    from asymtrain.lab.instruments.attention.result import AttentionSettings as AttentionSettings
+    from asymtrain.lab.instruments.features.measure import FeatureStatistics as FeatureStatistics
+    from asymtrain.lab.instruments.features.measure import feature_statistics as feature_statistics
+    from asymtrain.lab.instruments.features.measure import follow_features as follow_features
+    from asymtrain.lab.instruments.landscape.measure import measure_landscape as measure_landscape
+    from asymtrain.lab.instruments.landscape.measure import measure_module_landscape as measure_module_landscape
+    from asymtrain.lab.instruments.landscape.result import Landscape as Landscape
+    from asymtrain.lab.instruments.landscape.result import LandscapeSettings as LandscapeSettings
+    from asymtrain.lab.instruments.trajectory.measure import compare_trajectories as compare_trajectories
 
 _HOMES = {
     "alignment.measure": ("conflicts",),

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from asymtrain.errors import UsageError
 
@@ -33,7 +33,7 @@ Options = TypeVar("Options")
 Result = TypeVar("Result")
 
 
-class Bench(Protocol):
+class Bench(ABC):
     """What a command lends to an instrument: the runs that were chosen, and where to compute and to keep."""
 
     stored: bool  # were stored runs named, with all their settings?
@@ -43,6 +43,7 @@ class Bench(Protocol):
     device: str | None
     data_root: Path | None
 
+    @abstractmethod
     def choose(
         self,
         archs: Sequence[str] = (),
@@ -57,29 +58,59 @@ class Bench(Protocol):
         leaves a default. Writes nothing, and refuses a folder that could not be written.
         """
 
+    @abstractmethod
     def named(self, spec: "RunSpec") -> bool:
         """Was this run asked for by name? False for one that is there because of `--run all`."""
 
+    @abstractmethod
     def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
         """The runs of the specs in their order: from the store, or trained into it where they are missing."""
 
-    def states(self, specs: "Sequence[RunSpec]", epochs: Iterable[int], words: str) -> "list[State]":
-        """Weights after epochs, trained where no state is kept; `words` stand before the count of epochs."""
-
+    @abstractmethod
     def telling(self, start: str) -> AbstractContextManager[Say]:
         """Say how far it is on stderr, until the block ends."""
 
+    @abstractmethod
     def remark(self, text: str) -> None:
         """A line on stderr."""
+
+    def states(
+        self, specs: "Sequence[RunSpec]", epochs: Iterable[int], words: str = "training: epoch"
+    ) -> "list[State]":
+        """Weights after epochs, trained where no state is kept; `words` stand before the count of epochs."""
+        from asymtrain.lab.engine.states import states_at
+
+        where: dict[str, Any] = {"device": self.device, "data_root": self.data_root, "cache": self.states_folder}
+        with self.telling("training") as say:
+            return states_at(specs, epochs, **where, progress=counting(say, words))
 
     def keep(self, spec: "RunSpec", name: str, values: Mapping[int, Any], *, fresh: bool = False) -> None:
         """Keep values, by epoch or step, beside the stored run that they are of.
 
         Those of a run that is not stored are dropped, unless `fresh`: the store then learns the spec.
         """
+        from asymtrain.lab.store import Store
+
+        if not (self.stored or fresh):
+            return
+        self.store.parent.mkdir(parents=True, exist_ok=True)
+        with Store(self.store) as opened:
+            if fresh:
+                opened.know([spec])  # and not asked for: it need not be trained to its end
+            if fresh or opened.finished([spec.id]):
+                opened.add_measurement(spec.id, name, values, again=True)
 
     def kept(self, name: str, specs: "Sequence[RunSpec]") -> "dict[RunSpec, dict[int, Any]]":
         """What `keep` kept, of the specs of which there is something."""
+        from asymtrain.lab.store import Store
+
+        if not self.store.exists():
+            return {}
+        by_id: dict[str, dict[int, Any]] = {}
+        with Store(self.store, read_only=True) as opened:
+            for value in opened.measurements(name, [spec.id for spec in specs]):
+                by_id.setdefault(value.spec_id, {})[value.epoch] = value.value
+        return {spec: by_id[spec.id] for spec in specs if spec.id in by_id}
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from asymtrain.lab.instruments.trajectory.trajectory import Curve
+from asymtrain.lab.instruments.curves import Curve
 from asymtrain.lab.report.figure import Colour, Dash, Line
 
 LEAST = 4  # seeds for a band: the t interval of fewer is wider than the figure

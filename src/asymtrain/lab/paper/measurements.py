@@ -21,12 +21,10 @@ from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine import default_device, load_for
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.engine.states import State, initial_state, states_at
-from asymtrain.lab.instruments.attention.attention import measure_states
-from asymtrain.lab.instruments.attention.result import AttentionResult
-from asymtrain.lab.instruments.attention.settings import AttentionSettings
-from asymtrain.lab.instruments.landscape.landscape import measure_landscape
-from asymtrain.lab.instruments.landscape.result import row_values
-from asymtrain.lab.instruments.landscape.settings import LandscapeSettings
+from asymtrain.lab.instruments.attention.measure import measure_states
+from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
+from asymtrain.lab.instruments.landscape.measure import measure_landscape
+from asymtrain.lab.instruments.landscape.result import LandscapeSettings, row_values
 from asymtrain.lab.paper.recipe import Measuring
 from asymtrain.lab.paper.snapshot import shown_versions
 from asymtrain.lab.paper.study import Reading, Study, asymmetric_spec, over_seeds, plain_spec, table_values

@@ -13,7 +13,7 @@ import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab import statistics
-from asymtrain.lab.instruments.alignment.conflict import conflicts
+from asymtrain.lab.instruments.alignment.measure import conflicts
 from asymtrain.lab.paper.comparisons import Comparison, effect_of, improvement, interval, pairs_of
 from asymtrain.lab.paper.evidence import Effect
 from asymtrain.lab.paper.numbers import Printed

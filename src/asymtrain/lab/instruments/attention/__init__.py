@@ -89,7 +89,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
             runs, have = ("run", "has") if len(without) == 1 else ("runs", "have")
             bench.remark(f"left out: {len(without)} {runs} of {archs}, which {have} no attention")
         try:
-            states = bench.states(specs, epochs, "training: epoch")
+            states = bench.states(specs, epochs)
             with bench.telling("measuring") as say:
                 numbers = count(1)
 

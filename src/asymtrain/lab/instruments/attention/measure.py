@@ -9,8 +9,7 @@ Nothing is changed: parameters, modes, buffers and random numbers are after a me
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -21,7 +20,7 @@ from torch.func import functional_call
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
-from asymtrain.lab.devices import default_device
+from asymtrain.lab.devices import default_device, evaluating
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.engine.states import State
 from asymtrain.lab.instruments.attention.maps import (
@@ -139,18 +138,6 @@ def measure_model(
     with evaluating(model):
         call = forward or model
         return _measure(model, call, images, regions, settings, prefix=prefix, read=read, check=True, keep=keep)
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside the block; afterwards every module is in the mode that it was in."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, training in modes:
-            module.training = training
 
 
 @torch.no_grad()

@@ -22,7 +22,7 @@ from torch.func import functional_call, vmap
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.devices import default_device, device_name
+from asymtrain.lab.devices import default_device, device_name, evaluating
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import State
 from asymtrain.lab.instruments.landscape.backbone import Plane, Score, plane, points_that_fit
@@ -41,7 +41,6 @@ from asymtrain.lab.instruments.landscape.surface import (
     Parameters,
     Surface,
     evaluate,
-    evaluating,
     filter_normalised,
     gaussian_direction,
     grid_coordinates,

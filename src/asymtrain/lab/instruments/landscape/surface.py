@@ -15,8 +15,7 @@ normal entries is a chi-square variable with k degrees of freedom. That is what 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +25,7 @@ from torch.func import functional_call
 
 from asymtrain import streams
 from asymtrain.errors import UsageError
+from asymtrain.lab.devices import evaluating
 
 Parameters = Mapping[str, Tensor]
 Floats = npt.NDArray[np.float64]
@@ -178,15 +178,3 @@ def module_losses(
             return torch.stack([loss_at({name: value[i] for name, value in points.items()}) for i in range(count)])
 
     return losses_at
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every submodule is in the mode it was in."""
-    before = {part: part.training for part in module.modules()}
-    try:
-        module.eval()
-        yield
-    finally:
-        for part, training in before.items():
-            part.training = training

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from asymtrain.lab.instruments.trajectory.trajectory import Curve
+from asymtrain.lab.instruments.curves import Curve
 from asymtrain.lab.paper.evidence import Effect, Evidence
 from asymtrain.lab.paper.figures import curve_line, has_points
 from asymtrain.lab.paper.measurements import (

@@ -1,7 +1,7 @@
 """Tables 2 and 15, Figure 2: the cosine between the gradients of the two objectives."""
 
-from asymtrain.lab.instruments.alignment.conflict import VARIANTS, Conflict, RunConflict, conflicts
-from asymtrain.lab.instruments.trajectory.trajectory import BOUNDS, CURVES, curve
+from asymtrain.lab.instruments.alignment.measure import VARIANTS, Conflict, RunConflict, conflicts
+from asymtrain.lab.instruments.curves import BOUNDS, CURVES, curve
 from asymtrain.lab.paper.evidence import Evidence, Quantity
 from asymtrain.lab.paper.figures import curve_line, has_points
 from asymtrain.lab.paper.numbers import printed

@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from asymtrain.lab.instruments.trajectory.trajectory import BOUNDS, CURVES, convergence_epoch, curve, gap, parting
+from asymtrain.lab.instruments.curves import BOUNDS, CURVES, curve, gap
+from asymtrain.lab.instruments.trajectory.measure import convergence_epoch, parting
 from asymtrain.lab.paper.comparisons import Comparison, compare, pairs_of, specs_of
 from asymtrain.lab.paper.evidence import Effect, Evidence
 from asymtrain.lab.paper.figures import curve_line, has_points
