@@ -23,9 +23,13 @@ from asymtrain.lab.executors.local import cores
 from asymtrain.lab.runs import RunSpec, grid
 
 CLASSES = 100
-# Runs in one stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest.
-RUNS = {"cuda": {"mlp": 128, "cnn": 20, "vit": 20}, "cpu": {"mlp": 5, "cnn": 1, "vit": 1}}
 SECONDS = 2.0  # of timed work for each figure
+
+
+def stack_size(arch: str, device: str) -> int:
+    """Runs in one stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest."""
+    small, other = {"cuda": (128, 20), "cpu": (5, 1)}[device]
+    return small if models.BACKBONES[arch].bound_by_calls else other
 
 
 @functools.cache

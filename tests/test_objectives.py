@@ -21,12 +21,12 @@ def naive_softmax(row, goal):
     return -math.fsum(t * math.log(math.exp(z) / total) for z, t in zip(row, goal, strict=True))
 
 
-def naive_sigmoid(row, goal, over_classes):
+def naive_sigmoid(row, goal, class_reduction):
     terms = []
     for z, t in zip(row, goal, strict=True):
         p = 1 / (1 + math.exp(-z))
         terms.append(-(t * math.log(p) + (1 - t) * math.log(1 - p)))
-    return math.fsum(terms) / (len(terms) if over_classes == "mean" else 1)
+    return math.fsum(terms) / (len(terms) if class_reduction == "mean" else 1)
 
 
 LOSSES = {
@@ -177,7 +177,7 @@ def test_values_that_are_no_shares_are_refused(loss, value):
 
 def test_the_former_keyword_works_and_warns(logits):
     targets = torch.tensor([4, 0, 2, 1, 3, 2, 0])
-    with pytest.warns(DeprecationWarning, match="now called class_reduction"):
+    with pytest.warns(DeprecationWarning, match=r"is now sigmoid_loss\(class_reduction="):
         old = sigmoid_loss(logits, targets, over_classes="sum")
     assert torch.equal(old, sigmoid_loss(logits, targets, class_reduction="sum"))
 

@@ -36,12 +36,12 @@ def renamed_arguments(**new_names: str) -> Callable[[Callable[Arguments, Result]
 
         @functools.wraps(function)
         def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
-            for old in new_names.keys() & kwargs.keys():
-                new = new_names[old]
-                if new in kwargs:
-                    raise TypeError(f"{name}() got both {new!r} and {old!r}, its old name")
-                warnings.warn(f"{name}({old}=...) is now {name}({new}=...)", DeprecationWarning, stacklevel=2)
-                kwargs[new] = kwargs.pop(old)
+            for old, new in new_names.items():
+                if old in kwargs:
+                    if new in kwargs:
+                        raise TypeError(f"{name}() got both {new!r} and {old!r}, its old name")
+                    warnings.warn(f"{name}({old}=...) is now {name}({new}=...)", DeprecationWarning, stacklevel=2)
+                    kwargs[new] = kwargs.pop(old)
             return function(*args, **kwargs)
 
         return call

@@ -8,7 +8,6 @@
 Axis letters: B batch, C classes.
 """
 
-import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -17,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain._moved import renamed_arguments
 from asymtrain.errors import UsageError, unknown_name
 
 ClassReduction = Literal["mean", "sum"]
@@ -58,24 +58,16 @@ def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -
     return losses.sum() / keep.sum().clamp(min=1)
 
 
+@renamed_arguments(over_classes="class_reduction")
 def sigmoid_loss(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    class_reduction: ClassReduction = "mean",
-    ignore_index: int = -100,
-    over_classes: ClassReduction | None = None,
+    logits: Tensor, targets: Tensor, *, class_reduction: ClassReduction = "mean", ignore_index: int = -100
 ) -> Tensor:
     """Per-class binary cross-entropy of logits (B, C), mean over the batch.
 
     Targets are class indices (B,), or a row of probabilities for each class (B, C): soft labels and
     multi-label targets are the same thing here, since classes do not compete.
     `class_reduction="mean"` is what frameworks do by default; `"sum"` adds the C terms, so the loss is C times larger.
-    `over_classes` is its former name.
     """
-    if over_classes is not None:
-        warnings.warn("over_classes is now called class_reduction", DeprecationWarning, stacklevel=2)
-        class_reduction = over_classes
     if class_reduction not in get_args(ClassReduction):
         raise unknown_name("class_reduction", str(class_reduction), get_args(ClassReduction))
     check_targets(logits, targets, ignore_index)

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from adapter_examples import BATCH, CLASSES, Net, assert_bare, examples, seeded
+from adapters import BATCH, CLASSES, Net, assert_bare, examples, seeded
 
 from asymtrain import UsageError, alignment, attach
 

@@ -13,13 +13,13 @@ from torch.nn.parameter import is_lazy
 from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, infer_layout
 from asymtrain.branches._capture import carries_branches
-from asymtrain.branches._core import Branches, Settings
+from asymtrain.branches._core import Branches
 from asymtrain.branches._dry_run import Sight, dry_run
 from asymtrain.branches._heads import Activation, Head, Initialization, choice_key, draw_branches
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, check_option_keys, find_places, option_for
 from asymtrain.branches._pooling import Pool, Reader, build_reader, check_layout, check_pool
-from asymtrain.branches._scores import BranchReduction, Objective
+from asymtrain.branches._scores import BranchReduction, Objective, Settings
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import ClassReduction
 

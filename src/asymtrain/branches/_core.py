@@ -10,7 +10,6 @@ All answers are about the model's latest forward, whatever mode it ran in.
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -21,19 +20,8 @@ from torch.optim import Optimizer
 from asymtrain.branches._capture import Capture, refuse_drift
 from asymtrain.branches._heads import Activation, Head
 from asymtrain.branches._pooling import Reader
-from asymtrain.branches._scores import BranchReduction, Objective, place_accuracy, place_loss
+from asymtrain.branches._scores import Settings, place_accuracy, place_loss
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.objectives import ClassReduction
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How logits become losses, and what to do about places that did not run."""
-
-    branch_reduction: BranchReduction = "sum"
-    class_reduction: ClassReduction = "mean"
-    loss_fn: Objective | None = None
-    allow_skipped: bool = False
 
 
 class Branches(nn.Module):
@@ -112,18 +100,8 @@ class Branches(nn.Module):
         """
         if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
-        made = self._given(logits)
-        return {
-            name: place_loss(
-                one,
-                targets,
-                branch_reduction=self.settings.branch_reduction,
-                class_reduction=self.settings.class_reduction,
-                ignore_index=ignore_index,
-                loss_fn=self.settings.loss_fn,
-            )
-            for name, one in made.items()
-        }
+        by_place = self._given(logits)
+        return {name: place_loss(rows, targets, self.settings, ignore_index) for name, rows in by_place.items()}
 
     def loss(self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None) -> Tensor:
         """The sum over places of the auxiliary losses; 0 where every place was skipped and that is allowed."""
@@ -138,8 +116,8 @@ class Branches(nn.Module):
         self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran; see `losses` for the arguments."""
-        made = self._given(logits)
-        return {name: place_accuracy(one, targets, ignore_index=ignore_index) for name, one in made.items()}
+        by_place = self._given(logits)
+        return {name: place_accuracy(rows, targets, ignore_index) for name, rows in by_place.items()}
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once."""
@@ -189,8 +167,7 @@ class Branches(nn.Module):
         if self.step is not None and capture.forward.with_grad and not capture.forward.counted:
             self.step.add_(1)
             capture.forward.counted = True
-        made: dict[str, Tensor] = self(features)
-        return made
+        return self(features)
 
     def _given(self, logits: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
         if logits is None:
@@ -270,11 +247,11 @@ def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Se
     A group that ends empty stays: learning-rate schedulers count the groups.
     """
     # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
-    every: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
-    if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in every):
+    given: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
+    if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in given):
         raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
     gone = {id(parameter) for parameter in parameters}
-    for optimizer in every:
+    for optimizer in given:
         for group in optimizer.param_groups:
             kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
             # With named parameters a group has a second list beside the first.

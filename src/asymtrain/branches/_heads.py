@@ -107,11 +107,11 @@ class Head(nn.Module):
 
     @property
     def width(self) -> int:
-        """D."""
+        """The number of features, D."""
         return self.live.shape[-1]
 
     def extra_repr(self) -> str:
-        """Sizes."""
+        """Features, classes and number of branches."""
         return f"{self.width} features to {self.live.shape[-2]} classes, {self.redundancy} branches"
 
     def forward(self, feature_BD: Tensor, step: Tensor | None) -> Tensor:

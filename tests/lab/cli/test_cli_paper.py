@@ -17,15 +17,12 @@ from asymtrain.lab.paper.study import SIZES
 from asymtrain.lab.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table, make_rows, missing_cells
 from asymtrain.lab.store import Store
+from small_backbones import THIN_FIELDS
 
 TINY = dataclasses.replace(
     SIZES["quick"],
     epochs=2,
-    archs={
-        "mlp": {"arch_options": {"widths": (8, 8, 8, 8, 8)}},
-        "cnn": {"arch_options": {"widths": (2, 2, 2, 2, 2, 2), "hidden": (8, 8), "pool_after": (0, 1)}},
-        "vit": {"arch_options": {"depth": 2, "width": 8, "heads": 2, "patch": 16, "mlp_ratio": 1}},
-    },
+    archs=THIN_FIELDS,
     stands_for={
         name: {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 100, "test_size": 40}}
         for name in ("cifar10", "cifar100")

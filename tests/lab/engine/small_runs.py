@@ -8,12 +8,8 @@ import torch
 from asymtrain import models
 from asymtrain.lab.engine import Stack, train_reference
 from asymtrain.lab.runs import RunSpec
+from small_backbones import SMALL
 
-SMALL = {
-    "mlp": {"widths": (12, 16, 12)},
-    "cnn": {"widths": (4, 6, 4), "hidden": (12,), "pool_after": (1,)},
-    "vit": {"depth": 2, "width": 8, "heads": 2, "patch": 4},
-}
 STRATEGIES = ["batched", "side_by_side"]
 every_arch = pytest.mark.parametrize("arch", models.BACKBONES)
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
@@ -22,7 +18,7 @@ TRAINERS = ["reference", *STRATEGIES]
 
 def spec_of(arch="mlp", **fields):
     return RunSpec(
-        arch=arch, **{"arch_options": SMALL.get(arch, {}), "batch": 24, "epochs": 2, "redundancy": 2, **fields}
+        arch=arch, **{"arch_options": SMALL[arch], "batch": 24, "epochs": 2, "redundancy": 2, **fields}
     )
 
 

@@ -7,13 +7,14 @@ import pytest
 import torch
 from equivalence import distance, mixed_specs, patterns
 from near_reference import assert_stack_is_near
-from small_runs import SMALL, TRAINERS, assert_same_bits, differ, every_arch, every_strategy, spec_of, stack_of, trained
+from small_runs import TRAINERS, assert_same_bits, differ, every_arch, every_strategy, spec_of, stack_of, trained
 
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.parameters import FlatParameters, dialogue_sums, layer_sums, layers_of
 from asymtrain.lab.engine.setup import alpha_at, build_backbone, prior_bias, random_labels, run_data
 from asymtrain.lab.engine.signals import noise_like, update_gradient
 from asymtrain.lab.runs import RunSpec
+from small_backbones import SMALL
 
 CONTROLS = {
     "softmax": {"objective": "softmax"},
@@ -38,7 +39,7 @@ def dataset():
 
 
 def fifty_steps(arch, **fields):
-    defaults = {"per_class": 15, "batch": 16, "epochs": 13, "redundancy": 2, "arch_options": SMALL.get(arch, {})}
+    defaults = {"per_class": 15, "batch": 16, "epochs": 13, "redundancy": 2, "arch_options": SMALL[arch]}
     return RunSpec(arch=arch, **{**defaults, **fields})
 
 

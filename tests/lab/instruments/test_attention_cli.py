@@ -13,9 +13,10 @@ from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, me
 from asymtrain.lab.instruments.attention.result import AttentionSettings
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
+from small_backbones import LEARNING
 
 SMALL = {"classes": 4, "size": 60, "test_size": 40, "image_size": 16}
-VIT = {"depth": 2, "width": 16, "heads": 2, "patch": 4}
+VIT = LEARNING["vit"]
 
 
 @pytest.fixture(autouse=True)

@@ -18,10 +18,11 @@ from asymtrain.lab.instruments.attention.metrics import METRICS
 from asymtrain.lab.instruments.attention.result import AttentionSettings, summarise
 from asymtrain.lab.instruments.attention.show import map_figures, maps_figure
 from asymtrain.lab.runs import RunSpec
+from small_backbones import LEARNING
 
 SPEC = RunSpec(
     arch="vit",
-    arch_options={"depth": 2, "width": 16, "heads": 2, "patch": 4},
+    arch_options=LEARNING["vit"],
     dataset_options={"classes": 4, "size": 60, "test_size": 40, "image_size": 16},
     epochs=2,
 )

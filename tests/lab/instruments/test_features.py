@@ -16,6 +16,7 @@ from asymtrain.lab.instruments import feature_statistics, follow_features
 from asymtrain.lab.instruments.features.measure import VARIANTS, feature_variants, variant_of
 from asymtrain.lab.instruments.features.show import WORDS, group_features
 from asymtrain.lab.scales import get_scale, scaled_spec
+from asymtrain.models import BACKBONES
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def test_what_are_no_features_is_refused(wrong, said):
         feature_statistics(wrong)
 
 
-@pytest.mark.parametrize("arch", ["mlp", "cnn", "vit"])
+@pytest.mark.parametrize("arch", BACKBONES)
 def test_the_steps_are_those_of_the_run(arch, dataset):
     spec = dataclasses.replace(quick(arch), epochs=1, batch=512)
     data = run_data(spec, dataset)

@@ -25,9 +25,7 @@ def slow_accuracy(batches, seed, alpha, steps):
     torch.manual_seed(seed)
     for number in batches.order(seed, steps):
         x, y = batches.items[number]
-        loss = F.cross_entropy(model(x), y)
-        if branches is not None:
-            loss = loss + alpha * branches.loss(y)
+        loss = F.cross_entropy(model(x), y) + (0 if branches is None else alpha * branches.loss(y))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -11,6 +11,7 @@ from asymtrain.lab.paper.study import SIZES, Study
 from asymtrain.lab.paper.tables import READING
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from invented_runs import invented_epoch
 
 STUDY = Study(sizes=dataclasses.replace(SIZES["quick"], scale="quick"), seeds=(42, 43, 44), epochs=2)
 TRAINED, WAITING = ("table1", "table2"), ("table5", "figure4", "identity")
@@ -26,18 +27,7 @@ def invent(spec: RunSpec, *, diverged: bool = False) -> Run:
     def epoch(number: int) -> Epoch:
         accuracy = 0.3 + 0.05 * number + gain + noise.gauss(0, 0.01)
         cosine = 0.2 + noise.gauss(0, 0.05) if branches else None
-        return Epoch(
-            epoch=number,
-            main_loss=2 / number,
-            auxiliary_loss=1 / number if branches else None,
-            train_accuracy=accuracy,
-            validation_accuracy=accuracy - 0.01,
-            test_accuracy=accuracy,
-            cosine=cosine,
-            cosine_min=None if cosine is None else cosine - 0.2,
-            cosine_max=None if cosine is None else cosine + 0.2,
-            seconds=1.5,
-        )
+        return invented_epoch(number, accuracy, accuracy, cosine)
 
     history = tuple(epoch(number) for number in range(1, spec.epochs + 1))
     return Run(spec, history, outcome="diverged" if diverged else "finished")

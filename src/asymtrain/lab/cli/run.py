@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -116,14 +117,22 @@ def _seed(pair: dict[Any, Any]) -> dict[str, Any]:
 def remarks(done: int, specs: "list[RunSpec]", output: OutputOptions, interrupted: bool, how_to_continue: str) -> None:
     """What failed and why, how to go on, and where the report is."""
     from asymtrain.lab.report import FILES
-    from asymtrain.lab.store import Store
 
-    console, wanted = stderr(), {spec.id for spec in specs}
-    with Store(output.store_path, read_only=True) as opened:
-        failures = [failure for failure in opened.failures() if failure.spec.id in wanted]
-    for reason, count in Counter(failure.reason for failure in failures).items():
-        console.print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
+    wanted = {spec.id for spec in specs}
+    show_failures(output.store_path, wanted)
     if done < len(wanted):
         opening = "Stopped" if interrupted else "Not finished"
-        console.print(f"{opening}: {done} of {len(wanted)} runs are in {output.store_path}. {how_to_continue}")
-    console.print(f"Report: {output.out / FILES['report']}")
+        stderr().print(f"{opening}: {done} of {len(wanted)} runs are in {output.store_path}. {how_to_continue}")
+    stderr().print(f"Report: {output.out / FILES['report']}")
+
+
+def show_failures(store: Path, wanted: Collection[str]) -> None:
+    """Why runs of these ids failed, each reason once."""
+    from asymtrain.lab.store import Store
+
+    if not store.exists():  # a time limit that was over at once leaves none
+        return
+    with Store(store, read_only=True) as opened:
+        reasons = Counter(failure.reason for failure in opened.failures() if failure.spec.id in wanted)
+    for reason, count in reasons.items():
+        stderr().print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")

@@ -1,7 +1,6 @@
 """`asymtrain search`: find learning rate, weight decay and alpha by validation accuracy."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.report import versions_in
+from asymtrain.lab.cli.run import show_failures
 from asymtrain.lab.cli.screen import progress_display, show_json, show_table, stderr, stdout
 
 if TYPE_CHECKING:
@@ -195,20 +195,12 @@ def show(context: typer.Context, results: "Sequence[SearchResult]", output: Sear
 
 def remarks(results: "Sequence[SearchResult]", store: Path, interrupted: bool, how_to_continue: str) -> None:
     """What failed and why, and how to go on."""
-    from asymtrain.lab.store import Store
-
-    console, missing = stderr(), {spec.id for result in results for spec in result.missing}
-    if not missing:
-        return
-    failures: list[str] = []
-    if store.exists():  # a time limit that was over at once leaves none
-        with Store(store, read_only=True) as opened:
-            failures = [failure.reason for failure in opened.failures() if failure.spec.id in missing]
-    for reason, count in Counter(failures).items():
-        console.print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
-    left = sum(result.runs_left for result in results)
-    opening = "Stopped" if interrupted else "Not finished"
-    console.print(f"{opening}: at most {left} runs are left. {how_to_continue}")
+    missing = {spec.id for result in results for spec in result.missing}
+    if missing:
+        show_failures(store, missing)
+        left = sum(result.runs_left for result in results)
+        opening = "Stopped" if interrupted else "Not finished"
+        stderr().print(f"{opening}: at most {left} runs are left. {how_to_continue}")
 
 
 def table_13(base: "RunSpec") -> "SearchResult":

@@ -33,11 +33,11 @@ def trend(values: Sequence[float], confidence: float = 0.95) -> tuple[float | No
     length = len(values) // count
     first = len(values) - count * length
     heights = [math.fsum(values[i : i + length]) / length for i in range(first, len(values), length)]
-    middles = [first + (length - 1) / 2 + i * length for i in range(count)]
-    x, y = math.fsum(middles) / count, math.fsum(heights) / count
-    square = math.fsum((m - x) ** 2 for m in middles)
-    slope = math.fsum((m - x) * (h - y) for m, h in zip(middles, heights, strict=True)) / square
-    rest = math.fsum((h - y - slope * (m - x)) ** 2 for m, h in zip(middles, heights, strict=True))
+    places = [first + (length - 1) / 2 + i * length for i in range(count)]
+    x, y = math.fsum(places) / count, math.fsum(heights) / count
+    square = math.fsum((p - x) ** 2 for p in places)
+    slope = math.fsum((p - x) * (h - y) for p, h in zip(places, heights, strict=True)) / square
+    rest = math.fsum((h - y - slope * (p - x)) ** 2 for p, h in zip(places, heights, strict=True))
     half = student_quantile(confidence, count - 2) * math.sqrt(rest / (count - 2) / square)
     span = len(values) - 1
     return slope * span, (slope - half) * span, (slope + half) * span

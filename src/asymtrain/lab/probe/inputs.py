@@ -19,7 +19,7 @@ from asymtrain import streams
 from asymtrain.branches._attaching import refuse_wrapped
 from asymtrain.branches._dry_run import call, undisturbed
 from asymtrain.branches._nested import Selector, first_feature, select, tensors_in
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, error_line
 
 Source = nn.Module | Callable[[], nn.Module]
 
@@ -66,7 +66,7 @@ def _copied(model: nn.Module) -> nn.Module:
         return copy.deepcopy(model)
     except Exception as error:
         raise UsageError(
-            f"the model cannot be copied ({first_line(error)}): give a function that builds it, "
+            f"the model cannot be copied ({error_line(error)}): give a function that builds it, "
             "probe(lambda: build_model(), ...)"
         ) from error
 
@@ -83,11 +83,6 @@ def checked_module(value: Any) -> nn.Module:
     if not isinstance(value, nn.Module):
         raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
     return value
-
-
-def first_line(error: Exception) -> str:
-    """An error in one line."""
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
 
 
 @contextmanager

@@ -10,13 +10,12 @@ from torch.optim import Optimizer
 from asymtrain.branches._dry_run import call, undisturbed
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, find_places
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, error_line
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
 from asymtrain.lab.probe.inputs import (
     Batches,
     Source,
     find_blocks,
-    first_line,
     fresh_model,
     gather,
     random_state_kept,
@@ -156,7 +155,7 @@ def _classes(model: nn.Module, batches: Batches, selector: Selector | None) -> i
             output = call(model, sample)
         except Exception as error:
             raise UsageError(
-                f"the model cannot be called on a batch ({first_line(error)}): give (inputs, targets), "
+                f"the model cannot be called on a batch ({error_line(error)}): give (inputs, targets), "
                 "where inputs is a tensor, a tuple of positional arguments or a dict of keyword arguments"
             ) from error
         width = read_logits(output, selector).shape[-1]

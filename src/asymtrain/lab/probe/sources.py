@@ -19,10 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain import streams
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError, error_line, unknown_name
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import channel_statistics, normalise
-from asymtrain.lab.probe.inputs import checked_module, first_line
+from asymtrain.lab.probe.inputs import checked_module
 from asymtrain.models import BACKBONES
 
 OTHERS = "timm:NAME, hf:CONFIG or package.module:function"
@@ -196,7 +196,7 @@ def _function(module_name: str, function: str, options: dict[str, Any]) -> Named
         cure = "check the name, and that you are in its folder"
         if not isinstance(error, ModuleNotFoundError):
             cure = "mend the file"
-        raise UsageError(f"{module_name} cannot be imported ({first_line(error)}): {cure}") from error
+        raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
     finally:
         if added:
             sys.path.remove(here)
@@ -227,7 +227,7 @@ def _library(name: str) -> Any:
                 "it needs a torchvision that fits your torch; where there is none, in an environment of its own, "
                 "pip install --no-deps torchvision==0.16.2 is enough for models"
             )
-        raise UsageError(f"{name} is installed but does not import ({first_line(error)}): {cure}") from error
+        raise UsageError(f"{name} is installed but does not import ({error_line(error)}): {cure}") from error
 
 
 def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
@@ -236,4 +236,4 @@ def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{name} cannot be built ({first_line(error)}): {cure}") from error
+        raise UsageError(f"{name} cannot be built ({error_line(error)}): {cure}") from error

@@ -5,6 +5,19 @@ from hypothesis import strategies as st
 from asymtrain import models
 from asymtrain.lab.runs import DEFAULTS, choices
 
+# Fields that specs did not have from the start, each at another value than its default.
+LATER_FIELDS = {
+    "alpha_schedule": "early",
+    "objective": "softmax",
+    "branch_labels": "random",
+    "branch_bias": "prior",
+    "branch_weights": "frozen",
+    "signal": "noise",
+    "aggregator": "pcgrad",
+    "label_smoothing": 0.1,
+    "cosine_by": "layer",
+}
+
 # Named choices, added below, and values of every other field.
 VALUES = {
     "dataset": st.sampled_from(["shapes", "cifar10", "folder:./très loin"]),
