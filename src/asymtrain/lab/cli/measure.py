@@ -92,8 +92,8 @@ def start(context: typer.Context) -> None:
 
 def load_instruments() -> dict[str, Instrument[Any, Any]]:
     """Every instrument by its name."""
-    found = [import_module(module).INSTRUMENT for module in instruments.INSTRUMENTS]
-    return {instrument.name: instrument for instrument in found}
+    loaded = [import_module(module).INSTRUMENT for module in instruments.INSTRUMENTS]
+    return {instrument.name: instrument for instrument in loaded}
 
 
 def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
@@ -190,7 +190,8 @@ class CommandBench(Bench):
         bases = self.chosen.base_specs(archs, **fields)
         self.output.check()
         specs = [dataclasses.replace(base, seed=seed) for base in bases for seed in seeds]
-        return list(dict.fromkeys(one for spec in specs for one in ([spec.plain(), spec] if with_plain else [spec])))
+        pairs = [(spec.plain(), spec) if with_plain else (spec,) for spec in specs]
+        return list(dict.fromkeys(member for pair in pairs for member in pair))
 
     def named(self, spec: "RunSpec") -> bool:
         """See `Bench`."""

@@ -25,6 +25,9 @@ from asymtrain.errors import UsageError, unknown_name
 Read = Callable[..., tuple[Tensor, Tensor] | tuple[Tensor, Tensor, float]]
 """(module, *the module's inputs) -> queries and keys (B, heads, T, D / heads), and the scale where it is not usual."""
 
+# How far the output may be from the one that the map explains, as a share of its norm.
+_TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
+_COARSE = 3e-2  # half precision
 _HEADS = ("heads", "num_heads", "num_attention_heads")
 _PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"))
 _SCALES = ("scale", "scaling")
@@ -99,10 +102,10 @@ def read_layers(query: str, key: str, heads: int | str) -> Read:
         if not isinstance(count, int):
             raise UsageError(f"{type(module).__name__} has no number {heads!r}: give heads as a number")
         tokens = _first_tensor(args, kwargs)
-        found = [_apply(module, name, tokens) for name in (query, key)]
-        if any(x.shape[-1] % count for x in found):
-            raise UsageError(f"{found[0].shape[-1]} features do not divide into {count} heads")
-        return split_heads(found[0], count), split_heads(found[1], count)
+        queries, keys = (_apply(module, name, tokens) for name in (query, key))
+        if queries.shape[-1] % count or keys.shape[-1] % count:
+            raise UsageError(f"{queries.shape[-1]} features do not divide into {count} heads")
+        return split_heads(queries, count), split_heads(keys, count)
 
     return read
 
@@ -148,15 +151,10 @@ def _apply(module: nn.Module, name: str, input: Tensor) -> Tensor:
 
 
 def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
-    found = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
-    if found is None or found.ndim != 3:
+    tokens = next((x for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), None)
+    if tokens is None or tokens.ndim != 3:
         raise UsageError("the attention module was not called with tokens (batch, tokens, width): give read=")
-    return found
-
-
-# How far the output may be from the one that the map explains, as a share of its norm.
-_TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
-_COARSE = 3e-2  # half precision
+    return tokens
 
 
 def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
@@ -180,7 +178,7 @@ def attention_maps(
     """
     with recorded_attention(model, layers, read=read, check=check) as seen:
         output = getattr(model, "_orig_mod", model)(*inputs, **keywords)  # hooks do not reach into compiled code
-    maps = {f"{name}#{i + 1}" if i else name: one for name, found in seen.items() for i, one in enumerate(found)}
+    maps = {f"{name}#{i + 1}" if i else name: one for name, passes in seen.items() for i, one in enumerate(passes)}
     if not maps:
         raise UsageError("no attention layer ran in this forward pass: call the module that holds them")
     return output, maps
@@ -230,10 +228,10 @@ def _hook(name: str, read: Read | None, check: bool, seen: dict[str, list[Tensor
         gpus = [device] if device.type == "cuda" else []
         # A query layer may hold dropout: looking must not move the random numbers of training.
         with torch.no_grad(), torch.random.fork_rng(gpus, enabled=module.training):
-            found = reading(module, args, kwargs) if read is None else _read_by(read, module, args, kwargs)
-            maps = found.maps()
-            if check and not module.training and found.output is not None:
-                _check(name, found.output(maps), output)
+            parts = reading(module, args, kwargs) if read is None else _read_by(read, module, args, kwargs)
+            maps = parts.maps()
+            if check and not module.training and parts.output is not None:
+                _check(name, parts.output(maps), output)
         seen.setdefault(name, []).append(maps)
 
     return look

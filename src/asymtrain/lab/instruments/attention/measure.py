@@ -10,9 +10,9 @@ Nothing is changed: parameters, modes, buffers and random numbers are after a me
 import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
@@ -32,7 +32,7 @@ from asymtrain.lab.instruments.attention.maps import (
     rollout,
 )
 from asymtrain.lab.instruments.attention.metrics import all_metrics, patch_grid, patch_shares, saliency_region
-from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings, Floats
+from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone, Parameters, build
 
@@ -63,12 +63,12 @@ def measure_states(
 
     `progress` is called with each state that is measured.
     """
-    settings, place = settings or AttentionSettings(), default_device(device)
+    settings, where = settings or AttentionSettings(), default_device(device)
     chosen = settings.indices(len(dataset.test))
     pixels = torch.from_numpy(dataset.test.images[chosen])
     masks = None if dataset.test.masks is None else torch.from_numpy(dataset.test.masks[chosen])
-    regions = {name: region.to(place) for name, region in _regions(pixels, masks, settings).items()}
-    pixels = pixels.to(place)
+    regions = {name: region.to(where) for name, region in _regions(pixels, masks, settings).items()}
+    pixels = pixels.to(where)
     backbones: dict[object, Backbone] = {}
     statistics: dict[object, tuple[Tensor, Tensor]] = {}
     results = []
@@ -77,17 +77,17 @@ def measure_states(
         kind = (spec.arch, spec.arch_options)
         trained_on = (spec.validation, spec.split_seed, spec.per_class, spec.seed)
         if kind not in backbones:
-            backbones[kind] = build_backbone(spec, dataset).to(place).eval()
+            backbones[kind] = build_backbone(spec, dataset).to(where).eval()
             check_spec(spec, dataset, settings)
         if trained_on not in statistics:  # a second for each seed of CIFAR: not for each epoch again
             data = run_data(spec, dataset)
-            statistics[trained_on] = (data.mean.to(place), data.std.to(place))
+            statistics[trained_on] = (data.mean.to(where), data.std.to(where))
         _check_state(state, backbones[kind])
         images = normalise(pixels, *statistics[trained_on])
-        weights = {name: value.to(place) for name, value in state.parameters.items() if not _of_branch(name)}
+        weights = {name: value.to(where) for name, value in state.parameters.items() if not _of_branch(name)}
         call = partial(_call, backbones[kind], weights)
-        found = _measure(backbones[kind], call, images, regions, settings, keep=keep)
-        results.append(dataclasses.replace(found, images=tuple(chosen), spec=spec, epoch=state.epoch))
+        result = _measure(backbones[kind], call, images, regions, settings, keep=keep)
+        results.append(dataclasses.replace(result, images=tuple(chosen), spec=spec, epoch=state.epoch))
         if progress:
             progress(state)
     return results
@@ -154,7 +154,7 @@ def _measure(
     keep: int = 0,
 ) -> AttentionResult:
     only = _recorded_layers(settings, read)
-    parts: list[Spread] = []
+    parts: list[AttentionResult] = []
     for start in range(0, len(images), CHUNK):
         chunk = slice(start, start + CHUNK)
         with recorded_attention(model, only, read=read, check=check) as seen:
@@ -163,16 +163,15 @@ def _measure(
             raise UsageError(
                 "no attention layer that is asked for ran in this forward pass: call the module that holds them"
             )
-        attention = {name: found[-1] for name, found in seen.items()}
+        attention = {name: passes[-1] for name, passes in seen.items()}
         if check and not parts:
             check_grid(attention, images.shape[-2:], settings, prefix=prefix)
         inside = {name: region[chunk] for name, region in regions.items()}
-        parts.append(spread(attention, inside, settings, prefix=prefix, keep=max(0, keep - start)))
-    joined = join(parts)
+        parts.append(_spread(attention, inside, settings, prefix, keep=max(0, keep - start)))
+    values = {metric: np.concatenate([part.values[metric] for part in parts], 1) for metric in parts[0].values}
+    maps = {name: np.concatenate([part.maps[name] for part in parts]) for name in parts[0].maps}
     shares = {name: float(region.float().mean()) for name, region in regions.items()}
-    return AttentionResult(
-        settings, joined.layers, joined.patches, joined.scopes, joined.values(), shares, maps=joined.kept_maps()
-    )
+    return dataclasses.replace(parts[0], values=values, maps=maps, shares=shares)
 
 
 def _call(model: nn.Module, weights: Parameters, images: Tensor) -> object:
@@ -181,8 +180,8 @@ def _call(model: nn.Module, weights: Parameters, images: Tensor) -> object:
 
 def _regions(pixels: Tensor, masks: Tensor | None, settings: AttentionSettings) -> dict[str, Tensor]:
     """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object where there are masks."""
-    found = {"saliency": saliency_region(pixels, settings.saliency_share)}
-    return found if masks is None else {"mask": masks.to(torch.float32), **found}
+    salient = {"saliency": saliency_region(pixels, settings.saliency_share)}
+    return salient if masks is None else {"mask": masks.to(torch.float32), **salient}
 
 
 def _recorded_layers(settings: AttentionSettings, read: Read | None) -> tuple[str, ...] | None:
@@ -238,70 +237,36 @@ def _of_branch(name: str) -> bool:
     return name.startswith("branch")
 
 
-@dataclass(frozen=True)
-class Spread:
-    """The metrics of some images, on the device: {metric: (scopes, images)}; see `AttentionResult` for the scopes."""
-
-    layers: tuple[str, ...]
-    patches: int
-    scopes: tuple[str, ...]
-    metrics: Mapping[str, Tensor]
-    kept: Mapping[str, Tensor]  # maps of the first images, by layer
-
-    def values(self) -> dict[str, Floats]:
-        """The metrics as numpy arrays."""
-        return {name: value.double().cpu().numpy() for name, value in self.metrics.items()}
-
-    def kept_maps(self) -> dict[str, Floats]:
-        """The kept maps as numpy arrays."""
-        return {name: value.double().cpu().numpy() for name, value in self.kept.items()}
-
-
-def spread(
-    attention: Mapping[str, Tensor],
-    regions: Mapping[str, Tensor],
-    settings: AttentionSettings,
-    *,
-    prefix: int = 1,
-    keep: int = 0,
-) -> Spread:
-    """Metrics of attention {layer: (B, heads, T, T)} in the order of the layers.
+def _spread(
+    attention: Mapping[str, Tensor], regions: Mapping[str, Tensor], settings: AttentionSettings, prefix: int, keep: int
+) -> AttentionResult:
+    """Metrics of attention {layer: (B, heads, T, T)} in the order of the layers, and the first `keep` maps.
 
     regions: pixels (B, H, W) of 0 and 1, by "mask" and "saliency". A region is left out where the patches are no grid
     over the pixels, and the rollout where the layers do not have the same tokens.
     """
-    reduce = from_class_token if settings.query == "class_token" else over_queries
+    by_query = from_class_token if settings.query == "class_token" else over_queries
+    reduce = partial(by_query, prefix=prefix, renormalise=settings.renormalise)
     layers = tuple(name for name in attention if not settings.layers or name in settings.layers)
     # The average of the heads first, then each head: (B, 1 + heads, patches).
-    maps = {}
-    for name in layers:
-        heads = reduce(attention[name], prefix=prefix, renormalise=settings.renormalise)
-        mean = reduce(attention[name].mean(1, keepdim=True), prefix=prefix, renormalise=settings.renormalise)
-        maps[name] = torch.cat([mean, heads], 1)
-    if len({one.shape[-2:] for one in attention.values()}) == 1:
-        flow = rollout(list(attention.values()))
-        maps["rollout"] = reduce(flow, prefix=prefix, renormalise=settings.renormalise)[:, None]
-    found = {name: _metrics(one, regions, settings) for name, one in maps.items()}
-    scopes = ["mean", *(["rollout"] if "rollout" in maps else [])]
+    maps = {
+        name: torch.cat([reduce(attention[name].mean(1, keepdim=True)), reduce(attention[name])], 1) for name in layers
+    }
+    rolled = []
+    if len({layer.shape[-2:] for layer in attention.values()}) == 1:
+        maps["rollout"], rolled = reduce(rollout(list(attention.values())))[:, None], ["rollout"]
+    metrics = {name: _metrics(values, regions, settings) for name, values in maps.items()}
+    scopes = ["mean", *rolled]
     for name in layers:
         scopes += [name, *(f"{name}:{head}" for head in range(maps[name].shape[1] - 1))]
-    common = [metric for metric in found[layers[0]] if all(metric in one for one in found.values())]
-    metrics = {}
-    for metric in common:
-        by_layer = [found[name][metric] for name in layers]
-        mean = torch.stack([one[:, 0] for one in by_layer]).mean(0)
-        rows = [mean[:, None], *([found["rollout"][metric]] if "rollout" in found else []), *by_layer]
-        metrics[metric] = torch.cat(rows, 1).mT
-    kept = {name: one[:keep, 0] for name, one in maps.items()}
-    return Spread(layers, maps[layers[0]].shape[-1], tuple(scopes), metrics, kept)
-
-
-def join(parts: Sequence[Spread]) -> Spread:
-    """The parts of a sample as one."""
-    first = parts[0]
-    metrics = {name: torch.cat([part.metrics[name] for part in parts], 1) for name in first.metrics}
-    kept = {name: torch.cat([part.kept[name] for part in parts]) for name in first.kept}
-    return Spread(first.layers, first.patches, first.scopes, metrics, kept)
+    values = {}
+    for metric in metrics[layers[0]]:
+        if all(metric in by_metric for by_metric in metrics.values()):
+            parts = [metrics[name][metric] for name in (*rolled, *layers)]
+            mean = torch.stack([metrics[name][metric][:, 0] for name in layers]).mean(0)
+            values[metric] = torch.cat([mean[:, None], *parts], 1).mT.double().cpu().numpy()
+    kept = {name: averaged[:keep, 0].double().cpu().numpy() for name, averaged in maps.items()}
+    return AttentionResult(settings, layers, maps[layers[0]].shape[-1], tuple(scopes), values, {}, maps=kept)
 
 
 def check_grid(

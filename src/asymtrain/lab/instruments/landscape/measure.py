@@ -74,8 +74,8 @@ def measure_landscape(
     """
     settings = settings or LandscapeSettings()
     given = [states] if isinstance(states, State) else list(states)
-    place, started = default_device(device), time.perf_counter()
-    subjects, samples = subjects_of(given, dataset, settings, place)
+    where, started = default_device(device), time.perf_counter()
+    subjects, samples = subjects_of(given, dataset, settings, where)
     backbone = build_backbone(given[0].spec, dataset)
     rows: list[Row] = []
     surfaces: Surfaces = {}
@@ -97,7 +97,7 @@ def measure_landscape(
             if progress:
                 progress(done, len(seeds) * settings.draws)
     seconds = time.perf_counter() - started
-    return Landscape(settings, tuple(rows), surfaces, evaluations, seconds, device_name(place))
+    return Landscape(settings, tuple(rows), surfaces, evaluations, seconds, device_name(where))
 
 
 class _Draw:

@@ -190,9 +190,9 @@ def interval(groups: Sequence[Sequence[float | None]], within: Bounds = ANYTHING
     Of one seed, over its draws. Of several, over the seeds' means, since draws around one state say nothing of another;
     the percentiles are those of all single draws.
     """
-    seen = [[value for value in group if value is not None] for group in groups]
-    draws = [value for group in seen for value in group]
-    means = [math.fsum(group) / len(group) for group in seen if group]
+    defined = [[value for value in group if value is not None] for group in groups]
+    draws = [value for group in defined for value in group]
+    means = [math.fsum(group) / len(group) for group in defined if group]
     over = estimate(draws if len(groups) == 1 else means, CONFIDENCE, within)
     low = high = None
     if len(draws) > 1:

@@ -134,10 +134,10 @@ def _backbone(spec: RunSpec) -> str:
 
 def _check_state(state: State, dataset: Dataset) -> None:
     expected = {name: value.shape for name, value in build_backbone(state.spec, dataset).named_parameters()}
-    found = {name: value.shape for name, value in state.parameters.items() if not is_branch(name)}
-    for name in [*expected, *found]:
-        if expected.get(name) != found.get(name):
-            has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (found, expected))
+    given = {name: value.shape for name, value in state.parameters.items() if not is_branch(name)}
+    for name in [*expected, *given]:
+        if expected.get(name) != given.get(name):
+            has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (given, expected))
             raise UsageError(
                 f"the state is not one of this {state.spec.arch} on {dataset.name}: of {name} it has {has}, the "
                 f"backbone {wants}"

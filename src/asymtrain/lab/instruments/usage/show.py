@@ -31,23 +31,25 @@ def usage_page(measured: Measured, images: int) -> Page:
     rows, lines = [], dict[tuple[str, int, str], list[Line]]()
     for setting, specs in groups.items():
         for epoch, points in measured[specs[0]].items():
-            found: dict[str, list[Estimate]] = {"readable": [], "used": []}
+            shares: dict[str, list[Estimate]] = {"readable": [], "used": []}
             for index, point in enumerate(points):
-                for name, values in found.items():
+                for name, values in shares.items():
                     seeds = (getattr(measured[spec][epoch][index], name) for spec in specs if epoch in measured[spec])
                     values.append(estimate(seeds, within=SHARES))
-                readable, used = found["readable"][-1], found["used"][-1]
+                readable, used = shares["readable"][-1], shares["used"][-1]
                 ids = [spec.id for spec in specs]
                 rows.append(cells(ids, labels[setting], setting.variant.capitalize(), epoch, index + 1, point.units,
                                   readable.mean, readable, used.mean, used, readable.n))  # fmt: skip
             x = tuple(float(index + 1) for index in range(len(points)))
-            for name, values in found.items():
+            for name, values in shares.items():
                 mean, low, high = (tuple(getattr(v, end) for v in values) for end in ("mean", "low", "high"))
                 line = Line(setting.variant.capitalize(), setting.variant, x, mean, low, high)
                 lines.setdefault((labels[setting], epoch, name), []).append(line)
-    shares = [Column(name, "share", digits=1) for name in ("Readable", "95% interval", "Used", "95% interval")]
+    columns_of_shares = [
+        Column(name, "share", digits=1) for name in ("Readable", "95% interval", "Used", "95% interval")
+    ]
     counts = [Column(name, "count") for name in ("Epoch", "Point", "Units")]
-    columns = (Column("Backbone"), Column("Training"), *counts, *shares, Column("Seeds", "count"))
+    columns = (Column("Backbone"), Column("Training"), *counts, *columns_of_shares, Column("Seeds", "count"))
     figures = []
     for i, (label, epoch) in enumerate(dict.fromkeys(key[:2] for key in lines)):
         panels = [Lines(name, "point", words, tuple(lines[label, epoch, name])) for name, words in WORDS.items()]
