@@ -58,9 +58,9 @@ def headings_of(names: Headings) -> tuple[Column, ...]:
     return tuple(Column(name) if isinstance(name, str) else name for name in names)
 
 
-def heading_cells(texts: Sequence[str], *archs: str) -> list[Cell]:
+def heading_cells(values: Sequence[str | float], *archs: str) -> list[Cell]:
     """The first cells of a row, which is about these backbones."""
-    first, *rest = texts
+    first, *rest = values
     return [Cell(first, about=archs), *map(Cell, rest)]
 
 
