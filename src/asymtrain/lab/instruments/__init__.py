@@ -2,11 +2,6 @@
 
 instrument.py   the protocol: options, measure, page; what a command lends to an instrument
 curves.py       what several share: values over training, runs that differ in their seed only
-alignment/      the two gradients through training: Tables 2 and 15 of the paper
-trajectory/     convergence, generalisation gap, when two ways of training part
-landscape/      the loss surface around a state or around any module, at several redundancies
-attention/      where a transformer looks; for any model whose queries and keys can be reached
-features/       what the units that branches see do in the first steps of a run
 
 A folder's `__init__` has its options and its `INSTRUMENT`, `measure.py` the measurement, `show.py` tables and figures.
 A name is loaded when it is first used: help does not wait for torch.
@@ -16,12 +11,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 INSTRUMENTS = [
-    "asymtrain.lab.instruments.alignment",
-    "asymtrain.lab.instruments.trajectory",
-    "asymtrain.lab.instruments.landscape",
-    "asymtrain.lab.instruments.attention",
-    "asymtrain.lab.instruments.features",
-    "asymtrain.lab.instruments.usage",
+    "asymtrain.lab.instruments.alignment",  # the two gradients through training: Tables 2 and 15 of the paper
+    "asymtrain.lab.instruments.trajectory",  # convergence, generalisation gap, when two ways of training part
+    "asymtrain.lab.instruments.landscape",  # the loss surface around a state, or around any module
+    "asymtrain.lab.instruments.attention",  # where a transformer looks
+    "asymtrain.lab.instruments.features",  # what the units that branches see do in the first steps of a run
+    "asymtrain.lab.instruments.usage",  # how much of the answer each point holds, and what of the point it reads
 ]
 """Modules with an `INSTRUMENT`, in the order of the help. One line makes a command, a page and rows in the store."""
 
