@@ -1,7 +1,7 @@
-"""The API reference of the site: one page for each room of the package, made from docstrings while the site is built.
+"""The API reference of the site: one page for each module of the library and of the lab, made from docstrings.
 
-mkdocs calls `on_config` and `on_files` (see `hooks` in mkdocs.yml). A room with `__all__` shows those names; a new room
-gets its page by being there.
+mkdocs calls `on_config` and `on_files` (see `hooks` in mkdocs.yml). A module with `__all__` shows those names. A new
+public module gets a page without being listed here.
 """
 
 import ast
@@ -10,69 +10,82 @@ from pathlib import Path
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
-PACKAGE = Path(__file__).parent.parent / "src" / "asymtrain"
-# Commands explain themselves by --help.
-LEFT_OUT = {"__init__", "__main__", "cli"}
-# Modules that users import by their own name, beside what their room re-exports.
-BESIDE = {
-    "data": ("subsets", "normalise", "augment"),
-    "engine": ("states",),
-    "integrations": ("lightning", "transformers", "torchjd"),
-    "paper": ("recipe", "rule", "verdicts"),
+SOURCE = Path(__file__).parent.parent / "src"
+LIBRARY, LAB = "asymtrain", "asymtrain.lab"
+# The lab has a group of its own, and commands are explained by --help.
+LEFT_OUT = {"__init__", "__main__", "lab", "cli"}
+# Modules that users import by their own name, in addition to what their package exports.
+ALSO_SHOWN = {
+    "asymtrain.integrations": ("lightning", "transformers", "torchjd"),
+    "asymtrain.lab.data": ("subsets", "normalise", "augment"),
+    "asymtrain.lab.engine": ("states",),
+    "asymtrain.lab.paper": ("recipe", "rule", "verdicts"),
+    "asymtrain.lab.report": ("table", "figure"),
 }
 
 
-def rooms() -> list[str]:
-    """The package's modules and subpackages, by name."""
-    found = [path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
-    return sorted(set(found) - LEFT_OUT)
+def folder_of(module: str) -> Path:
+    """The folder of a package; it does not exist for a module that is one file."""
+    return SOURCE / module.replace(".", "/")
 
 
-def hidden(room: str) -> list[str]:
-    """Where exports are defined that share their name with a module of the room, such as `engine.plan.plan`.
+def public_modules(package: str) -> list[str]:
+    """Modules and packages directly inside a package, without private ones, by full name."""
+    inside = [path for path in folder_of(package).iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()]
+    names = {path.stem for path in inside if not path.name.startswith("_")} - LEFT_OUT
+    return [f"{package}.{name}" for name in sorted(names)]
 
-    The module hides them from the reader of docstrings, which sees one name as one thing.
+
+def groups() -> dict[str, list[str]]:
+    """The modules that have a page, by their group in the navigation."""
+    return {"Library reference": [LIBRARY, *public_modules(LIBRARY)], "Lab reference": public_modules(LAB)}
+
+
+def hidden(module: str) -> list[str]:
+    """Full names of exports that share their name with a module of the package, such as `engine.plan.plan`.
+
+    mkdocstrings sees one name as one thing, and shows the module in place of the function.
     """
-    folder = PACKAGE / room
+    folder = folder_of(module)
     if not folder.is_dir():
         return []
-    # Also those below `if TYPE_CHECKING`, of names that are loaded when they are used.
+    # Includes imports below `if TYPE_CHECKING`, of names that are loaded when they are first used.
     tree = ast.parse((folder / "__init__.py").read_text())
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     return [
         f"{node.module}.{name.name}"
-        for node in imports
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and node.module != module
         for name in node.names
-        if node.module != "asymtrain" and ((folder / f"{name.name}.py").is_file() or (folder / name.name).is_dir())
+        if (folder / f"{name.name}.py").is_file() or (folder / name.name).is_dir()
     ]
 
 
-def page(room: str) -> str:
-    """The source of a room's page; "" is the package itself."""
-    name = f"asymtrain.{room}" if room else "asymtrain"
-    parts = [f"# {name}", f"::: {name}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false"]
-    parts += [f"::: {place}" for place in hidden(room)]
-    for module in BESIDE.get(room, ()):
-        if (PACKAGE / room / f"{module}.py").is_file():
-            parts += [f"::: {name}.{module}"]
+def page(module: str) -> str:
+    """The Markdown source of a module's page."""
+    parts = [
+        f"# {module}",
+        f"::: {module}\n    options:\n      show_root_heading: false\n      show_root_toc_entry: false",
+    ]
+    parts += [f"::: {name}" for name in hidden(module)]
+    files = [name for name in ALSO_SHOWN.get(module, ()) if (folder_of(module) / f"{name}.py").is_file()]
+    parts += [f"::: {module}.{name}" for name in files]
     return "\n\n".join(parts) + "\n"
 
 
-def address(room: str) -> str:
-    """Where a room's page lies in the site."""
-    return f"reference/{room or 'asymtrain'}.md"
+def address(module: str) -> str:
+    """Where a module's page is in the site: `asymtrain.lab.engine` is `reference/lab/engine.md`."""
+    return f"reference/{module.removeprefix('asymtrain.').replace('.', '/')}.md"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Add the pages to the navigation, below API."""
+    """Add the pages to the navigation: one group for the library, one for the lab."""
     assert config.nav is not None
-    section = next(entry["API"] for entry in config.nav if "API" in entry)
-    section += [{f"asymtrain.{room}" if room else "asymtrain": address(room)} for room in ("", *rooms())]
+    config.nav += [{group: [{module: address(module)} for module in modules]} for group, modules in groups().items()]
     return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages themselves."""
-    for room in ("", *rooms()):
-        files.append(File.generated(config, address(room), content=page(room)))
+    for module in (module for modules in groups().values() for module in modules):
+        files.append(File.generated(config, address(module), content=page(module)))
     return files

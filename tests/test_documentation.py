@@ -1,9 +1,10 @@
-"""The documentation runs: code blocks from their source, in order, one namespace for each page.
+"""The documentation runs: code blocks from their source, in order, one namespace per page. What it names exists.
 
 A block fenced ```python runs. One after the comment `<!-- not run: reason -->` does not.
 """
 
 import doctest
+import pkgutil
 import re
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import pytest
 import asymtrain
 
 ROOT = Path(__file__).parent.parent
+SOURCE = "src/asymtrain"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<indent>[ ]*)```python[^\S\n]*\n(?P<code>.*?)^(?P=indent)```[^\S\n]*$", re.MULTILINE | re.DOTALL
@@ -88,3 +90,28 @@ def test_blocks_run_in_order_in_one_namespace():
 def test_a_reason_must_be_given():
     assert len(blocks_of("<!-- not run: -->\n```python\nx\n```\n")) == 1
     assert len(blocks_of("<!-- not run: slow -->\nBut then text.\n```python\nx\n```\n")) == 1
+
+
+def named_in(pages, pattern):
+    return sorted({(page.name, name) for page in pages for name in re.findall(pattern, page.read_text())})
+
+
+def resolves(name):
+    """Is this dotted name a module, or something in one?"""
+    try:
+        pkgutil.resolve_name(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+def test_modules_that_pages_name_exist():
+    named = named_in([*PAGES, ROOT / "CONTRIBUTING.md"], r"`(asymtrain(?:\.\w+)+)")
+    assert len(named) > 30
+    assert not [(page, name) for page, name in named if not resolves(name)]
+
+
+def test_files_that_pages_name_exist():
+    named = named_in([*PAGES, ROOT / "CONTRIBUTING.md"], r"`((?:src|tests|lab|models)/[\w/.]+|\w+\.py)`")
+    assert len(named) > 10
+    assert not [(page, name) for page, name in named if not any((ROOT / top / name).exists() for top in ("", SOURCE))]

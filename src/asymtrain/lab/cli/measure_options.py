@@ -12,7 +12,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.lab.cli.options import DEFAULT_OUT, STORE_NAME, parse_archs, parse_seeds, seeds_option, typed_command
+from asymtrain.lab.cli.options import (
+    DEFAULT_OUT,
+    STORE_NAME,
+    TrainingOptions,
+    parse_archs,
+    parse_seeds,
+    seeds_option,
+    typed_command,
+)
 from asymtrain.lab.cli.run import train
 from asymtrain.lab.cli.screen import show_json, show_table, stderr, stdout
 
@@ -152,7 +160,7 @@ def runs_of(
             runs = opened.runs([spec.id for spec in specs])
     else:
         load_for(specs[0], data_root)  # data that are missing or broken show before anything is written
-        runs, interrupted, going_on = train(list(specs), store=chosen.store, device=device, data_root=data_root)
+        runs, interrupted, going_on = train(list(specs), chosen.store, TrainingOptions(device, data_root))
         if len(runs) < len(set(specs)):
             done = f"{len(runs)} of {len(set(specs))} runs are in {chosen.store}"
             stderr().print(f"{'Stopped' if interrupted else 'Not finished'}: {done}. {going_on}")

@@ -21,9 +21,8 @@ from asymtrain.lab.paper.result import Cell, RecipeResult, ResultFigure, ResultT
 from asymtrain.lab.paper.spec_index import NOT_RUN, SpecsUsed, index_specs
 from asymtrain.lab.paper.study import Study
 from asymtrain.lab.paper.verdicts import Judgement
-from asymtrain.lab.report.files import write_files
 from asymtrain.lab.report.measurement import WIDE
-from asymtrain.lab.report.rendering import render_template
+from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import duration
 
 NAME = "paper"

@@ -4,7 +4,6 @@ Like the report, it depends on what it is given and on nothing else: written aga
 same bytes.
 """
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,15 +12,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from asymtrain.lab.report.files import write_files
-from asymtrain.lab.report.rendering import render_template
+from asymtrain.lab.report.page import _check_names, json_text, render_template, write_files
 from asymtrain.lab.report.summary import MISSING
-from asymtrain.lab.runs import DEFAULTS, RunSpec
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.report.summary import spec_labels as spec_labels
+from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.statistics.estimates import Estimate
 
 WIDE = 420.0  # points; a figure with several panels is wider than this and gets the whole row
-CARDS = 6  # rows; a longer table is scrolled on a phone instead of becoming cards
 
 
 @dataclass(frozen=True)
@@ -61,50 +58,30 @@ def write_measurement(
     `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
     line in `lead` starts a new paragraph.
     """
-    _check(name, tables, figures)
+    _check_names(name, [figure.name for figure in figures])
+    for table in tables:
+        assert all(len(row) == len(table.columns) for row in table.rows), f"{table.title}: a row has other columns"
+    page = render_template(
+        "measurement.html.j2",
+        name=name,
+        title=title,
+        lead=[part for part in lead.split("\n\n") if part.strip()],
+        tables=[_as_table(table) for table in tables],
+        figures=[(figure, _is_wide(figure.svg), _embedded(figure)) for figure in figures],
+        facts=facts,
+    )
     texts = {
-        "page": (f"{name}.html", render_measurement(name, title, lead, tables, figures, facts)),
-        "json": (f"{name}.json", json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"),
+        "page": (f"{name}.html", page),
+        "json": (f"{name}.json", json_text(document)),
         **{figure.name: (f"{name}-{figure.name}.svg", figure.svg) for figure in figures},
     }
     write_files(out, dict(texts.values()))
     return {kind: out / file for kind, (file, _) in texts.items()}
 
 
-def render_measurement(
-    name: str, title: str, lead: str, tables: Sequence[Listed], figures: Sequence[Drawn], facts: Mapping[str, str]
-) -> str:
-    """The page as text."""
-    return render_template(
-        "measurement.html.j2",
-        name=name,
-        title=title,
-        lead=[part for part in lead.split("\n\n") if part.strip()],
-        tables=tables,
-        cards=CARDS,
-        figures=[(figure, _is_wide(figure.svg), _embedded(figure)) for figure in figures],
-        facts=facts,
-    )
-
-
-def spec_labels(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[str]:
-    """A short name for each spec: its backbone, and every setting in which specs of that backbone differ.
-
-    The seed and the fields in `without` are never named; the dataset is where there are several.
-    """
-    skipped = {"arch", "seed", "dataset", *without}
-    shown: dict[str, list[str]] = {}
-    for arch in dict.fromkeys(spec.arch for spec in specs):
-        alike = [spec for spec in specs if spec.arch == arch]
-        names = [name for name in DEFAULTS if name not in skipped]
-        shown[arch] = [name for name in names if len({getattr(spec, name) for spec in alike}) > 1]
-    several = len({spec.dataset for spec in specs}) > 1
-
-    def label(spec: RunSpec) -> str:
-        parts = [NAMES.get(spec.arch, spec.arch), *([spec.dataset] if several else ())]
-        return ", ".join([*parts, *(f"{name.replace('_', ' ')} {getattr(spec, name)}" for name in shown[spec.arch])])
-
-    return [label(spec) for spec in specs]
+def _as_table(table: Listed) -> Table:
+    columns = tuple(Column(name, "number" if i else "text") for i, name in enumerate(table.columns))
+    return Table(table.title, table.title, columns, make_rows(table.rows), table.note, table.detail)
 
 
 def number(value: float | None, form: str = ".3f") -> str:
@@ -115,16 +92,6 @@ def number(value: float | None, form: str = ".3f") -> str:
 def interval(found: Estimate, form: str = ".3f") -> str:
     """An interval as a cell; a dash where there are too few values for one."""
     return MISSING if found.low is None else f"{number(found.low, form)} to {number(found.high, form)}"
-
-
-def _check(name: str, tables: Sequence[Listed], figures: Sequence[Drawn]) -> None:
-    """Asserts are for us: a measurement that breaks them is wrong, not its user."""
-    for stem in (name, *(figure.name for figure in figures)):
-        assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
-    names = [figure.name for figure in figures]
-    assert len({*names, "page", "json"}) == len(names) + 2, f"figures share a name, or are called page or json: {names}"
-    for table in tables:
-        assert all(len(row) == len(table.columns) for row in table.rows), f"{table.title}: a row has other columns"
 
 
 def _is_wide(svg: str) -> bool:

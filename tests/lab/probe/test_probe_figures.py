@@ -3,8 +3,8 @@
 import pytest
 
 from asymtrain.lab.probe import PlaceFinding
-from asymtrain.lab.probe.figures import draw_against_gain, draw_over_time, short_names
-from asymtrain.lab.report.drawing import figure_style
+from asymtrain.lab.probe.page import alignment_against_gain, alignment_over_time, short_names
+from asymtrain.lab.report.drawing import figure_style, lay_out
 
 LONG = "model.backbone.encoder.stages.{}.residual_group.blocks.0.attention_output"
 
@@ -33,7 +33,7 @@ def assert_inside(figure):
 @pytest.mark.parametrize("name", ["layer{}", "resnet.encoder.stages.{}", LONG])
 def test_the_legend_over_time_fits(name, count):
     with figure_style():
-        figure = draw_over_time([place(name.format(i)) for i in range(count)])
+        figure = lay_out(alignment_over_time([place(name.format(i)) for i in range(count)]))
         assert_inside(figure)
     labels = [text.get_text() for text in figure.legends[0].get_texts()]
     assert len(set(labels)) == count
@@ -42,7 +42,8 @@ def test_the_legend_over_time_fits(name, count):
 def test_the_legend_of_the_scatter_fits():
     kinds = [f"{arch} {data}" for arch in ("mlp", "cnn", "vit") for data in ("cifar100", "shapes", "cifar10")]
     with figure_style():
-        assert_inside(draw_against_gain([(kind, 0.1, 1.0, 0.0, 2.0) for kind in [*kinds, "text transformer"]]))
+        cases = [(kind, 0.1, 1.0, 0.0, 2.0) for kind in [*kinds, "text transformer"]]
+        assert_inside(lay_out(alignment_against_gain(cases, "scatter", "Alignment against gain")))
 
 
 def test_a_long_name_keeps_what_tells_it_apart():

@@ -15,8 +15,8 @@ import numpy as np
 from scipy import optimize, stats
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.probe.evidence import NORMAL, z_score
-from asymtrain.lab.probe.findings import PlaceFinding, Shadow, Trial
+from asymtrain.lab.probe.evidence import NORMAL, t_interval, z_score
+from asymtrain.lab.probe.result import PlaceFinding, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, logistic
 
 RIDGE = 0.1  # keeps a fit on few cases from running away
@@ -40,13 +40,9 @@ class Case:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """95% t interval of the mean difference."""
-        if len(set(self.differences)) == 1:
-            return self.differences[0], self.differences[0]
-        low, high = stats.t.interval(
-            0.95, len(self.differences) - 1, np.mean(self.differences), stats.sem(self.differences)
-        )
-        return float(low), float(high)
+        """95% t interval of the mean difference; of one seed, the difference itself."""
+        low, high = t_interval(self.differences)
+        return (self.differences[0],) * 2 if low is None or high is None else (low, high)
 
     @property
     def gain(self) -> float:
@@ -106,11 +102,11 @@ def score(
             return case.verdict != "cannot tell"
         return not 1 - rule.sure < predict(case) < rule.sure
 
-    said = [good for case, good in zip(clear, right, strict=True) if commits(case)]
+    committed = [good for case, good in zip(clear, right, strict=True) if commits(case)]
     unclear = [case for case in cases if not case.outcome]
     return Score(
         name, len(clear), sum(right) / len(right), float(interval.low), float(interval.high),
-        math.fsum(errors) / len(errors), len(said), sum(said), len(unclear), sum(map(commits, unclear)),
+        math.fsum(errors) / len(errors), len(committed), sum(committed), len(unclear), sum(map(commits, unclear)),
     )  # fmt: skip
 
 
@@ -124,9 +120,9 @@ def fit(cases: Sequence[Case], rule: Rule = RULE) -> Rule:
     target = np.array([NORMAL.cdf(z_score(case.differences, rule.floor)) for case in cases])
     seen = np.array([[1.0, case.level, case.trend, case.alignment] for case in cases])
     whole, alone = _logistic_fit(seen, target), _logistic_fit(seen[:, [0, 3]], target)
-    found: dict[str, Any] = {name: round(float(v), 3) for name, v in zip(CONSTANTS, (*whole, *alone), strict=True)}
+    constants = {name: round(float(v), 3) for name, v in zip(CONSTANTS, (*whole, *alone), strict=True)}
     families = len({case.family for case in cases})
-    return dataclasses.replace(rule, **found, basis=f"fitted to {len(cases)} cases of {families} families")
+    return dataclasses.replace(rule, **constants, basis=f"fitted to {len(cases)} cases of {families} families")
 
 
 def rule_line(rule: Rule) -> str:
@@ -154,12 +150,10 @@ def correlation(
     if len({number for pairs in seen.values() for number, _ in pairs}) < 2:
         return None
     drawn = np.random.default_rng(0)
-    found = [_spearman([pair for name in families for pair in seen[name]])]
-    for _ in range(draws):
-        chosen = drawn.choice(len(families), len(families))
-        found.append(_spearman([pair for i in chosen for pair in seen[families[i]]]))
-    low, high = np.nanquantile(found[1:], [0.025, 0.975])
-    return found[0], float(low), float(high)
+    again = [drawn.choice(len(families), len(families)) for _ in range(draws)]
+    resampled = [_spearman([pair for i in chosen for pair in seen[families[i]]]) for chosen in again]
+    low, high = np.nanquantile(resampled, [0.025, 0.975])
+    return _spearman([pair for pairs in seen.values() for pair in pairs]), float(low), float(high)
 
 
 def score_parts(tune: Sequence[Case], scored: Sequence[Case]) -> list[tuple[str, Score]]:
@@ -167,15 +161,14 @@ def score_parts(tune: Sequence[Case], scored: Sequence[Case]) -> list[tuple[str,
 
     A part without a clear effect has no score.
     """
-    found = []
-    for part, cases in (("tune", tune), ("score", scored)):
-        if any(case.outcome for case in cases):
-            found += [(part, score(name, cases)) for name in PREDICTORS]
-    if len({case.family for case in tune}) > 1 and any(case.outcome for case in scored):
+    parts = {"tune": tune, "score": scored}
+    clear = {part: cases for part, cases in parts.items() if any(case.outcome for case in cases)}
+    scores = [(part, score(name, cases)) for part, cases in clear.items() for name in PREDICTORS]
+    if len({case.family for case in tune}) > 1 and "score" in clear:
         rule = fit(tune)
         name = "probe, constants fitted just now"
-        found.append(("score", score(name, scored, probability=lambda case: refreshed(case, rule))))
-    return found
+        scores.append(("score", score(name, scored, probability=lambda case: refreshed(case, rule))))
+    return scores
 
 
 def score_text(scores: Sequence[tuple[str, Score]], cases: Sequence[Case]) -> str:
@@ -195,17 +188,15 @@ def score_text(scores: Sequence[tuple[str, Score]], cases: Sequence[Case]) -> st
         known = [case for case in cases if value(case) is not None]
         families = len({case.family for case in known})
         answer = correlation(known, value) if families > 2 else None
-        if answer is None:
-            continue
-        found, low, high = answer
-        interval = f"{low:+.2f} to {high:+.2f}, {len(known)} cases of {families} families"
-        lines += ["", f"Spearman correlation of {name} with the gain: {found:+.2f} ({interval})."]
+        if answer is not None:
+            interval = f"{answer[1]:+.2f} to {answer[2]:+.2f}, {len(known)} cases of {families} families"
+            lines += ["", f"Spearman correlation of {name} with the gain: {answer[0]:+.2f} ({interval})."]
     return "\n".join(lines) + "\n"
 
 
 def shadow_from_dict(values: dict[str, Any]) -> Shadow:
     """Inverse of `dataclasses.asdict` for a shadow training that was kept as JSON."""
-    places = tuple(_place(one) for one in values["places"])
+    places = tuple(map(_place, values["places"]))
     return Shadow(**{**values, "places": places, "together": _place(values["together"])})
 
 
