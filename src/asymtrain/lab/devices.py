@@ -61,3 +61,15 @@ def compiler_settings() -> Iterator[None]:
     # forward saved as scratch memory in the first pass.
     with torch._dynamo.config.patch(recompile_limit=256), torch._functorch.config.patch(donated_buffer=False):
         yield
+
+
+@contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards every submodule is in the mode that it was in."""
+    before = {part: part.training for part in module.modules()}
+    try:
+        module.eval()
+        yield
+    finally:
+        for part, training in before.items():
+            part.training = training

@@ -8,10 +8,9 @@ from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_datase
 from asymtrain import models
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.instruments.landscape.backbone import main_score, plane, points_that_fit
-from asymtrain.lab.instruments.landscape.directions import gaussian_direction
-from asymtrain.lab.instruments.landscape.settings import LandscapeSettings
-from asymtrain.lab.instruments.landscape.subjects import draw_sample, subjects_of
-from asymtrain.lab.instruments.landscape.surface import evaluate, grid_coordinates
+from asymtrain.lab.instruments.landscape.result import LandscapeSettings
+from asymtrain.lab.instruments.landscape.states import draw_sample, subjects_of
+from asymtrain.lab.instruments.landscape.surface import evaluate, gaussian_direction, grid_coordinates
 
 every_arch = pytest.mark.parametrize("arch", models.BACKBONES)
 # With tf32 a CNN is followed by differences from the center. A CPU rounds nothing, so the answers are the same.

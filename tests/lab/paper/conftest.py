@@ -6,14 +6,11 @@ import os
 import pytest
 import torch
 
-from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.known import read_store
-from asymtrain.lab.paper.readings import parse_readings
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.running import run_recipes
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import read_store
+from asymtrain.lab.paper.study import SIZES, Study, parse_readings
 from small_backbones import THIN_FIELDS
 
 TINY = dataclasses.replace(
@@ -70,7 +67,7 @@ def known(kitchen):
 @pytest.fixture(scope="session")
 def results(tiny, known):
     """Every recipe's result by its name."""
-    return {name: build_result(recipe, tiny, known, draw) for name, recipe in RECIPES.items()}
+    return {name: build_result(recipe, tiny, known) for name, recipe in RECIPES.items()}
 
 
 @pytest.fixture(scope="session")

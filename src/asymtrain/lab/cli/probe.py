@@ -142,7 +142,7 @@ def probe_other_model(
     """The probe of any other model, and what the page says of its images and its training."""
     from asymtrain.lab import probe as probing
     from asymtrain.lab.data import load
-    from asymtrain.lab.devices import default_device
+    from asymtrain.lab.engine import default_device
     from asymtrain.lab.probe.sources import ImageBatches, named_model
 
     named, device = named_model(subject.model, options), default_device(where.device)

@@ -3,7 +3,7 @@
 import json
 import textwrap
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -27,7 +27,6 @@ AGAIN = "Give the same command again to go on."
 ANEW = "With --fresh every call begins anew: let it come to its end, without --minutes or with more of them."
 WORDS = 16  # columns that words get before a table is divided
 LONGEST_WORD = 24  # a longer one is a path or an id, and is broken
-WIDE = 104  # columns that the widest table takes with room around its cells
 
 
 def stdout() -> Console:
@@ -46,25 +45,9 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def show_table(
-    table: "Table | Sequence[str]",
-    rows: Sequence[Sequence[str]] = (),
-    *,
-    left: int = 1,
-    wrapped: Collection[int] = (0,),
-    note: bool = True,
-) -> None:
-    """Title, table and `note` as they fit the terminal: where it is too wide, in parts that repeat the first columns.
-
-    With headings in place of a table, rows of finished text: the first `left` columns are aligned left, those in
-    `wrapped` are broken.
-    """
-    from asymtrain.lab.report.table import Table
-
+def show_table(table: "Table", *, note: bool = True) -> None:
+    """Title, table and note as they fit the terminal: where it is too wide, in parts that repeat the first columns."""
     console = stdout()
-    if not isinstance(table, Table):
-        _show_texts(console, table, rows, left, wrapped)
-        return
     if table.title:
         console.print(table.title)
     for part in _fitted(table, console.width) if table.rows else ():
@@ -146,20 +129,6 @@ def _parts(columns: Sequence[_Shown], room: int) -> list[list[_Shown]]:
             parts.append([])
         parts[-1].append(column)
     return [[*columns[:first], *part] for part in parts]
-
-
-def _show_texts(
-    console: Console, headings: Sequence[str], rows: Sequence[Sequence[str]], left: int, wrapped: Collection[int]
-) -> None:
-    narrow = console.width < WIDE
-    table = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0) if narrow else (0, 1))
-    for i, heading in enumerate(headings):
-        text = heading.replace(" ", "\n") if narrow else heading
-        table.add_column(text, justify="left" if i < left else "right", no_wrap=i not in wrapped)
-    for row in rows:
-        # Without the spaces around its sign a deviation takes two columns less.
-        table.add_row(*(cell.replace(" ± ", "±") if narrow else cell for cell in row))
-    console.print(table)
 
 
 def show_summary(summary: "Summary") -> None:

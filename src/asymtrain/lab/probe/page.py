@@ -131,11 +131,11 @@ def alignment_over_depth(findings: Sequence[PlaceFinding]) -> Figure:
 def alignment_over_time(findings: Sequence[PlaceFinding]) -> Figure:
     """The cosine over the steps of the probe, a line for each place: means over five measurements."""
     labels = short_names([finding.place for finding in findings], LONGEST_LABEL)
-    lines = tuple(
-        Line(label, i, *map(tuple, smoothed(finding)))
-        for i, (label, finding) in enumerate(zip(labels, findings, strict=True))
-    )
-    panel = Lines("", "step", "gradient cosine", lines, zero=True)
+    lines = []
+    for i, (label, finding) in enumerate(zip(labels, findings, strict=True)):
+        steps, cosines = smoothed(finding)
+        lines.append(Line(label, i, tuple(steps), tuple(cosines)))
+    panel = Lines("", "step", "gradient cosine", tuple(lines), zero=True)
     return Figure("time", "Alignment over time", [panel], caption=f"Means over {WINDOW} measurements.")
 
 

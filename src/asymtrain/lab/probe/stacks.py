@@ -10,7 +10,7 @@ from torch import nn
 
 from asymtrain.lab import executors
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.devices import default_device
+from asymtrain.lab.engine import default_device
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, plan_trials
 from asymtrain.lab.probe.inputs import gather, random_state_kept

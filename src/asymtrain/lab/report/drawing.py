@@ -304,8 +304,8 @@ def _fill_with_bars(canvas: Canvas, figure: Figure) -> None:
         axes.axvline(0, color=INK, linewidth=0.8)
         reach = reach_of(panel)
         values = [value for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
-        low, high = (end(0.0, *(value for value in values if value is not None)) for end in (min, max))
-        left, right = (-reach if low < 0 else -0.05 * reach), (reach if high > 0 else 0.05 * reach)
+        left = -reach if any(value < 0 for value in values if value is not None) else -0.05 * reach
+        right = reach if any(value > 0 for value in values if value is not None) else 0.05 * reach
         axes.set_xlim(left, right)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
@@ -477,29 +477,3 @@ def _gaps(figure: Figure) -> list[int]:
     """How many gaps stand before each column."""
     first = [panel for panel in figure.panels if isinstance(panel, Image)][: _grid(figure)[1]]
     return [sum(panel.apart for panel in first[: i + 1]) for i in range(len(first))]
-
-
-# For figures that are still drawn by hand elsewhere.
-VARIANTS: dict[str, tuple[str, str, Any]] = {
-    "plain": (BLUE, "Plain", DASHES["dashed"]),
-    "asymmetric": (VERMILLION, "Asymmetric", "-"),
-}
-
-
-def new_axes(x_label: str, y_label: str, height: float = 2.6) -> tuple[Canvas, Axes]:
-    """A small figure with one pair of axes, without background."""
-    figure = Canvas(figsize=(3.9, height), layout="constrained")
-    figure.patch.set_visible(False)
-    axes = figure.subplots()
-    axes.patch.set_visible(False)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    if x_label == "epoch":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    return figure, axes
-
-
-def legend_handle(variant: str) -> Line2D:
-    """The line of a variant for a legend."""
-    colour, label, dash = VARIANTS[variant]
-    return Line2D([], [], color=colour, linewidth=2.2, linestyle=dash, label=label)

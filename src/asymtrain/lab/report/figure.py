@@ -58,6 +58,7 @@ class Lines:
         ticks: of the x axis; with `tick_labels` words in place of numbers.
         ring: the point around which a ring is drawn.
         kinds: what thick and thin lines are, for the legend.
+        about: the backbone that it is of, for those who want a part of the figure; empty where it is of several.
     """
 
     title: str
@@ -72,6 +73,7 @@ class Lines:
     tick_labels: tuple[str, ...] = ()
     ring: tuple[float, float] | None = None
     kinds: tuple[str, str] | None = None
+    about: str = ""
 
 
 @dataclass(frozen=True)

@@ -133,8 +133,6 @@ def _mean_line(
 ) -> Line:
     epochs = sorted(history["epoch"].unique())
     runs = [run.set_index("epoch") for _, run in history.groupby("id", sort=False)]
-    # Over the epochs that every run reached: a run that ended early must not move the mean by leaving it.
-    full = [epoch for epoch, at in history.groupby("epoch") if len(at) == len(runs)]
     by_epoch = history.groupby("epoch")
 
     def over_epochs(values: "pd.Series[Any]") -> Numbers:
@@ -144,7 +142,8 @@ def _mean_line(
     high: Numbers = ()
     if ends:
         low, high = over_epochs(by_epoch[ends[0]].min()), over_epochs(by_epoch[ends[1]].max())
-    mean = over_epochs(by_epoch[measure].mean().loc[full])
+    # Over the epochs that every run reached: a run that ended early must not move the mean by leaving it.
+    mean = over_epochs(by_epoch[measure].mean().where(by_epoch.size() == len(runs)))
     seeds = tuple(over_epochs(run[measure]) for run in runs)
     return Line(label, variant, tuple(map(float, epochs)), mean, low, high, seeds)
 

@@ -1,6 +1,6 @@
 """What a set of runs says: the comparisons with their words, as the command line, JSON and the page show them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,7 +9,7 @@ import pandas as pd
 from asymtrain.lab import statistics
 from asymtrain.lab.report.frames import history_frame, rows_frame
 from asymtrain.lab.report.table import Column, Mean, Table, interval, make_rows
-from asymtrain.lab.runs import DEFAULTS, Run, RunSpec
+from asymtrain.lab.runs import Run
 
 COMPARISON = (
     Column("Backbone"),
@@ -84,26 +84,6 @@ def comparison_table(summary: Summary) -> Table:
     return Table("comparisons", "", COMPARISON, rows)
 
 
-def spec_labels(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[str]:
-    """A short name for each spec: its backbone, and every setting in which specs of that backbone differ.
-
-    The seed and the fields in `without` are never named; the dataset is where there are several.
-    """
-    skipped = {"arch", "seed", "dataset", *without}
-    shown: dict[str, list[str]] = {}
-    for arch in dict.fromkeys(spec.arch for spec in specs):
-        alike = [spec for spec in specs if spec.arch == arch]
-        names = [name for name in DEFAULTS if name not in skipped]
-        shown[arch] = [name for name in names if len({getattr(spec, name) for spec in alike}) > 1]
-    several = len({spec.dataset for spec in specs}) > 1
-
-    def label(spec: RunSpec) -> str:
-        parts = [statistics.NAMES.get(spec.arch, spec.arch), *([spec.dataset] if several else ())]
-        return ", ".join([*parts, *(f"{name.replace('_', ' ')} {getattr(spec, name)}" for name in shown[spec.arch])])
-
-    return [label(spec) for spec in specs]
-
-
 def duration(seconds: float) -> str:
     """Seconds as people say them."""
     whole = round(seconds)
@@ -112,12 +92,3 @@ def duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60} s"
     return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-# Of tables that are still made of text elsewhere.
-MISSING = "–"
-
-
-def spread(mean: float, deviation: float | None) -> str:
-    """Mean and standard deviation of an accuracy."""
-    return f"{mean:.3f}" if deviation is None else f"{mean:.3f} ± {deviation:.3f}"

@@ -38,23 +38,25 @@ class Column:
     Attributes:
         name: the heading.
         kind: `text`, aligned left; `number`, means and intervals too; `count`, whole numbers; `share`, from 0 to 1 and
-            shown in percent; `p`, never shown as nought.
+            shown in percent; `millions`, counts that are shown as 1.23M; `p`, never shown as nought.
         unit: written behind each number: "%".
         digits: behind the point; None for as many as the number needs.
         signed: is a plus written?
         significant: are `digits` significant ones?
         papers: are these the paper's numbers, beside ours of the same name?
         short: the heading where room is short, such as on a narrow terminal.
+        only_if_varied: do pages leave it out where every row says the same?
     """
 
     name: str
-    kind: Literal["text", "number", "count", "share", "p"] = "text"
+    kind: Literal["text", "number", "count", "share", "millions", "p"] = "text"
     unit: str = ""
     digits: int | None = 3
     signed: bool = False
     significant: bool = False
     papers: bool = False
     short: str = ""
+    only_if_varied: bool = False
 
     @property
     def heading(self) -> str:
@@ -64,7 +66,12 @@ class Column:
     @property
     def ending(self) -> str:
         """What is written behind each number."""
-        return "%" if self.kind == "share" else self.unit
+        return {"share": "%", "millions": "M"}.get(self.kind, self.unit)
+
+    @property
+    def factor(self) -> float:
+        """By which a number is multiplied where it is written."""
+        return {"share": 100.0, "millions": 1e-6}.get(self.kind, 1.0)
 
     @property
     def is_number(self) -> bool:
@@ -81,7 +88,9 @@ class Cell:
         spec_ids: the runs behind it.
         missing: does it wait for its runs?
         digits: in place of the column's, where rows differ in what they measure.
-        mark: words behind the value, such as "(diverged)".
+        mark: behind the value, words such as "(diverged)" or a "*".
+        words: in place of the value, such as "exactly 0".
+        about: names of what its row is about, such as backbones, for those who want a part of the table.
     """
 
     value: Value = None
@@ -89,6 +98,8 @@ class Cell:
     missing: bool = False
     digits: int | None = None
     mark: str = ""
+    words: str = ""
+    about: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,9 +144,15 @@ def cell_text(cell: Cell, column: Column, missing: str = NOTHING, *, compact: bo
     """A cell as it is shown; `compact` where room is short, such as on a narrow terminal."""
     if cell.missing:
         return missing
+    if cell.words:
+        return cell.words
     if cell.digits is not None:
         column = dataclasses.replace(column, digits=cell.digits)
-    return value_text(cell.value, column, compact=compact) + (f" {cell.mark}" if cell.mark else "")
+    return value_text(cell.value, column, compact=compact) + _mark_text(cell.mark)
+
+
+def _mark_text(mark: str) -> str:
+    return mark if mark in ("", "*") else f" {mark}"
 
 
 def value_text(value: Value, column: Column, *, compact: bool = False) -> str:
@@ -163,7 +180,7 @@ def number_text(value: float, column: Column, *, sign: bool = True, ending: bool
         return f"<{10**-column.digits:.{column.digits}f}"
     plus = "+" if column.signed and sign else ""
     form = "g" if column.digits is None else f".{column.digits}{'g' if column.significant else 'f'}"
-    return f"{100 * value if column.kind == 'share' else value:{plus}{form}}{column.ending if ending else ''}"
+    return f"{column.factor * value:{plus}{form}}{column.ending if ending else ''}"
 
 
 def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
