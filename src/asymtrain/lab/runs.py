@@ -174,6 +174,8 @@ AUXILIARY = (
     "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator", "cosine_every", "cosine_by",
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
+NAMES = {"mlp": "MLP", "cnn": "CNN", "vit": "ViT"}
+"""What pages call the backbones; another one goes by the name in its spec."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
 
 

@@ -8,7 +8,7 @@ from asymtrain.lab.paper.judging import gather, judge_results
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]

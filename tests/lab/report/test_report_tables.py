@@ -4,10 +4,10 @@ import random
 import pandas as pd
 import pytest
 
+from asymtrain.lab.comparisons import compare
 from asymtrain.lab.report import history_frame, rows_frame, summarise
 from asymtrain.lab.report.tables import class_count
 from asymtrain.lab.runs import DEFAULTS, RunSpec, pairs
-from asymtrain.lab.statistics import compare
 
 
 def test_a_row_holds_every_setting_and_result(make_run):

@@ -59,7 +59,7 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
 
 def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
     """The summary as a table, then the runs that have no result, each with its reason."""
-    from asymtrain.lab.statistics import NAMES
+    from asymtrain.lab.runs import NAMES
 
     console = stdout()
     if not summary.groups:

@@ -16,7 +16,7 @@ from asymtrain.lab.paper.result import ResultTable
 from asymtrain.lab.paper.running import of_archs
 from asymtrain.lab.paper.sizes import ARCHS
 from asymtrain.lab.paper.study import Study
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 HEADINGS = ("Backbone", "Backbones")  # of the column that names one or two; a table without it is of one backbone
 

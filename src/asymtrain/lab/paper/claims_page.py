@@ -14,7 +14,7 @@ from asymtrain.lab.paper.rule import BAND, NULL, WEAKEST_LAST, JudgedPart
 from asymtrain.lab.paper.strips import strip
 from asymtrain.lab.paper.verdicts import Judgement
 from asymtrain.lab.paper.wording import number, ours_words, paper_words, part_words
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 HEADLINE = "c06"
 MEANINGS: Mapping[str, str] = {

@@ -19,8 +19,9 @@ from asymtrain.lab.paper.instrument_contradictions import (
     surfaces_are_planes,
 )
 from asymtrain.lab.paper.numbers import Hyperparameters, Printed, all_hyperparameters, labels, printed
+from asymtrain.lab.runs import NAMES
 from asymtrain.lab.search.grids import LOG_ALPHAS
-from asymtrain.lab.statistics import NAMES, size_word, welch_p_from_moments
+from asymtrain.lab.statistics import size_word, welch_p_from_moments
 
 SEEDS = 10
 HALF_DIGIT = 0.0005  # Table 1 prints three digits; one cell has four

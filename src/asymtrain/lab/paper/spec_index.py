@@ -8,8 +8,7 @@ from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.readings import READINGS
 from asymtrain.lab.paper.recipe import Recipe
 from asymtrain.lab.paper.study import Study
-from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import AUXILIARY, DEFAULTS, NAMES, Run, RunSpec
 
 NOT_RUN = "not yet run"
 DIVERGED = "diverged"

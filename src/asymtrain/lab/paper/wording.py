@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from asymtrain.lab.paper.claims import Claim
 from asymtrain.lab.paper.numbers import cells
 from asymtrain.lab.paper.rule import WEAKEST_LAST, JudgedPart
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 CELLS = {
     "table1": "{0}, N = {1}",

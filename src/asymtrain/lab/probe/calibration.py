@@ -18,6 +18,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.probe.evidence import NORMAL, z_score
 from asymtrain.lab.probe.findings import PlaceFinding, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, logistic
+from asymtrain.lab.statistics import t_interval
 
 RIDGE = 0.1  # keeps a fit on few cases from running away
 CONSTANTS = ("intercept", "level", "trend", "cosine", "alone_intercept", "alone")
@@ -41,12 +42,8 @@ class Case:
     @property
     def interval(self) -> tuple[float, float]:
         """95% t interval of the mean difference."""
-        if len(set(self.differences)) == 1:
-            return self.differences[0], self.differences[0]
-        low, high = stats.t.interval(
-            0.95, len(self.differences) - 1, np.mean(self.differences), stats.sem(self.differences)
-        )
-        return float(low), float(high)
+        interval = t_interval(self.differences)
+        return interval.low, interval.high
 
     @property
     def gain(self) -> float:

@@ -16,8 +16,7 @@ from markupsafe import Markup
 from asymtrain.lab.report.files import write_files
 from asymtrain.lab.report.rendering import render_template
 from asymtrain.lab.report.summary import MISSING
-from asymtrain.lab.runs import DEFAULTS, RunSpec
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import DEFAULTS, NAMES, RunSpec
 from asymtrain.lab.statistics.estimates import Estimate
 
 WIDE = 420.0  # points; a figure with several panels is wider than this and gets the whole row

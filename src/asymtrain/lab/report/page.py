@@ -17,8 +17,7 @@ from asymtrain.lab.report import figures
 from asymtrain.lab.report.files import write_files
 from asymtrain.lab.report.rendering import render_template
 from asymtrain.lab.report.summary import HEADINGS, MISSING, Summary, cells, duration, percent, summarise
-from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import AUXILIARY, DEFAULTS, NAMES, Run
 from asymtrain.version import VERSION
 
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}

@@ -6,10 +6,10 @@ from typing import Any
 
 from asymtrain.lab.report.measurement import Drawn, Listed, write_measurement
 from asymtrain.lab.report.summary import MISSING, spread
+from asymtrain.lab.runs import NAMES
 from asymtrain.lab.search import SearchResult, StageResult, Trial
 from asymtrain.lab.search.figures import accuracy_by_setting
 from asymtrain.lab.search.stages import Variant
-from asymtrain.lab.statistics import NAMES
 
 NAME = "search"
 SIDES: dict[Variant, str] = {"plain": "Plain", "asymmetric": "Asymmetric"}

@@ -16,7 +16,8 @@ from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.recipes.variants import Variant, against_plain, sentences, ways_figure, ways_table
 from asymtrain.lab.paper.result import MISSING, Cell, ResultTable, missing_cell
 from asymtrain.lab.paper.study import Study, shown_dataset
-from asymtrain.lab.statistics import NAMES, t_interval
+from asymtrain.lab.runs import NAMES
+from asymtrain.lab.statistics import t_interval
 
 ALPHAS = (0.1, 1.0, 4.642, 100.0)  # all that Table 13 has
 WAYS = tuple(Variant(f"{alpha:g}", f"alpha {alpha:g}", alpha=alpha) for alpha in ALPHAS)

@@ -9,7 +9,7 @@ from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
 from asymtrain.lab.paper.sizes import ARCHS
 from asymtrain.lab.paper.study import Study, asymmetric_spec, table_values
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 
 def wanted(study: Study, arch: str) -> IdentityWanted:

@@ -21,7 +21,7 @@ from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import ResultFigure
 from asymtrain.lab.paper.sizes import ARCHS
 from asymtrain.lab.paper.study import Study, readings_for, table_values
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 LEVELS = (1, 7, 10, 20)
 DOSE = 20  # the redundancy whose settings serve all levels where N alone is to be seen

@@ -14,8 +14,7 @@ from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable, missing_cell
 from asymtrain.lab.paper.sizes import ARCHS
 from asymtrain.lab.paper.study import Study, asymmetric_spec, over_seeds, readings_for, table_values, unique
-from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES, RunSpec
 
 STATISTICS = {"final": "final", "average": "mean", "min": "min", "max": "max"}
 """The paper's words, and those of `RunConflict`."""

@@ -11,7 +11,8 @@ from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable, missing_cell
 from asymtrain.lab.paper.study import Study, shown_dataset
-from asymtrain.lab.statistics import NAMES, t_interval
+from asymtrain.lab.runs import NAMES
+from asymtrain.lab.statistics import t_interval
 
 STATISTICS = {"std_loss": "std", "range_loss": "range", "mean_grad": "mean_gradient"}
 """The paper's words, and those of `SurfaceStatistics`."""

@@ -8,7 +8,7 @@ from asymtrain.lab.paper.result import ResultTable
 from asymtrain.lab.paper.searched import gold_search, settled, values_for, waiting
 from asymtrain.lab.paper.sizes import ARCHS
 from asymtrain.lab.paper.study import Study, readings_for, shown_dataset
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 DATASET = "cifar10"
 

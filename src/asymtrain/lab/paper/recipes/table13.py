@@ -9,8 +9,8 @@ from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
 from asymtrain.lab.paper.searched import gold_search, state_of, trials
 from asymtrain.lab.paper.sizes import ARCHS
 from asymtrain.lab.paper.study import Study, shown_dataset
+from asymtrain.lab.runs import NAMES
 from asymtrain.lab.search import Search, SearchResult
-from asymtrain.lab.statistics import NAMES
 
 DATASETS = ("cifar100", "cifar10")
 FIELDS = {"learning_rate": "Learning rate", "weight_decay": "Weight decay", "alpha": "Alpha"}

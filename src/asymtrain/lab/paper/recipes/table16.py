@@ -10,7 +10,7 @@ from asymtrain.lab.paper.result import ResultTable
 from asymtrain.lab.paper.searched import TRIED, chosen, dual_of, state_of, trials
 from asymtrain.lab.paper.sizes import ARCHS
 from asymtrain.lab.paper.study import Study, readings_for, shown_dataset, table_values
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 ACTIVATIONS = {"all": {"activation": "all", "combine": "sum"}, "one": {"activation": "last"}}
 

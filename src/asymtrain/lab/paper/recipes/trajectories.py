@@ -15,8 +15,7 @@ from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable
 from asymtrain.lab.paper.sizes import ARCHS
 from asymtrain.lab.paper.study import Study, readings_for, stands_note, table_values
-from asymtrain.lab.runs import Run
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES, Run
 
 GAP_EPOCHS = (10, 50, 100)
 

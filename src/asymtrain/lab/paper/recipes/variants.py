@@ -32,7 +32,7 @@ from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable, missing_cell
 from asymtrain.lab.paper.sizes import ARCHS, SIZES
 from asymtrain.lab.paper.study import Study, readings_for, table_values
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.runs import NAMES
 
 EXACT = "exactly 0"
 FULL = SIZES["paper"]
