@@ -167,7 +167,7 @@ def _summary(pairs: pd.DataFrame, confidence: float) -> dict[str, Any]:
     n, difference = len(pairs), asymmetric - plain
     base = float(plain.mean()) if n else 0.0
     low = high = p = None
-    d_z = cohen_d_z(plain, asymmetric) if n > 1 else None
+    d_z = cohen_d_z(plain.tolist(), asymmetric.tolist()) if n > 1 else None
     if d_z is not None:  # without spread there is nothing to judge a difference by
         test = t_interval(difference, confidence)
         p = test.p

@@ -170,7 +170,8 @@ def make_epoch(row: Sequence[Any]) -> Epoch:
     """Inverse of `epoch_row`."""
     *numbers, text = row
     layers = tuple((name, value) for name, value in json.loads(text)) if text else None
-    return Epoch(*numbers, layers)
+    values = (*numbers, layers)
+    return Epoch(*values)
 
 
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: dict[str, Any]) -> Record:
