@@ -1,7 +1,7 @@
 """`shapes`: images drawn by code. One object of a certain outline and fill, in a scene that is all chance.
 
 A class is an outline and a fill, and the first k * k classes are k outlines times k fills: neither tells the class
-alone. Colour, place, size, rotation, background, clutter, occlusion and noise are drawn for each image. An image
+alone. Colour, position, size, rotation, background, clutter, occlusion and noise are drawn for each image. An image
 depends on the seed, its position and the options, never on how many images there are: a longer set begins with
 the shorter one. All arithmetic is exact or rounded by IEEE 754, so every machine draws the same bytes.
 """
@@ -94,7 +94,7 @@ class _Chance:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Pose:
     """Where something lies: centre, radius and the cosine and sine of its rotation, each (N,)."""
 
     x: Plane
@@ -104,7 +104,7 @@ class _Place:
     sin: Plane
 
     def coordinates(self, image_size: int) -> tuple[Plane, Plane]:
-        """Each pixel's own coordinates (N, H, W) in this place."""
+        """Each pixel's own coordinates (N, H, W) in this pose."""
         axis = (np.arange(image_size, dtype=np.float32) + np.float32(0.5)) * np.float32(_SPAN / image_size)
         dx = (axis - self.x[:, None]) / self.radius[:, None]
         dy = (axis - self.y[:, None]) / self.radius[:, None]
@@ -124,13 +124,13 @@ def _draw_block(chance: _Chance, kinds: npt.NDArray[np.int64], image_size: int) 
     ground, first_level, second_level = _brightness(chance)
     canvas = _background(chance, ground, image_size)
     *behind, (front, front_colour) = [_clutter(chance, image_size) for _ in range(_CLUTTER)]
-    place = _object_place(chance)
+    pose = _object_pose(chance)
     first, second = _colours(chance, first_level), _colours(chance, second_level)
     phase, freq = chance.uniform(0, 1, _BLOCK, 1, 1), chance.uniform(1.6, 2.2, _BLOCK, 1, 1)
     strength = chance.uniform(0.02, 0.14, _BLOCK, 1, 1, 1)
     noise = chance.bytes(_BLOCK, 3, image_size, image_size).astype(np.float32) - np.float32(127.5)
 
-    u, v = place.coordinates(image_size)
+    u, v = pose.coordinates(image_size)
     distance, share = np.empty_like(u), np.empty_like(u)
     for kind, outline in enumerate(OUTLINES.values()):
         rows = np.flatnonzero(kinds[:, 0] == kind)
@@ -139,7 +139,7 @@ def _draw_block(chance: _Chance, kinds: npt.NDArray[np.int64], image_size: int) 
     for kind, fill in enumerate(FILLS.values()):
         rows = np.flatnonzero(kinds[:, 1] == kind)
         share[rows] = fill(u[rows], v[rows], distance[rows], phase[rows], freq[rows], grain[rows])
-    cover = place.coverage(distance, image_size)
+    cover = pose.coverage(distance, image_size)
 
     for piece, colour in behind:
         _paint(canvas, piece, colour)
@@ -179,7 +179,7 @@ def _background(chance: _Chance, level: Plane, image_size: int) -> Plane:
     return np.asarray(w @ (np.round(corners) @ w.T), np.float32)
 
 
-def _object_place(chance: _Chance) -> _Place:
+def _object_pose(chance: _Chance) -> _Pose:
     radius = chance.uniform(9.5, 14, _BLOCK)
     room = np.float32(_SPAN / 2) - radius
     middle = np.float32(_SPAN / 2)
@@ -187,20 +187,20 @@ def _object_place(chance: _Chance) -> _Place:
     y = middle + room * chance.uniform(-1, 1, _BLOCK)
     # Up to 30 degrees either way.
     angle = chance.uniform(-85, 85, _BLOCK).astype(np.int64) % 1024
-    return _Place(x, y, radius, _COS[angle], _SIN[angle])
+    return _Pose(x, y, radius, _COS[angle], _SIN[angle])
 
 
 def _clutter(chance: _Chance, image_size: int) -> tuple[Plane, Plane]:
     """One small box or ellipse for each image: its coverage (N, H, W) and its colour (N, 3, 1, 1)."""
     angle = chance.uniform(0, 1024, _BLOCK).astype(np.int64)
     x, y = chance.uniform(0, _SPAN, _BLOCK), chance.uniform(0, _SPAN, _BLOCK)
-    place = _Place(x, y, chance.uniform(1.5, 4, _BLOCK), _COS[angle], _SIN[angle])
-    u, v = place.coordinates(image_size)
+    pose = _Pose(x, y, chance.uniform(1.5, 4, _BLOCK), _COS[angle], _SIN[angle])
+    u, v = pose.coordinates(image_size)
     flat = chance.uniform(1.5, 4, _BLOCK)[:, None, None]
     box = np.maximum(np.abs(u), np.abs(v) * flat)
     ellipse = u * u + v * v * flat
-    round_ones = (chance.uniform(0, 1, _BLOCK) < 0.5)[:, None, None]
-    cover = place.coverage(np.where(round_ones, ellipse, box) - np.float32(1), image_size)
+    is_round = (chance.uniform(0, 1, _BLOCK) < 0.5)[:, None, None]
+    cover = pose.coverage(np.where(is_round, ellipse, box) - np.float32(1), image_size)
     return cover, chance.uniform(0, 255, _BLOCK, 3, 1, 1)
 
 

@@ -44,12 +44,12 @@ class Table:
     columns: dict[str, type]
     added: int = 0
 
-    def known_columns(self, found: Sequence[str]) -> int:
+    def known_columns(self, header: Sequence[str]) -> int:
         """How many of the columns a file has that names these; an error where they are others."""
         names = list(self.columns)
-        if list(found) not in (names, names[: len(names) - self.added]):
-            raise ValueError(f"its columns are {', '.join(found)}, not {', '.join(names)}")
-        return len(found)
+        if list(header) not in (names, names[: len(names) - self.added]):
+            raise ValueError(f"its columns are {', '.join(header)}, not {', '.join(names)}")
+        return len(header)
 
     def filled(self, row: Sequence[Any]) -> tuple[Any, ...]:
         """A row with None for what an older file lacks."""
@@ -172,14 +172,14 @@ def _add(store: Store, given: Export) -> Imported:
 
 def _rows_of(store: Store) -> list[tuple[Table, Rows]]:
     with store.database.reading() as connection:
-        found = records.select_records(connection, every_attempt=True)
+        stored = records.select_records(connection, every_attempt=True)
         values = records.select_measurement_rows(connection)
-        known = records.select_specs(connection, {record.run.spec.id for record in found} | {row[0] for row in values})
+        known = records.select_specs(connection, {record.run.spec.id for record in stored} | {row[0] for row in values})
     specs = [(s.id, s.dataset, s.arch, s.variant, records.spec_seed(s), records.spec_text(s)) for s in known.values()]
-    runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in found]
+    runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
     epochs = [
         (row[0], record.attempt, *records.epoch_row(epoch))
-        for row, record in zip(runs, found, strict=True)
+        for row, record in zip(runs, stored, strict=True)
         for epoch in record.run.history
     ]
     return [(SPECS, specs), (RUNS, runs), (EPOCHS, epochs), (MEASUREMENTS, values)]
@@ -199,7 +199,7 @@ def _read_folder(folder: Path) -> list[tuple[Table, Rows]]:
     form, hashes = manifest.get("files"), manifest.get("sha256")
     if form not in get_args(Format) or not isinstance(hashes, dict):
         raise StoreError(f"{folder / MANIFEST} is damaged: export again")
-    found = []
+    tables = []
     for table in TABLES:
         path = folder / f"{table.name}.{form}"
         try:
@@ -208,24 +208,24 @@ def _read_folder(folder: Path) -> list[tuple[Table, Rows]]:
             raise StoreError(f"{path} cannot be read ({error.strerror}), nothing was imported") from error
         if hashlib.sha256(content).hexdigest() != hashes.get(table.name):
             raise StoreError(f"{path} is not as it was exported, nothing was imported: export again")
-        found.append((table, decode(table, content, cast(Format, form), path)))
-    return found
+        tables.append((table, decode(table, content, cast(Format, form), path)))
+    return tables
 
 
 def _records_from(specs: dict[str, RunSpec], runs: Rows, epochs: Rows) -> dict[str, list[Record]]:
     """The runs by spec id, attempts in order, each checked to be whole."""
     histories = _by(epochs, lambda row: (row[0], row[1]))
-    found = []
+    read = []
     for row in runs:
         values = dict(zip(records.RUN_COLUMNS, row, strict=True))
         key = (values["spec_id"], values["attempt"])
         history = tuple(records.make_epoch(epoch[2:]) for epoch in histories.pop(key, []))
         record = records.make_record(specs[key[0]], history, values)
         records.check_whole(record.run)
-        found.append(record)
+        read.append(record)
     if histories:
         raise ValueError(f"epochs of {len(histories)} runs that are not there")
-    by_spec = _by(found, lambda record: record.run.spec.id)
+    by_spec = _by(read, lambda record: record.run.spec.id)
     for spec_id, attempts in by_spec.items():
         if [record.attempt for record in attempts] != list(range(1, len(attempts) + 1)):
             raise ValueError(f"the attempts of {spec_id} are not 1 to {len(attempts)}")
@@ -287,7 +287,7 @@ def _decode_csv(table: Table, content: bytes, path: Path) -> Rows:
         header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
         kinds = list(table.columns.values())[: table.known_columns(header)]
         first = len(table.columns) - table.added
-        empty = ["" if kind is str and place < first else None for place, kind in enumerate(kinds)]
+        empty = ["" if kind is str and column < first else None for column, kind in enumerate(kinds)]
         return [
             table.filled([kind(cell) if cell else none for kind, cell, none in zip(kinds, row, empty, strict=True)])
             for row in rows
@@ -338,8 +338,8 @@ def _parquet_schema(table: Table, count: int) -> Any:
     first = len(table.columns) - table.added
     return pa.schema(
         [
-            pa.field(name, kinds[kind], nullable=kind is not str or place >= first)
-            for place, (name, kind) in enumerate(table.columns.items())
+            pa.field(name, kinds[kind], nullable=kind is not str or column >= first)
+            for column, (name, kind) in enumerate(table.columns.items())
         ][:count]
     )
 

@@ -137,16 +137,16 @@ def select_records(
     rows = connection.execute(f"SELECT id, {columns} FROM {table} WHERE {condition}", values).fetchall()
     specs = select_specs(connection, None if ids is None else {row[1] for row in rows})
     condition, values = among("run_id", [row[0] for row in rows])
-    found = connection.execute(
+    epochs = connection.execute(
         f"SELECT run_id, {', '.join(EPOCH_COLUMNS)} FROM epochs WHERE {condition} ORDER BY run_id, epoch", values
     )
     histories = {
-        run: tuple(make_epoch(row[1:]) for row in rows) for run, rows in groupby(found, key=lambda row: row[0])
+        run: tuple(make_epoch(row[1:]) for row in rows) for run, rows in groupby(epochs, key=lambda row: row[0])
     }
-    place = {spec_id: number for number, spec_id in enumerate(specs)}
+    order = {spec_id: number for number, spec_id in enumerate(specs)}
     return [
         make_record(specs[row[1]], histories.get(row[0], ()), dict(zip(RUN_COLUMNS, row[1:], strict=True)))
-        for row in sorted(rows, key=lambda row: (place[row[1]], row[2]))  # spec, then attempt
+        for row in sorted(rows, key=lambda row: (order[row[1]], row[2]))  # spec, then attempt
     ]
 
 

@@ -95,8 +95,8 @@ def select_pending(connection: sqlite3.Connection) -> list[RunSpec]:
 def select_failures(connection: sqlite3.Connection) -> list[Failure]:
     """Specs whose last request failed, in order."""
     rows = connection.execute("SELECT spec_id, reason, failed FROM open_requests WHERE reason IS NOT NULL")
-    found = {spec_id: (reason, created) for spec_id, reason, created in rows}
-    return [Failure(spec, *found[spec_id]) for spec_id, spec in select_specs(connection, found).items()]
+    reasons = {spec_id: (reason, created) for spec_id, reason, created in rows}
+    return [Failure(spec, *reasons[spec_id]) for spec_id, spec in select_specs(connection, reasons).items()]
 
 
 def _pending_ids(connection: sqlite3.Connection) -> dict[str, int]:

@@ -138,8 +138,8 @@ class Store:
             if name not in _FILTERS:
                 raise unknown_name("field of a run", name, _FILTERS)
         with self.database.reading() as connection:
-            found = records.select_records(connection, ids, every_attempt=every_attempt)
-        return [record for record in found if all(_value(record.run, name) == value for name, value in where.items())]
+            stored = records.select_records(connection, ids, every_attempt=every_attempt)
+        return [record for record in stored if all(_value(record.run, name) == value for name, value in where.items())]
 
     # What was seen.
 
