@@ -15,7 +15,7 @@ import numpy as np
 from scipy import optimize, stats
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.probe.evidence import NORMAL, t_interval, z_score
+from asymtrain.lab.probe.evidence import NORMAL, floored_interval, z_score
 from asymtrain.lab.probe.result import PlaceFinding, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, logistic
 
@@ -41,7 +41,7 @@ class Case:
     @property
     def interval(self) -> tuple[float, float]:
         """95% t interval of the mean difference; of one seed, the difference itself."""
-        low, high = t_interval(self.differences)
+        low, high = floored_interval(self.differences)
         return (self.differences[0],) * 2 if low is None or high is None else (low, high)
 
     @property

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pandas as pd
 
-from asymtrain.lab import statistics
+from asymtrain.lab import comparisons
 from asymtrain.lab.cli.screen import show_summary
 from asymtrain.lab.report.summary import Summary, records
 
@@ -35,9 +35,9 @@ def main(label: str, train: Train, *, alpha: float, epochs: int, description: st
 
 def summary(rows: pd.DataFrame, label: str) -> Summary:
     """The paired comparison, as `asymtrain run` makes it of its runs."""
-    pairs, by = statistics.paired(rows)
+    pairs, by = comparisons.paired(rows)
     worded = [
-        {"label": label, **row, "verdict": statistics.verdict(row), "sentence": statistics.sentence(row, label)}
-        for row in records(statistics.compare(rows, by))
+        {"label": label, **row, "verdict": comparisons.verdict(row), "sentence": comparisons.sentence(row, label)}
+        for row in records(comparisons.compare(rows, by))
     ]
     return Summary(rows, pd.DataFrame(), worded, [pairs], waiting=0, untested=0)

@@ -45,12 +45,11 @@ def batch_means(
     first = len(values) - count * length
     means = [math.fsum(values[i : i + length]) / length for i in range(first, len(values), length)]
     centre, spread = math.fsum(means) / count, deviation(means) or 0.0
-    half = student_quantile(confidence, count - 1) * spread / math.sqrt(count)
     around = [value - centre for value in means]
     square = math.fsum(value * value for value in around)
     lagged = math.fsum(a * b for a, b in itertools.pairwise(around))
     whole = math.fsum(values) / len(values)
-    low, high = cut(whole - half, whole + half, within)
+    low, high = cut(*student_interval(whole, spread / math.sqrt(count), count - 1, confidence), within)
     return low, high, count, lagged / square if square > 0 and count > 3 else None
 
 
@@ -63,25 +62,53 @@ def cut(low: float, high: float, within: Bounds) -> tuple[float, float]:
     return max(low, within[0]), min(high, within[1])
 
 
+def student_interval(centre: float, error: float, freedom: float, confidence: float) -> tuple[float, float]:
+    """The t interval of an estimate with this standard error: the one that everything here and in the lab uses."""
+    half = student_quantile(confidence, freedom) * error
+    return centre - half, centre + half
+
+
 @lru_cache
-def student_quantile(confidence: float, freedom: int) -> float:
+def student_quantile(confidence: float, freedom: float) -> float:
     """The t for which a Student variable lies in [-t, t] with this probability. Exact, and needs no scipy."""
     if not 0 < confidence < 1 or freedom < 1:
         raise UsageError(
             f"an interval needs a confidence between 0 and 1 and two values, got {confidence} and {freedom}"
         )
     low, high = 0.0, math.pi / 2
-    for _ in range(60):  # bisection: the probability grows with the angle
+    for _ in range(60):  # bisection: what lies outside shrinks with the angle
         middle = (low + high) / 2
-        low, high = (middle, high) if student_inside(middle, freedom) < confidence else (low, middle)
+        low, high = (middle, high) if _outside(middle, freedom) > 1 - confidence else (low, middle)
     return math.tan((low + high) / 2) * math.sqrt(freedom)
 
 
-def student_inside(angle: float, freedom: int) -> float:
-    """P(|T| <= tan(angle) * sqrt(freedom)), by the finite sums of Abramowitz and Stegun, 26.7.3 and 26.7.4."""
-    odd, cos, sin = freedom % 2, math.cos(angle), math.sin(angle)
-    term, total = (cos, 0.0) if odd else (1.0, 0.0)
-    for k in range(1 + odd, freedom, 2):
-        total += term
-        term *= cos * cos * k / (k + 1)
-    return 2 / math.pi * (angle + sin * total) if odd else sin * total
+def student_inside(angle: float, freedom: float) -> float:
+    """P(|T| <= tan(angle) * sqrt(freedom))."""
+    return 1 - _outside(angle, freedom)
+
+
+def _outside(angle: float, freedom: float) -> float:
+    """P(|T| > tan(angle) * sqrt(freedom)): the regularised incomplete beta function I(cos^2; freedom / 2, 1 / 2)."""
+    a, b, x, y = freedom / 2, 0.5, math.cos(angle) ** 2, math.sin(angle) ** 2
+    if x <= 0 or y <= 0:
+        return 0.0 if x <= 0 else 1.0
+    scale = math.exp(math.lgamma(a + b) - math.lgamma(a) - math.lgamma(b) + a * math.log(x) + b * math.log(y))
+    if x < (a + 1) / (a + b + 2):
+        return scale * _beta_fraction(a, b, x) / a
+    return 1 - scale * _beta_fraction(b, a, y) / b
+
+
+def _beta_fraction(a: float, b: float, x: float) -> float:
+    """The continued fraction of Abramowitz and Stegun, 26.5.8, evaluated from its beginning (modified Lentz)."""
+    c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1))
+    value = d
+    for m in itertools.count(1):
+        even = m * (b - m) * x / ((a + 2 * m - 1) * (a + 2 * m))
+        odd = -(a + m) * (a + b + m) * x / ((a + 2 * m) * (a + 2 * m + 1))
+        before = value
+        for term in (even, odd):
+            c, d = 1 + term / c, 1 / (1 + term * d)
+            value *= c * d
+        if abs(value - before) <= 1e-16 * abs(value):
+            break
+    return value

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data import Dataset, cifar, data_root, load, registry
+from asymtrain.lab.data import Dataset, cifar, class_count, data_root, load, registry, shapes
 
 
 def test_shapes_by_name_with_options():
@@ -77,3 +77,18 @@ def test_arrays_compare_by_identity():
     assert data == data
     assert data.train != data.test
     assert isinstance(data.train.labels, np.ndarray)
+
+
+def test_class_counts_are_known_without_the_data(tmp_path):
+    for name in ("cats", "dogs", "eels", ".hidden"):
+        (tmp_path / name).mkdir()
+    assert class_count("shapes", {"classes": 7}) == 7
+    assert class_count("cifar100") == 100
+    assert class_count(f"folder:{tmp_path}") == 3
+    assert class_count(f"folder:{tmp_path / 'gone'}") is None
+
+
+def test_class_count_of_shapes_is_what_it_draws():
+    default = class_count("shapes")
+    drawn = shapes.load(size=200, test_size=200)
+    assert len(drawn.class_names) == default

@@ -8,7 +8,7 @@ from torch import nn
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import shapes
-from asymtrain.lab.data.outlines import FILLS, OUTLINES
+from asymtrain.lab.data.shapes import FILLS, OUTLINES
 
 
 @pytest.fixture(scope="module")

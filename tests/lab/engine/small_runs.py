@@ -17,9 +17,7 @@ TRAINERS = ["reference", *STRATEGIES]
 
 
 def spec_of(arch="mlp", **fields):
-    return RunSpec(
-        arch=arch, **{"arch_options": SMALL[arch], "batch": 24, "epochs": 2, "redundancy": 2, **fields}
-    )
+    return RunSpec(arch=arch, **{"arch_options": SMALL[arch], "batch": 24, "epochs": 2, "redundancy": 2, **fields})
 
 
 def stack_of(specs, dataset, strategy="batched"):

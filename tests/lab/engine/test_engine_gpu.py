@@ -28,7 +28,7 @@ from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.plan import strategy_for
 from asymtrain.lab.runs import RunSpec, grid
 from asymtrain.lab.scales import get_scale, scaled_spec
-from asymtrain.models import kernels
+from asymtrain.models import _kernels as kernels
 
 pytestmark = [
     pytest.mark.gpu,

@@ -12,9 +12,18 @@ from executor_examples import LONGER, checkpoints, examples, rows, stored
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine import Progress, StackPlan, StackProgress, plan, unfinished_plans
 from asymtrain.lab.executors import execute, local, outcomes
-from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Lost, Stopped, TooLarge, work
-from asymtrain.lab.executors.progress import ProgressSum
-from asymtrain.lab.executors.waiting import ATTEMPTS, Waiting
+from asymtrain.lab.executors.outcomes import (
+    ATTEMPTS,
+    Failed,
+    Finished,
+    Job,
+    Lost,
+    ProgressSum,
+    Stopped,
+    TooLarge,
+    Waiting,
+    work,
+)
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from executor_examples import LONGER, PATIENCE, checkpoints, parent_of, processes, stored, wait_for
 
-from asymtrain.lab.store import Store, claims
+from asymtrain.lab.store import Store, requests
 
 SCRIPT = Path(__file__).with_name("executor_processes.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
@@ -140,7 +140,7 @@ def killed(training: Training) -> bool:
         return False
     training.process.kill()
     training.process.wait()
-    wait_for(lambda: not any(claims._start_of(worker) for worker in workers))  # gone, or not collected yet
+    wait_for(lambda: not any(requests._start_of(worker) for worker in workers))  # gone, or not collected yet
     return True
 
 

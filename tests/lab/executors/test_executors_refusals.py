@@ -11,8 +11,8 @@ import pytest
 from executor_examples import PATIENCE, examples
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.executors import execute, ray_address
-from asymtrain.lab.executors.ray_address import check_address
+from asymtrain.lab.executors import execute, ray
+from asymtrain.lab.executors.ray import check_address
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def test_nobody_is_at_the_address(form: str, refused: Callable[..., str]) -> Non
 
 
 def test_an_address_that_is_silent(server: socket.socket, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_address, "PATIENCE", 0.3)
+    monkeypatch.setattr(ray, "PATIENCE", 0.3)
     with pytest.raises(UsageError, match=r"no Ray cluster answers at 127.0.0.1:\d+ \(timed out\)"):
         check_address(f"127.0.0.1:{server.getsockname()[1]}")
 
@@ -82,7 +82,7 @@ def test_an_address_that_is_silent(server: socket.socket, monkeypatch: pytest.Mo
 def test_something_else_is_at_the_address(
     answer: bytes, is_cluster: bool, server: socket.socket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(ray_address, "PATIENCE", PATIENCE)
+    monkeypatch.setattr(ray, "PATIENCE", PATIENCE)
 
     def serve() -> None:
         connection, _ = server.accept()

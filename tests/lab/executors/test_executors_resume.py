@@ -16,7 +16,7 @@ from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.executors import execute, outcomes
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.runs import Run
-from asymtrain.lab.store import Store, StoreError, claims
+from asymtrain.lab.store import Store, StoreError, requests
 
 Train = Callable[..., list[Run]]
 
@@ -186,7 +186,7 @@ def test_fresh_forgets_the_checkpoints_of_its_own_runs_only(
 def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """The name that another live process would put on its claims."""
     process = subprocess.Popen(["sleep", "3600"])
-    yield lambda: f"{socket.gethostname()}/{process.pid}/{claims._start_of(process.pid)}"
+    yield lambda: f"{socket.gethostname()}/{process.pid}/{requests._start_of(process.pid)}"
     process.kill()
     process.wait()
 
@@ -197,7 +197,7 @@ def test_runs_of_another_process_are_left_to_it(
     specs = examples("mlp", 2, epochs=2)
     others = Store(store)
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "this_process", stranger)
+        patch.setattr(requests, "this_process", stranger)
         assert others.claim(specs[:3]) == specs[:3]
     # The other process has begun a stack of which one run is wanted here and not held by it.
     begun = StackPlan(tuple(specs), "batched")

@@ -10,7 +10,7 @@ from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.study import ARCHS
 from asymtrain.lab.paper.verdicts import gather, judge_results
 from asymtrain.lab.report.drawing import draw
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import BACKBONES, display_name
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
@@ -39,7 +39,7 @@ def test_rows_are_those_of_the_whole_without_the_others(arch, parts, results):
         for table in part.tables:
             names = headings(table)
             column = names.index("Backbone") if "Backbone" in names else None
-            rows = [row for row in whole[table.name].rows if column is None or row[column].value == NAMES[arch]]
+            rows = [row for row in whole[table.name].rows if column is None or row[column].value == display_name(arch)]
             assert list(table.rows) == rows
             assert rows
         assert part.runs_there == part.runs_needed
@@ -66,8 +66,9 @@ def test_recipes_of_another_backbone_are_left_out(parts):
 
 def test_figures_show_the_backbone_alone(parts):
     """Lines and panels of the others are gone, those of the paper too; Figure 6 and the maps are of one backbone."""
-    for arch, name in NAMES.items():
-        others = [other for other in NAMES.values() if other != name]
+    names = {arch: display_name(arch) for arch in BACKBONES}
+    for arch, name in names.items():
+        others = [other for other in names.values() if other != name]
         for recipe in ("table1", "table2", "figure3", "figure8", "schedules", "controls"):
             for figure in parts[arch][recipe].figures:
                 svg = draw(figure)

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from asymtrain.lab.probe import RULE, PlaceFinding, Shadow, Trial, advise
-from asymtrain.lab.probe.evidence import median, t_interval, trend, z_score
+from asymtrain.lab.probe.evidence import floored_interval, median, trend, z_score
 from asymtrain.lab.probe.result import Probe
 from asymtrain.lab.probe.rule import has_learnt, kept_places, outlook
 
@@ -42,8 +42,8 @@ def test_a_trial_knows_its_differences_and_their_changes():
 def test_intervals_and_scores_are_scipys():
     values = [0.01, 0.03, -0.005, 0.02]
     expected = stats.t.interval(0.95, 3, np.mean(values), stats.sem(values))
-    assert t_interval(values) == pytest.approx(expected)
-    assert t_interval([1.0]) == (None, None)
+    assert floored_interval(values) == pytest.approx(expected)
+    assert floored_interval([1.0]) == (None, None)
     t = np.mean(values) / stats.sem(values)
     assert z_score(values, 0.0) == pytest.approx(stats.norm.ppf(stats.t.cdf(t, 3)))
     assert z_score([-v for v in values], 0.0) == pytest.approx(-z_score(values, 0.0))

@@ -4,10 +4,9 @@ import random
 import pandas as pd
 import pytest
 
+from asymtrain.lab.comparisons import compare
 from asymtrain.lab.report import history_frame, rows_frame, summarise
-from asymtrain.lab.report.frames import class_count
 from asymtrain.lab.runs import DEFAULTS, RunSpec, pairs
-from asymtrain.lab.statistics import compare
 
 
 def test_a_row_holds_every_setting_and_result(make_run):
@@ -79,20 +78,3 @@ def test_settings_that_differ_name_the_comparison(make_run):
     specs = dict.fromkeys([*pairs(weak, [1, 2]), *pairs(strong, [1, 2])])
     labels = [row["label"] for row in summarise(map(make_run, specs)).comparisons]
     assert labels == ["MLP, alpha 0.1", "MLP, alpha 2.0"]
-
-
-def test_class_counts_are_known_without_the_data(tmp_path):
-    for name in ("cats", "dogs", "eels", ".hidden"):
-        (tmp_path / name).mkdir()
-    assert class_count(RunSpec(dataset_options={"classes": 7})) == 7
-    assert class_count(RunSpec(dataset="cifar100")) == 100
-    assert class_count(RunSpec(dataset=f"folder:{tmp_path}")) == 3
-    assert class_count(RunSpec(dataset=f"folder:{tmp_path / 'gone'}")) is None
-
-
-def test_class_count_of_shapes_is_what_it_draws():
-    from asymtrain.lab.data import shapes
-
-    default = class_count(RunSpec())
-    drawn = shapes.load(size=200, test_size=200)
-    assert len(drawn.class_names) == default

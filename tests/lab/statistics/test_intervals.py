@@ -9,11 +9,11 @@ import pytest
 from scipy import integrate, optimize, special
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.comparisons import corrected
 from asymtrain.lab.statistics import (
     bonferroni,
     cohen_d_av,
     cohen_d_z,
-    corrected,
     describe,
     equivalence_p,
     holm,

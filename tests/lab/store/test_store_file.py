@@ -13,7 +13,7 @@ from store_examples import example_run, example_spec
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run
-from asymtrain.lab.store import Store, StoreError, schema
+from asymtrain.lab.store import Store, StoreError, database
 
 VERSION_1 = Path(__file__).with_name("store_version_1.sql")
 
@@ -62,7 +62,7 @@ def migrations() -> tuple[tuple[str, ...], ...]:
     """A next version that adds a column, and changes rows of a table that is otherwise append-only."""
     keep = "CREATE TRIGGER runs_no_update BEFORE UPDATE ON runs BEGIN SELECT raise(ABORT, 'append-only'); END"
     return (
-        *schema.MIGRATIONS,
+        *database.MIGRATIONS,
         (
             "ALTER TABLE runs ADD COLUMN note TEXT",
             "DROP TRIGGER runs_no_update",
@@ -74,13 +74,13 @@ def migrations() -> tuple[tuple[str, ...], ...]:
 
 def test_an_older_store_is_migrated_when_it_is_opened_to_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = old_store(tmp_path / "old.sqlite")
-    monkeypatch.setattr(schema, "MIGRATIONS", migrations())
+    monkeypatch.setattr(database, "MIGRATIONS", migrations())
     for number in range(2):
         with Store(path) as store:
             assert len(store.runs()) == 2 + number
             assert store.add(example_run(example_spec(9 + number)))
     connection = connect(path)
-    assert connection.execute("PRAGMA user_version").fetchone() == (len(schema.MIGRATIONS),)
+    assert connection.execute("PRAGMA user_version").fetchone() == (len(database.MIGRATIONS),)
     notes = [row[0] for row in connection.execute("SELECT note FROM runs")]
     assert notes.count("from version 1") == 3
     connection.close()
@@ -89,7 +89,7 @@ def test_an_older_store_is_migrated_when_it_is_opened_to_write(tmp_path: Path, m
 def test_reading_an_older_store_leaves_it_as_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = old_store(tmp_path / "old.sqlite")
     before = path.read_bytes()
-    monkeypatch.setattr(schema, "MIGRATIONS", migrations())
+    monkeypatch.setattr(database, "MIGRATIONS", migrations())
     with Store(path, read_only=True) as store:
         assert len(store.runs()) == 2
         with store.database.reading() as connection:
@@ -99,11 +99,11 @@ def test_reading_an_older_store_leaves_it_as_it_is(tmp_path: Path, monkeypatch: 
 
 def test_a_migration_that_fails_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = old_store(tmp_path / "old.sqlite")
-    good = schema.MIGRATIONS
-    monkeypatch.setattr(schema, "MIGRATIONS", (*good, ("ALTER TABLE runs ADD COLUMN note TEXT", "NOT SQL")))
+    good = database.MIGRATIONS
+    monkeypatch.setattr(database, "MIGRATIONS", (*good, ("ALTER TABLE runs ADD COLUMN note TEXT", "NOT SQL")))
     with pytest.raises(sqlite3.OperationalError, match="syntax"):
         Store(path)
-    monkeypatch.setattr(schema, "MIGRATIONS", good)
+    monkeypatch.setattr(database, "MIGRATIONS", good)
     with Store(path) as store, store.database.reading() as connection:
         assert "note" not in [row[1] for row in connection.execute("PRAGMA table_info(runs)")]
 

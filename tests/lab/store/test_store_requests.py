@@ -7,7 +7,7 @@ import pytest
 from store_examples import example_run, example_spec
 
 from asymtrain.lab.runs import RunSpec, pairs
-from asymtrain.lab.store import Group, Store, claims
+from asymtrain.lab.store import Group, Store, requests
 
 SPECS = sorted((example_spec(seed) for seed in range(4)), key=lambda spec: spec.seed)
 
@@ -60,9 +60,9 @@ def test_claims_of_a_live_process_hold_and_those_of_a_dead_one_do_not(
 ) -> None:
     other = subprocess.Popen(["sleep", "3600"])
     try:
-        owner = f"{socket.gethostname()}/{other.pid}/{claims._start_of(other.pid)}"
+        owner = f"{socket.gethostname()}/{other.pid}/{requests._start_of(other.pid)}"
         with monkeypatch.context() as patch:
-            patch.setattr(claims, "this_process", lambda: owner)
+            patch.setattr(requests, "this_process", lambda: owner)
             assert store.claim(SPECS[:2], lease=-1) == SPECS[:2]
         assert store.claim(SPECS) == SPECS[2:]
         assert store.claim(SPECS) == SPECS[2:]  # its own are still its own
@@ -80,14 +80,14 @@ def test_a_process_id_that_was_given_to_another_process_holds_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "this_process", lambda: f"{socket.gethostname()}/1/before")
+        patch.setattr(requests, "this_process", lambda: f"{socket.gethostname()}/1/before")
         store.claim(SPECS)
     assert store.claim(SPECS) == SPECS
 
 
 def test_claims_of_another_machine_hold_for_their_time(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(claims, "this_process", lambda: "a/far/machine/12/345")
+        patch.setattr(requests, "this_process", lambda: "a/far/machine/12/345")
         store.claim(SPECS[:1], lease=1000)
         store.claim(SPECS[1:], lease=-1)
     assert store.claim(SPECS) == SPECS[1:]

@@ -59,7 +59,7 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
 def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
     """The summary as a table, then the runs that have no result, each with its reason."""
     from asymtrain.lab.report.table import Column, Table, make_rows
-    from asymtrain.lab.statistics import NAMES
+    from asymtrain.models import display_name
 
     console = stdout()
     if not summary.groups:
@@ -67,9 +67,7 @@ def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "li
         return
     words = [Column(name) for name in ("Data", "Backbone", "Variant")]
     numbers = [Column(name.capitalize(), "count") for name in (*COUNTS, "time")]
-    rows = [
-        [group.dataset, NAMES.get(group.arch, group.arch), group.variant, *_numbers(group)] for group in summary.groups
-    ]
+    rows = [[group.dataset, display_name(group.arch), group.variant, *_numbers(group)] for group in summary.groups]
     rows.append(["all", "", "", *_numbers(summary.total)])
     show_table(Table("runs", "", (*words, *numbers), make_rows(rows)))
     console.print()

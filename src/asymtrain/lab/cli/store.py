@@ -14,7 +14,7 @@ from asymtrain.lab.cli.options import RECORD, STORE_NAME
 
 if TYPE_CHECKING:
     from asymtrain.lab.store import Imported, Store
-    from asymtrain.lab.store.formats import Format
+    from asymtrain.lab.store.exchange import Format
 
 store = command_group("store")
 Source = Annotated[Path, typer.Argument(metavar="STORE", help=RECORD.help)]

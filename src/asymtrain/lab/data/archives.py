@@ -53,9 +53,9 @@ def download(archive: Archive, root: Path, files: Iterable[str]) -> None:
             packed = Path(scratch) / archive.file
             with packed.open("wb") as out:
                 _receive(archive, response, out)
-            found = _md5(packed)
-            if found != archive.md5:
-                raise Unavailable(f"what {archive.url} sent is not the official file (md5 {found})")
+            digest = _md5(packed)
+            if digest != archive.md5:
+                raise Unavailable(f"what {archive.url} sent is not the official file (md5 {digest})")
             _extract(archive, packed, Path(scratch), root, files)
     except (OSError, http.client.HTTPException) as error:
         raise Unavailable(f"{archive.url} could not be downloaded ({error})") from None
@@ -64,10 +64,10 @@ def download(archive: Archive, root: Path, files: Iterable[str]) -> None:
 def unpack(archive: Archive, packed: Path, root: Path, files: Iterable[str]) -> None:
     """Unpack an archive that is already there to its folder under root."""
     try:
-        found = _md5(packed)
-        if found != archive.md5:
+        digest = _md5(packed)
+        if digest != archive.md5:
             raise UsageError(
-                f"{packed} is truncated or not the official file: its md5 is {found}, not {archive.md5}; "
+                f"{packed} is truncated or not the official file: its md5 is {digest}, not {archive.md5}; "
                 f"delete it, or fetch it again from {archive.url}"
             )
         with _scratch(root) as scratch:

@@ -1,11 +1,12 @@
 """`shapes`: images drawn by code. One object of a certain outline and fill, in a scene that is all chance.
 
 A class is an outline and a fill, and the first k * k classes are k outlines times k fills: neither tells the class
-alone. Colour, place, size, rotation, background, clutter, occlusion and noise are drawn for each image. An image
+alone. Colour, position, size, rotation, background, clutter, occlusion and noise are drawn for each image. An image
 depends on the seed, its position and the options, never on how many images there are: a longer set begins with
 the shorter one. All arithmetic is exact or rounded by IEEE 754, so every machine draws the same bytes.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
@@ -14,7 +15,8 @@ import numpy.typing as npt
 
 from asymtrain import streams
 from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, Labels, Masks, whole_number
-from asymtrain.lab.data.outlines import FILLS, OUTLINES, Plane
+
+Plane = npt.NDArray[np.float32]
 
 _BLOCK = 64  # images drawn together; small enough that the planes stay in the processor's cache
 _SPAN = 32.0  # lengths below are in 32nds of the image, so that an image of 32 pixels has them in pixels
@@ -92,7 +94,7 @@ class _Chance:
 
 
 @dataclass(frozen=True)
-class _Place:
+class _Pose:
     """Where something lies: centre, radius and the cosine and sine of its rotation, each (N,)."""
 
     x: Plane
@@ -102,7 +104,7 @@ class _Place:
     sin: Plane
 
     def coordinates(self, image_size: int) -> tuple[Plane, Plane]:
-        """Each pixel's own coordinates (N, H, W) in this place."""
+        """Each pixel's own coordinates (N, H, W) in this pose."""
         axis = (np.arange(image_size, dtype=np.float32) + np.float32(0.5)) * np.float32(_SPAN / image_size)
         dx = (axis - self.x[:, None]) / self.radius[:, None]
         dy = (axis - self.y[:, None]) / self.radius[:, None]
@@ -122,13 +124,13 @@ def _draw_block(chance: _Chance, kinds: npt.NDArray[np.int64], image_size: int) 
     ground, first_level, second_level = _brightness(chance)
     canvas = _background(chance, ground, image_size)
     *behind, (front, front_colour) = [_clutter(chance, image_size) for _ in range(_CLUTTER)]
-    place = _object_place(chance)
+    pose = _object_pose(chance)
     first, second = _colours(chance, first_level), _colours(chance, second_level)
     phase, freq = chance.uniform(0, 1, _BLOCK, 1, 1), chance.uniform(1.6, 2.2, _BLOCK, 1, 1)
     strength = chance.uniform(0.02, 0.14, _BLOCK, 1, 1, 1)
     noise = chance.bytes(_BLOCK, 3, image_size, image_size).astype(np.float32) - np.float32(127.5)
 
-    u, v = place.coordinates(image_size)
+    u, v = pose.coordinates(image_size)
     distance, share = np.empty_like(u), np.empty_like(u)
     for kind, outline in enumerate(OUTLINES.values()):
         rows = np.flatnonzero(kinds[:, 0] == kind)
@@ -137,7 +139,7 @@ def _draw_block(chance: _Chance, kinds: npt.NDArray[np.int64], image_size: int) 
     for kind, fill in enumerate(FILLS.values()):
         rows = np.flatnonzero(kinds[:, 1] == kind)
         share[rows] = fill(u[rows], v[rows], distance[rows], phase[rows], freq[rows], grain[rows])
-    cover = place.coverage(distance, image_size)
+    cover = pose.coverage(distance, image_size)
 
     for piece, colour in behind:
         _paint(canvas, piece, colour)
@@ -177,7 +179,7 @@ def _background(chance: _Chance, level: Plane, image_size: int) -> Plane:
     return np.asarray(w @ (np.round(corners) @ w.T), np.float32)
 
 
-def _object_place(chance: _Chance) -> _Place:
+def _object_pose(chance: _Chance) -> _Pose:
     radius = chance.uniform(9.5, 14, _BLOCK)
     room = np.float32(_SPAN / 2) - radius
     middle = np.float32(_SPAN / 2)
@@ -185,18 +187,92 @@ def _object_place(chance: _Chance) -> _Place:
     y = middle + room * chance.uniform(-1, 1, _BLOCK)
     # Up to 30 degrees either way.
     angle = chance.uniform(-85, 85, _BLOCK).astype(np.int64) % 1024
-    return _Place(x, y, radius, _COS[angle], _SIN[angle])
+    return _Pose(x, y, radius, _COS[angle], _SIN[angle])
 
 
 def _clutter(chance: _Chance, image_size: int) -> tuple[Plane, Plane]:
     """One small box or ellipse for each image: its coverage (N, H, W) and its colour (N, 3, 1, 1)."""
     angle = chance.uniform(0, 1024, _BLOCK).astype(np.int64)
     x, y = chance.uniform(0, _SPAN, _BLOCK), chance.uniform(0, _SPAN, _BLOCK)
-    place = _Place(x, y, chance.uniform(1.5, 4, _BLOCK), _COS[angle], _SIN[angle])
-    u, v = place.coordinates(image_size)
+    pose = _Pose(x, y, chance.uniform(1.5, 4, _BLOCK), _COS[angle], _SIN[angle])
+    u, v = pose.coordinates(image_size)
     flat = chance.uniform(1.5, 4, _BLOCK)[:, None, None]
     box = np.maximum(np.abs(u), np.abs(v) * flat)
     ellipse = u * u + v * v * flat
-    round_ones = (chance.uniform(0, 1, _BLOCK) < 0.5)[:, None, None]
-    cover = place.coverage(np.where(round_ones, ellipse, box) - np.float32(1), image_size)
+    is_round = (chance.uniform(0, 1, _BLOCK) < 0.5)[:, None, None]
+    cover = pose.coverage(np.where(is_round, ellipse, box) - np.float32(1), image_size)
     return cover, chance.uniform(0, 255, _BLOCK, 3, 1, 1)
+
+
+# The ten outlines and ten fills. Coordinates u, v (N, H, W) are the object's own: centred, turned with it, about 1 at
+# its edge. Only operations that IEEE 754 rounds exactly are used (no sine, no BLAS).
+
+_TRIANGLE = ((0.0, 1.0), (0.866025, -0.5), (-0.866025, -0.5))
+_PENTAGON = ((0.0, 1.0), (0.951057, 0.309017), (0.587785, -0.809017), (-0.587785, -0.809017), (-0.951057, 0.309017))
+
+
+def _radius(u: Plane, v: Plane) -> Plane:
+    return np.sqrt(u * u + v * v)
+
+
+def _box(u: Plane, v: Plane, half_width: float, half_height: float) -> Plane:
+    return np.maximum(np.abs(u) - half_width, np.abs(v) - half_height)
+
+
+def _sides(u: Plane, v: Plane, normals: tuple[tuple[float, float], ...]) -> Plane:
+    return np.stack([a * u + b * v for a, b in normals])
+
+
+def _star(u: Plane, v: Plane) -> Plane:
+    # A pentagram is the set of points on the inner side of at least four of its five lines.
+    return np.partition(_sides(u, v, _PENTAGON), 3, axis=0)[3] - 0.38
+
+
+# Each gives a signed distance (N, H, W): negative inside, in units of the object's radius.
+OUTLINES: dict[str, Callable[[Plane, Plane], Plane]] = {
+    "disc": lambda u, v: _radius(u, v) - 0.85,
+    "square": lambda u, v: _box(u, v, 0.75, 0.75),
+    "triangle": lambda u, v: _sides(u, v, _TRIANGLE).max(axis=0) - 0.55,
+    "cross": lambda u, v: np.minimum(_box(u, v, 0.95, 0.33), _box(u, v, 0.33, 0.95)),
+    "ring": lambda u, v: np.abs(_radius(u, v) - 0.66) - 0.27,
+    "crescent": lambda u, v: np.maximum(_radius(u, v) - 0.95, 0.72 - _radius(u - 0.5, v)),
+    "star": _star,
+    "bar": lambda u, v: _box(u, v, 1.0, 0.42),
+    "hourglass": lambda u, v: np.maximum(np.abs(u) - 0.85, (np.abs(v) - 0.8 * np.abs(u) - 0.15) * 0.78),
+    "corner": lambda u, v: np.maximum(_box(u, v, 0.8, 0.8), np.minimum(0.15 - u, 0.15 - v)),
+}
+
+
+def _wave(x: Plane) -> Plane:
+    """A square wave of period 1 between 0 and 1, its edges softened."""
+    return np.clip((np.abs(x - np.floor(x) - 0.5) - 0.25) * 8 + 0.5, 0, 1)
+
+
+def _dots(u: Plane, v: Plane) -> Plane:
+    du, dv = u - np.floor(u) - 0.5, v - np.floor(v) - 0.5
+    return np.clip((0.34 - _radius(du, dv)) * 6 + 0.5, 0, 1)
+
+
+def _line(x: Plane) -> Plane:
+    return np.clip((np.abs(x - np.floor(x) - 0.5) - 0.32) * 8 + 0.5, 0, 1)
+
+
+def _checked(u: Plane, v: Plane) -> Plane:
+    a, b = _wave(u), _wave(v)
+    return a + b - 2 * a * b
+
+
+# Each gives the share of the second colour (N, H, W) from: u and v, the signed distance to the outline, the phase
+# and the frequency (N, 1, 1) of the fill, and noise around 0 (N, H, W).
+FILLS: dict[str, Callable[[Plane, Plane, Plane, Plane, Plane, Plane], Plane]] = {
+    "solid": lambda u, v, d, phase, freq, grain: np.zeros_like(u),
+    "striped": lambda u, v, d, phase, freq, grain: _wave(v * freq + phase),
+    "checked": lambda u, v, d, phase, freq, grain: _checked(u * freq * 0.8 + phase, v * freq * 0.8 + phase),
+    "dotted": lambda u, v, d, phase, freq, grain: _dots(u * freq + phase, v * freq + phase),
+    "halved": lambda u, v, d, phase, freq, grain: np.clip(v * 8 + 0.5, 0, 1),
+    "banded": lambda u, v, d, phase, freq, grain: _wave(_radius(u, v) * freq + phase),
+    "rimmed": lambda u, v, d, phase, freq, grain: np.clip((d + 0.2) * 8 + 0.5, 0, 1),
+    "gridded": lambda u, v, d, phase, freq, grain: np.maximum(_line(u * freq + phase), _line(v * freq + phase)),
+    "shaded": lambda u, v, d, phase, freq, grain: np.clip(v * 0.6 + 0.5, 0, 1),
+    "speckled": lambda u, v, d, phase, freq, grain: (grain > 0).astype(np.float32),
+}

@@ -75,15 +75,15 @@ def load_checkpoint(folder: Path, stack: Stack) -> bool:
             progress = json.loads((opened.metadata() or {})["progress"])
             if progress["members"] != [spec.id for spec in stack.specs]:
                 raise ValueError("it has other members, or in another order")
-            found = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (no dict)
+            stored = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (no dict)
         for name, value in stack.state().items():
-            if found[name].shape != value.shape:
-                raise ValueError(f"{name} has the shape {tuple(found[name].shape)}, not {tuple(value.shape)}")
+            if stored[name].shape != value.shape:
+                raise ValueError(f"{name} has the shape {tuple(stored[name].shape)}, not {tuple(value.shape)}")
     except (SafetensorError, KeyError, ValueError) as problem:
         raise UsageError(
             f"{file} is no checkpoint of this stack ({problem}): delete {folder} to start anew"
         ) from problem
-    stack.load_state(found)  # not above: a GPU that is lost here says nothing about the file
+    stack.load_state(stored)  # not above: a GPU that is lost here says nothing about the file
     stack.epoch, stack.step, stack.seconds = progress["epoch"], progress["step"], progress["seconds"]
     stack.diverged = progress["diverged"]
     stack.answers = [None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]]

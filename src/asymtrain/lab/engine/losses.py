@@ -180,7 +180,7 @@ def gradients(
         return of_rows(weights, batch, alpha)
     runs = [(weights[r : r + 1], batch.of_run(r), alpha[r : r + 1]) for r in range(len(weights))]
     parts = _on_streams(of_rows, runs) if weights.is_cuda else [of_rows(*run) for run in runs]
-    return Gradients(*(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)))
+    return Gradients._make(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def _on_streams(

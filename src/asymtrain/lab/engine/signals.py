@@ -58,29 +58,32 @@ def update_gradient(signal: str, aggregator: str) -> Callable[..., Tensor]:
 
     (total (R, P), auxiliary (R, P), alpha (R, 1), keys (R,), step, members (rows, L), inside (1, P)) -> (R, P).
     """
-    combine = aggregated(aggregator)
+    combine = None if aggregator == "sum" else aggregated(aggregator)
 
-    def of_sum(
-        total: Tensor, auxiliary: Tensor, alpha: Tensor, keys: Tensor, step: Tensor, members: Tensor, inside: Tensor
-    ) -> Tensor:
-        if signal == "gated":
-            return total + alpha * (gate(total, auxiliary, alpha, members) - 1) * auxiliary
-        return total + alpha * (noise_like(auxiliary, keys, step, members, inside) - auxiliary)
-
-    def of_aggregator(
+    def update(
         total: Tensor, auxiliary: Tensor, alpha: Tensor, keys: Tensor, step: Tensor, members: Tensor, inside: Tensor
     ) -> Tensor:
         # The part by itself: taken as what another part leaves of the total, a closed gate would be rounding noise.
         before = part = alpha * auxiliary
-        if signal == "gated":
-            part = gate(total, auxiliary, alpha, members) * before
-        elif signal == "noise":
-            part = before + alpha * (noise_like(auxiliary, keys, step, members, inside) - auxiliary)
+        match signal:
+            case "gated":
+                weight = gate(total, auxiliary, alpha, members)
+                if combine is None:
+                    return total + alpha * (weight - 1) * auxiliary
+                part = weight * before
+            case "noise":
+                change = alpha * (noise_like(auxiliary, keys, step, members, inside) - auxiliary)
+                if combine is None:
+                    return total + change
+                part = before + change
+            case "gradient":
+                if combine is None:
+                    return total
+            case _:
+                raise AssertionError(f"the signal {signal!r} needs no update of its own, or has no case here")
         return combine(total - before + part, part, members)
 
-    if signal not in ("gradient", "noise", "gated"):
-        raise AssertionError(f"no update gradient for the signal {signal!r}")
-    return of_sum if aggregator == "sum" else of_aggregator
+    return update
 
 
 def aggregated(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:

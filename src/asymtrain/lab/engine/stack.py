@@ -205,14 +205,13 @@ class Stack:
             self.captured.run(measure, lambda: self.train_step(measure), self.changing())
 
     def _programs(self, image_shape: tuple[int, ...]) -> Programs:
-        signal = update_gradient(self.lead.signal, self.lead.aggregator) if self.whole else _no_signal
         written = Programs(
             losses=self.loss,
             gather=self.parameters.gather,
             forward=self.loss.logits,
             next_batch=self.data.next_batch,
             chunk=self.data.chunk,
-            signal=signal,
+            signal=update_gradient(self.lead.signal, self.lead.aggregator),
         )
         if self.device.type != "cuda":
             return written
@@ -262,7 +261,3 @@ class Stack:
         _, features = self.backbone.stacked(leaves, torch.zeros(1, 2, *image_shape))
         reached = torch.autograd.grad([f.sum() for f in features], list(leaves.values()), allow_unused=True)
         return [name for name, g in zip(leaves, reached, strict=True) if g is not None]
-
-
-def _no_signal(*_: Tensor) -> Tensor:
-    raise AssertionError("this stack's update is the gradient of its total loss")

@@ -9,13 +9,17 @@ from torch import Tensor
 
 from asymtrain.lab.runs import Epoch, RunSpec
 
+_OF_BRANCHES = (
+    "auxiliary_loss", "cosine", "cosine_min", "cosine_max", "cosine_std", "conflict", "auxiliary_norm",
+)  # fmt: skip
+
 
 class Totals(NamedTuple):
-    """One run's means over an epoch; what was not measured, or is undefined, is None."""
+    """One run's means over an epoch, by the names of `Epoch`; what was not measured, or is undefined, is None."""
 
     main_loss: float
     auxiliary_loss: float
-    accuracy: float
+    train_accuracy: float
     cosine: float | None
     cosine_min: float | None
     cosine_max: float | None
@@ -82,25 +86,10 @@ def epoch_record(
     layers: Sequence[str],
 ) -> Epoch:
     """The record of a run's epoch; a Plain run has nothing on the auxiliary side."""
-    branches = bool(spec.redundancy)
-    by_layer = branches and spec.cosine_by == "layer" and spec.cosine_every > 0
-    return Epoch(
-        epoch=number,
-        main_loss=totals.main_loss,
-        auxiliary_loss=totals.auxiliary_loss if branches else None,
-        train_accuracy=totals.accuracy,
-        validation_accuracy=validation,
-        test_accuracy=test,
-        cosine=totals.cosine if branches else None,
-        cosine_min=totals.cosine_min if branches else None,
-        cosine_max=totals.cosine_max if branches else None,
-        seconds=seconds,
-        cosine_std=totals.cosine_std if branches else None,
-        conflict=totals.conflict if branches else None,
-        main_norm=totals.main_norm,
-        auxiliary_norm=totals.auxiliary_norm if branches else None,
-        layer_cosines=tuple(zip(layers, totals.layer_cosines, strict=True)) if by_layer else None,
-    )
+    by_layer = spec.redundancy and spec.cosine_by == "layer" and spec.cosine_every > 0
+    cosines = tuple(zip(layers, totals.layer_cosines, strict=True)) if by_layer else None
+    values = totals._asdict() | ({} if spec.redundancy else dict.fromkeys(_OF_BRANCHES)) | {"layer_cosines": cosines}
+    return Epoch(epoch=number, validation_accuracy=validation, test_accuracy=test, seconds=seconds, **values)
 
 
 def _cosines(product: Tensor, main: Tensor, auxiliary: Tensor) -> tuple[Tensor, Tensor]:

@@ -17,8 +17,7 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
 from asymtrain.lab.executors.local import Local
-from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, Report
-from asymtrain.lab.executors.progress import ProgressSum
+from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
 from asymtrain.lab.executors.stacks import checkpoints_of, choose_stacks, tidy
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store
@@ -64,11 +63,11 @@ def execute(
     """
     deadline = None if minutes is None else time.time() + 60 * minutes
     missing = list(dict.fromkeys(specs))
-    with _open_executor(executor, address, device) as place:
-        workers = max(1, place.workers)
+    with _open_executor(executor, address, device) as chosen:
+        workers = max(1, chosen.workers)
         if store is None:
-            stacks, job = plan(missing, place.device, workers=workers), Job(data_root, None, deadline)
-            yield from _results(place, stacks, job, ProgressSum(stacks, progress))
+            stacks, job = plan(missing, chosen.device, workers=workers), Job(data_root, None, deadline)
+            yield from _results(chosen, stacks, job, ProgressSum(stacks, progress))
             return
         with Store(store) as record:
             checkpoints = checkpoints_of(store)
@@ -76,19 +75,19 @@ def execute(
             asked = {spec.id for spec in missing}
             stored = record.runs([spec.id for spec in wanted if spec.id not in asked])
             yield from stored
-            stacks = choose_stacks(missing, record, checkpoints, place.device, workers, fresh=fresh)
+            stacks = choose_stacks(missing, record, checkpoints, chosen.device, workers, fresh=fresh)
             total = ProgressSum(stacks, progress)
             elsewhere = len(wanted) - len(missing) - (0 if fresh else len(stored))
             if elsewhere:
                 total(f"{elsewhere} runs are being trained by another process")
             job = Job(data_root, checkpoints, deadline, checkpoint_seconds)
-            with closing(_results(place, stacks, job, total, record, again=fresh)) as runs:
+            with closing(_results(chosen, stacks, job, total, record, again=fresh)) as runs:
                 yield from (run for run in runs if run.spec.id in asked)
             tidy(record, checkpoints)
 
 
 def _results(
-    place: Executor,
+    executor: Executor,
     stacks: list[StackPlan],
     job: Job,
     total: ProgressSum,
@@ -103,7 +102,7 @@ def _results(
     reasons: list[str] = []
     done = 0
     # Closed here and now: the traceback of a full disk would keep the iterator, and its workers, alive.
-    with closing(place.run(stacks, job, total)) as outcomes:
+    with closing(executor.run(stacks, job, total)) as outcomes:
         for outcome in outcomes:
             if isinstance(outcome, Finished):
                 if record is not None:

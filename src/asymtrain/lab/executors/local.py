@@ -23,9 +23,17 @@ from typing import Any
 import torch
 
 from asymtrain.lab.engine import StackPlan
-from asymtrain.lab.executors.interrupts import held_interrupt
-from asymtrain.lab.executors.outcomes import Finished, Job, Lost, Outcome, Report, Result, work
-from asymtrain.lab.executors.waiting import Waiting
+from asymtrain.lab.executors.outcomes import (
+    Finished,
+    Job,
+    Lost,
+    Outcome,
+    Report,
+    Result,
+    Waiting,
+    held_interrupt,
+    work,
+)
 
 SHUTDOWN_SECONDS = 20.0
 STRIKES = 2  # a device that was lost this often in a row is left alone, as long as there are others
@@ -205,7 +213,7 @@ def _child_settings(device: torch.device) -> Iterator[None]:
 
 
 def _serve(pipe: multiprocessing.connection.Connection, job: Job, device: torch.device) -> None:
-    """A worker's life: take a plan, train it, answer with the result."""
+    """A worker's main loop: take a plan, train it, answer with the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     plans: queue.SimpleQueue[StackPlan] = queue.SimpleQueue()
     stopped = threading.Event()
@@ -220,7 +228,7 @@ def _serve(pipe: multiprocessing.connection.Connection, job: Job, device: torch.
 def _listen(
     pipe: multiprocessing.connection.Connection, plans: "queue.SimpleQueue[StackPlan]", stopped: threading.Event
 ) -> None:
-    """A worker's ear, a thread of its own: it hears a stop, or the parent's end, in the middle of a stack."""
+    """A worker's second thread: it receives a stop, or sees the parent's end, in the middle of a stack."""
     while True:
         try:
             message = pipe.recv()

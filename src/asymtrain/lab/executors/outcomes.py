@@ -1,10 +1,18 @@
-"""What an executor says of a stack, and the one function that every executor runs on it."""
+"""What all executors share: the one function that they run on a stack, what they say of it, and what becomes of it.
+
+- `work` trains a stack and says what came of it; `held_interrupt` keeps a Ctrl-C out of it.
+- `Waiting` is the queue that a stack which was lost or too large comes back to.
+- `ProgressSum` makes what a user sees of what stacks report: runs, epochs, images per second, time left.
+"""
 
 import errno
+import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable
-from contextlib import suppress
+from collections import Counter, deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,7 +20,8 @@ import torch
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.devices import one_thread
-from asymtrain.lab.engine import StackPlan, StackProgress, load_for, train_stack
+from asymtrain.lab.engine import Progress, StackPlan, StackProgress, close_checkpoint, load_for, train_stack
+from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Provenance
 from asymtrain.lab.store.provenance import current
@@ -61,6 +70,7 @@ Outcome = Finished | Stopped | Failed  # the end of a stack
 Result = Outcome | TooLarge | Lost  # of one try
 Report = Callable[[StackProgress | str], None]  # progress, or a note for the user
 
+ATTEMPTS = 3  # a stack whose process or device breaks this often is given up
 _OUT_OF_MEMORY = (
     "CUDA out of memory", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory", "_STATUS_ALLOC_FAILED",
     "DefaultCPUAllocator: can't allocate memory",
@@ -128,3 +138,125 @@ def _explain(stack_plan: StackPlan, problem: Exception) -> Result:
         return Failed(stack_plan, f"no checkpoint can be written ({problem.strerror}): {problem.filename or 'disk'}")
     where = traceback.extract_tb(problem.__traceback__)[-1]
     return Failed(stack_plan, f"{type(problem).__name__}: {text} ({Path(where.filename).name}, line {where.lineno})")
+
+
+@contextmanager
+def held_interrupt() -> Iterator[Callable[[], bool]]:
+    """Hold a Ctrl-C back until the end of the block, and say whether one came; a second one is not held.
+
+    In the middle of a training step or of a message it would leave half of it.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    # Python calls handlers in the main thread alone. A process in the background may ignore Ctrl-C: so do we.
+    if threading.current_thread() is not threading.main_thread() or not callable(handler):
+        yield lambda: False
+        return
+    came: list[int] = []
+
+    def note(number: int, frame: object) -> None:
+        if came:
+            raise KeyboardInterrupt
+        came.append(number)
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield lambda: bool(came)
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    if came:
+        handler(signal.SIGINT, None)
+
+
+class Waiting:
+    """A queue of stacks. A stack that was lost waits again, one that was too large as its halves."""
+
+    def __init__(self, plans: list[StackPlan], job: Job, report: Report) -> None:
+        self.plans, self.job, self.report = deque(plans), job, report
+        self.attempts: Counter[str] = Counter()
+
+    def __bool__(self) -> bool:
+        return bool(self.plans)
+
+    def take(self) -> StackPlan | None:
+        """The next stack; none after the deadline."""
+        if self.job.is_over():
+            self.plans.clear()
+        return self.plans.popleft() if self.plans else None
+
+    def settle(self, result: Result) -> list[Outcome]:
+        """The stack's outcome, unless it is to be tried again."""
+        if isinstance(result, TooLarge):
+            return self._halve(result.plan)
+        if isinstance(result, Lost):
+            return self._retry(result)
+        return [result]
+
+    def _halve(self, stack_plan: StackPlan) -> list[Outcome]:
+        try:
+            halves = stack_plan.halves()
+        except UsageError as problem:
+            return [Failed(stack_plan, str(problem))]
+        size = len(stack_plan.specs)
+        self.report(StackProgress(stack_plan.id, size, 0, stack_plan.specs[0].epochs, 0, 0.0))  # its halves begin anew
+        self.report(f"a stack of {size} runs did not fit into memory: going on with two of half the size")
+        if self.job.checkpoints is not None:
+            # On a full disk the halves go on all the same.
+            with suppress(OSError):
+                for half in halves:
+                    open_checkpoint(self.job.checkpoints, half)
+            close_checkpoint(self.job.checkpoints / stack_plan.id)
+        self.plans.extendleft(reversed(halves))
+        return []
+
+    def _retry(self, lost: Lost) -> list[Outcome]:
+        self.attempts[lost.plan.id] += 1
+        if self.attempts[lost.plan.id] >= ATTEMPTS:
+            return [Failed(lost.plan, f"{lost.reason} ({ATTEMPTS} times)")]
+        again = "anew" if self.job.checkpoints is None else "from its last checkpoint"
+        self.report(f"{lost.reason}: the stack starts again {again}")
+        self.plans.appendleft(lost.plan)
+        return []
+
+
+class ProgressSum:
+    """Adds up the reports of all stacks and passes them on."""
+
+    def __init__(self, plans: list[StackPlan], show: Callable[[Progress], None] | None) -> None:
+        self.show = show
+        self.runs_total = sum(len(p.specs) for p in plans)
+        self.epochs_total = sum(s.epochs for p in plans for s in p.specs)
+        self.runs_done = 0
+        self.latest: dict[str, StackProgress] = {}
+        self.first_epochs: dict[str, int] = {}
+        self.start = time.monotonic()
+
+    def __call__(self, message: StackProgress | str) -> None:
+        """A stack's progress, or a note."""
+        if isinstance(message, StackProgress):
+            here = message.epoch * message.runs
+            # A stack that was lost may go on from an older checkpoint than it began with, or anew.
+            self.first_epochs[message.stack] = min(here, self.first_epochs.get(message.stack, here))
+            self.latest[message.stack] = message
+        if self.show is not None:
+            self.show(self.current(message if isinstance(message, str) else ""))
+
+    def finished(self, runs: int) -> None:
+        """A stack is done."""
+        self.runs_done += runs
+        self("")
+
+    @property
+    def epochs_here(self) -> int:
+        """Epochs, summed over runs, that this execution has trained: those of a checkpoint were there before."""
+        return self._epochs() - sum(self.first_epochs.values())
+
+    def current(self, note: str = "") -> Progress:
+        """The sum as it stands."""
+        seconds = max(1e-9, time.monotonic() - self.start)
+        images = sum(p.images for p in self.latest.values())
+        done, here = self._epochs(), self.epochs_here
+        left = (self.epochs_total - done) * seconds / here if here else None
+        return Progress(self.runs_total, self.runs_done, self.epochs_total, done, images / seconds, left, note)
+
+    def _epochs(self) -> int:
+        return sum(p.epoch * p.runs for p in self.latest.values())

@@ -13,28 +13,44 @@ import logging
 import math
 import os
 import pickle
+import socket
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine import StackPlan, StackProgress
 from asymtrain.lab.engine.checkpoint import PLAN, open_checkpoint
-from asymtrain.lab.executors.interrupts import held_interrupt
 from asymtrain.lab.executors.local import SHUTDOWN_SECONDS, cores
-from asymtrain.lab.executors.outcomes import Failed, Job, Lost, Outcome, Report, Result, Stopped, work
-from asymtrain.lab.executors.ray_address import check_address
-from asymtrain.lab.executors.waiting import Waiting
+from asymtrain.lab.executors.outcomes import (
+    Failed,
+    Job,
+    Lost,
+    Outcome,
+    Report,
+    Result,
+    Stopped,
+    Waiting,
+    held_interrupt,
+    work,
+)
 
 OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
 POLL_SECONDS = 0.2
 MAILBOX_SECONDS = 30.0  # a machine whose cores are all at work is slow to answer
 LOOK_SECONDS = 10.0  # between looks at whether the cluster still has what stacks need
+PATIENCE = 8.0  # seconds for a connection, and again for its first answer
+FORMS = "write host:6379, ray://host:10001, or auto for the cluster of this machine"
+
+# The first bytes of an HTTP/2 client, with empty settings: every gRPC server answers with its own settings.
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+_SETTINGS = 4
 
 
 @contextmanager
@@ -144,7 +160,7 @@ class _Driver:
         )
         self.running: dict[Any, StackPlan] = {}
         self.cancelled: set[Any] = set()
-        self.heard: set[str] = set()  # stacks that have said something: they train
+        self.heard: set[str] = set()  # stacks that have reported: they train
         self.last_words: dict[str, str] = {}
         self.looked, self.empty = -math.inf, False
 
@@ -159,7 +175,7 @@ class _Driver:
         self.running[ref] = stack_plan
 
     def collect(self) -> list[Result]:
-        """Pass on what the workers said within a moment, and return how stacks ended."""
+        """Pass on what the workers reported within a moment, and return how stacks ended."""
         if not self.running:
             return []
         done, _ = self.ray.wait(list(self.running), num_returns=1, timeout=POLL_SECONDS)
@@ -225,8 +241,8 @@ class _Driver:
             text = str(problem).strip().splitlines()[-1]
             return Failed(stack_plan, f"{text}: is the same asymtrain installed on every node?")
         except errors.RayError as problem:
-            said = self.last_words.get(stack_plan.id)
-            return Lost(stack_plan, said or f"its worker or its node died ({type(problem).__name__})")
+            reason = self.last_words.get(stack_plan.id)
+            return Lost(stack_plan, reason or f"its worker or its node died ({type(problem).__name__})")
 
 
 def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: str) -> Result:
@@ -275,3 +291,56 @@ def _environment(device: torch.device) -> dict[str, str]:
     if device.type == "cpu":
         kept["OMP_NUM_THREADS"] = "1"
     return kept
+
+
+def check_address(address: str) -> None:
+    """Raise UsageError unless something that can be a Ray cluster answers.
+
+    Found out in seconds: Ray itself tries for minutes, and says little.
+    """
+    target = _find_running() if address == "auto" else address
+    if target is None:
+        return
+    host, port = _split(target)
+    try:
+        with socket.create_connection((host, port), timeout=PATIENCE) as connection:
+            if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):  # encrypted, only Ray can greet it
+                connection.sendall(_GREETING)
+                answer = connection.recv(9)
+                if len(answer) < 4 or answer[3] != _SETTINGS:
+                    raise UsageError(f"what answers at {target} is no Ray cluster: check host and port ({FORMS})")
+    except OSError as problem:
+        reason = "timed out" if isinstance(problem, TimeoutError) else problem.strerror or str(problem)
+        raise UsageError(
+            f"no Ray cluster answers at {target} ({reason}): check host and port ({FORMS}), that `ray status` works "
+            "on the head node, and that no firewall is between"
+        ) from problem
+
+
+def _split(address: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(address if "://" in address else f"//{address}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise UsageError(f"{address!r} is no address of a Ray cluster: {FORMS}")
+    return host, port
+
+
+def _find_running() -> str | None:
+    """The address that Ray takes for `auto`; None where this version of Ray does not tell."""
+    if os.environ.get("RAY_ADDRESS"):
+        return os.environ["RAY_ADDRESS"]
+    try:
+        from ray._private.services import canonicalize_bootstrap_address
+
+        address = canonicalize_bootstrap_address("auto")
+    except ConnectionError as problem:
+        raise UsageError(
+            "no Ray cluster runs on this machine: start one with `ray start --head`, give its --address, or leave "
+            "--address out to have one started"
+        ) from problem
+    except (ImportError, TypeError):
+        return None
+    return str(address) if address else None

@@ -12,6 +12,7 @@ import hashlib
 import json
 from collections.abc import Container
 from contextlib import suppress
+from itertools import chain
 from pathlib import Path
 
 import torch
@@ -33,8 +34,8 @@ def checkpoints_of(store: Path) -> Path:
 def checkpointed(store: Path) -> set[str]:
     """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
     folder = checkpoints_of(store)
-    begun = [one for one in unfinished_plans(folder) if (folder / one.id / STATE).is_file()]
-    return {spec.id for one in begun for spec in one.specs}
+    begun = [stack for stack in unfinished_plans(folder) if (folder / stack.id / STATE).is_file()]
+    return _members(*begun)
 
 
 def choose_stacks(
@@ -48,9 +49,8 @@ def choose_stacks(
     left = {spec.id: spec for spec in missing}
     kept: list[StackPlan] = []
     for old in _earlier(checkpoints, device):
-        members = {spec.id for spec in old.specs}
-        overlaps = any(spec.id in members for one in kept for spec in one.specs)
-        if members & left.keys() and not overlaps and _is_free(old, left, record):
+        members = _members(old)
+        if members & left.keys() and not members & _members(*kept) and _is_free(old, left, record):
             if fresh:
                 close_checkpoint(checkpoints / old.id)
             else:
@@ -66,12 +66,12 @@ def choose_stacks(
 def tidy(record: Store, checkpoints: Path) -> None:
     """Remove the plans and checkpoints whose runs are all stored, and the folder where nothing is left in it."""
     for begun in unfinished_plans(checkpoints):
-        members = {spec.id for spec in begun.specs}
+        members = _members(begun)
         if record.finished(members) == members and not record.held(members):  # killed between storing and closing
             close_checkpoint(checkpoints / begun.id)
     sweep(checkpoints)
     for file, _, plans in _read_plans(checkpoints):
-        members = {spec.id for one in plans for spec in one.specs}
+        members = _members(*plans)
         if record.finished(members) == members:
             file.unlink(missing_ok=True)
     for torn in checkpoints.glob("plans-*.new"):
@@ -80,12 +80,17 @@ def tidy(record: Store, checkpoints: Path) -> None:
         checkpoints.rmdir()
 
 
+def _members(*plans: StackPlan) -> set[str]:
+    return {spec.id for stack_plan in plans for spec in stack_plan.specs}
+
+
 def _earlier(checkpoints: Path, device: torch.device) -> list[StackPlan]:
     """Stacks that were begun, then those that were planned for this kind of device (for another, they are too small
     or too large)."""
     # The halves of a stack that was too large come before the whole, which may still be there.
-    begun = sorted(unfinished_plans(checkpoints), key=lambda one: len(one.specs))
-    return begun + [one for _, kind, plans in _read_plans(checkpoints) if kind == device.type for one in plans]
+    begun = sorted(unfinished_plans(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
+    planned = [plans for _, kind, plans in _read_plans(checkpoints) if kind == device.type]
+    return begun + list(chain.from_iterable(planned))
 
 
 def _is_free(stack_plan: StackPlan, ours: Container[str], record: Store) -> bool:
@@ -96,22 +101,22 @@ def _is_free(stack_plan: StackPlan, ours: Container[str], record: Store) -> bool
 
 
 def _read_plans(checkpoints: Path) -> list[tuple[Path, str, list[StackPlan]]]:
-    found = []
+    executions = []
     for file in sorted(checkpoints.glob(PLANS)):
         try:
             content = json.loads(file.read_text())
             plans = [StackPlan.from_dict(values) for values in content["stacks"]]
-            found.append((file, str(content["device"]), plans))
+            executions.append((file, str(content["device"]), plans))
         except FileNotFoundError:
             continue  # another process has just removed it
         except (ValueError, KeyError, TypeError) as problem:
             raise UsageError(f"{file} is not a plan of this version ({problem}): move it away") from problem
-    return found
+    return executions
 
 
 def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]) -> None:
     stacks = [stack_plan.to_dict() for stack_plan in plans]
-    name = hashlib.sha256(",".join(one.id for one in plans).encode()).hexdigest()[:16]
+    name = hashlib.sha256(",".join(stack_plan.id for stack_plan in plans).encode()).hexdigest()[:16]
     file = checkpoints / PLANS.replace("*", name)
     content = json.dumps({"device": device.type, "stacks": stacks}, indent=1)
     try:

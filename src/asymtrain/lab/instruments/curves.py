@@ -10,8 +10,8 @@ from asymtrain.gradients._intervals import ANYTHING, COSINES, Bounds
 from asymtrain.lab.report.figure import Colour, Line
 from asymtrain.lab.report.table import Cell, Interval, Value
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec
-from asymtrain.lab.statistics import NAMES
 from asymtrain.lab.statistics.estimates import DIFFERENCES, POSITIVE, SHARES, Estimate, estimate
+from asymtrain.models import display_name
 
 T = TypeVar("T")
 
@@ -97,7 +97,7 @@ def spec_labels(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[s
     """A short name for each spec: its backbone, the dataset where there are several, and what differs."""
     several = len({spec.dataset for spec in specs}) > 1
     return [
-        ", ".join([NAMES.get(spec.arch, spec.arch), *([spec.dataset] if several else ()), *differing])
+        ", ".join([display_name(spec.arch), *([spec.dataset] if several else ()), *differing])
         for spec, differing in zip(specs, differing_settings(specs, without), strict=True)
     ]
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from asymtrain.lab.paper.evidence import Quantity
 from asymtrain.lab.paper.numbers import Hyperparameters, all_hyperparameters, labels, printed, rows
 from asymtrain.lab.search.grids import LOG_ALPHAS
-from asymtrain.lab.statistics import NAMES, size_word, welch_p_from_moments
+from asymtrain.lab.statistics import size_word, welch_p_from_moments
+from asymtrain.models import display_name
 
 SEEDS = 10
 HALF_DIGIT = 0.0005  # Table 1 prints three digits; one cell has four
@@ -74,8 +75,8 @@ def redundancy_at_equal_settings() -> tuple[str, float, bool]:
     # The same, with means as near and deviations as large as rounding allows.
     worst = _asymmetric_p(row, other, HALF_DIGIT)
     sentence = (
-        f"{NAMES[row.arch]} at N = {row.redundancy} and N = {other.redundancy} has the same learning rate, weight "
-        f"decay and alpha, yet {first} and {second}: p = {p:.1g} from the printed means and "
+        f"{display_name(row.arch)} at N = {row.redundancy} and N = {other.redundancy} has the same learning rate, "
+        f"weight decay and alpha, yet {first} and {second}: p = {p:.1g} from the printed means and "
         f"deviations ({worst:.1g} at the worst rounding). With only one branch live, the other N - 1 enter nothing, so "
         "N cannot do that."
     )
@@ -86,7 +87,7 @@ def redundancy_at_equal_settings() -> tuple[str, float, bool]:
 def plain_depends_on_redundancy() -> tuple[str, float, bool]:
     """Plain has no branches: with the same settings and seeds it is the same runs in every row."""
     apart = {
-        f"{NAMES[row.arch]} at N = {row.redundancy} and {other.redundancy}": abs(
+        f"{display_name(row.arch)} at N = {row.redundancy} and {other.redundancy}": abs(
             _number(_label(other), "plain") - _number(_label(row), "plain")
         )
         for row, other in itertools.combinations(all_hyperparameters(), 2)
@@ -107,7 +108,7 @@ def weight_decay_depends_on_redundancy() -> tuple[str, float, bool]:
     decays: dict[str, set[float]] = {}
     for row in all_hyperparameters():
         decays.setdefault(row.arch, set()).add(row.weight_decay)
-    changed = [NAMES[arch] for arch, values in decays.items() if len(values) > 1]
+    changed = [display_name(arch) for arch, values in decays.items() if len(values) > 1]
     sentence = (
         f"The weight decay is searched on Plain, which has no branches; yet it changes with N for {len(changed)} of "
         f"{len(decays)} backbones ({', '.join(changed)})."
@@ -273,7 +274,7 @@ def single_activation(identity: Mapping[str, Quantity]) -> tuple[str, bool | Non
     if not measured:
         return f"{theory}; no pair of runs shows it yet.", None
     differences = [abs(value) for values in measured.values() for value in values]
-    names = ", ".join(NAMES[arch] for arch in measured)
+    names = ", ".join(display_name(arch) for arch in measured)
     pairs = f"{len(differences)} pairs of runs at N = 1 and N = 20 ({names})"
     if max(differences):
         return f"{theory}; but {pairs} differ by up to {max(differences):.3g}.", False

@@ -6,11 +6,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from asymtrain.lab import data
+from asymtrain.lab.data import cifar
 from asymtrain.lab.paper.study import Reading
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store
 
-CLASSES = {"cifar10": 10, "cifar100": 100}
 TEST_IMAGES = 10_000  # of either CIFAR
 SHOWN = {"asymtrain": "asymtrain", "torch": "torch", "python": "Python"}
 
@@ -58,12 +59,14 @@ def shown_versions(provenance: Mapping[str, Any]) -> dict[str, str]:
 
 def class_count(spec: RunSpec) -> int:
     """Classes of the data that a recipe's spec names."""
-    return CLASSES.get(spec.dataset) or int(dict(spec.dataset_options)["classes"])  # type: ignore[arg-type]
+    count = data.class_count(spec.dataset, dict(spec.dataset_options))
+    assert count is not None, f"{spec.dataset} does not tell how many classes it has"
+    return count
 
 
 def count_test_images(spec: RunSpec) -> int:
     """Test images of the data that a recipe's spec names."""
-    if spec.dataset in CLASSES:
+    if spec.dataset in cifar.SOURCES:
         return TEST_IMAGES
     return int(dict(spec.dataset_options).get("test_size", 1000))  # type: ignore[arg-type]
 

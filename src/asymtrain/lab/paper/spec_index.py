@@ -8,7 +8,7 @@ from asymtrain.lab.paper.recipe import Recipe
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import READINGS, Study
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 
 NOT_RUN = "not yet run"
 DIVERGED = "diverged"
@@ -140,7 +140,7 @@ def _outcome(run: Run) -> str:
 
 
 def _title(spec: RunSpec) -> str:
-    return f"{NAMES.get(spec.arch, spec.arch)}, {spec.dataset}, {spec.variant.capitalize()}"
+    return f"{display_name(spec.arch)}, {spec.dataset}, {spec.variant.capitalize()}"
 
 
 def _own_fields(spec: RunSpec, differing: Sequence[str]) -> str:

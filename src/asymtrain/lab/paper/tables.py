@@ -21,7 +21,8 @@ from asymtrain.lab.paper.snapshot import Snapshot, count_test_images, first_epoc
 from asymtrain.lab.paper.study import PRIMARY
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
 from asymtrain.lab.runs import Run
-from asymtrain.lab.statistics import NAMES, bootstrap_images, describe, t_interval, unpack_answers
+from asymtrain.lab.statistics import bootstrap_images, describe, t_interval, unpack_answers
+from asymtrain.models import display_name
 
 Ids = tuple[str, ...]
 Headings = Sequence[str | Column]
@@ -66,7 +67,7 @@ def heading_cells(values: Sequence[str | float], *archs: str) -> list[Cell]:
 
 def arch_cell(arch: str) -> Cell:
     """The first cell of a row of one backbone."""
-    return Cell(NAMES[arch], about=(arch,))
+    return Cell(display_name(arch), about=(arch,))
 
 
 def mean_of(values: Sequence[float]) -> Mean:

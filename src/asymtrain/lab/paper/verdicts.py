@@ -41,7 +41,8 @@ from asymtrain.lab.paper.evidence import Effect, Evidence, Quantity
 from asymtrain.lab.paper.numbers import cells
 from asymtrain.lab.paper.recipe import RecipeResult
 from asymtrain.lab.paper.study import ALTERNATES, PRIMARY
-from asymtrain.lab.statistics import NAMES, Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
+from asymtrain.lab.statistics import Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
+from asymtrain.models import display_name
 
 Ruling = Literal["Reproduced", "Right direction, different size", "Inconclusive", "No effect", "Contradicted"]
 WEAKEST_LAST: tuple[Ruling, ...] = get_args(Ruling)
@@ -522,7 +523,7 @@ def cell_words(label: str) -> str:
     table, *rest = label.split("/")
     if table in ("table11", "table12"):
         rest[1] = f"{100 * float(rest[1]):g}"
-    return CELLS[table].format(*({**NAMES, **QUANTITIES}.get(part, part.replace("_", " ")) for part in rest))
+    return CELLS[table].format(*(QUANTITIES.get(part) or display_name(part).replace("_", " ") for part in rest))
 
 
 def paper_words(claim: Claim, deciding: JudgedPart) -> str:

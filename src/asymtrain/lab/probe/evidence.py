@@ -4,21 +4,20 @@ import math
 from collections.abc import Sequence
 from statistics import NormalDist
 
-from asymtrain.gradients._intervals import BLOCK_STEPS, BLOCKS, deviation, mean, student_inside, student_quantile
+from asymtrain.gradients._intervals import BLOCK_STEPS, BLOCKS, deviation, mean, student_inside, student_interval
 
 MOST_Z = 3.0  # a handful of seeds cannot say more than this
 NORMAL = NormalDist()
 
 
-def t_interval(
+def floored_interval(
     values: Sequence[float], confidence: float = 0.95, floor: float = 0.0
 ) -> tuple[float | None, float | None]:
     """The t interval of the mean; None of fewer than two values. `floor` is the least deviation that is believed."""
     centre, spread = mean(values), deviation(values)
     if centre is None or spread is None:
         return None, None
-    half = student_quantile(confidence, len(values) - 1) * max(spread, floor) / math.sqrt(len(values))
-    return centre - half, centre + half
+    return student_interval(centre, max(spread, floor) / math.sqrt(len(values)), len(values) - 1, confidence)
 
 
 def trend(values: Sequence[float], confidence: float = 0.95) -> tuple[float | None, float | None, float | None]:
@@ -38,9 +37,9 @@ def trend(values: Sequence[float], confidence: float = 0.95) -> tuple[float | No
     square = math.fsum((p - x) ** 2 for p in places)
     slope = math.fsum((p - x) * (h - y) for p, h in zip(places, heights, strict=True)) / square
     rest = math.fsum((h - y - slope * (p - x)) ** 2 for p, h in zip(places, heights, strict=True))
-    half = student_quantile(confidence, count - 2) * math.sqrt(rest / (count - 2) / square)
+    low, high = student_interval(slope, math.sqrt(rest / (count - 2) / square), count - 2, confidence)
     span = len(values) - 1
-    return slope * span, (slope - half) * span, (slope + half) * span
+    return slope * span, low * span, high * span
 
 
 def z_score(differences: Sequence[float], floor: float) -> float:

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from asymtrain.gradients._intervals import mean
-from asymtrain.lab.probe.evidence import t_interval, z_score
+from asymtrain.lab.probe.evidence import floored_interval, z_score
 from asymtrain.lab.probe.result import Advice, Outlook, Shadow, Trial, Verdict
 
 
@@ -85,7 +85,7 @@ def outlook(shadow: Shadow, trial: Trial, rule: Rule = RULE) -> Outlook:
     cosine = shadow.together.alignment
     score = rule.intercept + rule.level * level + rule.trend * trend
     score += 0.0 if cosine is None else rule.cosine * cosine
-    low, high = t_interval(trial.differences, floor=trial.least_deviation(0.0))
+    low, high = floored_interval(trial.differences, floor=trial.least_deviation(0.0))
     return Outlook(trial.alpha, logistic(score), mean(trial.differences), low, high, len(trial.seeds), trial.held_out)
 
 

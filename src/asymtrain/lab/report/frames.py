@@ -1,15 +1,13 @@
 """Runs as frames: one row for each run, one row for each epoch."""
 
 import dataclasses
-import inspect
 import json
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from asymtrain.lab.data import cifar, shapes
+from asymtrain.lab.data import class_count
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec
 from asymtrain.models import BACKBONES
 
@@ -49,20 +47,6 @@ def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["id", "dataset", "arch", "variant", "seed", *MEASURED])
 
 
-def class_count(spec: RunSpec) -> int | None:
-    """How many classes the spec's data have, without loading them; None where that cannot be told."""
-    if spec.dataset == "shapes":
-        default = inspect.signature(shapes.load).parameters["classes"].default
-        return int(dict(spec.dataset_options).get("classes", default))
-    if spec.dataset in cifar.SOURCES:
-        return cifar.SOURCES[spec.dataset].classes
-    folder = Path(spec.dataset.partition(":")[2]).expanduser()
-    folder = folder / "train" if (folder / "train").is_dir() else folder
-    if spec.dataset.startswith("folder:") and folder.is_dir():
-        return sum(path.is_dir() and not path.name.startswith(".") for path in folder.iterdir())
-    return None
-
-
 def _sorted(runs: Iterable[Run]) -> list[Run]:
     """Each run once, in an order that depends on the specs alone: the pair of a seed side by side."""
     return sorted({run.spec.id: run for run in runs}.values(), key=_order)
@@ -79,7 +63,7 @@ def _row(run: Run) -> dict[str, Any]:
         "id": run.spec.id,
         "variant": run.spec.variant,
         **_settings(run.spec, DEFAULTS),
-        "classes": class_count(run.spec),
+        "classes": class_count(run.spec.dataset, dict(run.spec.dataset_options)),
         "outcome": run.outcome,
         "test_accuracy": run.test_accuracy,
         "validation_accuracy": last and last.validation_accuracy,

@@ -19,7 +19,7 @@ from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 from asymtrain.version import VERSION
 
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
@@ -167,7 +167,7 @@ def _title(summary: Summary) -> str:
 def _lead(summary: Summary) -> str:
     if not summary.comparisons:
         return "No seed has been trained both plainly and with branches yet, so there is nothing to compare."
-    archs = _listing([NAMES.get(arch, arch) for arch in summary.rows["arch"].unique()])
+    archs = _listing([display_name(arch) for arch in summary.rows["arch"].unique()])
     counts = sorted({row["n"] for row in summary.comparisons})
     seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s'[: counts[0] - 1]}"
     datasets = _listing(summary.rows["dataset"].unique())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from asymtrain.lab import statistics
+from asymtrain.lab import comparisons as compared
 from asymtrain.lab.report.frames import history_frame, rows_frame
 from asymtrain.lab.report.table import Column, Mean, Table, interval, make_rows
 from asymtrain.lab.runs import Run
@@ -29,7 +29,7 @@ class Summary:
 
     Attributes:
         rows, history: one row for each run, one for each epoch.
-        comparisons: records of `statistics.compare` with label, verdict and sentence.
+        comparisons: records of `comparisons.compare` with label, verdict and sentence.
         pairs: for each comparison its pairs, one row for each seed.
         waiting: runs without a partner, which are in no comparison.
         untested: runs of a search, which are never in one.
@@ -49,11 +49,11 @@ def summarise(runs: Iterable[Run]) -> Summary:
     rows, history = rows_frame(runs), history_frame(runs)
     # Test accuracy is what is compared. Runs of a search are never tested, also where they diverge: they are rows only.
     tested = rows[rows["test_accuracy"].notna() | ((rows["outcome"] == "diverged") & (rows["test"] != "never"))]
-    pairs, by = statistics.paired(tested)
-    table = statistics.compare(tested, by)
+    pairs, by = compared.paired(tested)
+    table = compared.compare(tested, by)
     comparisons = [
-        {"label": label, **row, "verdict": statistics.verdict(row), "sentence": statistics.sentence(row, label)}
-        for label, row in zip(statistics.labels(table), records(table), strict=True)
+        {"label": label, **row, "verdict": compared.verdict(row), "sentence": compared.sentence(row, label)}
+        for label, row in zip(compared.labels(table), records(table), strict=True)
     ]
     groups = [group for _, group in pairs.groupby(by, sort=False, dropna=False)] if len(pairs) else []
     paired_ids = {*pairs["plain_id"], *pairs["asymmetric_id"]}

@@ -9,7 +9,7 @@ from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, Value, make_rows
 from asymtrain.lab.search import SearchResult, StageResult, Trial
 from asymtrain.lab.search.stages import Variant
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 
 NAME = "search"
 SIDES: dict[Variant, str] = {"plain": "Plain", "asymmetric": "Asymmetric"}
@@ -77,7 +77,7 @@ def tried_table(result: SearchResult) -> Table:
 def label(result: SearchResult) -> str:
     """The search's backbone, dataset and redundancy, for a reader."""
     base = result.search.base
-    return f"{NAMES.get(base.arch, base.arch)} on {base.dataset}, N = {base.redundancy}"
+    return f"{display_name(base.arch)} on {base.dataset}, N = {base.redundancy}"
 
 
 def sentence(result: SearchResult) -> str:
@@ -120,7 +120,7 @@ def _chosen_row(result: SearchResult, side: Variant, names: Sequence[str]) -> tu
     trial = None if last is None else next(trial for trial in last.trials if trial.settings == last.chosen)
     base = result.search.base
     return (
-        f"{NAMES.get(base.arch, base.arch)}, {base.dataset}",
+        f"{display_name(base.arch)}, {base.dataset}",
         SIDES[side],
         base.redundancy if side == "asymmetric" else 0,
         *(Cell(settings.get(name), mark=END if name in settings and name in ends else "") for name in names),

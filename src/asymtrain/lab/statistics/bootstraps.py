@@ -35,9 +35,9 @@ def bootstrap_seeds(
     # Without spread in the change every draw gives the same number, and BCa divides by that spread.
     if np.std(after - (1 + ratio / 100) * before) <= ROUNDING:
         return ratio, ratio
-    found = stats.bootstrap(
+    interval = stats.bootstrap(
         (before, after),
-        lambda one, other, axis: 100 * (other - one).mean(axis=axis) / one.mean(axis=axis),
+        lambda first, second, axis: 100 * (second - first).mean(axis=axis) / first.mean(axis=axis),
         paired=True,
         vectorized=True,
         n_resamples=draws,
@@ -45,7 +45,7 @@ def bootstrap_seeds(
         method="BCa",
         rng=np.random.default_rng(seed),
     ).confidence_interval
-    return float(found.low), float(found.high)
+    return float(interval.low), float(interval.high)
 
 
 def unpack_answers(answers: Sequence[bytes], images: int) -> NDArray[np.bool_]:
@@ -81,13 +81,13 @@ def bootstrap_images(
     seeds, images = plain.shape
     rng = np.random.default_rng(seed)
     right = np.stack([plain, asymmetric]).astype(np.float32)
-    found = np.empty(draws)
+    improvements = np.empty(draws)
     for draw in range(draws):
         image_weights = np.bincount(rng.integers(images, size=images), minlength=images).astype(np.float32)
         chosen = rng.integers(seeds, size=seeds) if over_seeds else np.arange(seeds)
         before, after = (right @ image_weights)[:, chosen].mean(axis=1, dtype=np.float64)
-        found[draw] = 100 * (after - before) / before if before else np.nan
-    if np.isnan(found).any():
+        improvements[draw] = 100 * (after - before) / before if before else np.nan
+    if np.isnan(improvements).any():
         raise UsageError("Plain got too few images right for an improvement as a share of it")
-    low, high = np.quantile(found, [(1 - confidence) / 2, (1 + confidence) / 2])
+    low, high = np.quantile(improvements, [(1 - confidence) / 2, (1 + confidence) / 2])
     return float(low), float(high)

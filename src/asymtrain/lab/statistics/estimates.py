@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from asymtrain.gradients._intervals import ANYTHING, Bounds, cut, deviation, mean, student_quantile
+from asymtrain.gradients._intervals import ANYTHING, Bounds, cut, deviation, mean, student_interval
 
 SHARES: Bounds = (0.0, 1.0)  # accuracies as well
 DIFFERENCES: Bounds = (-1.0, 1.0)  # of two shares
@@ -33,5 +33,5 @@ def estimate(values: Iterable[float | None], confidence: float = 0.95, within: B
     centre, spread = mean(seen), deviation(seen)
     if centre is None or spread is None:
         return Estimate(len(seen), centre, None, None, None)
-    half = student_quantile(confidence, len(seen) - 1) * spread / len(seen) ** 0.5
-    return Estimate(len(seen), centre, spread, *cut(centre - half, centre + half, within))
+    interval = student_interval(centre, spread / len(seen) ** 0.5, len(seen) - 1, confidence)
+    return Estimate(len(seen), centre, spread, *cut(*interval, within))

@@ -11,6 +11,7 @@ import numpy as np
 from scipy import stats
 
 from asymtrain.errors import UsageError
+from asymtrain.gradients._intervals import student_interval
 
 ROUNDING = 1e-12
 """Accuracies and cosines are of order one: a deviation below this is rounding."""
@@ -43,16 +44,16 @@ def welch_interval(
     first: Sequence[float], second: Sequence[float], confidence: float = 0.95, family: int = 1
 ) -> Interval:
     """Mean of `second` minus mean of `first`, two samples without pairs and of any spread each (Welch)."""
-    one, other = _sample(first), _sample(second)
-    parts = [float(sample.var(ddof=1)) / len(sample) for sample in (one, other)]
+    samples = _sample(first), _sample(second)
+    parts = [float(sample.var(ddof=1)) / len(sample) for sample in samples]
+    least = min(map(len, samples))
     error = sum(parts) ** 0.5
-    freedom = float(min(len(one), len(other)) - 1)
+    freedom = float(least - 1)
     if error > ROUNDING:
-        freedom = sum(parts) ** 2 / sum(
-            part**2 / (len(sample) - 1) for part, sample in zip(parts, (one, other), strict=True)
-        )
-    mean = float(other.mean() - one.mean())
-    return _around(mean, error, freedom, min(len(one), len(other)), _level(confidence, family))
+        squares = sum(part**2 / (len(sample) - 1) for part, sample in zip(parts, samples, strict=True))
+        freedom = max(freedom, sum(parts) ** 2 / squares)  # never less, but for rounding
+    mean = float(samples[1].mean() - samples[0].mean())
+    return _around(mean, error, freedom, least, _level(confidence, family))
 
 
 def welch_p_from_moments(first_mean: float, first_std: float, second_mean: float, second_std: float, n: int) -> float:
@@ -108,5 +109,5 @@ def _level(confidence: float, family: int) -> float:
 def _around(mean: float, error: float, freedom: float, n: int, level: float) -> Interval:
     if error <= ROUNDING:
         return Interval(mean, mean, mean, 1.0 if abs(mean) <= ROUNDING else 0.0, n)
-    reach = float(stats.t.ppf((1 + level) / 2, freedom)) * error
-    return Interval(mean, mean - reach, mean + reach, float(2 * stats.t.sf(abs(mean) / error, freedom)), n)
+    p = float(2 * stats.t.sf(abs(mean) / error, freedom))
+    return Interval(mean, *student_interval(mean, error, freedom, level), p, n)

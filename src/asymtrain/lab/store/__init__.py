@@ -9,29 +9,15 @@
 `write_tensorboard` shows histories as curves.
 """
 
+from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.exchange import Export, Imported, export_store, import_store, read_export
-from asymtrain.lab.store.measurements import Measurement
-from asymtrain.lab.store.problems import StoreError
 from asymtrain.lab.store.provenance import Provenance
-from asymtrain.lab.store.records import Record
-from asymtrain.lab.store.requests import Failure
+from asymtrain.lab.store.records import Measurement, Record
+from asymtrain.lab.store.requests import Failure, Group, Summary
 from asymtrain.lab.store.store import Store
-from asymtrain.lab.store.summary import Group, Summary
 from asymtrain.lab.store.tensorboard import write_tensorboard
 
 __all__ = [
-    "Export",
-    "Failure",
-    "Group",
-    "Imported",
-    "Measurement",
-    "Provenance",
-    "Record",
-    "Store",
-    "StoreError",
-    "Summary",
-    "export_store",
-    "import_store",
-    "read_export",
-    "write_tensorboard",
-]
+    "Export", "Failure", "Group", "Imported", "Measurement", "Provenance", "Record", "Store", "StoreError", "Summary",
+    "export_store", "import_store", "read_export", "write_tensorboard",
+]  # fmt: skip

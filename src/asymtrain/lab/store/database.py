@@ -1,4 +1,4 @@
-"""One connection to the store's file, and the two kinds of transaction on it.
+"""The store's file: its tables and their versions, one connection to it, and its errors in words that say what to do.
 
 Writers take the write lock at once (BEGIN IMMEDIATE): a transaction that starts as a reader and wants to write
 later fails whenever another process wrote in between. With a write-ahead log, readers never wait for writers.
@@ -12,10 +12,50 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from asymtrain.lab.store import schema
-from asymtrain.lab.store.problems import StoreError, explained, primary_code
+from asymtrain.errors import UsageError
 
 PATIENCE = 60.0  # seconds to wait for another process's transaction, which takes milliseconds
+
+
+class StoreError(UsageError):
+    """The store's file, or the disk it is on, does not allow this. What was stored before is untouched."""
+
+
+_FULL = "the disk is full while writing {path}: what was stored before is safe; free some space and run again"
+_UNWRITABLE = "{path} cannot be written: check its permissions, or give another place for the store"
+_DAMAGED = "{path} is damaged ({error}): restore a copy, or rescue what is left with `sqlite3 {path} .recover`"
+
+# By primary result code of SQLite; any other error is a bug of ours and keeps its traceback.
+_TEXTS = {
+    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_READONLY: _UNWRITABLE,
+    sqlite3.SQLITE_PERM: _UNWRITABLE,
+    sqlite3.SQLITE_CANTOPEN: "{path} cannot be opened: check that its folder can be read and written",
+    sqlite3.SQLITE_BUSY: "{path} has been locked by another process for too long: end that process or try again",
+    sqlite3.SQLITE_LOCKED: "{path} has been locked by another process for too long: end that process or try again",
+    sqlite3.SQLITE_PROTOCOL: "{path} is on a file system whose locks do not work: move the store to a local disk",
+    sqlite3.SQLITE_NOTADB: "{path} is not an asymtrain store, nor an SQLite file: give another path",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_IOERR: "reading or writing {path} failed ({error}): is its disk full or gone? "
+    "What was stored before is safe",
+}
+
+
+def primary_code(error: sqlite3.Error) -> int:
+    """SQLite's result code without its extension; 0 where the error did not come from SQLite itself."""
+    return getattr(error, "sqlite_errorcode", 0) & 0xFF
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turn SQLite's errors about the file into `StoreError`."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        text = _TEXTS.get(primary_code(error))
+        if text is None:
+            raise
+        raise StoreError(text.format(path=path, error=error)) from error
 
 
 class Database:
@@ -85,7 +125,7 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
         connection.execute("PRAGMA synchronous = FULL")
         # Also when nothing is to be migrated: a place that cannot be written is found now, not after the training.
         connection.execute("BEGIN IMMEDIATE")
-        schema.migrate(connection, path)
+        migrate(connection, path)
         connection.execute("COMMIT")
         # Not before: a migration may have to rebuild a table that others refer to.
         connection.execute("PRAGMA foreign_keys = ON")
@@ -113,7 +153,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
             version = _read_version(connection, path)
         if version == 0:
             raise StoreError(f"{path} is empty: nothing was stored in it yet")
-        if version < len(schema.MIGRATIONS):
+        if version < len(MIGRATIONS):
             connection = _migrated_copy(connection, path)
         connection.execute("PRAGMA query_only = ON")
     except BaseException:
@@ -131,7 +171,7 @@ def _read_version(connection: sqlite3.Connection, path: Path) -> int:
     """The schema's version at one moment: another process may be creating the store right now."""
     connection.execute("BEGIN")
     try:
-        return schema.read_version(connection, path)
+        return read_version(connection, path)
     finally:
         if connection.in_transaction:
             connection.execute("ROLLBACK")
@@ -159,5 +199,109 @@ def _migrated_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connec
     with connection, copy:
         connection.backup(copy)
     connection.close()
-    schema.migrate(copy, path)
+    migrate(copy, path)
     return copy
+
+
+# `MIGRATIONS[v]` leads from version v to v + 1, and version 0 is an empty file: a new store and an old one go through
+# the same code. A migration, once released, never changes; add another one to the end. One that changes rows drops the
+# append-only triggers first and makes them again. Columns of measured numbers have no declared type, because SQLite
+# would turn -0.0 into 0.0 in a REAL column.
+APPLICATION_ID = 0x4153594D  # "ASYM", in the file's header: whose SQLite file this is
+
+_TABLES = (
+    # dataset, arch, variant and seed repeat what the JSON says, for people who look with sqlite3.
+    """CREATE TABLE specs (
+        id TEXT PRIMARY KEY, dataset TEXT NOT NULL, arch TEXT NOT NULL, variant TEXT NOT NULL, seed INTEGER,
+        spec TEXT NOT NULL) WITHOUT ROWID""",
+    """CREATE TABLE runs (
+        id INTEGER PRIMARY KEY, spec_id TEXT NOT NULL REFERENCES specs, attempt INTEGER NOT NULL,
+        outcome TEXT NOT NULL, device TEXT NOT NULL, path TEXT NOT NULL, seconds NOT NULL,
+        python TEXT NOT NULL, torch TEXT NOT NULL, asymtrain TEXT NOT NULL,
+        "commit" TEXT NOT NULL, dirty INTEGER NOT NULL, source TEXT NOT NULL, created TEXT NOT NULL,
+        UNIQUE (spec_id, attempt))""",
+    """CREATE TABLE epochs (
+        run_id INTEGER NOT NULL REFERENCES runs, epoch INTEGER NOT NULL,
+        main_loss NOT NULL, auxiliary_loss, train_accuracy NOT NULL, validation_accuracy, test_accuracy,
+        cosine, cosine_min, cosine_max, seconds NOT NULL,
+        PRIMARY KEY (run_id, epoch)) WITHOUT ROWID""",
+    """CREATE TABLE measurements (
+        spec_id TEXT NOT NULL REFERENCES specs, name TEXT NOT NULL, attempt INTEGER NOT NULL,
+        epoch INTEGER NOT NULL, value TEXT NOT NULL, created TEXT NOT NULL,
+        PRIMARY KEY (spec_id, name, attempt, epoch)) WITHOUT ROWID""",
+    # A request is met when the spec has more runs than `runs_before`: no clock is compared.
+    """CREATE TABLE requests (
+        id INTEGER PRIMARY KEY, spec_id TEXT NOT NULL REFERENCES specs, runs_before INTEGER NOT NULL,
+        created TEXT NOT NULL)""",
+    "CREATE INDEX requests_by_spec ON requests (spec_id)",
+    """CREATE TABLE failures (
+        request_id INTEGER PRIMARY KEY REFERENCES requests, reason TEXT NOT NULL, created TEXT NOT NULL)""",
+    # Who is training what at this moment: the one table whose rows come and go.
+    """CREATE TABLE claims (
+        spec_id TEXT PRIMARY KEY REFERENCES specs, owner TEXT NOT NULL, until NOT NULL) WITHOUT ROWID""",
+)
+
+_VIEWS = (
+    """CREATE VIEW latest_runs AS
+        SELECT * FROM runs AS run
+        WHERE attempt = (SELECT max(attempt) FROM runs WHERE spec_id = run.spec_id)""",
+    """CREATE VIEW open_requests AS
+        SELECT request.id, request.spec_id, request.created, failure.reason, failure.created AS failed
+        FROM requests AS request LEFT JOIN failures AS failure ON failure.request_id = request.id
+        WHERE request.id = (SELECT max(id) FROM requests WHERE spec_id = request.spec_id)
+          AND request.runs_before >= (SELECT count(*) FROM runs WHERE spec_id = request.spec_id)""",
+    """CREATE VIEW results AS
+        SELECT spec.dataset, spec.arch, spec.variant, spec.seed, run.outcome, last.epoch AS epochs,
+               last.validation_accuracy, last.test_accuracy, last.cosine, round(run.seconds, 1) AS seconds,
+               run.device, spec.id AS spec_id
+        FROM latest_runs AS run JOIN specs AS spec ON spec.id = run.spec_id
+        LEFT JOIN epochs AS last ON last.run_id = run.id
+          AND last.epoch = (SELECT max(epoch) FROM epochs WHERE run_id = run.id)
+        ORDER BY spec.dataset, spec.arch, spec.variant, spec.seed, spec.id""",
+)
+
+_APPEND_ONLY = tuple(
+    f"CREATE TRIGGER {table}_no_{change} BEFORE {change} ON {table} BEGIN SELECT raise(ABORT, 'append-only'); END"
+    for table in ("specs", "runs", "epochs", "measurements", "requests", "failures")
+    for change in ("update", "delete")
+)
+
+# Columns of texts are NULL where there is none: `layer_cosines` is JSON, `answers` the bits in base 64.
+_GRADIENTS_AND_ANSWERS = (
+    *(
+        f"ALTER TABLE epochs ADD COLUMN {name}"
+        for name in ("cosine_std", "conflict", "main_norm", "auxiliary_norm", "layer_cosines TEXT")
+    ),
+    "ALTER TABLE runs ADD COLUMN answers TEXT",
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_TABLES, *_VIEWS, *_APPEND_ONLY), _GRADIENTS_AND_ANSWERS)
+
+
+def read_version(connection: sqlite3.Connection, path: Path) -> int:
+    """The version of the file's schema, 0 for an empty file; an error for a newer or a foreign one."""
+    (application,) = connection.execute("PRAGMA application_id").fetchone()
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    if application == 0 and version == 0 and objects == 0:
+        return 0
+    if application != APPLICATION_ID:
+        raise StoreError(f"{path} is an SQLite file of another program: give another path for the store")
+    if version > len(MIGRATIONS):
+        raise StoreError(
+            f"{path} was written by a newer asymtrain (store version {version}, this one reads up to "
+            f"{len(MIGRATIONS)}): upgrade asymtrain"
+        )
+    return int(version)
+
+
+def migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Bring the file to the current version; the caller holds the write transaction."""
+    version = read_version(connection, path)  # again, inside the transaction: another process may have been first
+    if version == len(MIGRATIONS):
+        return
+    for statements in MIGRATIONS[version:]:
+        for statement in statements:
+            connection.execute(statement)
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")

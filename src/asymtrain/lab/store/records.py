@@ -1,4 +1,4 @@
-"""Specs, runs and epochs as rows, and back.
+"""Specs, runs, epochs and measured values as rows, and back.
 
 A run is checked before it is written: SQLite turns NaN into NULL without a word, and a history with a hole
 would poison every table made from it.
@@ -9,14 +9,15 @@ import dataclasses
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
+from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Epoch, Run, RunSpec
-from asymtrain.lab.store.problems import StoreError
+from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.provenance import Provenance
 
 EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
@@ -27,6 +28,7 @@ PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance
 RUN_COLUMNS = (
     "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
 )  # fmt: skip
+MEASUREMENT_COLUMNS = ("spec_id", "name", "attempt", "epoch", "value", "created")
 
 
 @dataclass(frozen=True)
@@ -37,6 +39,16 @@ class Record:
     attempt: int
     provenance: Provenance
     created: str
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """One value of one spec; epoch 0 is before training."""
+
+    spec_id: str
+    name: str
+    epoch: int
+    value: Any
 
 
 def check_whole(run: Run) -> None:
@@ -125,16 +137,16 @@ def select_records(
     rows = connection.execute(f"SELECT id, {columns} FROM {table} WHERE {condition}", values).fetchall()
     specs = select_specs(connection, None if ids is None else {row[1] for row in rows})
     condition, values = among("run_id", [row[0] for row in rows])
-    found = connection.execute(
+    epochs = connection.execute(
         f"SELECT run_id, {', '.join(EPOCH_COLUMNS)} FROM epochs WHERE {condition} ORDER BY run_id, epoch", values
     )
     histories = {
-        run: tuple(make_epoch(row[1:]) for row in rows) for run, rows in groupby(found, key=lambda row: row[0])
+        run: tuple(make_epoch(row[1:]) for row in rows) for run, rows in groupby(epochs, key=lambda row: row[0])
     }
-    place = {spec_id: number for number, spec_id in enumerate(specs)}
+    order = {spec_id: number for number, spec_id in enumerate(specs)}
     return [
         make_record(specs[row[1]], histories.get(row[0], ()), dict(zip(RUN_COLUMNS, row[1:], strict=True)))
-        for row in sorted(rows, key=lambda row: (place[row[1]], row[2]))  # spec, then attempt
+        for row in sorted(rows, key=lambda row: (order[row[1]], row[2]))  # spec, then attempt
     ]
 
 
@@ -168,6 +180,57 @@ def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: dict[str, Any]) 
     run = Run(spec, history, outcome=row["outcome"], device=row["device"], path=row["path"], answers=answers)
     code = {name: row[name] for name in PROVENANCE_COLUMNS} | {"dirty": bool(row["dirty"])}
     return Record(run=run, attempt=row["attempt"], provenance=Provenance(**code), created=row["created"])
+
+
+def value_text(value: Any) -> str:
+    """A value as canonical JSON; NaN and inf are no values."""
+    try:
+        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except ValueError as error:
+        raise ValueError(f"a measurement must be finite, got {value!r}") from error
+
+
+def insert_measurement(
+    connection: sqlite3.Connection, spec_id: str, name: str, values: Mapping[int, Any], now: str, *, again: bool
+) -> bool:
+    """Write a measurement whole; False where it is there already and is not to be repeated."""
+    if not connection.execute("SELECT 1 FROM specs WHERE id = ?", (spec_id,)).fetchone():
+        raise UsageError(f"the store does not know spec {spec_id!r}: add its run, request it or make it known first")
+    (attempts,) = connection.execute(
+        "SELECT coalesce(max(attempt), 0) FROM measurements WHERE spec_id = ? AND name = ?", (spec_id, name)
+    ).fetchone()
+    if attempts and not again:
+        return False
+    rows = [(spec_id, name, attempts + 1, epoch, value_text(value), now) for epoch, value in sorted(values.items())]
+    insert_measurement_rows(connection, rows)
+    return bool(rows)
+
+
+def insert_measurement_rows(connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Write rows of `MEASUREMENT_COLUMNS`."""
+    connection.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", rows)
+
+
+def select_measurement_rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
+    """Every attempt, as rows of `MEASUREMENT_COLUMNS`, in order."""
+    return connection.execute(
+        f"SELECT {', '.join(MEASUREMENT_COLUMNS)} FROM measurements ORDER BY spec_id, name, attempt, epoch"
+    ).fetchall()
+
+
+def select_measurements(
+    connection: sqlite3.Connection, name: str | None, ids: Iterable[str] | None
+) -> list[Measurement]:
+    """The latest attempt of each measurement, ordered by spec id, name and epoch."""
+    condition, values = among("spec_id", ids)
+    rows = connection.execute(
+        f"""SELECT spec_id, name, epoch, value FROM measurements AS m
+        WHERE {condition} AND (? IS NULL OR name = ?)
+          AND attempt = (SELECT max(attempt) FROM measurements WHERE spec_id = m.spec_id AND name = m.name)
+        ORDER BY spec_id, name, epoch""",
+        (*values, name, name),
+    )
+    return [Measurement(spec_id, name, epoch, json.loads(text)) for spec_id, name, epoch, text in rows]
 
 
 def among(column: str, values: Iterable[Any] | None) -> tuple[str, tuple[str, ...]]:

@@ -1,12 +1,21 @@
-"""What was asked for and is not there yet: pending, or failed and why.
+"""What was asked for and is not there yet: pending, being trained by some process, or failed and why; and the counts.
 
 A request stays open until its spec has one more run than before. A failure closes one request; asking again
 opens the next, so that a retry is pending and the old reason stays on record.
+
+A claim says who is training what, so that two processes that share a store do not train the same spec. It ends with
+the run, with the failure, with the process, or with its time. On the same machine the process is looked up, so that
+nothing waits after a `kill -9`; a claim from another machine is believed until it ends.
 """
 
+import json
+import os
+import socket
 import sqlite3
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store.records import count_attempts, insert_specs, select_specs
@@ -19,6 +28,40 @@ class Failure:
     spec: RunSpec
     reason: str
     created: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """The runs of one dataset, backbone and variant. `running` of the `pending` are being trained now."""
+
+    dataset: str
+    arch: str
+    variant: str
+    finished: int = 0
+    diverged: int = 0
+    pending: int = 0
+    running: int = 0
+    failed: int = 0
+    epochs: int = 0
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class Summary:
+    """Counts over the latest attempts. `devices` is (name, runs); `last_write` is UTC in ISO format."""
+
+    path: Path
+    groups: tuple[Group, ...]
+    failures: tuple[Failure, ...]
+    devices: tuple[tuple[str, int], ...]
+    last_write: str | None
+
+    @property
+    def total(self) -> Group:
+        """The sum of all groups."""
+        counts = ("finished", "diverged", "pending", "running", "failed", "epochs")
+        sums = {name: sum(getattr(group, name) for group in self.groups) for name in counts}
+        return Group("all", "all", "all", **sums, seconds=sum(group.seconds for group in self.groups))
 
 
 def open_requests(connection: sqlite3.Connection, specs: Iterable[RunSpec], now: str, *, again: bool) -> None:
@@ -52,10 +95,99 @@ def select_pending(connection: sqlite3.Connection) -> list[RunSpec]:
 def select_failures(connection: sqlite3.Connection) -> list[Failure]:
     """Specs whose last request failed, in order."""
     rows = connection.execute("SELECT spec_id, reason, failed FROM open_requests WHERE reason IS NOT NULL")
-    found = {spec_id: (reason, created) for spec_id, reason, created in rows}
-    return [Failure(spec, *found[spec_id]) for spec_id, spec in select_specs(connection, found).items()]
+    reasons = {spec_id: (reason, created) for spec_id, reason, created in rows}
+    return [Failure(spec, *reasons[spec_id]) for spec_id, spec in select_specs(connection, reasons).items()]
 
 
 def _pending_ids(connection: sqlite3.Connection) -> dict[str, int]:
     """Spec id to request id."""
     return dict(connection.execute("SELECT spec_id, id FROM open_requests WHERE reason IS NULL"))
+
+
+def this_process() -> str:
+    """Machine, process id and start time: a process id alone is soon given to another process."""
+    return f"{socket.gethostname()}/{os.getpid()}/{_start_of(os.getpid())}"
+
+
+def claim(connection: sqlite3.Connection, ids: Iterable[str], owner: str, seconds: float) -> set[str]:
+    """Take the specs that no other live process holds; returns those that are now the owner's."""
+    held, taken, until = held_claims(connection), set(), time.time() + seconds
+    for spec_id in ids:
+        if held.get(spec_id, owner) == owner:
+            connection.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", (spec_id, owner, until))
+            taken.add(spec_id)
+    return taken
+
+
+def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
+    """Forget who holds these specs."""
+    connection.executemany("DELETE FROM claims WHERE spec_id = ?", [(spec_id,) for spec_id in ids])
+
+
+def release_all(connection: sqlite3.Connection, owner: str) -> None:
+    """Forget everything that the owner holds."""
+    connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
+
+
+def held_claims(connection: sqlite3.Connection) -> dict[str, str]:
+    """Spec id to owner, for claims that still count."""
+    rows = connection.execute("SELECT spec_id, owner, until FROM claims").fetchall()
+    counts = {(owner, until): _counts(owner, until) for _, owner, until in rows}
+    return {spec_id: owner for spec_id, owner, until in rows if counts[owner, until]}
+
+
+def _counts(owner: str, until: float) -> bool:
+    machine, process, start = owner.rsplit("/", 2)
+    if machine == socket.gethostname() and os.name == "posix":
+        return _is_alive(int(process)) and _start_of(int(process)) == start
+    return time.time() < until
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _start_of(process: int) -> str:
+    """Start time from Linux's /proc; empty elsewhere, and for a process that has ended and was not collected."""
+    try:
+        # The second field is the program's name in parentheses, which may contain anything.
+        fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] == "Z" else fields[19]
+
+
+_COUNTS = """
+SELECT spec.dataset, spec.arch, spec.variant,
+       count(*) FILTER (WHERE run.outcome = 'finished'),
+       count(*) FILTER (WHERE run.outcome = 'diverged'),
+       count(*) FILTER (WHERE request.id IS NOT NULL AND request.reason IS NULL),
+       count(*) FILTER (WHERE request.id IS NOT NULL AND request.reason IS NULL
+                        AND spec.id IN (SELECT value FROM json_each(?))),
+       count(*) FILTER (WHERE request.reason IS NOT NULL),
+       coalesce(sum(run.epochs), 0), coalesce(sum(run.seconds), 0.0)
+FROM specs AS spec
+LEFT JOIN (SELECT *, (SELECT count(*) FROM epochs WHERE run_id = latest_runs.id) AS epochs FROM latest_runs) AS run
+  ON run.spec_id = spec.id
+LEFT JOIN open_requests AS request ON request.spec_id = spec.id
+WHERE run.id IS NOT NULL OR request.id IS NOT NULL
+GROUP BY spec.dataset, spec.arch, spec.variant
+ORDER BY spec.dataset, spec.arch, spec.variant
+"""
+
+
+def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
+    """Count what the store holds."""
+    held = json.dumps(list(held_claims(connection)))
+    groups = tuple(Group(*row) for row in connection.execute(_COUNTS, (held,)))
+    devices = connection.execute("SELECT device, count(*) FROM latest_runs GROUP BY device ORDER BY device").fetchall()
+    tables = ("runs", "measurements", "requests", "failures")
+    moments = " UNION ALL ".join(f"SELECT max(created) AS moment FROM {table}" for table in tables)
+    (last,) = connection.execute(f"SELECT max(moment) FROM ({moments})").fetchone()
+    return Summary(path, groups, tuple(select_failures(connection)), tuple(devices), last)

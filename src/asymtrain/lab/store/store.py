@@ -12,14 +12,11 @@ from typing import Any, Self
 
 from asymtrain.errors import unknown_name
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.store import claims, measurements, records, requests
-from asymtrain.lab.store.database import Database
-from asymtrain.lab.store.measurements import Measurement
-from asymtrain.lab.store.problems import StoreError
+from asymtrain.lab.store import records, requests
+from asymtrain.lab.store.database import Database, StoreError
 from asymtrain.lab.store.provenance import Provenance, current
-from asymtrain.lab.store.records import Record
-from asymtrain.lab.store.requests import Failure
-from asymtrain.lab.store.summary import Summary, summarise
+from asymtrain.lab.store.records import Measurement, Record
+from asymtrain.lab.store.requests import Failure, Summary
 
 LEASE = 3600.0  # seconds that a claim from another machine is believed without being renewed
 
@@ -54,7 +51,7 @@ class Store:
             self._claimed = False
             # On a full disk the claims stay, and end with this process.
             with suppress(StoreError), self.database.writing() as connection:
-                claims.release_all(connection, claims.this_process())
+                requests.release_all(connection, requests.this_process())
         self.database.close()
 
     # What is wanted.
@@ -79,21 +76,21 @@ class Store:
             requests.open_requests(connection, unique.values(), _now(), again=again)
             done = set() if again else _recorded(connection, unique)
             wanted = [spec_id for spec_id in unique if spec_id not in done]
-            taken = claims.claim(connection, wanted, claims.this_process(), lease)
+            taken = requests.claim(connection, wanted, requests.this_process(), lease)
         self._claimed = True
         return [spec for spec_id, spec in unique.items() if spec_id in taken]
 
     def held(self, ids: Iterable[str]) -> set[str]:
         """Those of the specs that a live process, this one or another, is training."""
         with self.database.reading() as connection:
-            return set(ids) & claims.held_claims(connection).keys()
+            return set(ids) & requests.held_claims(connection).keys()
 
     def fail(self, specs: Iterable[RunSpec], reason: str) -> None:
         """Record that specs could not be trained, and why; a later `add` or `request` supersedes it."""
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
             requests.fail_requests(connection, unique.values(), reason, _now())
-            claims.release(connection, unique)
+            requests.release(connection, unique)
 
     def pending(self) -> list[RunSpec]:
         """Specs that were requested, are not recorded and did not fail."""
@@ -115,7 +112,7 @@ class Store:
         """
         records.check_whole(run)
         with self.database.writing() as connection:
-            claims.release(connection, [run.spec.id])
+            requests.release(connection, [run.spec.id])
             attempts = records.count_attempts(connection, run.spec.id)
             if attempts and not again:
                 return False
@@ -141,8 +138,8 @@ class Store:
             if name not in _FILTERS:
                 raise unknown_name("field of a run", name, _FILTERS)
         with self.database.reading() as connection:
-            found = records.select_records(connection, ids, every_attempt=every_attempt)
-        return [record for record in found if all(_value(record.run, name) == value for name, value in where.items())]
+            stored = records.select_records(connection, ids, every_attempt=every_attempt)
+        return [record for record in stored if all(_value(record.run, name) == value for name, value in where.items())]
 
     # What was seen.
 
@@ -152,17 +149,17 @@ class Store:
         False where the spec has a measurement of this name already; with `again` the new one supersedes it.
         """
         with self.database.writing() as connection:
-            return measurements.insert_measurement(connection, spec_id, name, values, _now(), again=again)
+            return records.insert_measurement(connection, spec_id, name, values, _now(), again=again)
 
     def measurements(self, name: str | None = None, ids: Iterable[str] | None = None) -> list[Measurement]:
         """Measured values, ordered by spec id, name and epoch."""
         with self.database.reading() as connection:
-            return measurements.select_measurements(connection, name, ids)
+            return records.select_measurements(connection, name, ids)
 
     def summary(self) -> Summary:
         """Counts of what the store holds, what is pending and what failed."""
         with self.database.reading() as connection:
-            return summarise(connection, self.path)
+            return requests.summarise(connection, self.path)
 
 
 def _now() -> str:

@@ -16,7 +16,8 @@ from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import PRIMARY, Study, shown_dataset
 from asymtrain.lab.paper.tables import READING, N, P, heading_cells, headings_of, interval_cells, number
 from asymtrain.lab.report.table import Cell, Table, missing_cells
-from asymtrain.lab.statistics import NAMES, t_interval
+from asymtrain.lab.statistics import t_interval
+from asymtrain.models import display_name
 
 ALPHAS = (0.1, 1.0, 4.642, 100.0)  # all that Table 13 has
 VARIANTS = tuple(Variant(f"{alpha:g}", f"alpha {alpha:g}", alpha=alpha) for alpha in ALPHAS)
@@ -53,7 +54,8 @@ def between_table(known: Snapshot, comparisons: Sequence[Comparison]) -> Table:
     for reading, words in readings.items():
         for variant in VARIANTS:
             for second, first in PAIRS:
-                texts = (variant.words, f"{NAMES[second]} less {NAMES[first]}", *((words,) if several else ()))
+                difference = f"{display_name(second)} less {display_name(first)}"
+                texts = (variant.words, difference, *((words,) if several else ()))
                 effect, other = (effects[reading, arch, variant.words] for arch in (first, second))
                 rows.append((*heading_cells(texts, first, second), *_cells(effect, other, family)))
     columns = (*headings_of(("Alpha", "Backbones")), *((READING,) if several else ()), *BETWEEN)

@@ -15,7 +15,7 @@ from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import ARCHS, Study, readings_for, table_values
 from asymtrain.lab.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, sizes_table
 from asymtrain.lab.report.figure import Figure, Line, Lines
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 
 LEVELS = (1, 7, 10, 20)
 DOSE = 20  # the redundancy whose settings serve all levels where N alone is to be seen
@@ -26,7 +26,7 @@ def comparisons(study: Study) -> list[Comparison]:
     """Table 13's settings at each level, as the paper compares."""
     return [
         compare(
-            study, reading, f"table1/{arch}/{level}", (NAMES[arch], f"{level}x"), arch, "cifar100",
+            study, reading, f"table1/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
             table_values(study, arch, level), level,
         )
         for reading in readings_for(study, DOSE, "training", "accuracy")
@@ -38,7 +38,7 @@ def doses(study: Study) -> list[Comparison]:
     """The same learning rate, weight decay and alpha at each level: only N differs."""
     return [
         compare(
-            study, reading, f"redundancy/{arch}/{level}", (NAMES[arch], f"{level}x"), arch, "cifar100",
+            study, reading, f"redundancy/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
             table_values(study, arch, DOSE), level, paper=f"table1/{arch}/{level}" if level == DOSE else None,
         )
         for reading in readings_for(study, DOSE, "training", "accuracy")
@@ -83,9 +83,9 @@ def _figure(study: Study, known: Snapshot, main: list[Comparison]) -> Figure:
         x = tuple(float(level) for level in LEVELS)
         low = tuple(None if ends is None else ends.low for ends in intervals)
         high = tuple(None if ends is None else ends.high for ends in intervals)
-        lines.append(Line(NAMES[arch], arch, x, tuple(changes), low, high, marker=True))
+        lines.append(Line(display_name(arch), arch, x, tuple(changes), low, high, marker=True))
         paper = tuple(row.paper.improvement if row.paper else None for row in rows)
-        lines.append(Line(f"{NAMES[arch]}, paper", arch, x, paper, dash="dotted"))
+        lines.append(Line(f"{display_name(arch)}, paper", arch, x, paper, dash="dotted"))
     if not has_points(lines[::2]):
         return Figure("figure5", title, (), caption="Waits for the runs of Table 1.")
     panel = Lines("", "branches at each point (N)", "improvement over Plain (%)", tuple(lines), zero=True, ticks=LEVELS)

@@ -22,7 +22,7 @@ from asymtrain.lab.paper.tables import READING, N, arch_cell, ends, number
 from asymtrain.lab.report.figure import Figure, Lines
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 
 STATISTICS = {"final": "final", "average": "mean", "min": "min", "max": "max"}
 """The paper's words, and those of `RunConflict`."""
@@ -128,7 +128,7 @@ def _figure(study: Study, known: Snapshot) -> Figure:
             run for run in known.of(specs_for(study, study.readings[0], arch, "trained")) if run.outcome == "finished"
         ]
         shown = curve([first_epochs(run, study.window) for run in runs], CURVES["cosine"], within=BOUNDS["cosine"])
-        lines.append(curve_line(NAMES[arch], arch, shown, seeds=True))
+        lines.append(curve_line(display_name(arch), arch, shown, seeds=True))
     if not has_points(lines):
         return Figure("figure2", title, (), caption="Waits for the runs of Table 2.")
     panel = Lines("", "epoch", "gradient cosine", tuple(lines), zero=True)

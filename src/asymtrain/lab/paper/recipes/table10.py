@@ -15,7 +15,7 @@ from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import ARCHS, Study, readings_for, shown_dataset
 from asymtrain.lab.paper.tables import effect_table
 from asymtrain.lab.report.table import Table
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 
 DATASET = "cifar10"
 
@@ -26,7 +26,7 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
     for reading in readings_for(study, 1, "training", "accuracy"):
         for arch in ARCHS:
             label, values = f"table10/{arch}", values_for(study, known, arch, DATASET, 1)
-            heading: tuple[str, ...] = (NAMES[arch],)
+            heading: tuple[str, ...] = (display_name(arch),)
             settings = None
             if fair:
                 settings = chosen_regularisers(gold_search(study, arch, DATASET, fair=True), known)
@@ -53,7 +53,7 @@ def needs(study: Study, known: Snapshot) -> Needs:
 def make(study: Study, known: Snapshot) -> RecipeOutput:
     """One table, which the paper prints twice; another against a fair Plain where that is asked for."""
     rows = comparisons(study, known)
-    settings = " ".join(f"{NAMES[arch]}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
+    settings = " ".join(f"{display_name(arch)}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
     note = f"Learnt: {shown_dataset(study, DATASET)}. {settings}"
     table = effect_table(known, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
     fair = [_fair_table(study, known)] if study.fair else []

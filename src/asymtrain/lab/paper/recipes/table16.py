@@ -18,7 +18,7 @@ from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import ARCHS, PRIMARY, Study, readings_for, shown_dataset, table_values
 from asymtrain.lab.paper.tables import arch_cell, effect_table
 from asymtrain.lab.report.table import Table
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 
 ACTIVATIONS = {"all": {"activation": "all", "combine": "sum"}, "one": {"activation": "last"}}
 
@@ -33,7 +33,7 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
         for activation, auxiliary in ACTIVATIONS.items():
             for arch in ARCHS:
                 label = f"table16/{activation}/{arch}"
-                heading: tuple[str, ...] = (f"{activation} active", NAMES[arch])
+                heading: tuple[str, ...] = (f"{activation} active", display_name(arch))
                 plain, asymmetric = _values(study, known, arch, activation)
                 settings = None
                 if fair:
@@ -71,7 +71,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
             shown = [
                 f"{side} {v.learning_rate:g}, {v.weight_decay:g}, {v.alpha:g}" for side, v in sides if v is not None
             ]
-            note += f" {NAMES[arch]}, {activation}: {'; '.join(shown) or 'not yet chosen'}."
+            note += f" {display_name(arch)}, {activation}: {'; '.join(shown) or 'not yet chosen'}."
     note += " These are learning rate, weight decay and alpha."
     table = effect_table(
         known, rows, "table16", "Table 16: dual search, three branches", ("Branches", "Backbone"), note

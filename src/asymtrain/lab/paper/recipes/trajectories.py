@@ -17,7 +17,7 @@ from asymtrain.lab.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, diff
 from asymtrain.lab.report.figure import Dash, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import Run
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 
 GAP_EPOCHS = (10, 50, 100)
 
@@ -26,7 +26,7 @@ def comparisons(study: Study) -> list[Comparison]:
     """The runs of Table 1 at N = 20. A constant learning rate makes their first 100 epochs a run of 100 epochs."""
     return [
         compare(
-            study, reading, arch, (NAMES[arch],), arch, "cifar100", table_values(study, arch, DOSE), DOSE
+            study, reading, arch, (display_name(arch),), arch, "cifar100", table_values(study, arch, DOSE), DOSE
         )
         for reading in readings_for(study, DOSE, "training")
         for arch in ARCHS
@@ -160,7 +160,7 @@ def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suff
 def _trained(study: Study, known: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
     """By backbone both sides of those that have them, and a word on those that are still to come."""
     sides = {row.arch: _sides(study, known, row) for row in comparisons(study)[: len(ARCHS)]}
-    absent = [NAMES[arch] for arch, runs in sides.items() if not all(runs.values())]
+    absent = [display_name(arch) for arch, runs in sides.items() if not all(runs.values())]
     trained = {arch: runs for arch, runs in sides.items() if all(runs.values())}
     return trained, f" To come: {', '.join(absent)}." if absent else ""
 
@@ -176,7 +176,7 @@ def make_figure3(study: Study, known: Snapshot) -> RecipeOutput:
     if not trained:
         return _waits("figure3", title)
     for arch, sides in trained.items():
-        name, parted = NAMES[arch], parting(sides["plain"], sides["asymmetric"]).epoch
+        name, parted = display_name(arch), parting(sides["plain"], sides["asymmetric"]).epoch
         marks = () if parted is None else (float(parted),)
         words.append(f"{name} {'never' if parted is None else f'at epoch {parted}'}")
         accuracy = [*_lines(sides, "validation_accuracy"), *_lines(sides, "train_accuracy", "dashed", ", training")]
@@ -205,7 +205,7 @@ def make_figure8(study: Study, known: Snapshot) -> RecipeOutput:
         for panels, what, words, label in ((top, "loss", "loss", "loss"), (bottom, "norm", "gradient norm", "norm")):
             main = _lines(sides, f"main_{what}", suffix=", main")
             auxiliary = _lines(sides, f"auxiliary_{what}", "dashed", ", auxiliary")
-            heading = f"{NAMES[arch]}: {words}"
+            heading = f"{display_name(arch)}: {words}"
             panels.append(Lines(heading, "epoch", label, (*main, *auxiliary), log=True, about=arch))
         norms_of_plain |= any(line.colour == "plain" for line in bottom[-1].lines)
     caption = (

@@ -19,7 +19,7 @@ from asymtrain.lab.paper.study import ARCHS, PRIMARY, SIZES, Study, readings_for
 from asymtrain.lab.paper.tables import EFFECT, comparison_table, effect_cells, family_sizes, number, percent
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.table import Cell, Table
-from asymtrain.lab.statistics import NAMES
+from asymtrain.models import display_name
 
 EXACT = "exactly 0"
 FULL = SIZES["paper"]
@@ -53,7 +53,7 @@ def against_plain(study: Study, recipe: str, variants: Sequence[Variant]) -> lis
             for variant in variants:
                 alpha = values.alpha / variant.weaker if variant.alpha is None else variant.alpha
                 own = dataclasses.replace(values, alpha=alpha)
-                label, heading = f"{recipe}/{arch}/{variant.name}", (NAMES[arch], variant.words)
+                label, heading = f"{recipe}/{arch}/{variant.name}", (display_name(arch), variant.words)
                 rows.append(compare(study, reading, label, heading, arch, "cifar100", own, DOSE, variant.fields))
     return rows
 
@@ -103,7 +103,7 @@ def variants_figure(known: Snapshot, comparisons: Sequence[Comparison], name: st
     shown = [row for row in comparisons if row.reading == PRIMARY]
     label = f"effect against {partner} (%)"
     panels = [
-        Bars(NAMES[arch], label, arch, tuple(_bar(known, row, len(shown)) for row in shown if row.arch == arch))
+        Bars(display_name(arch), label, arch, tuple(_bar(known, row, len(shown)) for row in shown if row.arch == arch))
         for arch in ARCHS
     ]
     if not any(bar.estimate is not None for panel in panels for bar in panel.bars):
@@ -134,7 +134,7 @@ def sentences(study: Study, known: Snapshot, comparisons: Sequence[Comparison], 
         effects = {words: effect for words, effect in rows if effect is not None}
         if effects:
             size = _study_size(study, effects)
-            texts.append(f"{NAMES[arch]} against {partner} ({size}): {_by_interval(effects, len(shown))}.")
+            texts.append(f"{display_name(arch)} against {partner} ({size}): {_by_interval(effects, len(shown))}.")
     return tuple(texts)
 
 

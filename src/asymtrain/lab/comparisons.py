@@ -10,13 +10,11 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
-from scipy import stats
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
-from asymtrain.models import BACKBONES, display_name
-
-NAMES = {arch: display_name(arch) for arch in BACKBONES}
+from asymtrain.lab.statistics import bonferroni, cohen_d_z, holm, t_interval
+from asymtrain.models import display_name
 
 Verdict = Literal["helped", "hurt", "unclear", "constant", "single"]
 
@@ -59,12 +57,9 @@ def separating(rows: pd.DataFrame) -> list[str]:
     """Dataset, backbone, and every setting in which the runs of one dataset and backbone differ."""
     first = ["dataset", "arch"]
     others = [name for name in DEFAULTS if name in rows.columns and name not in (*first, "seed")]
-    found = []
-    for name in others:
-        seen = rows[rows["variant"] == "asymmetric"] if name in AUXILIARY else rows
-        if (seen.groupby(first, dropna=False)[name].nunique(dropna=False) > 1).any():
-            found.append(name)
-    return [*first, *found]
+    sides = {name: rows[rows["variant"] == "asymmetric"] if name in AUXILIARY else rows for name in others}
+    counts = {name: side.groupby(first, dropna=False)[name].nunique(dropna=False) for name, side in sides.items()}
+    return [*first, *(name for name, count in counts.items() if (count > 1).any())]
 
 
 def compare(
@@ -91,12 +86,23 @@ def compare(
     return pd.DataFrame(summaries, columns=columns, dtype=object)
 
 
+def corrected(comparison: pd.DataFrame) -> pd.DataFrame:
+    """A frame of `compare` as one family: with columns p_bonferroni and p_holm. A row without p takes no part."""
+    tested = [p for p in comparison["p"] if p is not None]
+    columns = {f"p_{name}": iter(adjust(tested)) for name, adjust in (("bonferroni", bonferroni), ("holm", holm))}
+    made = {
+        name: pd.Series([None if p is None else next(values) for p in comparison["p"]], comparison.index, dtype=object)
+        for name, values in columns.items()
+    }
+    return comparison.assign(**made)
+
+
 def labels(comparison: pd.DataFrame) -> list[str]:
     """A short name for each row of `compare`: the backbone, and every setting in which the rows differ."""
     by = list(comparison.columns[: list(comparison.columns).index("n")])
     shown = [name for name in by if name != "arch" and comparison[name].nunique(dropna=False) > 1]
     return [
-        ", ".join([NAMES.get(row["arch"], row["arch"]), *(f"{name.replace('_', ' ')} {row[name]}" for name in shown)])
+        ", ".join([display_name(row["arch"]), *(f"{name.replace('_', ' ')} {row[name]}" for name in shown)])
         for row in comparison.to_dict("records")
     ]
 
@@ -114,7 +120,7 @@ def verdict(row: Mapping[str, Any]) -> Verdict:
 
 def sentence(row: Mapping[str, Any], name: str | None = None, confidence: float = 0.95) -> str:
     """A row of `compare` in plain words; `name` stands for the backbone's where two rows share a backbone."""
-    name = name or NAMES.get(row["arch"], row["arch"])
+    name = name or display_name(row["arch"])
     n, shown = row["n"], verdict(row)
     if row["improvement"] is None:
         text = f"{name}: Plain got no image right, so an improvement cannot be given as a share of it."
@@ -161,13 +167,13 @@ def _summary(pairs: pd.DataFrame, confidence: float) -> dict[str, Any]:
     plain, asymmetric = pairs["plain"].to_numpy(float), pairs["asymmetric"].to_numpy(float)
     n, difference = len(pairs), asymmetric - plain
     base = float(plain.mean()) if n else 0.0
-    low = high = p = d_z = None
-    # Accuracies are counts over the test images: a spread this small is rounding.
-    if n > 1 and difference.std(ddof=1) > 1e-12:
-        test = stats.ttest_rel(asymmetric, plain)
-        p, d_z = float(test.pvalue), float(difference.mean() / difference.std(ddof=1))
+    low = high = p = None
+    d_z = cohen_d_z(plain.tolist(), asymmetric.tolist()) if n > 1 else None
+    if d_z is not None:  # without spread there is nothing to judge a difference by
+        test = t_interval(difference, confidence)
+        p = test.p
         if base:
-            low, high = (float(100 * end / base) for end in test.confidence_interval(confidence))
+            low, high = 100 * test.low / base, 100 * test.high / base
     cosine = pairs["cosine"].astype(float).mean() if pairs["cosine"].notna().any() else None
     return {
         "n": n,

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.statistics import compare, paired, sentence, separating, verdict
+from asymtrain.lab.comparisons import compare, paired, sentence, separating, verdict
 
 
 def rows(plain, asymmetric, first_seed=42, **columns):

@@ -1,0 +1,161 @@
+"""How large an effect is, what is said of it, and what can be said at all.
+
+- Cohen's d, named by its kind: papers that print "d" mean one of these, and they differ by a factor.
+- Corrections for many tests. A family is what is read together: a table's cells.
+- What a number of seeds can detect: an unclear result is news only beside this.
+- `describe`: all of it for one cell of a table.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.statistics.bootstraps import bootstrap_seeds
+from asymtrain.lab.statistics.intervals import ROUNDING, t_interval, wilcoxon_p
+
+WORDS = ((0.8, "large"), (0.5, "medium"), (0.2, "small"))
+
+
+def cohen_d_z(plain: Sequence[float], asymmetric: Sequence[float]) -> float | None:
+    """Mean difference over the deviation of the differences: what the paired test sees. None without spread."""
+    return _ratio(plain, asymmetric, _deviation(np.asarray(asymmetric, float) - np.asarray(plain, float)))
+
+
+def cohen_d_av(plain: Sequence[float], asymmetric: Sequence[float]) -> float | None:
+    """Mean difference over the mean of both sides' deviations: what the usual words are for. None without spread."""
+    return _ratio(plain, asymmetric, (_deviation(plain) + _deviation(asymmetric)) / 2)
+
+
+def size_word(d: float | None) -> str:
+    """The usual word: small from 0.2 on, medium from 0.5, large from 0.8."""
+    if d is None:
+        return "undefined"
+    return next((word for least, word in WORDS if abs(d) >= least), "negligible")
+
+
+def _deviation(values: Sequence[float] | NDArray[np.float64]) -> float:
+    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+
+
+def _ratio(plain: Sequence[float], asymmetric: Sequence[float], spread: float) -> float | None:
+    return float(np.mean(asymmetric) - np.mean(plain)) / spread if spread > ROUNDING else None
+
+
+def bonferroni(p_values: Sequence[float], family: int | None = None) -> list[float]:
+    """Each p times the size of the family, at most 1."""
+    return _adjusted(p_values, family, "bonferroni")
+
+
+def holm(p_values: Sequence[float], family: int | None = None) -> list[float]:
+    """Holm's step-down p: as safe as Bonferroni's and never larger.
+
+    Where the family has more tests than p values are known, the missing ones count as 1: the known ones are
+    then corrected at least as hard as they would be.
+    """
+    return _adjusted(p_values, family, "holm")
+
+
+def _adjusted(p_values: Sequence[float], family: int | None, method: str) -> list[float]:
+    from statsmodels.stats.multitest import multipletests  # takes seconds to load; most commands never ask
+
+    known = [float(p) for p in p_values]
+    size = len(known) if family is None else family
+    if size < len(known):
+        raise UsageError(f"a family of {size} tests cannot hold {len(known)} p values")
+    if not known:
+        return []
+    adjusted = multipletests([*known, *[1.0] * (size - len(known))], method=method)[1]
+    return [float(p) for p in adjusted[: len(known)]]
+
+
+def minimum_detectable_d(n: int, power: float = 0.8, alpha: float = 0.05, family: int = 1) -> float:
+    """The least |d_z| that a two-tailed paired t-test of `n` pairs finds with this power, Bonferroni over `family`."""
+    from statsmodels.stats.power import TTestPower  # takes seconds to load; most commands never ask
+
+    if n < 2:
+        raise UsageError("a paired test needs two pairs or more: train more seeds")
+    return float(TTestPower().solve_power(None, n, alpha / family, power, "two-sided"))
+
+
+def minimum_detectable_improvement(
+    plain: Sequence[float], asymmetric: Sequence[float], power: float = 0.8, alpha: float = 0.05, family: int = 1
+) -> float | None:
+    """The same in percent of Plain's mean, at the spread of these pairs; None where Plain got nothing right."""
+    base = float(np.mean(plain))
+    spread = float(np.std(np.asarray(asymmetric, float) - np.asarray(plain, float), ddof=1))
+    return 100 * minimum_detectable_d(len(plain), power, alpha, family) * spread / base if base else None
+
+
+@dataclass(frozen=True)
+class Description:
+    """One cell over seeds. Improvements and their intervals are in percent of Plain's mean; None where undefined.
+
+    Attributes:
+        n: pairs.
+        plain_mean: over seeds, as the next three; deviations over n - 1.
+        plain_std: None for one pair.
+        asymmetric_mean: see plain_mean.
+        asymmetric_std: None for one pair.
+        improvement: mean of (Asymmetric - Plain).
+        interval: t interval, Bonferroni over the family.
+        bootstrap: BCa interval over seeds, not corrected.
+        p: two-tailed paired t-test.
+        p_bonferroni: p corrected for the family.
+        p_wilcoxon: two-tailed signed-rank test, from 6 pairs on.
+        d_z: Cohen's d of the differences.
+        d_av: Cohen's d by the mean deviation of both sides.
+        size: the usual word for d_av.
+        detectable: the least improvement that this many pairs of this spread find with a power of 80%.
+    """
+
+    n: int
+    plain_mean: float
+    plain_std: float | None
+    asymmetric_mean: float
+    asymmetric_std: float | None
+    improvement: float | None
+    interval: tuple[float, float] | None = None
+    bootstrap: tuple[float, float] | None = None
+    p: float | None = None
+    p_bonferroni: float | None = None
+    p_wilcoxon: float | None = None
+    d_z: float | None = None
+    d_av: float | None = None
+    size: str = "undefined"
+    detectable: float | None = None
+
+
+def describe(
+    plain: Sequence[float], asymmetric: Sequence[float], *, family: int = 1, confidence: float = 0.95
+) -> Description:
+    """Describe the pairs (`plain[i]`, `asymmetric[i]`) as one of a family of tests."""
+    if len(plain) != len(asymmetric) or not len(plain):
+        raise UsageError(
+            f"pairs need one value on each side: got {len(plain)} of Plain, {len(asymmetric)} of Asymmetric"
+        )
+    before, after = np.asarray(plain, float), np.asarray(asymmetric, float)
+    n, base = len(before), float(before.mean())
+    improvement = 100 * float((after - before).mean()) / base if base else None
+    if n == 1:
+        return Description(n, base, None, float(after.mean()), None, improvement)
+    test = t_interval(after - before, confidence, family)
+    return Description(
+        n,
+        base,
+        float(before.std(ddof=1)),
+        float(after.mean()),
+        float(after.std(ddof=1)),
+        improvement,
+        interval=(100 * test.low / base, 100 * test.high / base) if base else None,
+        bootstrap=bootstrap_seeds(plain, asymmetric, confidence) if base else None,
+        p=test.p,
+        p_bonferroni=min(1.0, family * test.p),
+        p_wilcoxon=wilcoxon_p(after - before),
+        d_z=cohen_d_z(plain, asymmetric),
+        d_av=cohen_d_av(plain, asymmetric),
+        size=size_word(cohen_d_av(plain, asymmetric)),
+        detectable=minimum_detectable_improvement(plain, asymmetric, family=family),
+    )
