@@ -1,6 +1,7 @@
 """The examples run, print the table of `asymtrain run`, and learn from the data that they say they do."""
 
 import importlib
+import subprocess
 import sys
 from pathlib import Path
 from random import Random
@@ -83,3 +84,17 @@ def test_graphs_are_what_they_say(example):
         assert graph.is_undirected()
         assert 20 <= graph.num_nodes <= 40
         assert torch.equal(4 * graph.x[:, 0], graph.edge_index[0].bincount(minlength=graph.num_nodes).float())
+
+
+IMPORTS = """
+import importlib, sys, warnings
+warnings.filterwarnings("error", message=".* is now ", category=DeprecationWarning)
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+"""
+
+
+def test_every_benchmark_imports_without_old_names():
+    folder = Path(__file__).parent.parent / "benchmarks"
+    names = sorted(path.stem for path in folder.glob("*.py"))
+    subprocess.run([sys.executable, "-c", IMPORTS, *names], cwd=folder, check=True)

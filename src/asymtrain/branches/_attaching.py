@@ -2,7 +2,7 @@
 
 import operator
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import get_args
 
 import torch
@@ -76,10 +76,14 @@ def attach(
     `pool`, `layout` and `output` also take a dict from place names (or globs) to values.
     """
     classes, redundancy = _count("classes", classes), _count("redundancy", redundancy)
-    _check_name("activation", activation, get_args(Activation))
-    _check_name("branch_reduction", branch_reduction, get_args(BranchReduction))
-    _check_name("initialization", initialization, get_args(Initialization))
-    _check_name("class_reduction", class_reduction, get_args(ClassReduction))
+    for option, value, known in (
+        ("activation", activation, Activation),
+        ("branch_reduction", branch_reduction, BranchReduction),
+        ("initialization", initialization, Initialization),
+        ("class_reduction", class_reduction, ClassReduction),
+    ):
+        if value not in get_args(known):
+            raise unknown_name(option, str(value), get_args(known))
     if bias is not None and (not isinstance(bias, Tensor) or bias.shape != (classes,)):
         raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
@@ -89,8 +93,8 @@ def attach(
     refuse_wrapped(model)
     places = find_places(model, at)
     refuse_places(model, places)
-    for option, what in ((pool, "pool"), (layout, "layout"), (output, "output")):
-        check_option_keys(option, list(places), what)
+    for by_place, what in ((pool, "pool"), (layout, "layout"), (output, "output")):
+        check_option_keys(by_place, list(places), what)
 
     selectors = {name: option_for(output, name, None) for name in places}
     sights, batch = dry_run(model, places, sample, selectors)
@@ -125,11 +129,6 @@ def _count(what: str, value: object) -> int:
     if number < 1:
         raise UsageError(f"{what} must be a whole number of 1 or more, got {value!r}")
     return number
-
-
-def _check_name(what: str, value: str, known: Sequence[str]) -> None:
-    if value not in known:
-        raise unknown_name(what, str(value), known)
 
 
 def _seen(name: str, place: nn.Module, sights: Mapping[str, Sight]) -> Sight:

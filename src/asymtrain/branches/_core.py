@@ -10,7 +10,6 @@ All answers are about the model's latest forward, whatever mode it ran in.
 
 import weakref
 from collections.abc import Mapping, Sequence
-from types import TracebackType
 from typing import Any, Self
 
 import torch
@@ -189,9 +188,7 @@ class Branches(nn.Module):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if not self.stripped:
             self.strip()
 

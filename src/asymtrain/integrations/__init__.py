@@ -3,5 +3,5 @@
 lightning.py      a callback for `lightning.Trainer`
 transformers.py   a mixin for the `Trainer` of Hugging Face
 torchjd.py        a backward pass that combines the two objectives with an aggregator of TorchJD
-common.py         what the adapters share: labels of a batch, parameters into an optimizer
+_common.py        what the adapters share: labels of a batch, parameters into an optimizer
 """

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asymtrain.branches import Branches
 from asymtrain.errors import UsageError
 
 LABELS = ("labels", "label", "targets", "target", "y")
@@ -30,6 +31,20 @@ def labels_of(batch: Any) -> Tensor:
             "batch to class indices"
         )
     return labels if labels.ndim < 2 or labels.is_floating_point() else labels.flatten()
+
+
+def losses_in_training(branches: Branches, targets: Tensor, main: Tensor) -> tuple[dict[str, Tensor], Tensor]:
+    """The branches' losses in the model's latest forward, by place, and their sum.
+
+    Handed over as logits, which the branches do not check for drift between ranks: see `average_gradients`.
+    """
+    losses = branches.losses(targets, logits=branches.take())
+    return losses, sum(losses.values(), torch.zeros_like(main))
+
+
+def device_of(module: nn.Module) -> torch.device:
+    """Where the module's first parameter is; the CPU for a module without any."""
+    return next((value.device for value in module.parameters()), torch.device("cpu"))
 
 
 def add_parameters(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]]) -> None:

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 from asymtrain.branches import Branches, attach
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients import AlignmentLog, alignment
-from asymtrain.integrations._common import add_parameters, average_gradients, labels_of
+from asymtrain.integrations._common import add_parameters, average_gradients, device_of, labels_of, losses_in_training
 
 try:
     from lightning.pytorch import Callback
@@ -134,24 +134,20 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
                 raise UsageError(
                     "attach needs a batch of inputs: give sample=, or set the module's example_input_array"
                 )
-            device = next((value.device for value in target.parameters()), torch.device("cpu"))
-            self.branches = attach(target, sample=_moved(sample, device), **self.options)
+            self.branches = attach(target, sample=_moved(sample, device_of(target)), **self.options)
         if not self.branches.connected_to(target) and not any(map(self.branches.connected_to, module.modules())):
             raise UsageError("these branches are on no part of this module: attach again to train with branches")
         if self._restored is not None:
             self.branches.load_state_dict(self._restored)
             self._restored = None
-        device = next((value.device for value in target.parameters()), torch.device("cpu"))
-        return self.branches.to(device)
+        return self.branches.to(device_of(target))
 
     def _add(self, trainer: Any, module: Any, output: Any, batch: Any) -> Any:
         main = output["loss"] if isinstance(output, Mapping) else output
         if main is None or self.branches is None:
             return output
         targets = self.targets(batch)
-        # Handed over as logits, which the branches do not check for drift between ranks: see on_after_backward.
-        losses = self.branches.losses(targets, logits=self.branches.take())
-        auxiliary = sum(losses.values(), torch.zeros_like(main))
+        losses, auxiliary = losses_in_training(self.branches, targets, main)
         every = trainer.log_every_n_steps if self.every is None else self.every
         if every and losses and (trainer.global_step + 1) % every == 0:
             measured = alignment(main, auxiliary, module)

@@ -21,7 +21,7 @@ from torch import Tensor
 from asymtrain.branches import Branches
 from asymtrain.errors import UsageError
 from asymtrain.gradients import AlignmentLog, alignment
-from asymtrain.integrations._common import add_parameters, average_gradients, labels_of
+from asymtrain.integrations._common import add_parameters, average_gradients, device_of, labels_of, losses_in_training
 
 try:
     from safetensors.torch import load_file, save_file
@@ -68,7 +68,7 @@ class BranchesMixin:
         if kwargs.get("compute_loss_func") is not None:
             raise UsageError("compute_loss_func scales its loss in a way of its own: override compute_loss instead")
         self.branches, self.alpha, self.targets, self.cosine = branches, alpha, targets, cosine
-        self.branches.to(next(self._model.parameters()).device)
+        self.branches.to(device_of(self._model))
         self.alignments = AlignmentLog()
         self.model_accepts_loss_kwargs = False
         self._sums: dict[str, Tensor] = {}
@@ -86,9 +86,7 @@ class BranchesMixin:
             return parent.compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
         targets = self.targets(inputs)  # before label smoothing takes them out of the inputs
         main, outputs = parent.compute_loss(model, inputs, return_outputs=True, **kwargs)
-        # Handed over as logits, which the branches do not check for drift between ranks: see training_step.
-        losses = self.branches.losses(targets, logits=self.branches.take())
-        auxiliary = sum(losses.values(), torch.zeros_like(main))
+        losses, auxiliary = losses_in_training(self.branches, targets, main)
         self._note(main, auxiliary, losses)
         total = main + self.alpha * auxiliary
         return (total, outputs) if return_outputs else total

@@ -109,9 +109,7 @@ def test_help_and_version_work_without_the_extra(hidden):
     assert call_without(hidden, ["--version"]).stdout == f"asymtrain {VERSION}\n0\n"
 
 
-@pytest.mark.parametrize(
-    ("hidden", "named"), [(EXTRA, "rich"), (("typer",), "typer"), (("torch",), "torch"), (("pandas",), "pandas")]
-)
+@pytest.mark.parametrize(("hidden", "named"), [(EXTRA, "rich"), (("typer",), "typer"), (("torch",), "torch")])
 def test_a_command_without_the_extra_names_it(tmp_path, monkeypatch, hidden, named):
     monkeypatch.chdir(tmp_path)
     calls = [["run"], ["search"], ["probe", "mlp"], ["report"], ["paper", "list"], ["measure", "alignment"]]

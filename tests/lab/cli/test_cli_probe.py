@@ -71,13 +71,13 @@ def test_an_interrupt_says_what_is_kept(cli, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        (("mpl",), "unknown backbone 'mpl': did you mean 'mlp'? (for another model"),
-        (("google/vit-base",), "no model that can be built"),
-        (("no_such:net",), "cannot be imported"),
         (("mlp", "--data", "shape"), "did you mean 'shapes'"),
         (("mlp", "--data", "folder:nowhere"), "nowhere is not a folder"),
         (("mlp", "--at", "blocks.*"), "--option points="),
         (("mlp", "--minutes", "0"), "--minutes must be above 0"),
+        (("mpl",), "unknown backbone 'mpl': did you mean 'mlp'? (for another model"),
+        (("google/vit-base",), "no model that can be built"),
+        (("no_such:net",), "cannot be imported"),
         (("mlp", "--steps", "0"), "must be 1 or more"),
         (("mlp", "--alphas", "0"), "above 0"),
         (("mlp", "--alphas", "few"), "write numbers"),

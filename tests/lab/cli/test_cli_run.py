@@ -190,12 +190,12 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--set", "cosine_by=layer"), "no such field"),
         (("--set", "signal=noise", "--set", "signal=gated"), "signal is already set to noise"),
         (("--scale", "huge"), "unknown scale 'huge'"),
+        (("--alpha",), "--alpha"),
         (("--precision", "fp8"), "precision must be one of"),
         (("--minutes", "0"), "--minutes must be above 0"),
         (("--executor", "lokal"), "did you mean 'local'"),
         (("--device", "abacus"), "abacus"),
         (("--sedes", "3"), "--sedes"),
-        (("--alpha",), "--alpha"),
         (("extra",), "extra"),
     ],
 )

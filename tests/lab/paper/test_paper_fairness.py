@@ -93,11 +93,11 @@ def test_the_count_of_what_waits_is_never_short(rounds):
 
 def test_plain_takes_its_best_trial_and_asymmetric_stays(known):
     (usual,) = [one for one in table10.comparisons(FAIR, known) if one.label == "table10/cnn"]
-    (fair,) = [one for one in table10.fair_comparisons(FAIR, known) if one.label == "fair/table10/cnn"]
+    (fair,) = [one for one in table10.comparisons(FAIR, known, fair=True) if one.label == "fair/table10/cnn"]
     assert fair.asymmetric == usual.asymmetric
     assert dict(fair.plain[0].arch_options) == {"dropout": 0.75}
     assert usual.plain[0].arch_options == ()
-    (fair,) = [one for one in table10.fair_comparisons(FAIR, known) if one.label == "fair/table10/vit"]
+    (fair,) = [one for one in table10.comparisons(FAIR, known, fair=True) if one.label == "fair/table10/vit"]
     assert (fair.plain[0].label_smoothing, fair.asymmetric[0].label_smoothing) == (0.25, 0.0)
     assert fair.heading == ("ViT", "label smoothing 0.25")
 
@@ -118,7 +118,7 @@ def test_table_16_has_each_sides_own_settings_and_plains_regulariser(known):
     assert list(tables) == ["table16", "table16-fair", "table16-fair-trials"]
     assert result.is_complete
     usual = {one.label: one for one in table16.comparisons(FAIR, known)}
-    for one in table16.fair_comparisons(FAIR, known):
+    for one in table16.comparisons(FAIR, known, fair=True):
         before = usual[one.label.removeprefix("fair/")]
         assert one.asymmetric == before.asymmetric
         changed = dataclasses.replace(one.plain[0], label_smoothing=0.0, arch_options=before.plain[0].arch_options)

@@ -145,7 +145,8 @@ def test_a_contradiction_does_not_wait_for_missing_cells():
     weak = effect(cells[0].label, -5, 30)
     found = verdict("c35", weak, *cells[1:9])
     assert (found.verdict, found.lacks, len(found.missing)) == ("Contradicted", "", 3)
-    assert "8 of 9 cells (10 seeds); 3 of 12 cells missing, which cannot change the verdict; the paper has 12/12" in found.sentence
+    words = "8 of 9 cells (10 seeds); 3 of 12 cells missing, which cannot change the verdict; the paper has 12/12"
+    assert words in found.sentence
     assert verdict("c35", *cells[:9]).verdict == "Not yet run"  # so far all pass
     short = [dataclasses.replace(one, epochs=100) for one in (weak, *cells[1:9])]
     assert verdict("c35", *short).verdict == "Not yet run"  # more epochs may mend it

@@ -36,7 +36,8 @@ def test_an_alternate_must_be_whole_and_reproduced():
 def test_an_alternate_that_is_clear_and_says_otherwise_is_named_beside_the_verdict():
     found = under(effect(VIT, -5, 20), effect(VIT, 1, 2))
     assert (found.verdict, found.reading) == ("Inconclusive", "primary")
-    assert "Under sum (not corrected for the number of readings): Right direction, different size: +1.5% (10 seeds" in found.sentence
+    words = "Under sum (not corrected for the number of readings): Right direction, different size: +1.5% (10 seeds"
+    assert words in found.sentence
     for unclear in (effect(VIT, -4, 20), effect(VIT, 1, 2, epochs=100)):
         assert "Under sum" not in under(effect(VIT, -5, 20), unclear).sentence
     assert "Under sum" not in under(effect(VIT, -9, -2), effect(VIT, -8, -3)).sentence  # the same again

@@ -159,7 +159,7 @@ def test_the_search_chooses_by_validation_and_table_10_takes_it(results, known, 
     used = {spec.learning_rate for one in table10.comparisons(tiny, known) for spec in one.plain if spec.arch == "cnn"}
     assert used == {best.spec.learning_rate}
     chosen = next(table for table in results["table13"].tables if table.name == "table13")
-    shown = {row[3].value for row in chosen.rows if row[0].text.endswith("CIFAR-10)") and row[1].text == "CNN"}
+    shown = {row[3].value for row in chosen.rows if row[0].value.endswith("CIFAR-10)") and row[1].value == "CNN"}
     assert shown == used
 
 
@@ -191,8 +191,7 @@ def test_a_diverged_run_counts_at_chance_and_the_best_epoch_is_by_validation(tin
 def test_one_seed_has_a_number_and_no_interval(tiny, known):
     study = Study(sizes=tiny.sizes, seeds=(42,))
     table = effect_table(known, table01.comparisons(study), "name", "title", ("Backbone", "N"))
-    for row in table.rows:
-        shown = dict(zip(table.columns, row, strict=True))
+    for shown in rows_by_heading(table):
         assert shown["n"].text == "1"
         assert shown["Interval"].text == "—"
         assert not shown["Interval"].missing
@@ -210,9 +209,9 @@ def test_training_accuracies_stand_beside_a_swept_table(results, known):
         shown, fitted = results[name].tables
         assert fitted.name == f"{name}-fit"
         assert [row[0] for row in fitted.rows] == [row[0] for row in shown.rows]
-        for row in fitted.rows:
-            _, plain, asymmetric, n = row
-            assert int(n.text) == len(plain.spec_ids) == len(asymmetric.spec_ids)
+        for row in rows_by_heading(fitted):
+            _, plain, asymmetric, n = row.values()
+            assert n.value == len(plain.spec_ids) == len(asymmetric.spec_ids)
             for cell, branches in ((plain, False), (asymmetric, True)):
                 runs = [known.runs[one] for one in cell.spec_ids]
                 assert {run.spec.redundancy > 0 for run in runs} == {branches}

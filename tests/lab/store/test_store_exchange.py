@@ -146,22 +146,29 @@ def forge(folder: Path, name: str, content: bytes) -> None:
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
 
-@pytest.mark.parametrize(
-    ("table", "old", "new", "match"),
-    [
-        ("specs", b'""alpha"":0.1', b'""alpha"":0.2', "reads as"),
-        ("specs", b'""alpha"":0.1', b'""omega"":0.1', "newer version"),
-        ("specs", b'""alpha"":0.1', b'""alpha"":,', "damaged"),
-        ("specs", b"\n", b"\n0123456789abcdef,", "not a table"),
-        ("runs", b",finished,", b",lost,", "outcome"),
-        ("runs", b",2,finished", b",3,finished", "damaged"),
-        ("runs", b"attempt", b"trial", "columns"),
-        ("epochs", b",1,3,", b",1,4,", "not epochs 1 to 3"),
-        ("epochs", b",1,3,", b",5,3,", "damaged"),
-        ("epochs", b",1,3,0", b",1,3,nan#0", "not a table"),
-        ("measurements", b",0.25,", b",{,", "damaged"),
-        ("measurements", b",0,0.25", b",,0.25", "NOT NULL"),
+WRONG = {
+    "specs": [
+        (b'""alpha"":0.1', b'""alpha"":0.2', "reads as"),
+        (b'""alpha"":0.1', b'""omega"":0.1', "newer version"),
+        (b'""alpha"":0.1', b'""alpha"":,', "damaged"),
+        (b"\n", b"\n0123456789abcdef,", "not a table"),
     ],
+    "runs": [
+        (b",finished,", b",lost,", "outcome"),
+        (b",2,finished", b",3,finished", "damaged"),
+        (b"attempt", b"trial", "columns"),
+    ],
+    "epochs": [
+        (b",1,3,", b",1,4,", "not epochs 1 to 3"),
+        (b",1,3,", b",5,3,", "damaged"),
+        (b",1,3,0", b",1,3,nan#0", "not a table"),
+    ],
+    "measurements": [(b",0.25,", b",{,", "damaged"), (b",0,0.25", b",,0.25", "NOT NULL")],
+}
+
+
+@pytest.mark.parametrize(
+    ("table", "old", "new", "match"), [(table, *change) for table, changes in WRONG.items() for change in changes]
 )
 def test_wrong_content_is_refused_whole(
     store: Store, empty: Store, tmp_path: Path, table: str, old: bytes, new: bytes, match: str

@@ -142,10 +142,10 @@ def probe_other_model(
     """The probe of any other model, and what the page says of its images and its training."""
     from asymtrain.lab import probe as probing
     from asymtrain.lab.data import load
-    from asymtrain.lab.executors import local_device
+    from asymtrain.lab.engine import default_device
     from asymtrain.lab.probe.sources import ImageBatches, named_model
 
-    named, device = named_model(subject.model, options), local_device(where.device)
+    named, device = named_model(subject.model, options), default_device(where.device)
     batch, learning_rate = subject.batch or 32, subject.learning_rate or 1e-3
     size = named.size_for(subject.image_size, small=device.type == "cpu")
     resized = {} if subject.data in ("cifar10", "cifar100") else {"image_size": size}

@@ -83,23 +83,23 @@ class GridOptions:
 
     def searches(self, bases: "Sequence[RunSpec]", seeds: Sequence[int]) -> "list[Search]":
         """A search for each of the final runs."""
-        from asymtrain.lab import search as searching
+        from asymtrain.lab.search import STRATEGIES, grids
 
-        linear = [searching.is_linear(base.arch, base.dataset) for base in bases]
+        linear = [grids.is_linear(base.arch, base.dataset) for base in bases]
         if self.alpha_points is not None and (self.alphas or not any(linear)):
             raise UsageError(
                 "--alpha-points is of the linear alphas, which only the MLP on cifar10 has by default: "
                 "leave it out, or list the values with --alphas alone"
             )
-        points = searching.LINEAR_POINTS if self.alpha_points is None else self.alpha_points
+        points = grids.LINEAR_POINTS if self.alpha_points is None else self.alpha_points
         decay = self.fixed_weight_decay
         return [
-            searching.STRATEGIES[self.strategy](
+            STRATEGIES[self.strategy](
                 base,
-                learning_rates=parse_values("--learning-rates", self.learning_rates, searching.LEARNING_RATES),
-                weight_decays=parse_values("--weight-decays", self.weight_decays, searching.WEIGHT_DECAYS),
-                alphas=parse_values("--alphas", self.alphas, searching.alpha_grid(base.arch, base.dataset, points)),
-                fixed_weight_decay=searching.FIXED_WEIGHT_DECAY if decay is None else decay,
+                learning_rates=parse_values("--learning-rates", self.learning_rates, grids.LEARNING_RATES),
+                weight_decays=parse_values("--weight-decays", self.weight_decays, grids.WEIGHT_DECAYS),
+                alphas=parse_values("--alphas", self.alphas, grids.alpha_grid(base.arch, base.dataset, points)),
+                fixed_weight_decay=grids.FIXED_WEIGHT_DECAY if decay is None else decay,
                 fair=self.fair,
                 criterion=self.criterion,
                 seeds=seeds,

@@ -89,7 +89,7 @@ def claims() -> tuple[Claim, ...]:
 
 def claim(name: str) -> Claim:
     """One claim by its id."""
-    by_id = {one.id: one for one in claims()}
+    by_id = {claim.id: claim for claim in claims()}
     if name not in by_id:
         raise unknown_name("claim", name, by_id)
     return by_id[name]
@@ -115,9 +115,9 @@ def paper_change(label: str) -> float:
     table, _, rest = label.partition("/")
     if table == "figure9":
         return {f"figure9/{metric}": value for metric, value in _figure9().items()}[label]
-    found = printed(f"table1/{rest}" if table == "redundancy" else label).improvement
-    assert found is not None, f"{label} has no change"
-    return found
+    change = printed(f"table1/{rest}" if table == "redundancy" else label).improvement
+    assert change is not None, f"{label} has no change"
+    return change
 
 
 def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
@@ -211,7 +211,7 @@ def _difference(first: str, second: str, how: How = "difference", sign: int | No
 def _trend(levels: tuple[str, ...], anchor: str) -> tuple[Part, ...]:
     """The last level against the first, no step between clearly the other way, and the sign at the `anchor` level."""
     whole = _difference(levels[0], levels[-1])
-    steps = [_difference(one, other, "not reversed", whole.sign) for one, other in itertools.pairwise(levels)]
+    steps = [_difference(low, high, "not reversed", whole.sign) for low, high in itertools.pairwise(levels)]
     return (whole, *steps, _sign(anchor))
 
 
@@ -236,8 +236,8 @@ def _figure9() -> Mapping[str, float]:
 
 def _numbers(name: str) -> list[float]:
     """The numbers of a claim's `paper_value`."""
-    (found,) = [row["paper_value"] for row in rows("claims") if row["id"] == name]
-    return [float(text) for text in found.split(";")]
+    (values,) = [row["paper_value"] for row in rows("claims") if row["id"] == name]
+    return [float(text) for text in values.split(";")]
 
 
 def _change(before: float, after: float) -> float:

@@ -36,7 +36,7 @@ class Comparison:
     """
 
     label: str
-    heading: tuple[str, ...]
+    heading: tuple[str | float, ...]
     arch: str
     reading: Reading
     plain: tuple[RunSpec, ...]
@@ -49,7 +49,7 @@ def compare(
     study: Study,
     reading: Reading,
     label: str,
-    heading: tuple[str, ...],
+    heading: tuple[str | float, ...],
     arch: str,
     dataset: str,
     values: Hyperparameters | None,

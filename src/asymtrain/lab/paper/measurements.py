@@ -32,9 +32,11 @@ from asymtrain.lab.runs import DEFAULTS, RunSpec
 from asymtrain.lab.store import Store
 from asymtrain.lab.store.provenance import current
 
-EPOCHS = (20, 60, 100)  # of Table 14
+# Attention, for Table 14 and Figures 4, 7 and 9: of the ViT, Plain and Asymmetric, through training
+
+ATTENTION_EPOCHS = (20, 60, 100)  # of Table 14
 BETWEEN = (40, 80)  # more points for the curves of Figure 9
-REDUNDANCY = 20
+ATTENTION_REDUNDANCY = 20
 TOGETHER = 10  # runs that are trained again at a time: as fast as all at once, and within ten minutes on a large GPU
 MAP_DIGITS = 5  # of a kept map: more than a figure can show
 
@@ -58,21 +60,21 @@ class AttentionWanted:
 
 def attention_epochs(study: Study) -> tuple[int, ...]:
     """Those of the table, some between, and the end of training."""
-    return tuple(sorted({*(study.at(epoch) for epoch in (*EPOCHS, *BETWEEN)), study.epochs}))
+    return tuple(sorted({*(study.at(epoch) for epoch in (*ATTENTION_EPOCHS, *BETWEEN)), study.epochs}))
 
 
 def attentions_wanted(study: Study, reading: Reading, variant: str) -> tuple[AttentionWanted, ...]:
     """One for each seed of a variant: the runs of Table 1 at N = 20."""
     settings = AttentionSettings(**{"query": reading.queries, **study.sizes.attention})
-    values = table_values(study, "vit", REDUNDANCY)
+    values = table_values(study, "vit", ATTENTION_REDUNDANCY)
     if variant == "plain":
         spec = plain_spec(study, "vit", "cifar100", values)
     else:
-        spec = asymmetric_spec(study, reading, "vit", "cifar100", values, REDUNDANCY)
+        spec = asymmetric_spec(study, reading, "vit", "cifar100", values, ATTENTION_REDUNDANCY)
     first, epochs = study.seeds[0], attention_epochs(study)
     return tuple(
-        AttentionWanted(one, settings, epochs, study.sizes.attention_images if one.seed == first else 0)
-        for one in over_seeds(study, spec)
+        AttentionWanted(seeded, settings, epochs, study.sizes.attention_images if seeded.seed == first else 0)
+        for seeded in over_seeds(study, spec)
     )
 
 
@@ -85,25 +87,26 @@ def measure_attentions(
     time is over.
     """
     groups: dict[RunSpec, list[AttentionWanted]] = {}
-    for one in sorted(wanted, key=lambda one: one.spec.seed):
-        groups.setdefault(one.spec, []).append(one)
+    for attention in sorted(wanted, key=lambda attention: attention.spec.seed):
+        groups.setdefault(attention.spec, []).append(attention)
     specs = list(groups)
     for start in range(0, len(specs), TOGETHER):
         chunk = specs[start : start + TOGETHER]
-        epochs = sorted({epoch for spec in chunk for one in groups[spec] for epoch in one.epochs})
+        members = [attention for spec in chunk for attention in groups[spec]]
+        epochs = sorted({epoch for attention in members for epoch in attention.epochs})
         states = states_at(chunk, epochs, device=device, data_root=data_root, cache=cache)
-        for one in (one for spec in chunk for one in groups[spec]):
-            dataset = load_for(one.spec, data_root)
-            mine = [state for state in states if state.spec == one.spec and state.epoch in one.epochs]
-            # A run that diverged has no state there, and its values say so by being absent.
-            found = measure_states(mine, dataset, one.settings, device, keep=one.keep)
-            yield one, {result.epoch or 0: _value(result, dataset, one.keep) for result in found}
+        for attention in members:
+            dataset = load_for(attention.spec, data_root)
+            own = [state for state in states if state.spec == attention.spec and state.epoch in attention.epochs]
+            # A run that diverged has no state at later epochs, and its values say so by being absent.
+            results = measure_states(own, dataset, attention.settings, device, keep=attention.keep)
+            yield attention, {result.epoch or 0: _value(result, dataset, attention.keep) for result in results}
 
 
 def _value(result: AttentionResult, dataset: Dataset, keep: int) -> dict[str, Any]:
     value = result.to_dict()
     # The figures and tables look at layers and their mean; single heads would be most of the bytes.
-    value["scopes"] = {scope: found for scope, found in value["scopes"].items() if ":" not in scope}
+    value["scopes"] = {scope: means for scope, means in value["scopes"].items() if ":" not in scope}
     if keep:
         shown = list(result.images[:keep])
         value["maps"] = {layer: maps.round(MAP_DIGITS).tolist() for layer, maps in result.maps.items()}
@@ -124,7 +127,9 @@ def pixels_of(text: str) -> npt.NDArray[np.uint8]:
     return flat.reshape(3, side, side)
 
 
-LEVELS = (0, 1, 20, 300)
+# The landscape of Tables 5 and 6: around initial networks, at every redundancy, along the same directions
+
+LANDSCAPE_LEVELS = (0, 1, 20, 300)
 CASES = (("mlp", "cifar10"), ("cnn", "cifar100"), ("vit", "cifar100"))
 VIEWS = (("all", "variance"), ("all", "norm"))
 _OF_TRAINING = ("learning_rate", "weight_decay", "batch", "precision", "test")
@@ -143,7 +148,7 @@ class LandscapeWanted:
     @property
     def name(self) -> str:
         """Instrument, settings and levels."""
-        return f"{self.settings.key} N={'+'.join(map(str, LEVELS))}"
+        return f"{self.settings.key} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
 
     @property
     def epochs(self) -> tuple[int, ...]:
@@ -171,25 +176,27 @@ def measure_landscapes(
     wanted: list[LandscapeWanted], device: str | None, data_root: Path | None, cache: Path
 ) -> Iterator[tuple[LandscapeWanted, dict[int, Any]]]:
     """Surfaces in numbers, and those that are kept."""
-    for one in wanted:
-        dataset = load_for(one.spec, data_root)
-        specs = [one.spec, *(dataclasses.replace(one.spec, redundancy=level, alpha=1.0) for level in LEVELS[1:])]
-        found = measure_landscape(
-            [initial_state(spec, dataset) for spec in specs], dataset, one.settings, device=device
+    for landscape in wanted:
+        spec, dataset = landscape.spec, load_for(landscape.spec, data_root)
+        specs = [spec, *(dataclasses.replace(spec, redundancy=level, alpha=1.0) for level in LANDSCAPE_LEVELS[1:])]
+        result = measure_landscape(
+            [initial_state(spec, dataset) for spec in specs], dataset, landscape.settings, device=device
         )
         value: dict[str, Any] = {
-            "rows": [row_values(row) for row in found.rows],
-            "seconds": found.seconds,
-            "device": found.device,
+            "rows": [row_values(row) for row in result.rows],
+            "seconds": result.seconds,
+            "device": result.device,
         }
-        if one.keep:
+        if landscape.keep:
             value["surfaces"] = [
                 {"redundancy": level, "scaling": scaling, "losses": losses.round(SURFACE_DIGITS).tolist()}
-                for (_, level, directions, scaling), losses in found.surfaces.items()
+                for (_, level, directions, scaling), losses in result.surfaces.items()
                 if (directions, scaling) in VIEWS
             ]
-        yield one, {0: value}
+        yield landscape, {0: value}
 
+
+# Two identities: a stripped network is one that never had branches, and idle branches change no weight
 
 MANY = 20
 IMAGES = 64
@@ -209,12 +216,12 @@ def measure_identities(
     wanted: list[IdentityWanted], device: str | None, data_root: Path | None, cache: Path
 ) -> Iterator[tuple[IdentityWanted, dict[int, Any]]]:
     """How far the networks are apart: 0 where the identity is exact."""
-    for one in wanted:
-        short = dataclasses.replace(one.spec, epochs=1)
+    for identity in wanted:
+        short = dataclasses.replace(identity.spec, epochs=1)
         pair = [dataclasses.replace(short, redundancy=count) for count in (1, MANY)]
         # Each by itself: a stack of other members may round otherwise.
         few, many = (states_at([spec], [1], device=device, data_root=data_root)[0] for spec in pair)
-        yield one, {1: {"many": MANY, "weights": weights_apart(few, many), **_stripped(few, data_root)}}
+        yield identity, {1: {"many": MANY, "weights": weights_apart(few, many), **_stripped(few, data_root)}}
 
 
 def weights_apart(first: State, second: State) -> float:
@@ -245,6 +252,8 @@ def _stripped(state: State, data_root: Path | None) -> dict[str, float]:
     return {"outputs": apart, "parameters": float(count)}
 
 
+# How each kind is taken and kept
+
 Values = Mapping[int, Any]
 Take = Callable[["list[Any]", str | None, Path | None, Path], Iterator[tuple[Any, Values]]]
 
@@ -256,7 +265,7 @@ INSTRUMENTS: dict[str, Take] = {
 
 
 @dataclass(frozen=True)
-class Place:
+class Workplace:
     """Where measurements are taken and kept."""
 
     store: Path
@@ -269,19 +278,21 @@ class Place:
         return self.store.with_name(self.store.name + ".states")
 
 
-def take(wanted: Iterable[Measuring], place: Place) -> Iterator[Measuring]:
+def take(wanted: Iterable[Measuring], workplace: Workplace) -> Iterator[Measuring]:
     """Take what is wanted, store each value as it comes, and yield what was stored."""
     kinds: dict[str, list[Measuring]] = {}
-    for one in wanted:
-        kinds.setdefault(one.kind, []).append(one)
+    for measuring in wanted:
+        kinds.setdefault(measuring.kind, []).append(measuring)
     for kind, members in kinds.items():
         began = time.perf_counter()
-        for one, values in INSTRUMENTS[kind](members, place.device, place.data_root, place.cache):
-            with Store(place.store) as store:
-                store.know([one.spec])  # and not asked for: it need not be trained
+        measured = INSTRUMENTS[kind](members, workplace.device, workplace.data_root, workplace.cache)
+        for measuring, values in measured:
+            with Store(workplace.store) as store:
+                store.know([measuring.spec])  # and not asked for: it need not be trained
                 seconds = time.perf_counter() - began
-                store.add_measurement(one.spec.id, one.name, with_origin(values, place.device, seconds))
-            yield one
+                origin = with_origin(values, workplace.device, seconds)
+                store.add_measurement(measuring.spec.id, measuring.name, origin)
+            yield measuring
             began = time.perf_counter()
 
 
@@ -293,9 +304,9 @@ def with_origin(values: Values, device: str | None, seconds: float) -> Values:
     """
     if not values:
         return values
-    place = default_device(device)
+    used = default_device(device)
     origin = {
-        "device": torch.cuda.get_device_name(place) if place.type == "cuda" else place.type,
+        "device": torch.cuda.get_device_name(used) if used.type == "cuda" else used.type,
         "seconds": seconds,
         "versions": shown_versions(dataclasses.asdict(current())),
     }

@@ -74,10 +74,10 @@ def printed(label: str) -> Printed:
 
 def labels(table: str) -> tuple[str, ...]:
     """The labels of one table's cells: the family over which its tests are corrected."""
-    found = tuple(label for label in cells() if label.startswith(f"{table}/"))
-    if not found:
+    names = tuple(label for label in cells() if label.startswith(f"{table}/"))
+    if not names:
         raise unknown_name("table of the paper", table, dict.fromkeys(label.partition("/")[0] for label in cells()))
-    return found
+    return names
 
 
 @cache
@@ -97,11 +97,11 @@ def all_hyperparameters() -> tuple[Hyperparameters, ...]:
 
 def hyperparameters(arch: str, redundancy: int) -> Hyperparameters:
     """The row of Table 13 for one backbone and redundancy."""
-    found = [row for row in all_hyperparameters() if (row.arch, row.redundancy) == (arch, redundancy)]
-    if not found:
-        levels = sorted({row.redundancy for row in all_hyperparameters()})
-        raise UsageError(f"Table 13 has mlp, cnn and vit at redundancy {levels}, not {arch} at {redundancy}")
-    return found[0]
+    for row in all_hyperparameters():
+        if (row.arch, row.redundancy) == (arch, redundancy):
+            return row
+    levels = sorted({row.redundancy for row in all_hyperparameters()})
+    raise UsageError(f"Table 13 has mlp, cnn and vit at redundancy {levels}, not {arch} at {redundancy}")
 
 
 COMPARED: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -159,9 +159,9 @@ def _gaps() -> Iterator[Printed]:
 
 def _landscapes() -> Iterator[Printed]:
     """Changes from Plain, which is redundancy 0; where both sides print as 0.0000 only the printed change tells."""
-    found = rows("table05_06_landscape")
-    plain = {row["architecture"]: row for row in found if row["redundancy"] == "0"}
-    for row in found:
+    landscapes = rows("table05_06_landscape")
+    plain = {row["architecture"]: row for row in landscapes if row["redundancy"] == "0"}
+    for row in landscapes:
         if row["redundancy"] != "0":
             table = {"cifar10": "table5", "cifar100": "table6"}[row["dataset"]]
             for statistic in ("std_loss", "range_loss", "mean_grad"):

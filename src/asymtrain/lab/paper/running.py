@@ -15,7 +15,7 @@ from typing import Any
 from asymtrain.lab import executors
 from asymtrain.lab.data import cifar
 from asymtrain.lab.engine import load_for
-from asymtrain.lab.paper.measurements import Place, take
+from asymtrain.lab.paper.measurements import Workplace, take
 from asymtrain.lab.paper.recipe import Measuring, Recipe, needs_of, of_archs
 from asymtrain.lab.paper.snapshot import Snapshot, class_count, count_test_images, read_store
 from asymtrain.lab.paper.study import Study
@@ -36,7 +36,7 @@ def missing(recipes: Sequence[Recipe], study: Study, known: Snapshot, archs: Col
     needs = of_archs(needs_of(recipes, study, known), archs)
     return Missing(
         tuple(spec for spec in needs.specs if spec.id not in known.runs),
-        tuple(one for one in needs.measurements if known.values(one.spec, one.name) is None),
+        tuple(wanted for wanted in needs.measurements if known.values(wanted.spec, wanted.name) is None),
         sum(needs.later.values()),
     )
 
@@ -46,7 +46,7 @@ def check_data(
 ) -> None:
     """Load every dataset that is needed, so that missing files show before anything is trained."""
     whole = missing(recipes, study, Snapshot(), archs)
-    wanted = [*whole.specs, *(one.spec for one in whole.measurements)]
+    wanted = [*whole.specs, *(measuring.spec for measuring in whole.measurements)]
     for spec in {(spec.dataset, spec.dataset_options): spec for spec in wanted}.values():
         load_for(spec, data_root)
 
@@ -70,7 +70,7 @@ def run_recipes(
     data_root: Path | None = None,
     on_round: Callable[[Missing], None] = lambda _: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
-    on_measurement: Callable[[Measuring, int, int], None] = lambda one, done, total: None,
+    on_measurement: Callable[[Measuring, int, int], None] = lambda measured, done, total: None,
     **options: Any,
 ) -> Done:
     """Do what is missing, round by round, until nothing is or `minutes` are over.
@@ -79,7 +79,7 @@ def run_recipes(
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     tried: set[str] = set()  # a training that failed is not asked for again in this call
-    place = Place(store, device, data_root)
+    workplace, interrupted = Workplace(store, device, data_root), False
     try:
         while True:
             left = missing(recipes, study, read_store(store), archs)
@@ -94,20 +94,20 @@ def run_recipes(
             for done, run in enumerate(trained, 1):
                 on_run(run, done, len(specs))
         wanted = left.measurements
-        for done, one in enumerate(_until(deadline, take(wanted, place)), 1):
-            on_measurement(one, done, len(wanted))
+        for done, measured in enumerate(_until(deadline, take(wanted, workplace)), 1):
+            on_measurement(measured, done, len(wanted))
     except KeyboardInterrupt:
-        return Done(missing(recipes, study, read_store(store), archs), interrupted=True)
-    return Done(missing(recipes, study, read_store(store), archs), interrupted=False)
+        interrupted = True
+    return Done(missing(recipes, study, read_store(store), archs), interrupted)
 
 
 def _until(deadline: float | None, taken: Iterator[Measuring]) -> Iterator[Measuring]:
     """What is taken until time is over; a measurement that has begun is finished."""
     while _seconds_left(deadline) > 0:
-        one = next(taken, None)
-        if one is None:
+        measured = next(taken, None)
+        if measured is None:
             return
-        yield one
+        yield measured
 
 
 def _seconds_left(deadline: float | None) -> float:
@@ -197,15 +197,17 @@ def _kind(spec: RunSpec) -> tuple[object, ...]:
 def measurement_seconds(wanted: Sequence[Any], known: Snapshot, device: str, workers: int, small: bool) -> float:
     """Wall time of measurements: states are trained again to their last epoch, landscapes are forward passes alone."""
     again = {
-        one.spec.id: dataclasses.replace(one.spec, epochs=max(one.epochs)) for one in wanted if max(one.epochs) > 0
+        measuring.spec.id: dataclasses.replace(measuring.spec, epochs=max(measuring.epochs))
+        for measuring in wanted
+        if max(measuring.epochs) > 0
     }
     # One process measures: on a CPU the other cores help little.
     trained = estimate(list(again.values()), known, device, workers if device == "cuda" else 1, small).seconds
     rule = SMALL if small and device == "cpu" else RULE[device]
     forward = 0.0
-    for one in wanted:
-        if one.kind == "landscape":
-            settings = one.settings
+    for measuring in wanted:
+        if measuring.kind == "landscape":
+            settings = measuring.settings
             images = SURFACES * settings.draws * settings.grid**2 * settings.sample
-            forward += images * FLOAT32[device] / (PASSES * rule[one.spec.arch])
+            forward += images * FLOAT32[device] / (PASSES * rule[measuring.spec.arch])
     return trained + forward

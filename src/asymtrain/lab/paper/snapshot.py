@@ -43,10 +43,10 @@ def read_store(path: Path, ids: Iterable[str] | None = None) -> Snapshot:
     wanted = None if ids is None else list(ids)
     with Store(path, read_only=True) as store:
         records = store.records(wanted)
-        seen = store.measurements(ids=wanted)
+        measurements = store.measurements(ids=wanted)
     measured: dict[tuple[str, str], dict[int, Any]] = {}
-    for one in seen:
-        measured.setdefault((one.spec_id, one.name), {})[one.epoch] = one.value
+    for value in measurements:
+        measured.setdefault((value.spec_id, value.name), {})[value.epoch] = value.value
     versions = {record.run.spec.id: shown_versions(dataclasses.asdict(record.provenance)) for record in records}
     return Snapshot({record.run.spec.id: record.run for record in records}, measured, versions)
 
@@ -73,9 +73,9 @@ def accuracy(run: Run, reading: Reading) -> float:
     if run.outcome == "diverged":
         return 1 / class_count(run.spec)
     best = run.best_validation if reading.accuracy == "best" else None
-    found = run.test_accuracy if best is None else best.test_accuracy
-    assert found is not None, f"{run.spec.id} was trained without test accuracy"
-    return found
+    tested = run.test_accuracy if best is None else best.test_accuracy
+    assert tested is not None, f"{run.spec.id} was trained without test accuracy"
+    return tested
 
 
 def first_epochs(run: Run, count: int) -> Run:

@@ -4,7 +4,6 @@ A table of comparisons (`comparison_table`) has a row for each; what stands in i
 with the function that fills it. How a number is written is said by its column alone.
 """
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
@@ -34,18 +33,22 @@ def number(name: str, digits: int | None = 3, **options: Any) -> Column:
     return Column(name, "number", digits=digits, **options)
 
 
-def percent(name: str, *, papers: bool = False) -> Column:
-    """A column of changes in percent of Plain, and of their intervals."""
-    return Column(name, "number", "%", 1, signed=True, papers=papers)
+def percent(name: str, **options: Any) -> Column:
+    """A column of changes in percent of Plain, or of their intervals."""
+    return Column(name, "number", "%", 1, signed=True, **options)
+
+
+def sides(digits: int = 3, **options: Any) -> tuple[Column, Column]:
+    """Both sides of a comparison: means over seeds."""
+    return number("Plain", digits, **options), number("Asymmetric", digits, short="Asymm.", **options)
 
 
 READING = Column("Reading", only_if_varied=True)
 N, P = Column("n", "count"), Column("p", "p", digits=4)
-EFFECT = (number("Plain"), number("Asymmetric"), percent("Improvement"), percent("Interval"), P, N)
+EFFECT = (*sides(), percent("Improvement", short="Change"), percent("Interval"), P, N)
 PAPERS = (
-    number("Plain", papers=True),
-    number("Asymmetric", papers=True),
-    percent("improvement", papers=True),
+    *sides(papers=True),
+    percent("improvement", short="change", papers=True),
     number("Difference", 1, signed=True),
 )
 
@@ -55,9 +58,9 @@ def headings_of(names: Headings) -> tuple[Column, ...]:
     return tuple(Column(name) if isinstance(name, str) else name for name in names)
 
 
-def heading_cells(texts: Sequence[str], *archs: str) -> list[Cell]:
+def heading_cells(values: Sequence[str | float], *archs: str) -> list[Cell]:
     """The first cells of a row, which is about these backbones."""
-    first, *rest = texts
+    first, *rest = values
     return [Cell(first, about=archs), *map(Cell, rest)]
 
 
@@ -254,7 +257,7 @@ def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, t
 
 # How far the training images were fitted when training ended: a difference there may explain one in test accuracy
 
-FIT = (number("Plain"), number("Asymmetric"), N)
+FIT = (*sides(), N)
 FIT_NOTE = (
     "Training accuracy of the batches of the last epoch, against the labels as they were given, flipped ones included. "
     "A side that has fitted less may be ahead in test accuracy because it has overfitted less, or behind because it "
@@ -354,17 +357,15 @@ DIFFERENCE_NOTE = (
 
 def difference_columns(digits: int = 3, printed_digits: int | None = None) -> tuple[Column, ...]:
     """Ours and the paper's; `printed_digits` are the paper's where it prints fewer."""
-    sides = (number("Plain", digits), number("Asymmetric", digits))
-    change = number("Change", digits, signed=True)
     printed = digits if printed_digits is None else printed_digits
-    papers = (*sides, dataclasses.replace(change, name="change"))
     return (
-        *sides,
-        change,
-        dataclasses.replace(change, name="Interval"),
+        *sides(digits),
+        number("Change", digits, signed=True),
+        number("Interval", digits, signed=True),
         N,
-        *(dataclasses.replace(column, digits=printed, papers=True) for column in papers),
-        dataclasses.replace(change, name="Difference"),
+        *sides(printed, papers=True),
+        number("change", printed, signed=True, papers=True),
+        number("Difference", digits, signed=True),
     )
 
 

@@ -31,7 +31,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -45,11 +45,17 @@ from asymtrain.lab.statistics import NAMES, Interval, cohen_d_av, equivalence_p,
 
 Ruling = Literal["Reproduced", "Right direction, different size", "Inconclusive", "No effect", "Contradicted"]
 WEAKEST_LAST: tuple[Ruling, ...] = get_args(Ruling)
+Verdict = Ruling | Literal["Only under", "Not yet run"]
+ByLabel = Mapping[str, Evidence]
 
 LEVEL = 0.05
 BAND = (0.5, 1.5)
-MARGINS = {"change": 1.0, "asymmetric": 0.01, "value": 0.01}
+MARGINS = {"change": 1.0, "asymmetric": 0.01, "value": 0.01}  # within which there is no effect
 STRICT_LEVEL, LARGE = 0.001, 0.8  # what the paper's appendix E claims of every main result
+MOST_ALTERNATES = 4
+
+
+# The rule, for one part of a claim under one reading
 
 
 @dataclass(frozen=True)
@@ -77,69 +83,79 @@ class JudgedPart:
     beside: float | None = None
 
 
-def rule(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
-    """What the evidence says of one part; every label of the part must be there."""
-    if part.how == "zero":
-        return _zero(part, evidence)
-    if part.how == "significant":
-        return _significant(part, evidence)
-    if part.how == "agreement":
-        return _agreement(part, evidence)
+def rule(part: Part, evidence: ByLabel) -> JudgedPart:
+    """What the evidence says of one part; every label of the part must be in it."""
+    special = {"zero": _zero, "significant": _significant, "agreement": _agreement}
+    if part.how in special:
+        return special[part.how](part, evidence)
     samples = samples_of(part, evidence)
     n = min(map(len, samples)) if samples else 0
     if n < 2:
         means = [float(np.mean(sample)) for sample in samples if sample]
         return JudgedPart(part, "Inconclusive", means[-1] - sum(means[:-1]) if n else None, n=n)
-    found = _interval(samples, family_of(part))
-    ruling, p = _ruling(part, samples[0], found)
-    return JudgedPart(part, ruling, found.estimate, found.low, found.high, p, n)
+    if len(samples) == 1:
+        interval = t_interval(samples[0], 1 - LEVEL, family_of(part))
+    else:
+        interval = welch_interval(samples[0], samples[1], 1 - LEVEL, family_of(part))
+    ruling, p = _ruling(part, samples[0], interval)
+    return JudgedPart(part, ruling, interval.estimate, interval.low, interval.high, p, n)
 
 
-def _ruling(part: Part, values: Sequence[float], found: Interval) -> tuple[Ruling, float | None]:
+def _ruling(part: Part, values: Sequence[float], interval: Interval) -> tuple[Ruling, float | None]:
     """The ruling, and the p of the test behind it."""
     margin = MARGINS[part.of]
     if part.how == "no effect":
-        return no_effect_ruling(found, margin), equivalence_p(values, margin)
+        return no_effect_ruling(interval, margin), equivalence_p(values, margin)
     if part.how == "near zero":
         margin = BAND[1] * abs(part.paper or 0.0)
-        return near_zero_ruling(found, margin), equivalence_p(values, margin)
+        return near_zero_ruling(interval, margin), equivalence_p(values, margin)
     if part.how == "not reversed":
-        return "Contradicted" if _sign(found) == -part.sign else "Reproduced", None
-    return ruling_of(found, part.sign, margin, None if part.how == "sign" else part.paper), found.p
+        return "Contradicted" if _sign(interval) == -part.sign else "Reproduced", None
+    return ruling_of(interval, part.sign, margin, None if part.how == "sign" else part.paper), interval.p
 
 
-def ruling_of(found: Interval, sign: int, margin: float, paper: float | None) -> Ruling:
+def ruling_of(interval: Interval, sign: int, margin: float, paper: float | None) -> Ruling:
     """The rule; without a paper's number the sign alone is asked for."""
-    if _sign(found) == sign:
+    if _sign(interval) == sign:
         if paper is None:
             return "Reproduced"
         low, high = sorted(factor * paper for factor in BAND)
-        return "Reproduced" if found.low <= high and found.high >= low else "Right direction, different size"
-    if _sign(found) == -sign:
+        meets = interval.low <= high and interval.high >= low
+        return "Reproduced" if meets else "Right direction, different size"
+    if _sign(interval) == -sign:
         return "Contradicted"
-    return "No effect" if -margin < found.low and found.high < margin else "Inconclusive"
+    return "No effect" if _within(interval, margin) else "Inconclusive"
 
 
-def no_effect_ruling(found: Interval, margin: float) -> Ruling:
+def no_effect_ruling(interval: Interval, margin: float) -> Ruling:
     """For what the paper reports as no effect: reproduced within the margin, contradicted where 0 is excluded."""
-    if -margin < found.low and found.high < margin:
+    if _within(interval, margin):
         return "Reproduced"
-    return "Contradicted" if _sign(found) else "Inconclusive"
+    return "Contradicted" if _sign(interval) else "Inconclusive"
 
 
-def near_zero_ruling(found: Interval, margin: float) -> Ruling:
+def near_zero_ruling(interval: Interval, margin: float) -> Ruling:
     """For what the paper calls near zero: contradicted only where the interval lies outside the margin."""
-    if -margin < found.low and found.high < margin:
+    if _within(interval, margin):
         return "Reproduced"
-    return "Contradicted" if found.low > margin or found.high < -margin else "Inconclusive"
+    return "Contradicted" if interval.low > margin or interval.high < -margin else "Inconclusive"
+
+
+def _within(interval: Interval, margin: float) -> bool:
+    return -margin < interval.low and interval.high < margin
+
+
+def _sign(interval: Interval) -> int:
+    """Of an interval that excludes 0; 0 where it does not."""
+    return (interval.low > 0) - (interval.high < 0)
 
 
 def family_of(part: Part) -> int:
     """The largest family among the part's tables."""
-    return max(family(label) for label in part.labels)
+    return max(map(family, part.labels))
 
 
-def samples_of(part: Part, evidence: Mapping[str, Evidence]) -> tuple[list[float], ...]:
+def samples_of(part: Part, evidence: ByLabel) -> tuple[list[float], ...]:
     """One number a seed; two samples for a difference whose sides share no seeds; none where Plain is 0."""
     if part.of == "value":
         return (list(_quantity(evidence, part.labels[0]).values),)
@@ -151,16 +167,7 @@ def samples_of(part: Part, evidence: Mapping[str, Evidence]) -> tuple[list[float
         return _lists(_paired(effects[0], effects[-1]).changes)
     first, second = (effect.changes for effect in effects)
     common = sorted(first.keys() & second.keys())
-    if common:
-        return ([second[seed] - first[seed] for seed in common],)
-    return _lists(first, second)
-
-
-def _interval(samples: tuple[list[float], ...], size: int) -> Interval:
-    if len(samples) == 1:
-        return t_interval(samples[0], 1 - LEVEL, size)
-    first, second = samples
-    return welch_interval(first, second, 1 - LEVEL, size)
+    return ([second[seed] - first[seed] for seed in common],) if common else _lists(first, second)
 
 
 def _lists(*changes: Mapping[int, float]) -> tuple[list[float], ...]:
@@ -177,7 +184,7 @@ def _paired(plain: Effect, asymmetric: Effect) -> Effect:
     return Effect(asymmetric.label, sides[0], sides[1], asymmetric.epochs, (), seeds)
 
 
-def _zero(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
+def _zero(part: Part, evidence: ByLabel) -> JudgedPart:
     """Exact: one value that is not 0 contradicts."""
     values = _quantity(evidence, part.labels[0]).values
     worst = max(map(abs, values), default=None)
@@ -185,7 +192,7 @@ def _zero(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
     return JudgedPart(part, ruling, worst, n=len(values))
 
 
-def _significant(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
+def _significant(part: Part, evidence: ByLabel) -> JudgedPart:
     """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both."""
     effects = [_effect(evidence, label) for label in part.labels]
     n = min(len(effect.seeds) for effect in effects)
@@ -202,7 +209,7 @@ def _significant(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
     return JudgedPart(part, ruling, sum(passed) / len(passed), p=max(p_values), n=n)
 
 
-def _agreement(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
+def _agreement(part: Part, evidence: ByLabel) -> JudgedPart:
     """Of a value and a change: both must be clear; then their signs agree or not. The change is what is shown."""
     values = list(_quantity(evidence, part.labels[0]).values)
     changes = [*_effect(evidence, part.labels[1]).changes.values()]
@@ -219,123 +226,19 @@ def _agreement(part: Part, evidence: Mapping[str, Evidence]) -> JudgedPart:
     return JudgedPart(part, ruling, change.estimate, change.low, change.high, p, n, value.estimate)
 
 
-def _sign(found: Interval) -> int:
-    """Of an interval that excludes 0; 0 where it does not."""
-    return (found.low > 0) - (found.high < 0)
+def _effect(evidence: ByLabel, label: str) -> Effect:
+    effect = evidence[label]
+    assert isinstance(effect, Effect), f"{label} must be an Effect"
+    return effect
 
 
-def _effect(evidence: Mapping[str, Evidence], label: str) -> Effect:
-    found = evidence[label]
-    assert isinstance(found, Effect), f"{label} must be an Effect"
-    return found
+def _quantity(evidence: ByLabel, label: str) -> Quantity:
+    quantity = evidence[label]
+    assert isinstance(quantity, Quantity), f"{label} must be a Quantity"
+    return quantity
 
 
-def _quantity(evidence: Mapping[str, Evidence], label: str) -> Quantity:
-    found = evidence[label]
-    assert isinstance(found, Quantity), f"{label} must be a Quantity"
-    return found
-
-
-def weakest(ruled: list[JudgedPart]) -> Ruling:
-    """A claim holds as far as the weakest of its parts."""
-    return max((one.ruling for one in ruled), key=WEAKEST_LAST.index)
-
-
-CELLS = {
-    "table1": "{0}, N = {1}",
-    "redundancy": "{0}, N = {1} at equal settings",
-    "table2": "{1} cosine of the {0}",
-    "table3": "{1} of the {0}",
-    "table4": "gap of the {0} at epoch {1}",
-    "table5": "landscape of the {0}, N = {1}",
-    "table6": "landscape of the {0}, N = {1}",
-    "table7": "{0}, {1} images a class of CIFAR-10",
-    "table8": "{0}, {1} images a class",
-    "table9": "{0}, {1} images a class",
-    "table10": "{0} on CIFAR-10",
-    "table11": "{0}, {1}% label noise on CIFAR-10",
-    "table12": "{0}, {1}% label noise on CIFAR-100",
-    "table14": "{0} at epoch {1}",
-    "table16": "{1}, {0} of three branches active",
-    "figure9": "{0} after training",
-    "inference": "{0} after stripping",
-}
-"""By the table of a label, what its cells are."""
-QUANTITIES = {"convergence": "convergence epoch", "final": "final validation accuracy"}
-STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their own
-
-
-def number(value: float | None, one: JudgedPart) -> str:
-    """A number in the unit of its part."""
-    part = one.part
-    if value is None:
-        return "undefined"
-    if part.how == "significant":
-        return f"{round(value * len(part.labels))} of {len(part.labels)} cells"
-    if part.how == "zero":
-        return f"a largest difference of {value:.3g}"
-    if part.of != "change":
-        return f"{value:+.4f}"
-    points = " points" if part.how in ("difference", "not reversed") else "%"
-    return f"{value:+.1f}{points}"
-
-
-def ours_words(one: JudgedPart) -> str:
-    """What was measured for a part; both numbers where one is held beside the other."""
-    effect = number(one.estimate, one)
-    return effect if one.beside is None else f"{effect} beside a cosine of {one.beside:+.4f}"
-
-
-def measured_words(claim: Claim, ruled: Sequence[JudgedPart], deciding: JudgedPart) -> str:
-    """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
-    interval = ""
-    if deciding.low is not None and deciding.high is not None:
-        interval = f", interval {number(deciding.low, deciding)} to {number(deciding.high, deciding)}"
-    seeds = f"{deciding.n} seed{'s' if deciding.n != 1 else ''}"
-    text = f"{ours_words(deciding)} ({seeds}{interval})"
-    if len(claim.parts) == 1:
-        return text
-    counts = Counter(_kind(one) for one in ruled)
-    parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
-    return f"{text} for {part_words(deciding)}; of {len(ruled)} parts {parts}"
-
-
-def _kind(one: JudgedPart) -> str:
-    return STEPS if one.part.how == "not reversed" and one.ruling == "Reproduced" else one.ruling
-
-
-def part_words(one: JudgedPart) -> str:
-    """What a part looks at."""
-    first, *rest = (cell_words(label) for label in one.part.labels)
-    if not rest:
-        return first
-    if one.part.how == "significant":
-        return f"{len(one.part.labels)} cells"
-    return rest[0] if one.part.how == "agreement" else f"{rest[0]} against {first}"
-
-
-def cell_words(label: str) -> str:
-    """A label of evidence (`claims`) for a reader."""
-    table, *place = label.split("/")
-    if table in ("table11", "table12"):
-        place[1] = f"{100 * float(place[1]):g}"
-    return CELLS[table].format(*({**NAMES, **QUANTITIES}.get(part, part.replace("_", " ")) for part in place))
-
-
-def paper_words(claim: Claim, deciding: JudgedPart) -> str:
-    """The paper's number for the same part."""
-    if claim.kind in ("share", "identity"):
-        return claim.paper_value
-    effect = number(deciding.part.paper, deciding)
-    if deciding.part.how != "agreement":
-        return effect
-    return f"{effect} beside {cells()[deciding.part.labels[0]].value:+.4f}"
-
-
-__all__ = ["Effect", "Evidence", "Judgement", "Quantity", "Verdict", "judge", "judge_all"]
-
-Verdict = Ruling | Literal["Only under", "Not yet run"]
-MOST_ALTERNATES = 4
+# From judged parts to the verdict on a claim
 
 
 @dataclass(frozen=True)
@@ -378,18 +281,47 @@ class Judgement:
         return f"Only under {self.reading}" if self.verdict == "Only under" else self.verdict
 
 
+def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
+    """All 36 verdicts, from whatever was run."""
+    alternates = [reading.name for reading in ALTERNATES]
+    return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates)
+
+
+def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
+    """The evidence of all recipes, by reading and label.
+
+    A claim may need a cell that an alternate reading does not touch (the best epoch's accuracy has no other cosine):
+    such cells are those of the primary reading. A reading that trains otherwise touches all of them.
+    """
+    evidence: dict[str, dict[str, Evidence]] = {}
+    for result in results:
+        for reading, labelled in result.evidence.items():
+            evidence.setdefault(reading, {}).update(labelled)
+    primary = evidence.get(PRIMARY.name, {})
+    for alternate in ALTERNATES:
+        own = evidence.get(alternate.name)
+        if own and alternate.changes != "training":
+            tables = {_table(label) for label in own}
+            rest = {label: numbers for label, numbers in primary.items() if _table(label) not in tables}
+            evidence[alternate.name] = {**rest, **own}
+    return evidence
+
+
+def judge_all(
+    evidence: Mapping[str, ByLabel], *, primary: str = "primary", alternates: Sequence[str] = ()
+) -> tuple[Judgement, ...]:
+    """The verdicts on all claims, in the paper's order."""
+    return tuple(judge(claim, evidence, primary=primary, alternates=alternates) for claim in claims())
+
+
 def judge(
-    claim: Claim,
-    evidence: Mapping[str, Mapping[str, Evidence]],
-    *,
-    primary: str = "primary",
-    alternates: Sequence[str] = (),
+    claim: Claim, evidence: Mapping[str, ByLabel], *, primary: str = "primary", alternates: Sequence[str] = ()
 ) -> Judgement:
     """The verdict on one claim.
 
     Args:
         claim: from `claims`.
-        evidence: by reading and then by label (`claim.needs`); more may be there.
+        evidence: by reading and then by label (`claim.needs`); more may be in it.
         primary: the reading that is asked first.
         alternates: every alternate reading that was fixed, with evidence or without: all of them are corrected for.
     """
@@ -405,149 +337,199 @@ def judge(
     return _with_others(first, others)
 
 
-def judge_all(
-    evidence: Mapping[str, Mapping[str, Evidence]], *, primary: str = "primary", alternates: Sequence[str] = ()
-) -> tuple[Judgement, ...]:
-    """The verdicts on all claims, in the paper's order."""
-    return tuple(judge(one, evidence, primary=primary, alternates=alternates) for one in claims())
-
-
-def _under(claim: Claim, evidence: Mapping[str, Evidence], reading: str) -> Judgement:
+def _under(claim: Claim, evidence: ByLabel, reading: str) -> Judgement:
     """The verdict under one reading alone."""
-    there = {label: evidence[label] for label in claim.needs if label in evidence and evidence[label].seeds}
-    missing = tuple(label for label in claim.needs if label not in there)
-    ruled = [one for part in claim.parts if (one := _rule_on(part, there)) is not None]
-    if not ruled:
-        lacks = _lacks(claim, there, missing, claim.seeds) if there else "no row yet"
+    own = {label: evidence[label] for label in claim.needs if label in evidence and evidence[label].seeds}
+    missing = tuple(label for label in claim.needs if label not in own)
+    judged = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own)) is not None)
+    if not judged:
+        lacks = _lacks(claim, own, missing, claim.seeds) if own else "no row yet"
         sentence = f"Not yet run ({lacks}); the paper has {claim.paper_value} ({claim.quantity})."
         return Judgement(claim, "Not yet run", sentence, reading=reading, lacks=lacks, missing=missing)
-    ruling = weakest(ruled)
-    deciding = next(one for one in ruled if one.ruling == ruling)
-    n = min(one.n for one in ruled)
-    lacks = _lacks(claim, there, missing, n)
-    more = ""
-    if missing and ruling == "Contradicted" and not _lacks(claim, there, (), n):
+    # A claim holds as far as the weakest of its parts.
+    ruling = max((part.ruling for part in judged), key=WEAKEST_LAST.index)
+    deciding = next(part for part in judged if part.ruling == ruling)
+    n = min(part.n for part in judged)
+    lacks, more = _lacks(claim, own, missing, n), ""
+    if missing and ruling == "Contradicted" and not _lacks(claim, own, (), n):
         more, lacks = f"; {lacks}, which cannot change the verdict", ""
-    numbers = f"{measured_words(claim, ruled, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
-    if lacks:
-        sentence = f"Not yet run in full (preliminary: {lacks}): so far {numbers}"
-    else:
-        sentence = f"{ruling}{_as_no_effect(deciding)}: {numbers}"
+    numbers = f"{measured_words(claim, judged, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
+    as_none = ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
+    opening = f"{ruling}{' as no effect' if as_none else ''}:"
     return Judgement(
         claim,
-        "Not yet run" if lacks else ruling,
-        sentence,
-        deciding.estimate,
-        deciding.low,
-        deciding.high,
-        n,
-        reading,
-        ruling if lacks else None,
-        lacks,
-        tuple(ruled),
-        missing,
-        tuple(dict.fromkeys(name for one in there.values() for name in one.spec_ids)),
+        verdict="Not yet run" if lacks else ruling,
+        sentence=f"{f'Not yet run in full (preliminary: {lacks}): so far' if lacks else opening} {numbers}",
+        effect=deciding.estimate,
+        low=deciding.low,
+        high=deciding.high,
+        n=n,
+        reading=reading,
+        preliminary=ruling if lacks else None,
+        lacks=lacks,
+        parts=judged,
+        missing=missing,
+        spec_ids=tuple(dict.fromkeys(name for numbers in own.values() for name in numbers.spec_ids)),
     )
 
 
-def _rule_on(part: Part, there: Mapping[str, Evidence]) -> JudgedPart | None:
-    """The ruling on a part; of a part that asks something of every cell also where one that is there fails."""
-    labels = tuple(label for label in part.labels if label in there)
+def _rule_on(part: Part, evidence: ByLabel) -> JudgedPart | None:
+    """The ruling on a part; of a part that asks something of every cell also where one that has rows fails."""
+    labels = tuple(label for label in part.labels if label in evidence)
     if labels == part.labels:
-        return rule(part, there)
+        return rule(part, evidence)
     if part.how != "significant" or not labels:
         return None
-    found = rule(dataclasses.replace(part, labels=labels), there)
-    return found if found.ruling == "Contradicted" else None
+    judged = rule(dataclasses.replace(part, labels=labels), evidence)
+    return judged if judged.ruling == "Contradicted" else None
 
 
-def _lacks(claim: Claim, there: Mapping[str, Evidence], missing: Sequence[str], n: int) -> str:
+def _lacks(claim: Claim, evidence: ByLabel, missing: Sequence[str], n: int) -> str:
     """Everything that a verdict still waits for; empty where one can be given."""
-    found = [f"{len(missing)} of {len(claim.needs)} cells missing"] if missing else []
+    lacks = [f"{len(missing)} of {len(claim.needs)} cells missing"] if missing else []
     if n < claim.seeds:
-        found.append(f"{n} of {claim.seeds} seeds")
-    short = [(one.epochs, epochs_wanted(label)) for label, one in there.items() if one.epochs < epochs_wanted(label)]
+        lacks.append(f"{n} of {claim.seeds} seeds")
+    epochs = [(numbers.epochs, epochs_wanted(label)) for label, numbers in evidence.items()]
+    short = [(trained, wanted) for trained, wanted in epochs if trained < wanted]
     if short:
-        found.append("{} of {} epochs".format(*max(short, key=lambda pair: pair[1] / max(1, pair[0]))))
-    found += dict.fromkeys(one.stand_in for one in there.values() if one.stand_in)
-    return ", ".join(found)
+        lacks.append("{} of {} epochs".format(*max(short, key=lambda pair: pair[1] / max(1, pair[0]))))
+    lacks += dict.fromkeys(numbers.stand_in for numbers in evidence.values() if numbers.stand_in)
+    return ", ".join(lacks)
 
 
-def _passes_holm(other: Judgement, evidence: Mapping[str, Mapping[str, Evidence]], alternates: Sequence[str]) -> bool:
+def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: Sequence[str]) -> bool:
     """Are the parts' p values below 5% after Holm over alternates and cells?
 
     Cells that the claim does not ask for count as tests with p = 1, the hardest case for those that it does.
     """
-    tables = dict.fromkeys(label.partition("/")[0] for label in other.claim.needs)
-    cells = sum(family(f"{table}/") for table in tables)
-    own = [one.p for one in other.parts if one.p is not None]
+    tables = dict.fromkeys(map(_table, other.claim.needs))
+    tests = len(alternates) * sum(family(f"{table}/") for table in tables)
+    own = [judged.p for judged in other.parts if judged.p is not None]
     beside = [
-        one.p
+        judged.p
         for name in alternates
         if name != other.reading
         for part in other.claim.parts
         if all(label in evidence.get(name, {}) for label in part.labels)
-        and (one := rule(part, evidence[name])).p is not None
+        and (judged := rule(part, evidence[name])).p is not None
     ]
-    size = max(len(alternates) * cells, len(own) + len(beside))
-    return all(p < LEVEL for p in holm([*own, *beside], size)[: len(own)])
+    return all(p < LEVEL for p in holm([*own, *beside], max(tests, len(own) + len(beside)))[: len(own)])
 
 
 def _with_others(first: Judgement, others: Sequence[Judgement]) -> Judgement:
     """Names alternates that say something clear and otherwise; the verdict stays, since they were not asked first."""
-    clear = [one for one in others if one.verdict in ("Reproduced", "Right direction, different size", "Contradicted")]
-    how = "not corrected for the number of readings"
-    said = [f"Under {one.reading} ({how}): {one.sentence}" for one in clear if one.verdict != first.verdict]
-    return dataclasses.replace(first, sentence=" ".join([first.sentence, *said]))
+    clear = ("Reproduced", "Right direction, different size", "Contradicted")
+    sentences = [
+        f"Under {other.reading} (not corrected for the number of readings): {other.sentence}"
+        for other in others
+        if other.verdict in clear and other.verdict != first.verdict
+    ]
+    return dataclasses.replace(first, sentence=" ".join([first.sentence, *sentences]))
 
 
 def _only_under(first: Judgement, other: Judgement) -> Judgement:
-    sentence = (
-        f"Only under {other.reading}: {other.sentence.partition(': ')[2]} Under {first.reading}: {first.sentence}"
-    )
-    return Judgement(
-        first.claim,
-        "Only under",
-        sentence,
-        other.effect,
-        other.low,
-        other.high,
-        other.n,
-        other.reading,
-        None,
-        "",
-        other.parts,
-        (),
-        tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids])),
+    numbers = other.sentence.partition(": ")[2]
+    return dataclasses.replace(
+        other,
+        verdict="Only under",
+        sentence=f"Only under {other.reading}: {numbers} Under {first.reading}: {first.sentence}",
+        missing=(),
+        spec_ids=tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids])),
     )
 
 
-def _as_no_effect(deciding: JudgedPart) -> str:
-    is_none = deciding.ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
-    return " as no effect" if is_none else ""
+def _table(label: str) -> str:
+    return label.partition("/")[0]
 
 
-def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Any]]:
-    """The evidence of all recipes, by reading and label.
+# Numbers of a judged part in words, and labels of evidence as a reader says them
 
-    A claim may need a cell that an alternate reading does not touch (the best epoch's accuracy has no other cosine):
-    such cells are those of the primary reading. A reading that trains otherwise touches all of them.
-    """
-    found: dict[str, dict[str, Any]] = {}
-    for result in results:
-        for reading, labelled in result.evidence.items():
-            found.setdefault(reading, {}).update(labelled)
-    primary = found.get(PRIMARY.name, {})
-    for alternate in ALTERNATES:
-        own = found.get(alternate.name)
-        if own and alternate.changes != "training":
-            tables = {label.partition("/")[0] for label in own}
-            rest = {label: one for label, one in primary.items() if label.partition("/")[0] not in tables}
-            found[alternate.name] = {**rest, **own}
-    return found
+CELLS = {
+    "table1": "{0}, N = {1}",
+    "redundancy": "{0}, N = {1} at equal settings",
+    "table2": "{1} cosine of the {0}",
+    "table3": "{1} of the {0}",
+    "table4": "gap of the {0} at epoch {1}",
+    "table5": "landscape of the {0}, N = {1}",
+    "table6": "landscape of the {0}, N = {1}",
+    "table7": "{0}, {1} images a class of CIFAR-10",
+    "table8": "{0}, {1} images a class",
+    "table9": "{0}, {1} images a class",
+    "table10": "{0} on CIFAR-10",
+    "table11": "{0}, {1}% label noise on CIFAR-10",
+    "table12": "{0}, {1}% label noise on CIFAR-100",
+    "table14": "{0} at epoch {1}",
+    "table16": "{1}, {0} of three branches active",
+    "figure9": "{0} after training",
+    "inference": "{0} after stripping",
+}
+"""By the table of a label, what its cells are."""
+QUANTITIES = {"convergence": "convergence epoch", "final": "final validation accuracy"}
+STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their own
 
 
-def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
-    """All 36 verdicts, from whatever was run."""
-    alternates = [reading.name for reading in ALTERNATES]
-    return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates)
+def number(value: float | None, judged: JudgedPart) -> str:
+    """A number in the unit of its part."""
+    part = judged.part
+    if value is None:
+        return "undefined"
+    if part.how == "significant":
+        return f"{round(value * len(part.labels))} of {len(part.labels)} cells"
+    if part.how == "zero":
+        return f"a largest difference of {value:.3g}"
+    if part.of != "change":
+        return f"{value:+.4f}"
+    points = " points" if part.how in ("difference", "not reversed") else "%"
+    return f"{value:+.1f}{points}"
+
+
+def ours_words(judged: JudgedPart) -> str:
+    """What was measured for a part; both numbers where one is held beside the other."""
+    effect = number(judged.estimate, judged)
+    return effect if judged.beside is None else f"{effect} beside a cosine of {judged.beside:+.4f}"
+
+
+def measured_words(claim: Claim, judged: Sequence[JudgedPart], deciding: JudgedPart) -> str:
+    """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
+    interval = ""
+    if deciding.low is not None and deciding.high is not None:
+        interval = f", interval {number(deciding.low, deciding)} to {number(deciding.high, deciding)}"
+    seeds = f"{deciding.n} seed{'s' if deciding.n != 1 else ''}"
+    text = f"{ours_words(deciding)} ({seeds}{interval})"
+    if len(claim.parts) == 1:
+        return text
+    counts = Counter(_kind(part) for part in judged)
+    parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
+    return f"{text} for {part_words(deciding)}; of {len(judged)} parts {parts}"
+
+
+def _kind(judged: JudgedPart) -> str:
+    return STEPS if judged.part.how == "not reversed" and judged.ruling == "Reproduced" else judged.ruling
+
+
+def part_words(judged: JudgedPart) -> str:
+    """What a part looks at."""
+    first, *rest = (cell_words(label) for label in judged.part.labels)
+    if not rest:
+        return first
+    if judged.part.how == "significant":
+        return f"{len(judged.part.labels)} cells"
+    return rest[0] if judged.part.how == "agreement" else f"{rest[0]} against {first}"
+
+
+def cell_words(label: str) -> str:
+    """A label of evidence (`claims`) for a reader."""
+    table, *rest = label.split("/")
+    if table in ("table11", "table12"):
+        rest[1] = f"{100 * float(rest[1]):g}"
+    return CELLS[table].format(*({**NAMES, **QUANTITIES}.get(part, part.replace("_", " ")) for part in rest))
+
+
+def paper_words(claim: Claim, deciding: JudgedPart) -> str:
+    """The paper's number for the same part."""
+    if claim.kind in ("share", "identity"):
+        return claim.paper_value
+    effect = number(deciding.part.paper, deciding)
+    if deciding.part.how != "agreement":
+        return effect
+    return f"{effect} beside {cells()[deciding.part.labels[0]].value:+.4f}"

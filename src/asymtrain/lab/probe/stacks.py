@@ -10,6 +10,7 @@ from torch import nn
 
 from asymtrain.lab import executors
 from asymtrain.lab.data import Dataset
+from asymtrain.lab.engine import default_device
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, plan_trials
 from asymtrain.lab.probe.inputs import gather, random_state_kept
@@ -80,7 +81,7 @@ def shadow_of(
         backbone = build_backbone(spec, dataset)
         options = {"layout": backbone.layout, "pool": backbone.pool, "class_reduction": spec.over_classes}
         settings = Settings(dataset.classes, optimizer=optimizer, every=every, branch_options=options)
-        model, batches = backbone.to(executors.local_device(device)).train(), gather(images, most=2 * steps + 16)
+        model, batches = backbone.to(default_device(device)).train(), gather(images, most=2 * steps + 16)
         return shadow_of_model(
             model, batches, list(backbone.points), settings, steps=steps,
             limit=limit or ShadowLimit(Clock(None), 0, lambda _: Plan(0, (), ())), progress=progress,

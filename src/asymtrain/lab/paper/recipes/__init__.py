@@ -33,8 +33,13 @@ def _paper_order(recipe: Recipe) -> tuple[int, int]:
     return (2, 0) if numbered is None else (numbered[1] == "figure", int(numbered[2]))
 
 
-_ALL = [recipe for file in FILES for recipe in importlib.import_module(f"{__name__}.{file}").RECIPES]
-RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in sorted(_ALL, key=_paper_order)}
+def read_recipes() -> dict[str, Recipe]:
+    """The recipes of all files by name, in the paper's order."""
+    listed = [recipe for file in FILES for recipe in importlib.import_module(f"{__name__}.{file}").RECIPES]
+    return {recipe.name: recipe for recipe in sorted(listed, key=_paper_order)}
+
+
+RECIPES = read_recipes()
 
 
 def aliases() -> dict[str, str]:

@@ -9,7 +9,7 @@ from asymtrain.lab.instruments.curves import Curve
 from asymtrain.lab.paper.evidence import Effect, Evidence
 from asymtrain.lab.paper.figures import curve_line, has_points
 from asymtrain.lab.paper.measurements import (
-    EPOCHS,
+    ATTENTION_EPOCHS,
     AttentionWanted,
     attention_epochs,
     attentions_wanted,
@@ -83,7 +83,7 @@ def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
     more = [(heading, metric, "") for metric, heading in MORE.items()]
     for reading in readings_of(study):
         for heading, metric, cell in (*metrics, *more):
-            for epoch in EPOCHS:
+            for epoch in ATTENTION_EPOCHS:
                 label = f"{cell}/{epoch}" if cell else ""
                 measured = effect(study, known, reading, metric, study.at(epoch), label)
                 if label and measured:
@@ -97,7 +97,7 @@ def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
         f"{settings.sample} test images of {shown_dataset(study, 'cifar100')}, mean over layers and images; from the "
         "class token, heads averaged, renormalised over patches. The reading 'other instruments' averages all queries. "
         "The paper does not define object coverage; docs/method.md says why ours is a share of patches. "
-        f"{stands_note(study, EPOCHS)}{DIFFERENCE_NOTE}"
+        f"{stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
     )
     return RecipeOutput((Table("table14", "Table 14: attention", columns, tuple(rows), note),), evidence=evidence)
 
@@ -133,7 +133,7 @@ def make_maps(study: Study, known: Snapshot) -> RecipeOutput:
     """The last layer of several images (Figure 4), and the first, third and last layer of one (Figure 7), by epoch."""
     first = {variant: attentions_wanted(study, study.readings[0], variant)[0] for variant in VARIANTS}
     kept = {variant: known.values(wanted.spec, wanted.name) or {} for variant, wanted in first.items()}
-    epochs = sorted({study.at(epoch) for epoch in EPOCHS})
+    epochs = sorted({study.at(epoch) for epoch in ATTENTION_EPOCHS})
     titles = {"figure4": "Figure 4: attention through training", "figure7": "Figure 7: attention by layer"}
     if any(epoch not in values for epoch in epochs for values in kept.values()):
         waiting = (Figure(name, title, (), caption=WAITS) for name, title in titles.items())

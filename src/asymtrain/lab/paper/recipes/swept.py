@@ -10,8 +10,10 @@ from asymtrain.lab.paper.searches import settled, values_for, waiting
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study, few_shot_size, readings_for, shown_dataset
 from asymtrain.lab.paper.tables import effect_table, fit_table
+from asymtrain.lab.report.table import Column
 
 IMAGES, NOISE = "Images a class", "Flipped labels"
+HEADINGS = {IMAGES: Column(IMAGES), NOISE: Column(NOISE, "share", digits=0)}
 QUESTIONS = {
     IMAGES: "Do branches help more where there are few images?",
     NOISE: "Do branches make the MLP robust to wrong labels?",
@@ -59,14 +61,15 @@ def comparisons(study: Study, known: Snapshot, table: str) -> list[Comparison]:
         for label in labels(table):
             level, fields = label.rpartition("/")[2], dict[str, Any](validation="none", test="last")
             if sweep.swept == NOISE:
-                shown, fields["label_noise"] = f"{100 * float(level):.0f}%", float(level)
+                heading: str | float = float(level)
+                fields["label_noise"] = heading
             else:
                 taken = few_shot_size(study, sweep.dataset, int(level))
                 own = "" if taken in (int(level), None) else f" ({taken} here)"
-                shown, fields["per_class"] = f"{int(level):,}{own}", taken
+                heading, fields["per_class"] = f"{int(level):,}{own}", taken
             rows.append(
                 compare(
-                    study, reading, label, (shown,), sweep.arch, sweep.dataset, values, sweep.redundancy,
+                    study, reading, label, (heading,), sweep.arch, sweep.dataset, values, sweep.redundancy,
                     **fields,
                 )
             )  # fmt: skip
@@ -79,7 +82,7 @@ def _recipe(sweep: Sweep) -> Recipe:
         return needs_of(study, rows, waiting(study, known, sweep.arch, sweep.dataset))
 
     def make(study: Study, known: Snapshot) -> RecipeOutput:
-        rows, headings = comparisons(study, known, sweep.table), (sweep.swept,)
+        rows, headings = comparisons(study, known, sweep.table), (HEADINGS[sweep.swept],)
         settings = settled(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
         note = f"Learnt: {shown_dataset(study, sweep.dataset)}. {settings}"
         fit_title = f"{sweep.title.partition(':')[0]}: training accuracy at the end"

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from asymtrain.lab.paper.evidence import Effect, Evidence
-from asymtrain.lab.paper.measurements import CASES, LEVELS, LandscapeWanted, landscapes_wanted
+from asymtrain.lab.paper.measurements import CASES, LANDSCAPE_LEVELS, LandscapeWanted, landscapes_wanted
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
@@ -58,7 +58,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         wanted = landscapes_wanted(study, arch, dataset)
         for view in VIEWS:
             rows = _rows(known, wanted, view)
-            tables[TABLES[arch]] += [_row(wanted, arch, level, view, rows) for level in LEVELS]
+            tables[TABLES[arch]] += [_row(wanted, arch, level, view, rows) for level in LANDSCAPE_LEVELS]
             for reading in study.readings:
                 uses = ("all", "norm") if reading.unit_norm else ("all", "variance")
                 if reading.changes in (None, "instruments") and view == uses and rows:
@@ -157,7 +157,7 @@ def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
 
 def _effects(study: Study, wanted: tuple[LandscapeWanted, ...], arch: str, rows: Rows) -> dict[str, Effect]:
     effects = {}
-    for level in LEVELS[1:]:
+    for level in LANDSCAPE_LEVELS[1:]:
         for paper_name, name in STATISTICS.items():
             plain, here = _means(rows, 0, name), _means(rows, level, name)
             seeds = tuple(sorted(set(plain) & set(here)))
@@ -179,13 +179,13 @@ def _figure(study: Study, known: Snapshot) -> Figure:
     panels = [
         _surface(f"{'Plain' if level == 0 else f'{level}x'}, {words}", surfaces[scaling, level], scaling)
         for scaling, words in (("variance", "unit variance"), ("norm", "unit norm"))
-        for level in LEVELS
+        for level in LANDSCAPE_LEVELS
     ]
     caption = (
         f"Seed {first.spec.seed}, first draw, directions over all parameters. Of unit variance, every redundancy has "
         "the same surface; of unit norm, more weights mean a smaller step for each, and the surface flattens."
     )
-    return Figure("figure6", title, panels, len(LEVELS), caption)
+    return Figure("figure6", title, panels, len(LANDSCAPE_LEVELS), caption)
 
 
 def _surface(title: str, losses: list[list[float | None]], scaling: str) -> Surface:

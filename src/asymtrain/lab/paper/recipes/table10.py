@@ -20,30 +20,21 @@ from asymtrain.lab.statistics import NAMES
 DATASET = "cifar10"
 
 
-def comparisons(study: Study, known: Snapshot) -> list[Comparison]:
-    """One for each backbone."""
-    return [
-        compare(
-            study, reading, f"table10/{arch}", (NAMES[arch],), arch, DATASET,
-            values_for(study, known, arch, DATASET, 1), 1,
-        )
-        for reading in readings_for(study, 1, "training", "accuracy")
-        for arch in ARCHS
-    ]  # fmt: skip
-
-
-def fair_comparisons(study: Study, known: Snapshot) -> list[Comparison]:
-    """The same Asymmetric runs against a Plain that had as many trials; none where the study does not ask for it."""
+def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
+    """One for each backbone; with `fair` the same Asymmetric runs against a Plain that had as many trials."""
     rows = []
-    for reading in readings_for(study, 1, "training", "accuracy") if study.fair else []:
+    for reading in readings_for(study, 1, "training", "accuracy"):
         for arch in ARCHS:
-            values = values_for(study, known, arch, DATASET, 1)
-            settings = chosen_regularisers(gold_search(study, arch, DATASET, fair=True), known)
-            heading = (NAMES[arch], regulariser_words(settings))
+            label, values = f"table10/{arch}", values_for(study, known, arch, DATASET, 1)
+            heading: tuple[str, ...] = (NAMES[arch],)
+            settings = None
+            if fair:
+                settings = chosen_regularisers(gold_search(study, arch, DATASET, fair=True), known)
+                heading, values = (*heading, regulariser_words(settings)), None if settings is None else values
             rows.append(
                 compare(
-                    study, reading, f"fair/table10/{arch}", heading, arch, DATASET,
-                    None if settings is None else values, 1, plain_settings=settings, paper=f"table10/{arch}",
+                    study, reading, f"fair/{label}" if fair else label, heading, arch, DATASET, values, 1,
+                    plain_settings=settings, paper=label,
                 )
             )  # fmt: skip
     return rows
@@ -51,7 +42,7 @@ def fair_comparisons(study: Study, known: Snapshot) -> list[Comparison]:
 
 def needs(study: Study, known: Snapshot) -> Needs:
     """The searches of the three backbones on CIFAR-10, then the runs with what they chose."""
-    rows = [*comparisons(study, known), *fair_comparisons(study, known)]
+    rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
     searches = [waiting(study, known, arch, DATASET) for arch in ARCHS]
     if study.fair:
         pairs = [[gold_search(study, arch, DATASET, fair=fair) for fair in (False, True)] for arch in ARCHS]
@@ -65,19 +56,18 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     settings = " ".join(f"{NAMES[arch]}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
     note = f"Learnt: {shown_dataset(study, DATASET)}. {settings}"
     table = effect_table(known, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
-    return RecipeOutput((table, *_fair_table(study, known)), evidence=evidence_of(known, rows))
+    fair = [_fair_table(study, known)] if study.fair else []
+    return RecipeOutput((table, *fair), evidence=evidence_of(known, rows))
 
 
-def _fair_table(study: Study, known: Snapshot) -> tuple[Table, ...]:
-    rows = fair_comparisons(study, known)
-    if not rows:
-        return ()
+def _fair_table(study: Study, known: Snapshot) -> Table:
     title = "Table 10 against a Plain with as many trials"
     note = (
         "Plain has the regularisation that the search chose for it among as many trials as alpha had (Table 13). "
         "Verdicts take the table before: the paper's Plain had no such trials."
     )
-    return (effect_table(known, rows, "table10-fair", title, ("Backbone", "Plain with"), note),)
+    rows = comparisons(study, known, fair=True)
+    return effect_table(known, rows, "table10-fair", title, ("Backbone", "Plain with"), note)
 
 
 RECIPES = (

@@ -23,36 +23,27 @@ from asymtrain.lab.statistics import NAMES
 ACTIVATIONS = {"all": {"activation": "all", "combine": "sum"}, "one": {"activation": "last"}}
 
 
-def comparisons(study: Study, known: Snapshot) -> list[Comparison]:
-    """Six cells. The activation is the table's own, and the losses' sum over classes would want a search of its own."""
+def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
+    """Six cells; with `fair` the same Asymmetric runs against a Plain that had as many trials.
+
+    The activation is the table's own, and the losses' sum over classes would want a search of its own.
+    """
     rows = []
     for reading in readings_for(study, TRIED, "accuracy"):
         for activation, auxiliary in ACTIVATIONS.items():
             for arch in ARCHS:
+                label = f"table16/{activation}/{arch}"
+                heading: tuple[str, ...] = (f"{activation} active", NAMES[arch])
                 plain, asymmetric = _values(study, known, arch, activation)
+                settings = None
+                if fair:
+                    settings = chosen_regularisers(dual_of(study, arch, activation, fair=True), known)
+                    heading = (*heading, regulariser_words(settings))
+                    asymmetric = None if settings is None else asymmetric
                 rows.append(
                     compare(
-                        study, reading, f"table16/{activation}/{arch}", (f"{activation} active", NAMES[arch]), arch,
-                        "cifar100", asymmetric, TRIED, auxiliary, plain_values=plain,
-                    )
-                )  # fmt: skip
-    return rows
-
-
-def fair_comparisons(study: Study, known: Snapshot) -> list[Comparison]:
-    """The same Asymmetric runs against a Plain that had as many trials; none where the study does not ask for it."""
-    rows = []
-    for reading in readings_for(study, TRIED, "accuracy") if study.fair else []:
-        for activation, auxiliary in ACTIVATIONS.items():
-            for arch in ARCHS:
-                plain, asymmetric = _values(study, known, arch, activation)
-                settings = chosen_regularisers(dual_of(study, arch, activation, fair=True), known)
-                heading = (f"{activation} active", NAMES[arch], regulariser_words(settings))
-                rows.append(
-                    compare(
-                        study, reading, f"fair/table16/{activation}/{arch}", heading, arch, "cifar100",
-                        None if settings is None else asymmetric, TRIED, auxiliary, plain_values=plain,
-                        plain_settings=settings, paper=f"table16/{activation}/{arch}",
+                        study, reading, f"fair/{label}" if fair else label, heading, arch, "cifar100", asymmetric,
+                        TRIED, auxiliary, plain_values=plain, plain_settings=settings, paper=label,
                     )
                 )  # fmt: skip
     return rows
@@ -60,7 +51,7 @@ def fair_comparisons(study: Study, known: Snapshot) -> list[Comparison]:
 
 def needs(study: Study, known: Snapshot) -> Needs:
     """The dual searches, then the runs with what they chose."""
-    rows = [*comparisons(study, known), *fair_comparisons(study, known)]
+    rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
     if study.hyperparameters == "paper":
         return needs_of(study, rows)
     cases = [(arch, activation) for activation in ACTIVATIONS for arch in ARCHS]
@@ -89,9 +80,9 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
 
 
 def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
-    rows = fair_comparisons(study, known)
-    if not rows:
+    if not study.fair:
         return ()
+    rows = comparisons(study, known, fair=True)
     note = (
         "Plain has the learning rate and weight decay that were chosen for it, and the regularisation that the search "
         "then chose for it among as many trials as alpha had. Verdicts take the table before: the paper's Plain had no "

@@ -116,7 +116,7 @@ def variants_figure(known: Snapshot, comparisons: Sequence[Comparison], name: st
 
 
 def _bar(known: Snapshot, comparison: Comparison, family: int) -> Bar:
-    effect, words = effect_of(known, comparison), comparison.heading[1]
+    effect, words = effect_of(known, comparison), str(comparison.heading[1])
     if effect is None:
         return Bar(words, None, None, None)
     base, over_seeds = float(np.mean(effect.plain)), interval(effect, family)
@@ -130,7 +130,7 @@ def sentences(study: Study, known: Snapshot, comparisons: Sequence[Comparison], 
     shown = [row for row in comparisons if row.reading == PRIMARY]
     texts = []
     for arch in ARCHS:
-        rows = ((row.heading[1], effect_of(known, row)) for row in shown if row.arch == arch)
+        rows = ((str(row.heading[1]), effect_of(known, row)) for row in shown if row.arch == arch)
         effects = {words: effect for words, effect in rows if effect is not None}
         if effects:
             size = _study_size(study, effects)
