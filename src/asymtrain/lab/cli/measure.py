@@ -101,6 +101,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
 
     def command(context: typer.Context, shared: Any, options: Any, where: DeviceOptions, output: MeasureOutput) -> None:
         with loading():
+            import asymtrain.lab.engine  # noqa: F401  # instruments use it, and know nothing of `loading`
             from asymtrain.lab.report.page import write_page
         stopped = False
         try:

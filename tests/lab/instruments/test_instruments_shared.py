@@ -1,0 +1,50 @@
+"""What holds for every instrument in the list: it changes nothing, and its page has the same bytes again."""
+
+import pytest
+import torch
+
+from asymtrain.__main__ import main
+from asymtrain.lab.cli.measure import load_instruments
+from asymtrain.lab.scales import SCALES
+from small_backbones import LEARNING
+
+# What makes an instrument quick here; one that is not named is called with its defaults.
+SMALLER = {
+    "landscape": ("--grid", 3, "--draws", 1, "--sample", 5),
+    "attention": ("--sample", 5),
+    "features": ("--images", 20, "--steps", "0,1"),
+    "usage": ("--images", 40),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_scale(monkeypatch, tmp_path):
+    """The quick scale in a hundredth of its size."""
+    quick = SCALES["quick"]
+    monkeypatch.setitem(quick.archs, "vit", {**quick.archs["vit"], "arch_options": LEARNING["vit"]})
+    data = {"classes": 4, "size": 60, "test_size": 40, "image_size": 16}
+    monkeypatch.setitem(quick.datasets, "shapes", {"dataset_options": data})
+    monkeypatch.chdir(tmp_path)
+
+
+def settings():
+    """What a measurement must leave as it was, so that the next step of a training beside it is the same."""
+    cuda, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    state = torch.random.get_rng_state().tolist()
+    return state, torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(), cuda, cudnn
+
+
+@pytest.mark.parametrize("name", load_instruments())
+def test_an_instrument_changes_nothing_and_its_page_is_the_same_again(name, tmp_path):
+    arguments = ["measure", name, "--arch", "vit", "--seeds", 1, "--device", "cpu", *SMALLER.get(name, ())]
+    if "epochs" in load_instruments()[name].run_options:
+        arguments += ["--epochs", 1]
+    torch.manual_seed(0)
+    before, pages = settings(), []
+    for _ in range(2):
+        with pytest.raises(SystemExit) as stopped:
+            main([str(argument) for argument in arguments])
+        assert not stopped.value.code
+        pages.append((tmp_path / "asymtrain-measure" / f"{name}.html").read_bytes())
+    assert settings() == before
+    assert pages[0] == pages[1]
