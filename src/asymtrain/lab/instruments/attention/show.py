@@ -8,7 +8,6 @@ import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.instruments.attention import MOST_IMAGES
 from asymtrain.lab.instruments.attention.metrics import LABELS, patch_grid
 from asymtrain.lab.instruments.attention.result import (
     AttentionResult,
@@ -21,6 +20,8 @@ from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.report.figure import Figure, Image, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Mean, Table
 from asymtrain.lab.statistics.estimates import Estimate
+
+MOST_IMAGES = 6  # in a figure: a page embeds them. The options have the same number, and a test holds them to it.
 
 VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
 SCALE = "attention / uniform"
