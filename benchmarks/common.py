@@ -17,16 +17,19 @@ from torch.utils.flop_counter import FlopCounterMode
 from asymtrain import attach, models
 from asymtrain.lab.data import Dataset, ImageSet
 from asymtrain.lab.engine import Stack
-from asymtrain.lab.engine.gradients import gradients
-from asymtrain.lab.engine.losses import Batch
-from asymtrain.lab.engine.plan import path_for
+from asymtrain.lab.engine.losses import Batch, gradients
+from asymtrain.lab.engine.plan import strategy_for
 from asymtrain.lab.executors.local import cores
 from asymtrain.lab.runs import RunSpec, grid
 
 CLASSES = 100
-# Runs in one stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest.
-RUNS = {"cuda": {"mlp": 128, "cnn": 20, "vit": 20}, "cpu": {"mlp": 5, "cnn": 1, "vit": 1}}
 SECONDS = 2.0  # of timed work for each figure
+
+
+def stack_size(arch: str, device: str) -> int:
+    """Runs in one stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest."""
+    small, other = {"cuda": (128, 20), "cpu": (5, 1)}[device]
+    return small if models.BACKBONES[arch].bound_by_calls else other
 
 
 @functools.cache
@@ -81,7 +84,7 @@ def plain_loop(
 def engine_step(arch: str, runs: int, precision: str, device: torch.device) -> tuple[Stack, Callable[[], None]]:
     """A stack, and one training step of it."""
     spec = RunSpec(dataset="synthetic", arch=arch, redundancy=20, precision=precision, epochs=1)
-    stack = Stack(grid(spec, seed=range(runs)), synthetic(), device=device, path=path_for(arch, device))
+    stack = Stack(grid(spec, seed=range(runs)), synthetic(), device=device, strategy=strategy_for(arch, device))
     stack.data.start_epoch(0)
 
     def step() -> None:
@@ -162,14 +165,20 @@ def counts(stack: Stack, item: int) -> tuple[float, float]:
         batch = Batch(torch.randn(shape), torch.zeros(1, images, dtype=torch.int64), torch.ones(images), None, None)
         with FlopCounterMode(display=False) as counted, _ProductElements() as moved:
             gradients(
-                stack.objective, stack.layout, weights, batch, torch.ones(1), path="batched", gather=stack.layout.gather
+                stack.loss,
+                stack.parameters,
+                weights,
+                batch,
+                torch.ones(1),
+                strategy="batched",
+                gather=stack.parameters.gather,
             )
         operations[images], elements[images] = counted.get_total_flops(), moved.count
     # What grows with the batch belongs to an image, the rest to the weights, which a batch shares.
     by_image = (elements[8] - elements[4]) / 4
     by_batch = elements[4] - 4 * by_image
     # AdamW reads gradient, weight and two moments and writes three of them: seven float32 values a weight, a step.
-    optimiser = 7 * 4 * stack.layout.size
+    optimiser = 7 * 4 * stack.parameters.size
     return (operations[8] - operations[4]) / 4, by_image * item + (by_batch * item + optimiser) / 128
 
 

@@ -26,8 +26,7 @@ import torch.nn.functional as F
 
 from asymtrain import models
 from asymtrain.lab.instruments.landscape.backbone import main_score, plane, points_that_fit
-from asymtrain.lab.instruments.landscape.directions import gaussian_direction
-from asymtrain.lab.instruments.landscape.surface import evaluate, module_losses, surface
+from asymtrain.lab.instruments.landscape.surface import evaluate, gaussian_direction, module_losses, surface
 from common import device_name
 
 STEPS, EXTENT = 51, 0.01

@@ -14,13 +14,13 @@ import argparse
 import torch
 
 from asymtrain import models
-from common import RUNS, Timer, device_name, engine_step, plain_loop
+from common import Timer, device_name, engine_step, plain_loop, stack_size
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options.add_argument("--arch", nargs="+", default=["mlp", "cnn", "vit"])
+    options.add_argument("--arch", nargs="+", default=list(models.BACKBONES))
     chosen = options.parse_args()
     device = torch.device(chosen.device)
     print(f"{device_name(device)}, torch {torch.__version__}")
@@ -62,7 +62,7 @@ def redundancy_cost(arch: str, device: torch.device) -> tuple[float, float, floa
 def cosine_cost(arch: str, device: torch.device) -> tuple[float, float]:
     """Time of a measured step over a plain one; and with every 16th step measured."""
     precision = "bf16" if device.type == "cuda" else "fp32"
-    stack, _ = engine_step(arch, RUNS[device.type][arch], precision, device)
+    stack, _ = engine_step(arch, stack_size(arch, device.type), precision, device)
     timer = Timer(device)
 
     def step(measure: bool) -> None:

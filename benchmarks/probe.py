@@ -35,12 +35,12 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors import execute
 from asymtrain.lab.probe import Shadow, Trial, advise
-from asymtrain.lab.probe.calibration import Case, shadow_from_dict
 from asymtrain.lab.probe.probing import FIRST_SEED
 from asymtrain.lab.probe.rule import trial_scores
 from asymtrain.lab.probe.stacks import read_trials, shadow_of, trial_specs
 from asymtrain.lab.runs import Run, RunSpec, grid
 from asymtrain.lab.store import Store
+from probe_calibration import Case, shadow_from_dict
 from probe_examples import measure_example
 from probe_families import ALPHAS, SIZES, Family, Size, base_spec, estimated_seconds
 from probe_results import Row, line, stored_precision, write

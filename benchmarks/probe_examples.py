@@ -18,10 +18,10 @@ from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.probe import Shadow, Trial, probe
-from asymtrain.lab.probe.batches import Batches
-from asymtrain.lab.probe.calibration import shadow_from_dict, trial_from_dict
-from asymtrain.lab.probe.settings import Settings
-from asymtrain.lab.probe.trials import paired_trials
+from asymtrain.lab.probe.budget import Plan
+from asymtrain.lab.probe.inputs import Batches
+from asymtrain.lab.probe.training import Settings, paired_trials
+from probe_calibration import shadow_from_dict, trial_from_dict
 from probe_families import ALPHAS, Family, Size
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -83,9 +83,7 @@ def _trained(made: Example, seed: int, steps: int, go_on: Callable[[], bool]) ->
     items = [*made.train, *made.test]
     batches = Batches(items, range(len(made.train)), range(len(made.train), len(items)))
     settings = Settings(made.classes, learning_rate=made.learning_rate, branch_options=made.branch_options)
-    return paired_trials(
-        made.build, batches, settings, places=made.at, alphas=ALPHAS, seeds=[seed], steps=steps, go_on=go_on
-    )
+    return paired_trials(made.build, batches, settings, made.at, Plan(steps, (seed,), tuple(ALPHAS)), go_on)
 
 
 def _joined(by_seed: list[list[Trial]]) -> list[Trial]:

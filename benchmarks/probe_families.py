@@ -7,7 +7,7 @@ constants come from the part `tune`; it is scored on the part `score`, which sha
 from dataclasses import dataclass, field
 from typing import Any
 
-from asymtrain.lab.paper.estimate import RULE, image_steps
+from asymtrain.lab.paper.running import RULE, image_steps
 from asymtrain.lab.runs import RunSpec
 
 ALPHAS = (0.1, 1.0, 10.0)

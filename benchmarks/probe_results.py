@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.lab.probe import RULE
-from asymtrain.lab.probe.calibration import CONSTANTS, Case, Score, fit, rule_line, score_parts, score_text
-from asymtrain.lab.probe.figures import alignment_against_gain
+from asymtrain.lab.probe.page import alignment_against_gain
+from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.store import Store
+from probe_calibration import CONSTANTS, Case, Score, fit, rule_line, score_parts, score_text
 
 Row = tuple[str, Case, dict[str, Any]]  # part, case, further columns
 BEGIN, END = "<!-- scores: benchmarks/probe.py -->", "<!-- end of scores -->"
@@ -35,7 +36,7 @@ def write(rows: Sequence[Row], out: Path, *, show_fit: bool, page: Path | None =
         return
     write_cases(rows, out / "cases.csv")
     points = [(more["kind"], case.alignment, case.gain, *percent(case)) for _, case, more in rows]
-    picture = alignment_against_gain(points, "scatter", "Alignment in the probe against gain")
+    picture = draw(alignment_against_gain(points, "scatter", "Alignment in the probe against gain"))
     (out / "scatter.svg").write_text(picture)
     parts = {part: [case for p, case, _ in rows if p == part] for part in ("tune", "score")}
     if show_fit:

@@ -20,9 +20,9 @@ import platform
 import torch
 
 from asymtrain.lab.executors.local import cores
+from asymtrain.models import BACKBONES
 from common import (
     CLASSES,
-    RUNS,
     Timer,
     ceilings,
     counts,
@@ -30,13 +30,14 @@ from common import (
     engine_step,
     plain_loop,
     rate_in_processes,
+    stack_size,
 )
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options.add_argument("--arch", nargs="+", default=["mlp", "cnn", "vit"])
+    options.add_argument("--arch", nargs="+", default=list(BACKBONES))
     options.add_argument("--precision", default=None, help="of the engine: fp32, tf32 or bf16 (default on a GPU)")
     options.add_argument("--runs", type=int, help="runs in the engine's stack")
     options.add_argument("--json", type=str, help="write the rows here too")
@@ -52,7 +53,7 @@ def main() -> None:
           f" {'TFLOP/s':>8} {'of product':>10} {'of copy':>8}")  # fmt: skip
     rows = []
     for arch in chosen.arch:
-        runs = chosen.runs or RUNS[device.type][arch]
+        runs = chosen.runs or stack_size(arch, device.type)
         shown = runs if device.type == "cuda" else runs * cores()
         row = measure(arch, device, precision, runs, matmul, copy)
         rows.append({"arch": arch, "device": device_name(device), "torch": torch.__version__, **row})

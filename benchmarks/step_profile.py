@@ -8,7 +8,7 @@ import argparse
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-from common import RUNS, engine_step
+from common import engine_step, stack_size
 
 STEPS, ROWS = 3, 20
 
@@ -20,7 +20,7 @@ def main() -> None:
     chosen = options.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no GPU here: the engine's step on a CPU is plain torch, profile it as any other program")
-    runs = RUNS["cuda"][chosen.arch]
+    runs = stack_size(chosen.arch, "cuda")
     _, step = engine_step(chosen.arch, runs, chosen.precision, torch.device("cuda"))
     step()
     torch.cuda.synchronize()

@@ -3,11 +3,15 @@
 import os
 import signal
 import threading
+from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
 # Threads of two tests at once would spin against each other. Before torch is imported, which reads it.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+# Scripts that tests start find the helpers of this folder too.
+os.environ["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # The same examples at every call, and no clock: a check must not fail for what a change did not touch.
 settings.register_profile(

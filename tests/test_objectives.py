@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asymtrain import UsageError, dialogue, sigmoid_loss, softmax_loss
-from asymtrain.objectives import check_targets
+from asymtrain.objectives import OBJECTIVES, check_targets, find_objective
 
 B, C = 7, 5
 
@@ -21,18 +21,18 @@ def naive_softmax(row, goal):
     return -math.fsum(t * math.log(math.exp(z) / total) for z, t in zip(row, goal, strict=True))
 
 
-def naive_sigmoid(row, goal, over_classes):
+def naive_sigmoid(row, goal, class_reduction):
     terms = []
     for z, t in zip(row, goal, strict=True):
         p = 1 / (1 + math.exp(-z))
         terms.append(-(t * math.log(p) + (1 - t) * math.log(1 - p)))
-    return math.fsum(terms) / (len(terms) if over_classes == "mean" else 1)
+    return math.fsum(terms) / (len(terms) if class_reduction == "mean" else 1)
 
 
 LOSSES = {
     "softmax": (softmax_loss, naive_softmax, {}),
-    "sigmoid mean": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "mean"), {"over_classes": "mean"}),
-    "sigmoid sum": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "sum"), {"over_classes": "sum"}),
+    "sigmoid mean": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "mean"), {"class_reduction": "mean"}),
+    "sigmoid sum": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "sum"), {"class_reduction": "sum"}),
     "sigmoid default": (sigmoid_loss, lambda row, goal: naive_sigmoid(row, goal, "mean"), {}),
 }
 every_loss = pytest.mark.parametrize(("loss", "naive", "options"), LOSSES.values(), ids=LOSSES)
@@ -155,8 +155,8 @@ def test_logits_are_a_matrix(shape):
 
 
 def test_an_unknown_reduction_is_named():
-    with pytest.raises(UsageError, match="unknown over_classes 'means': did you mean 'mean'"):
-        sigmoid_loss(torch.zeros(2, 3), torch.tensor([0, 1]), over_classes="means")
+    with pytest.raises(UsageError, match="unknown class_reduction 'means': did you mean 'mean'"):
+        sigmoid_loss(torch.zeros(2, 3), torch.tensor([0, 1]), class_reduction="means")
 
 
 @every_loss
@@ -173,3 +173,31 @@ def test_values_that_are_no_shares_are_refused(loss, value):
     targets[1, 1] = value
     with pytest.raises(UsageError, match="between 0 and 1"):
         loss(torch.zeros(2, 3), targets)
+
+
+def test_the_former_keyword_works_and_warns(logits):
+    targets = torch.tensor([4, 0, 2, 1, 3, 2, 0])
+    with pytest.warns(DeprecationWarning, match=r"is now sigmoid_loss\(class_reduction="):
+        old = sigmoid_loss(logits, targets, over_classes="sum")
+    assert torch.equal(old, sigmoid_loss(logits, targets, class_reduction="sum"))
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_two_forms_of_an_objective_agree(name, logits):
+    objective, targets = find_objective(name), torch.tensor([4, 0, 2, 1, 3, 2, 0])
+    torch.testing.assert_close(objective.rows(logits, targets, "mean").mean(), objective.loss(logits, targets))
+    assert torch.equal(objective.correct(logits, targets), logits.argmax(1) == targets)
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_the_initial_bias_is_where_the_loss_is_least_without_features(name):
+    shares, objective = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), OBJECTIVES[name]
+    targets = torch.arange(3).repeat_interleave(torch.tensor([5, 3, 2]))
+    logits = objective.bias_at(shares).requires_grad_()
+    objective.loss(logits.expand(10, 3), targets).backward()
+    assert logits.grad.abs().max() < 1e-12
+
+
+def test_an_unknown_objective_is_named():
+    with pytest.raises(UsageError, match="unknown objective 'softmx': did you mean 'softmax'"):
+        find_objective("softmx")

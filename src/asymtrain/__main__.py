@@ -13,13 +13,14 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line. What a user can fix ends in one line on stderr and exit status 2."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        import rich  # noqa: F401  # without it, Typer fails when it shows help
         import typer
 
-        from asymtrain.lab.cli import app
+        from asymtrain.lab.cli.app import app
     except ModuleNotFoundError as error:
         if error.name is None or error.name.startswith("asymtrain"):
             raise
-        _complain(f'the command line needs {error.name}: pip install "asymtrain[lab]"')
+        _without_lab(arguments, error.name)
     except KeyboardInterrupt:
         sys.exit(INTERRUPTED)
     # Click's UsageError, wherever this version of typer keeps it.
@@ -33,6 +34,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
     sys.exit(status or 0)
+
+
+def _without_lab(arguments: Sequence[str], missing: str) -> NoReturn:
+    """Help and version of an installation without the lab's extra; every command names the extra."""
+    from asymtrain.lab.cli import COMMANDS, EXTRA, PURPOSE
+    from asymtrain.version import VERSION
+
+    if arguments and arguments[0] == "--version":
+        print(f"asymtrain {VERSION}")
+    elif not arguments or arguments[0] in ("-h", "--help"):
+        width = max(map(len, COMMANDS))
+        lines = [f"  {name:{width}}  {line}" for name, line in COMMANDS.items()]
+        usage = "Usage: asymtrain [--version] [--help] COMMAND [ARGS]..."
+        print(f"{usage}\n\n{PURPOSE}\n\nCommands, which need {EXTRA}:", *lines, sep="\n")
+    else:
+        _complain(f"the command line needs {missing}: {EXTRA}")
+    sys.exit(0)
 
 
 def _complain(text: str) -> NoReturn:

@@ -12,6 +12,11 @@ class UsageError(ValueError):
     """The caller can fix this; the text says how."""
 
 
+def error_line(error: BaseException) -> str:
+    """The kind and the first line of an error that was raised elsewhere, to be quoted."""
+    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not in a table, with the nearest names that are."""
     options = sorted(known)

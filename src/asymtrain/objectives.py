@@ -1,22 +1,50 @@
-"""The two objectives and their dialogue, as pure functions.
+"""What a head can learn by, and the dialogue of two objectives: pure functions, and one registry of them.
 
-- competitive: softmax cross-entropy over classes (the main objective);
-- non-competitive: one sigmoid binary cross-entropy per class (the auxiliary objective);
+- softmax (competitive): cross-entropy over classes, the main objective;
+- sigmoid (non-competitive): one binary cross-entropy per class, the auxiliary objective;
 - dialogue: main + alpha * sum over attachment points of the auxiliary losses.
 
+`OBJECTIVES` is the only list of objectives: run specs, the reference loop, stacks of runs and the initial bias read it.
 Axis letters: B batch, C classes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain._moved import renamed_arguments
 from asymtrain.errors import UsageError, unknown_name
 
 ClassReduction = Literal["mean", "sum"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """One way to learn from targets, in the two forms that training needs; tests hold the two together.
+
+    Attributes:
+        loss: logits (B, C) and targets to the mean over the batch; targets that do not fit are a `UsageError`.
+        rows: the same without the mean, for any leading axes: logits (..., C), class indices that broadcast to (...)
+            -> (...). The last argument is the reduction over classes; one whose classes compete has none.
+        bias_at: shares of the classes (C,) to the logits at which the objective predicts just these.
+        correct: logits (..., C) and class indices (...) to what is classified right, (...).
+    """
+
+    loss: Callable[[Tensor, Tensor], Tensor]
+    rows: Callable[[Tensor, Tensor, ClassReduction], Tensor]
+    bias_at: Callable[[Tensor], Tensor]
+    correct: Callable[[Tensor, Tensor], Tensor]
+
+
+def find_objective(name: str) -> Objective:
+    """The objective of this name; an unknown one is an error."""
+    if name not in OBJECTIVES:
+        raise unknown_name("objective", name, OBJECTIVES)
+    return OBJECTIVES[name]
 
 
 def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
@@ -30,28 +58,24 @@ def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -
     return losses.sum() / keep.sum().clamp(min=1)
 
 
+@renamed_arguments(over_classes="class_reduction")
 def sigmoid_loss(
-    logits: Tensor, targets: Tensor, *, over_classes: ClassReduction = "mean", ignore_index: int = -100
+    logits: Tensor, targets: Tensor, *, class_reduction: ClassReduction = "mean", ignore_index: int = -100
 ) -> Tensor:
     """Per-class binary cross-entropy of logits (B, C), mean over the batch.
 
     Targets are class indices (B,), or a row of probabilities for each class (B, C): soft labels and
     multi-label targets are the same thing here, since classes do not compete.
-    `over_classes="mean"` is what frameworks do by default; `"sum"` adds the C terms, so the loss is C times larger.
+    `class_reduction="mean"` is what frameworks do by default; `"sum"` adds the C terms, so the loss is C times larger.
     """
-    if over_classes not in get_args(ClassReduction):
-        raise unknown_name("over_classes", str(over_classes), get_args(ClassReduction))
+    if class_reduction not in get_args(ClassReduction):
+        raise unknown_name("class_reduction", str(class_reduction), get_args(ClassReduction))
     check_targets(logits, targets, ignore_index)
     if targets.ndim == logits.ndim:
-        goal, keep = targets.to(logits.dtype), None
-    else:
-        targets = targets.long()
-        keep = targets != ignore_index
-        goal = F.one_hot(targets.where(keep, 0), logits.shape[-1]).to(logits.dtype)
-    losses = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
-    rows = losses.mean(-1) if over_classes == "mean" else losses.sum(-1)
-    if keep is None:
-        return rows.mean()
+        return _binary_rows(logits, targets.to(logits.dtype), class_reduction).mean()
+    targets = targets.long()
+    keep = targets != ignore_index
+    rows = _sigmoid_rows(logits, targets.where(keep, 0), class_reduction)
     return (rows * keep).sum() / keep.sum().clamp(min=1)
 
 
@@ -99,3 +123,30 @@ def _check_shares(targets: Tensor) -> None:
 def _readable(targets: Tensor) -> bool:
     """May values be read? From a GPU that would stall every step, and a compiled graph would break there."""
     return targets.device.type == "cpu" and not torch.compiler.is_compiling()
+
+
+def _softmax_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
+    return -(logits.log_softmax(-1) * _one_hot(logits, targets)).sum(-1)
+
+
+def _sigmoid_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
+    return _binary_rows(logits, _one_hot(logits, targets), class_reduction)
+
+
+def _binary_rows(logits: Tensor, goal: Tensor, class_reduction: ClassReduction) -> Tensor:
+    losses = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
+    return losses.mean(-1) if class_reduction == "mean" else losses.sum(-1)
+
+
+def _one_hot(logits: Tensor, targets: Tensor) -> Tensor:
+    return F.one_hot(targets, logits.shape[-1]).to(logits.dtype).expand_as(logits)
+
+
+def _largest_is_right(logits: Tensor, targets: Tensor) -> Tensor:
+    return logits.argmax(-1) == targets
+
+
+OBJECTIVES: dict[str, Objective] = {
+    "sigmoid": Objective(sigmoid_loss, _sigmoid_rows, torch.logit, _largest_is_right),
+    "softmax": Objective(softmax_loss, _softmax_rows, torch.log, _largest_is_right),
+}

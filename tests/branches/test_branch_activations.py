@@ -9,7 +9,7 @@ from branch_zoo import BATCH, CLASSES, mlp, rows, targets
 from torch import Tensor, nn
 
 from asymtrain.branches import Branches, attach, draw_branches
-from asymtrain.branches._drawing import choice_key, choose_branch
+from asymtrain.branches._heads import choice_key, choose_branch
 
 N, SEED, STEPS = 3, 4, 6
 
@@ -55,7 +55,7 @@ def test_training_matches_the_naive_loop(activation: str, combine: str) -> None:
     torch.manual_seed(0)
     plain = mlp().eval()
 
-    branches = attach(model, ["1", "3"], batches[0], CLASSES, N, activation, combine=combine, seed=SEED)
+    branches = attach(model, ["1", "3"], batches[0], CLASSES, N, activation, branch_reduction=combine, seed=SEED)
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=0.1)
     heads = []
     for weights in draw_branches(SEED, [8, 6], CLASSES, N, "independent"):

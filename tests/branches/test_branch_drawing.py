@@ -8,14 +8,15 @@ from branch_zoo import CLASSES, mlp, rows
 from torch import nn
 
 from asymtrain.branches import attach, draw_branches
-from asymtrain.branches._drawing import choice_key, choose_branch
+from asymtrain.branches._heads import choice_key, choose_branch
 from asymtrain.streams import generator
 
 DRAWS = ["independent", "sequence"]
 
 
 def test_the_signature_others_rely_on() -> None:
-    assert list(inspect.signature(draw_branches).parameters) == ["seed", "widths", "classes", "redundancy", "draw"]
+    names = ["seed", "widths", "classes", "redundancy", "initialization"]
+    assert list(inspect.signature(draw_branches).parameters) == names
 
 
 @pytest.mark.parametrize("draw", DRAWS)
@@ -77,7 +78,7 @@ def test_sequence_is_one_plain_loop() -> None:
 @pytest.mark.parametrize("draw", DRAWS)
 def test_attach_uses_this_draw(draw: str) -> None:
     model, x = mlp(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES, 4, draw=draw, seed=5)
+    branches = attach(model, ["1", "3"], x, CLASSES, 4, initialization=draw, seed=5)
     drawn = draw_branches(5, [8, 6], CLASSES, 4, draw)
     assert all(torch.equal(branches.head(name).weights, one) for name, one in zip(branches.places, drawn, strict=True))
     assert torch.equal(branches.head("1").live, drawn[0][-1])

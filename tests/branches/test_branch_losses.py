@@ -30,7 +30,7 @@ def test_the_loss_is_the_dialogues_auxiliary_part() -> None:
 def test_sum_over_classes_is_classes_times_the_mean(activation: str) -> None:
     _, mean = after_a_forward(activation)
     torch.manual_seed(0)
-    _, total = after_a_forward(activation, over_classes="sum")
+    _, total = after_a_forward(activation, class_reduction="sum")
     logits = mean.logits()
     assert torch.allclose(total.loss(targets(), logits=logits), CLASSES * mean.loss(targets(), logits=logits))
 

@@ -4,9 +4,10 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from gradient_examples import small
 from torch import nn
 
-from asymtrain import Alignment, UsageError, alignment, attach, models
+from asymtrain import Alignment, UsageError, alignment
 from asymtrain.gradients import backward_with_alignment, cosine
 
 
@@ -60,14 +61,6 @@ def test_only_parameters_that_both_reach_count():
     assert found == Alignment(1.0, 1.0, 2.0, {"x": 1.0})
     plane.y.requires_grad_(False)
     assert alignment(plane.x + 5 * plane.y, 2 * plane.x, plane) == found
-
-
-def small(arch="mlp"):
-    sizes = {"mlp": {"widths": (8, 8, 8)}, "vit": {"depth": 2, "width": 16, "heads": 2, "patch": 4}}[arch]
-    model = models.build(arch, classes=4, seed=0, image_size=8, **sizes)
-    x, y = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 4
-    branches = attach(model, list(model.points), x, 4, layout=model.layout, pool=model.pool)
-    return model, branches, x, y
 
 
 @pytest.mark.parametrize("arch", ["mlp", "vit"])

@@ -7,18 +7,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from gradient_examples import small
 from torch import nn
 
-from asymtrain import UsageError, alignment, attach, models
+from asymtrain import UsageError, alignment
 from asymtrain.gradients import backward_with_alignment
-
-
-def small(arch="mlp"):
-    sizes = {"mlp": {"widths": (8, 8, 8)}, "vit": {"depth": 2, "width": 16, "heads": 2, "patch": 4}}[arch]
-    model = models.build(arch, classes=4, seed=0, image_size=8, **sizes)
-    x, y = torch.rand(6, 3, 8, 8, generator=torch.Generator().manual_seed(0)), torch.arange(6) % 4
-    branches = attach(model, list(model.points), x, 4, layout=model.layout, pool=model.pool)
-    return model, branches, x, y
 
 
 def losses(model, branches, x, y):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.nn.functional as F
-from adapter_examples import (
+from adapters import (
     BATCH,
     CLASSES,
     WIDTH,

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from adapter_examples import BATCH, CLASSES, Net, assert_bare, examples, seeded
+from adapters import BATCH, CLASSES, Net, assert_bare, examples, seeded
 
 from asymtrain import UsageError, alignment, attach
 
@@ -12,7 +12,7 @@ torchjd = pytest.importorskip("torchjd", reason="TorchJD is not installed")
 from torchjd.aggregation import GradDrop, PCGrad, UPGrad  # noqa: E402
 
 from asymtrain.integrations.torchjd import AGGREGATORS, build_aggregator, combine_backward  # noqa: E402
-from asymtrain.lab.engine.aggregators import WEIGHTS  # noqa: E402
+from asymtrain.lab.engine.signals import WEIGHTS  # noqa: E402
 
 ALPHA = 0.7
 

@@ -5,17 +5,7 @@ import types
 import pytest
 import torch
 import torch.nn.functional as F
-from adapter_examples import (
-    BATCH,
-    CLASSES,
-    Net,
-    assert_bare,
-    assert_no_hooks,
-    assert_same_bits,
-    by_hand,
-    examples,
-    seeded,
-)
+from adapters import BATCH, CLASSES, Net, assert_bare, assert_no_hooks, assert_same_bits, by_hand, examples, seeded
 from torch.utils.data import IterableDataset
 
 from asymtrain import UsageError, attach

@@ -8,15 +8,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Literal, get_args, get_origin
 
 import pytest
 from hypothesis import given, settings
-from run_values import VALUES, fields
 
 from asymtrain import UsageError
 from asymtrain.lab import runs
-from asymtrain.lab.runs import DEFAULTS, RunSpec
+from asymtrain.lab.runs import DEFAULTS, RunSpec, choices
+from run_values import LATER_FIELDS, VALUES, fields
 
 # A released default never changes: it would change what an id means.
 PINNED_DEFAULTS = {
@@ -83,17 +82,7 @@ FIRST_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
-ALL_FIELDS = FIRST_FIELDS | {
-    "alpha_schedule": "early",
-    "objective": "softmax",
-    "branch_labels": "random",
-    "branch_bias": "prior",
-    "branch_weights": "frozen",
-    "signal": "noise",
-    "aggregator": "pcgrad",
-    "label_smoothing": 0.1,
-    "cosine_by": "layer",
-}
+ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS
 
 # Ids that results are stored under.
 PINNED_IDS = {
@@ -114,9 +103,8 @@ PINNED_IDS = {
 def test_the_defaults_are_pinned():
     assert PINNED_DEFAULTS == DEFAULTS
     assert dataclasses.asdict(RunSpec()) == PINNED_DEFAULTS
-    for field in dataclasses.fields(RunSpec):
-        if get_origin(field.type) is Literal:
-            assert get_args(field.type)[0] == field.default
+    for name, default in DEFAULTS.items():
+        assert not choices(name) or choices(name)[0] == default
 
 
 def test_the_ids_are_pinned():
@@ -131,12 +119,14 @@ def test_every_field_is_part_of_the_id():
     assert len(ids | others) == len(DEFAULTS) + 1
 
 
-# The hashing needs no torch: with the package's front door and the backbones left out, any Python can run it.
+# The hashing needs no torch: with the package's front door, backbones and losses left out, any Python can run it.
 PROGRAM = """
 import json, sys, types
-package, models = types.ModuleType("asymtrain"), types.ModuleType("asymtrain.models")
+names = ("asymtrain", "asymtrain.models", "asymtrain.objectives")
+package, models, objectives = modules = [types.ModuleType(name) for name in names]
 package.__path__, models.check_options = [sys.argv[1]], lambda *_: None
-sys.modules.update({"asymtrain": package, "asymtrain.models": models})
+objectives.OBJECTIVES = ("sigmoid", "softmax")
+sys.modules.update(zip(names, modules))
 from asymtrain.lab.runs import RunSpec
 print(json.dumps([RunSpec(**values).id for values in json.loads(sys.argv[2])]))
 """
@@ -147,7 +137,7 @@ print(json.dumps([RunSpec(**values).id for values in json.loads(sys.argv[2])]))
 def test_any_process_and_python_gives_the_same_ids(python, hash_seed):
     if not shutil.which(python) or subprocess.run([python, "-c", ""], capture_output=True).returncode:
         pytest.skip(f"no {python} here")
-    package = str(Path(runs.__file__).parent)
+    package = str(Path(runs.__file__).parents[1])
     arguments = [python, "-c", PROGRAM, package, json.dumps(list(PINNED_IDS.values()))]
     environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
     found = subprocess.run(arguments, capture_output=True, text=True, env=environment, check=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from asymtrain.models import kernels
+from asymtrain.models import _kernels as kernels
 
 pytestmark = [
     pytest.mark.gpu,

@@ -1,6 +1,6 @@
 """What holds for every backbone in `models.BACKBONES`, at several sizes.
 
-A new backbone gets all of this by its line in `BACKBONES`; small sizes for it go into `SIZES`.
+A new backbone gets all of this by its line in `BACKBONES`; more shapes of it can go into `SHAPES`.
 """
 
 import dataclasses
@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from asymtrain import UsageError, attach, models
 from asymtrain.models import Backbone, KeyedDropout
+from small_backbones import SHAPES, SMALL
 
 CLASSES, BATCH = 5, 4
 
@@ -33,24 +34,7 @@ class Case:
         return torch.randn(BATCH, *self.image_shape, dtype=torch.float64, generator=source)
 
 
-SIZES: dict[str, list[dict[str, Any]]] = {
-    "mlp": [
-        {"image_size": 8, "widths": (12, 10, 8)},
-        {"image_size": 4, "widths": (6,), "channels": 1},
-        {"image_size": 4, "widths": (6, 9, 7), "points": (2, 0), "initialisation": "trunc_normal"},
-    ],
-    "cnn": [
-        {"image_size": 8, "widths": (4, 6, 5, 3), "hidden": (9, 8), "pool_after": (1, 3)},
-        {"image_size": 8, "widths": (4, 6), "hidden": (), "pool_after": (), "dropout": 0.25, "channels": 1},
-        {"image_size": 12, "widths": (4, 3, 2), "hidden": (7,), "pool_after": (0,), "points": (2, 0), "dropout": 0},
-    ],
-    "vit": [
-        {"image_size": 8, "patch": 4, "width": 12, "heads": 2, "depth": 2},
-        {"image_size": 8, "patch": 2, "width": 8, "heads": 4, "depth": 3, "branch_input": "mean", "points": (2, 1)},
-        {"image_size": 4, "patch": 4, "width": 6, "heads": 1, "depth": 1, "mlp_ratio": 2, "channels": 1},
-    ],
-}
-CASES = [Case(arch, options) for arch in models.BACKBONES for options in SIZES.get(arch, [{}])]
+CASES = [Case(arch, options) for arch in models.BACKBONES for options in SHAPES.get(arch, [SMALL[arch]])]
 
 
 @pytest.fixture(params=CASES, ids=lambda case: f"{case.arch}-{'-'.join(map(str, case.options.values()))}")

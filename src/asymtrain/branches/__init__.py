@@ -1,18 +1,15 @@
 """Temporary auxiliary branches on any PyTorch model.
 
-attaching.py      attach(): check, dry run, draw, connect
-places.py         names and globs -> modules          refusals.py   what is turned down
-dry_run.py        one forward that leaves no trace    axes.py       evidence for which axis is what
-nested.py         tensors in outputs                  pooling.py    outputs -> (B, D)
-drawing.py        initial weights, the live branch    heads.py      one place's weights and logits
-capture.py        hooks, and what they caught         scores.py     logits -> loss, accuracy
-core.py           Branches                            optimizers.py taking parameters out of one
-with_branches.py  WithBranches
+_attaching.py   attach(): check, dry run, draw, connect
+_places.py      names and globs -> modules            _dry_run.py   one forward that leaves no trace
+_axes.py        evidence for which axis is what       _nested.py    tensors in outputs
+_pooling.py     outputs -> (B, D)                     _capture.py   hooks, and what they caught
+_heads.py       one place's weights and logits        _scores.py    logits -> loss, accuracy
+_core.py        Branches, and WithBranches
 """
 
 from asymtrain.branches._attaching import attach
-from asymtrain.branches._core import Branches
-from asymtrain.branches._drawing import draw_branches
-from asymtrain.branches._with_branches import WithBranches
+from asymtrain.branches._core import Branches, WithBranches
+from asymtrain.branches._heads import draw_branches
 
 __all__ = ["Branches", "WithBranches", "attach", "draw_branches"]

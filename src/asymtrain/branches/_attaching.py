@@ -1,26 +1,30 @@
-"""`attach`: put temporary branches on a model."""
+"""`attach`: put temporary branches on a model, or say in one line why not and what to do instead."""
 
 import operator
+import sys
 from collections.abc import Mapping, Sequence
 from typing import get_args
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
+from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, infer_layout
-from asymtrain.branches._core import Branches, Settings
-from asymtrain.branches._drawing import Activation, Draw, choice_key, draw_branches
+from asymtrain.branches._capture import carries_branches
+from asymtrain.branches._core import Branches
 from asymtrain.branches._dry_run import Sight, dry_run
-from asymtrain.branches._heads import Head
+from asymtrain.branches._heads import Activation, Head, Initialization, choice_key, draw_branches
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, check_option_keys, find_places, option_for
 from asymtrain.branches._pooling import Pool, Reader, build_reader, check_layout, check_pool
-from asymtrain.branches._refusals import refuse_places, refuse_wrapped
-from asymtrain.branches._scores import Combine, Objective
+from asymtrain.branches._scores import BranchReduction, Objective, Settings
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import ClassReduction
 
 
+@renamed_arguments(over_classes="class_reduction", combine="branch_reduction", draw="initialization")
 def attach(
     model: nn.Module,
     at: Where,
@@ -29,12 +33,12 @@ def attach(
     redundancy: int = 1,
     activation: Activation = "last",
     *,
-    combine: Combine = "sum",
-    draw: Draw = "independent",
+    branch_reduction: BranchReduction = "sum",
+    initialization: Initialization = "independent",
     pool: Pool | Mapping[str, Pool] = "mean",
     layout: str | Mapping[str, str] | None = None,
     output: Selector | Mapping[str, Selector] | None = None,
-    over_classes: ClassReduction = "mean",
+    class_reduction: ClassReduction = "mean",
     loss_fn: Objective | None = None,
     bias: Tensor | None = None,
     seed: int = 0,
@@ -54,14 +58,14 @@ def attach(
         redundancy: the number of branches at each place.
         activation: which branch gives a loss: the `last`, `all`, one at `random` or in `cycle`, a new one in each
             forward with gradients.
-        combine: with activation `all`, whether a place's loss is the sum or the mean over its branches.
-        draw: `independent` of the redundancy, or in `sequence` from one generator.
+        branch_reduction: with activation `all`, whether a place's loss is the sum or the mean over its branches.
+        initialization: of the weights, `independent` of the redundancy, or in `sequence` from one generator.
         pool: `mean` over positions, the `class_token` (position 0), or a function from the feature to (B, D).
         layout: a letter for each axis of the feature (B batch, C or D features, others positions), where it cannot
             be told: "BD", "BCHW", "BTD", "TBD", "BHWC".
         output: which part of a place's output is the feature: an index, a key, or a function. Otherwise the first
             floating-point tensor in it.
-        over_classes: mean or sum over classes in the sigmoid loss.
+        class_reduction: mean or sum over classes in the sigmoid loss.
         loss_fn: another objective, from logits (B, C) and the targets to a scalar.
         bias: what each branch's bias begins with, one value for each class (C,), for example the logits of the class
             shares; None for branches without bias.
@@ -73,9 +77,9 @@ def attach(
     """
     classes, redundancy = _count("classes", classes), _count("redundancy", redundancy)
     _check_name("activation", activation, get_args(Activation))
-    _check_name("combine", combine, get_args(Combine))
-    _check_name("draw", draw, get_args(Draw))
-    _check_name("over_classes", over_classes, get_args(ClassReduction))
+    _check_name("branch_reduction", branch_reduction, get_args(BranchReduction))
+    _check_name("initialization", initialization, get_args(Initialization))
+    _check_name("class_reduction", class_reduction, get_args(ClassReduction))
     if bias is not None and (not isinstance(bias, Tensor) or bias.shape != (classes,)):
         raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
@@ -100,12 +104,12 @@ def attach(
 
     widths = [row.shape[1] for row in rows.values()]
     heads = {}
-    for index, weights in enumerate(draw_branches(seed, widths, classes, redundancy, draw)):
+    for index, weights in enumerate(draw_branches(seed, widths, classes, redundancy, initialization)):
         name, row = list(rows.items())[index]
         # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
         kind = torch.promote_types(row.dtype, torch.float32) if dtype is None else dtype
         heads[name] = Head(weights, activation, choice_key(seed, index), bias).to(row.device, kind)
-    branches = Branches(heads, readers, Settings(combine, over_classes, loss_fn, allow_skipped))
+    branches = Branches(heads, readers, Settings(branch_reduction, class_reduction, loss_fn, allow_skipped))
     if branches.step is not None:
         branches.step = branches.step.to(next(iter(rows.values())).device)
     branches.connect(model)
@@ -163,3 +167,63 @@ def _rows(name: str, sight: Sight, reader: Reader) -> Tensor:
     if isinstance(rows, str):
         raise UsageError(f"place {name!r} {rows}")
     return rows
+
+
+def refuse_wrapped(model: object) -> None:
+    """Refuse what is not the bare model: compiled, data-parallel, sharded, or not yet built."""
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"attach takes an nn.Module, got a {type(model).__name__}")
+    if torch.is_inference_mode_enabled():
+        raise UsageError(
+            "attach was called inside torch.inference_mode, where no weight can be trained: call it outside"
+        )
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            "the model is a TorchScript module, which takes no hooks: attach to the model it was made from"
+        )
+    if _compiled(model):
+        raise UsageError("the model is compiled already, and would ignore new hooks: attach first, then torch.compile")
+    if isinstance(model, DistributedDataParallel):
+        raise UsageError(
+            "attach to the bare model, before DDP: branches = attach(model, ...), then "
+            "DistributedDataParallel(WithBranches(model, branches))"
+        )
+    if isinstance(model, nn.DataParallel):
+        raise UsageError(
+            "branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(model, branches))"
+        )
+    for module in model.modules():
+        # By name: importing FSDP here would cost every user its import time.
+        if {"FullyShardedDataParallel", "FSDPModule"} & {kind.__name__ for kind in type(module).__mro__}:
+            raise UsageError(
+                "branches do not work in a model sharded by FSDP: train with DistributedDataParallel(WithBranches(...))"
+            )
+        if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
+            raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
+        if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
+            raise UsageError("the model has weights on the meta device: load them or initialise them, then attach")
+
+
+def refuse_places(model: nn.Module, places: dict[str, nn.Module]) -> None:
+    """Refuse places whose hooks would not run or that carry branches already."""
+    for name, place in places.items():
+        if carries_branches(place):
+            raise UsageError(f"place {name!r} carries branches already: call strip() on those first")
+        if isinstance(place, torch.jit.ScriptModule):
+            raise UsageError(f"place {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
+    for name, module in model.named_modules():
+        if _compiled(module):
+            inside = [place for place, target in places.items() if any(target is part for part in module.modules())]
+            if inside:
+                raise UsageError(
+                    f"place {inside[0]!r} lies in {name!r}, which is compiled already and would ignore new hooks: "
+                    "attach first, then torch.compile"
+                )
+
+
+def _compiled(module: nn.Module) -> bool:
+    if getattr(module, "_compiled_call_impl", None) is not None:
+        return True
+    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)

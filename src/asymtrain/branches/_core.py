@@ -1,4 +1,4 @@
-"""`Branches`: the auxiliary objectives of one model, while it trains.
+"""`Branches`: the auxiliary objectives of one model, while it trains; `WithBranches`: both as one module.
 
     branches = attach(model, ...)        hooks on
     model(x)                             each place's feature is caught, pooled to (B, D)
@@ -10,7 +10,6 @@ All answers are about the model's latest forward, whatever mode it ran in.
 
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,23 +18,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, refuse_drift
-from asymtrain.branches._drawing import Activation
-from asymtrain.branches._heads import Head
-from asymtrain.branches._optimizers import drop_parameters
+from asymtrain.branches._heads import Activation, Head
 from asymtrain.branches._pooling import Reader
-from asymtrain.branches._scores import Combine, Objective, place_accuracy, place_loss
+from asymtrain.branches._scores import Settings, place_accuracy, place_loss
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.objectives import ClassReduction
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How logits become losses, and what to do about places that did not run."""
-
-    combine: Combine = "sum"
-    over_classes: ClassReduction = "mean"
-    loss_fn: Objective | None = None
-    allow_skipped: bool = False
 
 
 class Branches(nn.Module):
@@ -114,18 +100,8 @@ class Branches(nn.Module):
         """
         if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
-        made = self._given(logits)
-        return {
-            name: place_loss(
-                one,
-                targets,
-                combine=self.settings.combine,
-                over_classes=self.settings.over_classes,
-                ignore_index=ignore_index,
-                loss_fn=self.settings.loss_fn,
-            )
-            for name, one in made.items()
-        }
+        by_place = self._given(logits)
+        return {name: place_loss(rows, targets, self.settings, ignore_index) for name, rows in by_place.items()}
 
     def loss(self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None) -> Tensor:
         """The sum over places of the auxiliary losses; 0 where every place was skipped and that is allowed."""
@@ -140,15 +116,15 @@ class Branches(nn.Module):
         self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran; see `losses` for the arguments."""
-        made = self._given(logits)
-        return {name: place_accuracy(one, targets, ignore_index=ignore_index) for name, one in made.items()}
+        by_place = self._given(logits)
+        return {name: place_accuracy(rows, targets, ignore_index) for name, rows in by_place.items()}
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
         """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once."""
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
         if optimizer is not None:
-            drop_parameters(optimizer, list(self.parameters()))
+            _drop_parameters(optimizer, list(self.parameters()))
         self.disconnect()
         self.stripped = True
 
@@ -191,8 +167,7 @@ class Branches(nn.Module):
         if self.step is not None and capture.forward.with_grad and not capture.forward.counted:
             self.step.add_(1)
             capture.forward.counted = True
-        made: dict[str, Tensor] = self(features)
-        return made
+        return self(features)
 
     def _given(self, logits: Mapping[str, Tensor] | None) -> Mapping[str, Tensor]:
         if logits is None:
@@ -225,7 +200,62 @@ class Branches(nn.Module):
         return {**self.__dict__, "_capture": None, "_finalizer": None}
 
 
+class WithBranches(nn.Module):
+    """A model and its branches; calling it gives the model's output and the branches' logits.
+
+        net = DistributedDataParallel(WithBranches(model, branches))
+        output, logits = net(x)
+        loss = F.cross_entropy(output, y) + alpha * branches.loss(y, logits=logits)
+
+    Branch weights are parameters of this module, so DDP averages their gradients. Its copies and pickles are
+    whole: the copy's branches are on the copy's model.
+    """
+
+    def __init__(self, model: nn.Module, branches: Branches) -> None:
+        super().__init__()
+        if not isinstance(branches, Branches) or not branches.connected_to(model):
+            raise UsageError("these branches are not on this model: WithBranches(model, attach(model, ...))")
+        self.model = model
+        self.branches = branches
+        # Idle branches are equal on all ranks from the seed and never change; DDP would broadcast them at every step.
+        ignored = [f"model.{name}" for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
+        ignored += [f"branches.{name}" for name, _ in branches.named_buffers() if name.endswith(".idle")]
+        self._ddp_params_and_buffers_to_ignore = ignored
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
+        """The model's output, and the logits of its branches by place."""
+        if self.branches.stripped:
+            raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
+        output = self.model(*args, **kwargs)
+        return output, self.branches.take()
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        if not self.branches.stripped:
+            self.branches.connect(self.model)
+
+
 def _key(place: str) -> str:
     """A place's name as torch lets a submodule be called: without dots, and not like a method."""
     key = place.replace(".", "/")
     return f"/{key}" if hasattr(nn.ModuleDict, key) else key
+
+
+def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+    """Remove parameters from the groups and the state of optimizers that may have made steps with them.
+
+    A group that ends empty stays: learning-rate schedulers count the groups.
+    """
+    # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
+    given: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
+    if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in given):
+        raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
+    gone = {id(parameter) for parameter in parameters}
+    for optimizer in given:
+        for group in optimizer.param_groups:
+            kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
+            # With named parameters a group has a second list beside the first.
+            for column in {"params", "param_names"} & group.keys():
+                group[column] = [group[column][index] for index in kept]
+        for parameter in parameters:
+            optimizer.state.pop(parameter, None)

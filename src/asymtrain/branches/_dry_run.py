@@ -20,7 +20,7 @@ from asymtrain.branches._axes import (
     lets_through,
 )
 from asymtrain.branches._nested import Selector, first_feature, select, tensors_in
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, error_line
 
 
 class Sight:
@@ -98,10 +98,9 @@ def dry_run(
         try:
             output = call(model, sample)
         except Exception as error:
-            line = (str(error).strip().splitlines() or ["no message"])[0]
             raise UsageError(
-                f"the model cannot be called on `sample` ({type(error).__name__}: {line}): give what the training "
-                "loop gives, as a tensor, a tuple of positional arguments or a dict of keyword arguments"
+                f"the model cannot be called on `sample` ({error_line(error)}): give what the training loop gives, as "
+                "a tensor, a tuple of positional arguments or a dict of keyword arguments"
             ) from error
     return watcher.sights, batch_evidence(model, inputs, list(tensors_in(output)))
 

@@ -1,15 +1,65 @@
-"""The branches of one place: their weights, and the logits of those that are live.
+"""The branches of one place: how they begin, which of them is live, and their logits.
 
-Axis letters: B batch, N branches, C classes, D width.
+Axis letters: B batch, N branches at a place, C classes, D width of a place.
 """
 
+from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asymtrain.branches._drawing import Activation, choose_branch
+from asymtrain._moved import renamed_arguments
+from asymtrain.streams import bits, generator, key
+
+Initialization = Literal["independent", "sequence"]
+Activation = Literal["last", "all", "random", "cycle"]
+
+
+@renamed_arguments(draw="initialization")
+def draw_branches(
+    seed: int, widths: Sequence[int], classes: int, redundancy: int, initialization: Initialization
+) -> list[Tensor]:
+    """Initial weights: for each width D a float32 CPU tensor (N, C, D), each branch orthogonal.
+
+    - "independent": a branch is keyed by its place and its distance from the last branch, so the last one is
+      the same for every redundancy.
+    - "sequence": one generator draws branch 0 to N-1 of the first place, then of the next, as a plain loop
+      over `nn.Linear` layers would. The last branch then depends on the redundancy.
+
+    The global random state is not touched, and the draw is on the CPU whatever device the model is on.
+    """
+    stream = generator(seed, "branches in sequence")
+    drawn = []
+    for place, width in enumerate(widths):
+        # Named, since torch's default device and type are the user's to change.
+        weights_NCD = torch.empty(redundancy, classes, width, device="cpu", dtype=torch.float32)
+        for index, weight_CD in enumerate(weights_NCD):
+            if initialization == "independent":
+                stream = generator(seed, f"branch {redundancy - 1 - index} from last at place {place}")
+            nn.init.orthogonal_(weight_CD, generator=stream)
+        drawn.append(weights_NCD)
+    return drawn
+
+
+def choice_key(seed: int, place: int) -> int:
+    """The key under which a place draws its live branch."""
+    return key(seed, f"live branch at place {place}")
+
+
+def choose_branch(activation: Activation, place_key: int | Tensor, step: Tensor, redundancy: int) -> Tensor:
+    """Index of the live branch in training forward number `step` (from 0), as an integer tensor like `step`.
+
+    "cycle" takes the branches in turn, the same one at every place; "random" draws one for each place and step.
+    A function of its arguments alone: ranks with the same step agree without talking.
+    """
+    if activation == "cycle":
+        return step % redundancy
+    # The sign bit is dropped: the remainder must not be negative.
+    keys = place_key if isinstance(place_key, Tensor) else torch.full_like(step, place_key)
+    return (bits(keys, step) & (2**63 - 1)) % redundancy
 
 
 class Head(nn.Module):
@@ -57,11 +107,11 @@ class Head(nn.Module):
 
     @property
     def width(self) -> int:
-        """D."""
+        """The number of features, D."""
         return self.live.shape[-1]
 
     def extra_repr(self) -> str:
-        """Sizes."""
+        """Features, classes and number of branches."""
         return f"{self.width} features to {self.live.shape[-2]} classes, {self.redundancy} branches"
 
     def forward(self, feature_BD: Tensor, step: Tensor | None) -> Tensor:

@@ -30,9 +30,9 @@ def first_feature(value: object) -> Tensor | None:
     parts: object = list(value.values()) if isinstance(value, dict) else value
     if isinstance(parts, tuple | list):
         for part in parts:
-            found = first_feature(part)
-            if found is not None:
-                return found
+            feature = first_feature(part)
+            if feature is not None:
+                return feature
     return None
 
 

@@ -77,11 +77,11 @@ def _fits(pattern: list[str], name: list[str]) -> bool:
 
 def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
     if isinstance(item, nn.Module):
-        found = [name for name, module in modules.items() if module is item]
-        if not found:
+        names = [name for name, module in modules.items() if module is item]
+        if not names:
             kind = type(item).__name__
             raise UsageError(f"`at` holds a {kind} that is not part of the model: give a module of the model itself")
-        return found[:1]
+        return names[:1]
     if not isinstance(item, str):
         kind = type(item).__name__
         raise UsageError(f"`at` takes module names, globs or modules, or a list of them, got a {kind}")
@@ -90,11 +90,11 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
         if name not in modules:
             raise unknown_name("module", name, modules)
         return [name]
-    found = [name for name in modules if name != ROOT and fits(item, name)]
-    if not found:
+    names = [name for name in modules if name != ROOT and fits(item, name)]
+    if not names:
         children = sorted({name.split(".")[0] for name in modules if name != ROOT})
         raise UsageError(
             f"no module matches {item!r} (`*` stays within one dotted segment): the model's children are "
             f"{', '.join(children[:12]) or 'none'}"
         )
-    return found
+    return names

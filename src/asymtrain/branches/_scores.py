@@ -4,6 +4,8 @@ Axis letters: B batch, N branches, C classes. Logits are (B, C), or (N, B, C) wh
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import torch
@@ -12,37 +14,38 @@ from torch import Tensor
 from asymtrain.errors import UsageError
 from asymtrain.objectives import ClassReduction, check_targets, sigmoid_loss
 
-Combine = Literal["sum", "mean"]
+BranchReduction = Literal["sum", "mean"]
 Objective = Callable[[Tensor, Tensor], Tensor]
 
 
-def place_loss(
-    logits: Tensor,
-    targets: Tensor,
-    *,
-    combine: Combine,
-    over_classes: ClassReduction,
-    ignore_index: int,
-    loss_fn: Objective | None,
-) -> Tensor:
+@dataclass(frozen=True)
+class Settings:
+    """How logits become losses, and what to do about places that did not run."""
+
+    branch_reduction: BranchReduction = "sum"
+    class_reduction: ClassReduction = "mean"
+    loss_fn: Objective | None = None
+    allow_skipped: bool = False
+
+
+def place_loss(logits: Tensor, targets: Tensor, settings: Settings, ignore_index: int) -> Tensor:
     """The auxiliary loss of one place; over several live branches the sum or mean of their losses."""
-    if loss_fn is not None:
-        if logits.ndim == 2:
-            return _scalar(loss_fn(logits, targets))
-        losses = torch.stack([_scalar(loss_fn(one, targets)) for one in logits])
-        return losses.sum() if combine == "sum" else losses.mean()
+    if settings.loss_fn is not None:
+        branches_NBC = logits if logits.ndim == 3 else logits[None]
+        losses = torch.stack([_scalar(settings.loss_fn(logits_BC, targets)) for logits_BC in branches_NBC])
+        return losses.sum() if settings.branch_reduction == "sum" else losses.mean()
     targets = as_targets(targets, logits)
+    loss = partial(sigmoid_loss, class_reduction=settings.class_reduction, ignore_index=ignore_index)
     if logits.ndim == 2:
-        return sigmoid_loss(logits, targets, over_classes=over_classes, ignore_index=ignore_index)
+        return loss(logits, targets)
     check_targets(logits[0], targets, ignore_index)
-    branches = len(logits)
     # One call for all branches: the mean over N * B rows is the mean over branches.
-    every = targets.repeat(branches, *[1] * (targets.ndim - 1))
-    mean = sigmoid_loss(logits.flatten(0, 1), every, over_classes=over_classes, ignore_index=ignore_index)
-    return mean * branches if combine == "sum" else mean
+    repeated = targets.repeat(len(logits), *[1] * (targets.ndim - 1))
+    mean = loss(logits.flatten(0, 1), repeated)
+    return mean * len(logits) if settings.branch_reduction == "sum" else mean
 
 
-def place_accuracy(logits: Tensor, targets: Tensor, *, ignore_index: int) -> Tensor:
+def place_accuracy(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
     """The share of right answers; over several live branches the mean of their shares.
 
     With class indices (B,) an answer is the largest logit. With a value for each class (B, C) it is the sign of

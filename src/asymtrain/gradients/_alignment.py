@@ -20,16 +20,13 @@ class LayerAlignment:
 
 
 @dataclass(frozen=True)
-class Alignment:
+class Alignment(LayerAlignment):
     """How an auxiliary gradient lies to the main gradient over shared parameters.
 
     A layer is a module that owns parameters: `blocks.0.attention` of `blocks.0.attention.weight`. A parameter of the
     model itself is a layer of its own.
     """
 
-    cosine: float | None
-    main_norm: float
-    auxiliary_norm: float
     by_parameter: Mapping[str, float | None]
     by_layer: Mapping[str, LayerAlignment] = field(default_factory=dict, compare=False)
 
@@ -61,15 +58,9 @@ def backward_with_alignment(
         raise UsageError(
             "DistributedDataParallel averages gradients inside backward: call alignment on its .module, then backward"
         )
-    named = trained_parameters(model)
-    known = {id(value) for _, value in named}
-    more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
-    parameters = [*(value for _, value in named), *more]
-    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False, called="the auxiliary loss")
-    found = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
+    measured, gradients = gradients_of_both(main, auxiliary, model, branches)
     with torch.no_grad():
-        for parameter, g, h in zip(parameters, mains, auxiliaries, strict=True):
+        for parameter, g, h in gradients:
             if h is not None:
                 total = alpha * h if g is None else g + alpha * h
             elif g is not None:
@@ -77,7 +68,21 @@ def backward_with_alignment(
             else:
                 continue
             parameter.grad = total if parameter.grad is None else parameter.grad.add_(total)
-    return found
+    return measured
+
+
+def gradients_of_both(
+    main: Tensor, auxiliary: Tensor, model: nn.Module, branches: nn.Module | None
+) -> tuple[Alignment, list[tuple[nn.Parameter, Tensor | None, Tensor | None]]]:
+    """The alignment, and each parameter of `model` and `branches` with its two gradients; the graph is freed."""
+    named = trained_parameters(model)
+    known = {id(value) for _, value in named}
+    more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
+    parameters = [*(value for _, value in named), *more]
+    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False, called="the auxiliary loss")
+    measured = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
+    return measured, list(zip(parameters, mains, auxiliaries, strict=True))
 
 
 def cosine(first: Sequence[Tensor], second: Sequence[Tensor]) -> float | None:
@@ -142,11 +147,8 @@ def compare_gradients(
     layers: dict[str, list[tuple[float, float, float]]] = {}
     for name, product in shared.items():
         layers.setdefault(name.rpartition(".")[0] or name, []).append(product)
-    whole = _summed(shared.values())
     return Alignment(
-        cosine=whole.cosine,
-        main_norm=whole.main_norm,
-        auxiliary_norm=whole.auxiliary_norm,
+        **vars(_summed(shared.values())),
         by_parameter={name: _summed([product]).cosine for name, product in shared.items()},
         by_layer={name: _summed(members) for name, members in layers.items()},
     )

@@ -1,10 +1,10 @@
 """Alignments gathered through a training run, and what they say together."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from asymtrain.gradients._alignment import Alignment
+from asymtrain.gradients._alignment import Alignment, LayerAlignment
 from asymtrain.gradients._intervals import COSINES, batch_means, deviation, mean
 
 
@@ -51,15 +51,15 @@ class AlignmentLog:
     def __init__(self) -> None:
         self.seen: list[Alignment] = []
 
-    def add(self, found: Alignment) -> None:
+    def add(self, measured: Alignment) -> None:
         """Keep an alignment; the order is that of training."""
-        self.seen.append(found)
+        self.seen.append(measured)
 
     def summary(self, confidence: float = 0.95) -> AlignmentSummary:
         """What was seen so far."""
-        cosines = [found.cosine for found in self.seen if found.cosine is not None]
+        cosines = _defined(self.seen)
         low, high, blocks, autocorrelation = batch_means(cosines, confidence, within=COSINES)
-        layers = dict.fromkeys(name for found in self.seen for name in found.by_layer)
+        layers = dict.fromkeys(name for step in self.seen for name in step.by_layer)
         return AlignmentSummary(
             steps=len(self.seen),
             undefined=len(self.seen) - len(cosines),
@@ -73,12 +73,14 @@ class AlignmentLog:
             high=high,
             blocks=blocks,
             autocorrelation=autocorrelation,
-            main_norm=mean([found.main_norm for found in self.seen if math.isfinite(found.main_norm)]),
-            auxiliary_norm=mean([found.auxiliary_norm for found in self.seen if math.isfinite(found.auxiliary_norm)]),
+            main_norm=mean([step.main_norm for step in self.seen if math.isfinite(step.main_norm)]),
+            auxiliary_norm=mean([step.auxiliary_norm for step in self.seen if math.isfinite(step.auxiliary_norm)]),
             by_layer={
-                name: mean(
-                    [c for one in self.seen if name in one.by_layer and (c := one.by_layer[name].cosine) is not None]
-                )
+                name: mean(_defined(step.by_layer[name] for step in self.seen if name in step.by_layer))
                 for name in layers
             },
         )
+
+
+def _defined(alignments: Iterable[LayerAlignment]) -> list[float]:
+    return [step.cosine for step in alignments if step.cosine is not None]

@@ -17,19 +17,19 @@ def labels_of(batch: Any) -> Tensor:
     Integer labels with a position axis (B, T) become one row for each token, as branches with a token-wise `pool` want
     them; a floating-point value for each class (B, C) stays.
     """
-    found: Any = None
+    labels: Any = None
     if isinstance(batch, Mapping):
-        found = next((batch[name] for name in LABELS if name in batch), None)
+        labels = next((batch[name] for name in LABELS if name in batch), None)
     elif isinstance(batch, Sequence) and len(batch) == 2:
-        found = batch[1]
+        labels = batch[1]
     else:
-        found = next((getattr(batch, name) for name in LABELS if hasattr(batch, name)), None)
-    if not isinstance(found, Tensor):
+        labels = next((getattr(batch, name) for name in LABELS if hasattr(batch, name)), None)
+    if not isinstance(labels, Tensor):
         raise UsageError(
             f"no labels were found in a batch that is a {type(batch).__name__}: give targets=, a function from the "
             "batch to class indices"
         )
-    return found if found.ndim < 2 or found.is_floating_point() else found.flatten()
+    return labels if labels.ndim < 2 or labels.is_floating_point() else labels.flatten()
 
 
 def add_parameters(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]]) -> None:

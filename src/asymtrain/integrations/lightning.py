@@ -31,7 +31,7 @@ _WRAPPED = ("training_step", "configure_optimizers")
 
 
 class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional, and untyped where it is missing
-    """Trains a LightningModule with branches, which are gone when `fit` returns.
+    """Trains a LightningModule with branches, which are removed before `fit` returns.
 
     Checkpoints hold the module's weights under the module's own names, so they load into the bare module with
     `strict=True`; the branches' weights are in the callback's state, and `fit(ckpt_path=...)` resumes with them.
@@ -93,11 +93,11 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
 
         @functools.wraps(own_optimizers)
         def configure_optimizers() -> Any:
-            made = own_optimizers()
+            configured = own_optimizers()
             branches = self._attached(pl_module)
-            for optimizer in _optimizers_in(made):
+            for optimizer in _optimizers_in(configured):
                 add_parameters(optimizer, branches.named_parameters())
-            return made
+            return configured
 
         pl_module.training_step, pl_module.configure_optimizers = training_step, configure_optimizers
 
@@ -154,12 +154,12 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         auxiliary = sum(losses.values(), torch.zeros_like(main))
         every = trainer.log_every_n_steps if self.every is None else self.every
         if every and losses and (trainer.global_step + 1) % every == 0:
-            found = alignment(main, auxiliary, module)
-            self.alignments.add(found)
+            measured = alignment(main, auxiliary, module)
+            self.alignments.add(measured)
             logged = {"branch_loss": auxiliary.detach()}
             logged |= {f"branch_loss/{place}": loss.detach() for place, loss in losses.items()}
-            if found.cosine is not None:
-                logged["gradient_cosine"] = torch.tensor(found.cosine)
+            if measured.cosine is not None:
+                logged["gradient_cosine"] = torch.tensor(measured.cosine)
             module.log_dict(logged, on_step=True, on_epoch=False, batch_size=len(targets))
         total = main + self.alpha * auxiliary
         return {**output, "loss": total} if isinstance(output, Mapping) else total
@@ -176,11 +176,11 @@ def _part(module: nn.Module, name: str) -> nn.Module:
         raise unknown_name(f"part of {type(module).__name__}", name, dict(module.named_children())) from None
 
 
-def _optimizers_in(made: Any) -> list[Optimizer]:
+def _optimizers_in(value: Any) -> list[Optimizer]:
     """The optimizers in whatever `configure_optimizers` may return."""
-    if isinstance(made, Optimizer):
-        return [made]
-    parts = made.values() if isinstance(made, Mapping) else made if isinstance(made, list | tuple) else ()
+    if isinstance(value, Optimizer):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return [optimizer for part in parts for optimizer in _optimizers_in(part)]
 
 

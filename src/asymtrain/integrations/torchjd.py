@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients import Alignment
-from asymtrain.gradients._alignment import compare_gradients, gradients_of, trained_parameters
+from asymtrain.gradients._alignment import gradients_of_both
 
 try:
     from torchjd import aggregation
@@ -62,26 +62,20 @@ def combine_backward(
             "inside it (model.module), and average .grad over the ranks before the optimizer's step"
         )
     combine = build_aggregator(aggregator) if isinstance(aggregator, str) else aggregator
-    named = trained_parameters(model)
-    known = {id(value) for _, value in named}
-    more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
-    parameters = [*(value for _, value in named), *more]
-    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False, called="the auxiliary loss")
-    found = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
-    parts = [None if h is None else alpha * h for h in auxiliaries]
+    measured, gradients = gradients_of_both(main, auxiliary, model, branches)
+    weighted = [(parameter, g, None if h is None else alpha * h) for parameter, g, h in gradients]
     shared = {}
-    for index, (g, h) in enumerate(zip(mains, parts, strict=True)):
+    for index, (_, g, h) in enumerate(weighted):
         # A gradient of zeros is none: a compiled model cannot tell the two apart.
         if g is not None and h is not None and g.any() and h.any():
             shared[index] = (g, h)
     joined = dict(zip(shared, _joined(list(shared.values()), combine), strict=True))
     with torch.no_grad():
-        for index, (parameter, g, h) in enumerate(zip(parameters, mains, parts, strict=True)):
+        for index, (parameter, g, h) in enumerate(weighted):
             gradient = joined[index] if index in joined else _sum(g, h)
             if gradient is not None:
                 parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
-    return found
+    return measured
 
 
 def build_aggregator(name: str) -> Aggregator:

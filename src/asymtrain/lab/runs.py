@@ -16,6 +16,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.models import check_options
+from asymtrain.objectives import OBJECTIVES
 
 Value = int | float | str | bool | tuple[int, ...]
 Options = tuple[tuple[str, Value], ...]
@@ -48,7 +49,7 @@ class RunSpec:
     over_classes: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
     alpha_schedule: Literal["constant", "linear", "cosine", "early"] = "constant"  # early: the first half only
     # Controls: what is the auxiliary signal made of?
-    objective: Literal["sigmoid", "softmax"] = "sigmoid"  # the loss of a branch
+    objective: str = "sigmoid"  # the loss of a branch, of those in asymtrain.objectives.OBJECTIVES
     branch_labels: Literal["true", "random"] = "true"  # random: one fixed for each image, keyed by the seed
     branch_bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
     branch_weights: Literal["trained", "frozen"] = "trained"
@@ -176,6 +177,12 @@ AUXILIARY = (
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
 
 
+def choices(field: str) -> tuple[str, ...]:
+    """The values that a field of a run may have where they have names; empty for numbers and free texts."""
+    kind = RunSpec.__dataclass_fields__[field].type
+    return tuple(OBJECTIVES) if field == "objective" else get_args(kind) if get_origin(kind) is Literal else ()
+
+
 def grid(base: RunSpec, **axes: Iterable[Any]) -> list[RunSpec]:
     """Every combination of the given values, without repeats: `grid(spec, seed=range(3), alpha=[0.1, 1])`."""
     for name, values in axes.items():
@@ -250,11 +257,10 @@ def _plain_value(name: str, value: Any) -> Value:
 
 
 def _check(spec: RunSpec) -> None:
-    for field in dataclasses.fields(spec):
-        value = getattr(spec, field.name)
-        if get_origin(field.type) is Literal and value not in get_args(field.type):
-            allowed = ", ".join(map(repr, get_args(field.type)))
-            raise UsageError(f"{field.name} must be one of {allowed}, got {value!r}")
+    for name in DEFAULTS:
+        allowed, value = choices(name), getattr(spec, name)
+        if allowed and value not in allowed:
+            raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
     for name, least in (("redundancy", 0), ("alpha", 0), ("weight_decay", 0), ("batch", 1), ("epochs", 1), ("seed", 0),
                         ("cosine_every", 0), ("label_noise", 0), ("per_class", 1), ("split_seed", 0),
                         ("label_smoothing", 0)):  # fmt: skip

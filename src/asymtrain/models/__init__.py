@@ -1,14 +1,16 @@
 """The paper's three backbones and the table that builds them by name.
 
-To add a backbone: one file with a `Backbone`, one line in `BACKBONES`. The shared tests pick it up from there.
+To add a backbone: one file with a `Backbone`, one line in `BACKBONES`. Commands, tables and the shared tests pick it up
+from there; its learning rate and small sizes at each scale are an entry in `lab/scales.py`.
 """
 
 import inspect
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 import torch
 from torch import nn
 
+from asymtrain._moved import old_name
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters
 from asymtrain.models._cnn import CNN
@@ -17,7 +19,22 @@ from asymtrain.models._vit import ViT
 
 BACKBONES: dict[str, type[Backbone]] = {"mlp": MLP, "cnn": CNN, "vit": ViT}
 
-__all__ = ["BACKBONES", "CNN", "MLP", "Backbone", "KeyedDropout", "Outputs", "Parameters", "ViT", "build"]
+__all__ = [
+    "BACKBONES",
+    "CNN",
+    "MLP",
+    "Backbone",
+    "KeyedDropout",
+    "Outputs",
+    "Parameters",
+    "ViT",
+    "build",
+    "display_name",
+]
+
+
+def __getattr__(name: str) -> Any:
+    return old_name(__name__, name, BUILDERS="BACKBONES")
 
 
 def build(name: str, *, classes: int, seed: int | None = None, **options: object) -> Backbone:
@@ -43,6 +60,11 @@ def build(name: str, *, classes: int, seed: int | None = None, **options: object
         if initialisation == "trunc_normal":
             _initialise_truncated(model)
     return model
+
+
+def display_name(name: str) -> str:
+    """What tables and pages call a backbone: its class, such as ViT; of one that is not here, its name."""
+    return BACKBONES[name].__name__ if name in BACKBONES else name
 
 
 def check_options(name: str, options: dict[str, object]) -> None:

@@ -63,8 +63,7 @@ class CNN(Backbone):
             nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU()) for d_in, d_out in pairwise(sizes)
         )
         self.head = nn.Linear(sizes[-1], classes)
-        chosen = range(max(1, len(widths) - 1)) if points is None else points
-        self.points, self.widths = choose_points(chosen, widths)
+        self.points, self.widths = choose_points(range(max(1, len(widths) - 1)) if points is None else points, widths)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, C) of images (B, 3, H, W)."""

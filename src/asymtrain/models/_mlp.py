@@ -31,8 +31,7 @@ class MLP(Backbone):
         self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU()) for d_in, d_out in pairwise(sizes))
         self.head = nn.Linear(sizes[-1], classes)
         # The paper leaves the last hidden layer without a branch.
-        chosen = range(max(1, len(widths) - 1)) if points is None else points
-        self.points, self.widths = choose_points(chosen, widths)
+        self.points, self.widths = choose_points(range(max(1, len(widths) - 1)) if points is None else points, widths)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, C) of images (B, 3, H, W)."""

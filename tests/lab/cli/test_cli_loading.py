@@ -1,6 +1,7 @@
 """Commands are loaded when they are called, and Ctrl-C while they load is no error."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -8,8 +9,9 @@ import sys
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli import COMMANDS
+from asymtrain.lab.cli import COMMANDS, PURPOSE
 from asymtrain.lab.cli.loading import load_command, loading
+from asymtrain.version import VERSION
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "matplotlib", "statsmodels", "PIL", "jinja2", "pyarrow", "safetensors")
 GROUPS = {"paper": ("list", "run", "show"), "measure": ("alignment", "trajectory", "landscape", "attention")}
@@ -61,6 +63,64 @@ def test_ctrl_c_while_libraries_load_is_silent(tmp_path, library, words):
     )
     assert (found.returncode, found.stdout, found.stderr) == (130, "", "")
     assert [path.name for path in tmp_path.iterdir()] == ["early"]
+
+
+# What `pip install asymtrain` alone does not bring, hidden from a program that calls several commands.
+HIDDEN = """
+import sys
+sys.modules.update(dict.fromkeys({hidden!r}))
+from asymtrain.__main__ import main
+
+for words in {calls!r}:
+    try:
+        main(words)
+    except SystemExit as end:
+        print(end.code or 0, flush=True)
+"""
+EXTRA = (
+    "typer",
+    "click",
+    "rich",
+    "numpy",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "statsmodels",
+    "PIL",
+    "jinja2",
+    "safetensors",
+)
+
+
+def call_without(hidden, *calls):
+    program = HIDDEN.format(hidden=tuple(hidden), calls=[list(words) for words in calls])
+    return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize("hidden", [EXTRA, (*EXTRA, "torch"), ("rich",)], ids=["torch alone", "nothing", "no rich"])
+def test_help_and_version_work_without_the_extra(hidden):
+    for words in ([], ["--help"], ["-h"]):
+        found = call_without(hidden, words)
+        assert (found.returncode, found.stderr) == (0, "")
+        assert found.stdout.endswith("0\n")
+        assert PURPOSE in " ".join(found.stdout.split())
+        for name, line in COMMANDS.items():
+            assert f"{name} {line}" in " ".join(found.stdout.replace("│", " ").split())
+    assert call_without(hidden, ["--version"]).stdout == f"asymtrain {VERSION}\n0\n"
+
+
+@pytest.mark.parametrize(("hidden", "named"), [(EXTRA, "rich"), (("typer",), "typer"), (("torch",), "torch")])
+def test_a_command_without_the_extra_names_it(tmp_path, monkeypatch, hidden, named):
+    monkeypatch.chdir(tmp_path)
+    calls = [["run"], ["search"], ["probe", "mlp"], ["report"], ["paper", "list"], ["measure", "alignment"]]
+    found = call_without(hidden, *calls)
+    assert found.returncode == 0, found.stderr
+    assert found.stdout.split() == ["2"] * len(calls)
+    lines = found.stderr.splitlines()
+    assert len(lines) == len(calls)
+    for line in lines:
+        assert re.fullmatch(rf'asymtrain: .* needs {named}: pip install "asymtrain\[lab\]"', line)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_not_installed_is_named():

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from asymtrain.lab.cli.measure_options import choose_runs, stored_specs
+from asymtrain.lab.cli.measure import CommandBench, MeasureOutput, stored_specs
+from asymtrain.lab.cli.options import DeviceOptions
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
 
@@ -87,14 +88,17 @@ def test_trajectories_of_fresh_runs_and_of_a_store(cli, tmp_path):
         assert title in shown.out
 
 
+def chosen(out, archs=(), default_seeds=(), with_plain=False, fields=None, **shared):
+    bench = CommandBench(shared, DeviceOptions(), MeasureOutput(out=out))
+    return bench.choose(archs, default_seeds, with_plain=with_plain, **fields or {}), bench
+
+
 def test_the_precision_is_one_of_the_runs_and_the_default_is_no_part_of_their_ids(tmp_path):
-    nothing = dict.fromkeys(["run", "data", "scale", "epochs", "redundancy", "alpha", "store"])
-    chosen = {
-        name: choose_runs(**nothing, arch=["vit"], seeds="1", out=tmp_path / "new", precision=name).specs[0]
-        for name in (None, "fp32", "bf16")
-    }
-    assert chosen[None].id == chosen["fp32"].id != chosen["bf16"].id
-    assert chosen["bf16"].precision == chosen["bf16"].plain().precision == "bf16"
+    none, fp32, bf16 = (
+        chosen(tmp_path / "new", arch=["vit"], seeds="1", precision=name)[0][0] for name in (None, "fp32", "bf16")
+    )
+    assert none.id == fp32.id != bf16.id
+    assert bf16.precision == bf16.plain().precision == "bf16"
 
 
 def test_trajectories_in_bf16(cli, tmp_path):
@@ -210,13 +214,14 @@ def test_stored_runs_are_found_by_their_beginnings_each_once(crowded):
 
 
 def test_chosen_specs_bring_their_plain_partner_once(tmp_path):
-    nothing = dict.fromkeys(["run", "data", "scale", "epochs", "redundancy", "alpha", "store"])
-    chosen = choose_runs(**nothing, arch=["mlp"], seeds="2", out=tmp_path / "new", cosine_every=4)
-    assert [(spec.arch, spec.seed, spec.cosine_every) for spec in chosen.specs] == [("mlp", 42, 4), ("mlp", 43, 4)]
-    assert chosen.store == tmp_path / "new" / "runs.sqlite"
-    assert [(spec.variant, spec.seed) for spec in chosen.with_plain()] == [
+    new = tmp_path / "new"
+    specs, bench = chosen(new, arch=["mlp"], seeds="2", fields={"cosine_every": 4})
+    assert [(spec.arch, spec.seed, spec.cosine_every) for spec in specs] == [("mlp", 42, 4), ("mlp", 43, 4)]
+    assert bench.store == new / "runs.sqlite"
+    pairs, _ = chosen(new, arch=["mlp"], seeds="2", with_plain=True)
+    assert [(spec.variant, spec.seed) for spec in pairs] == [
         ("plain", 42), ("asymmetric", 42), ("plain", 43), ("asymmetric", 43),
     ]  # fmt: skip
-    assert not (tmp_path / "new").exists()
-    only = choose_runs(**nothing, arch=None, seeds=None, out=tmp_path, archs=["vit"], default_seeds=[7])
-    assert [(spec.arch, spec.seed) for spec in only.specs] == [("vit", 7)]
+    assert not new.exists()
+    only, _ = chosen(tmp_path, ["vit"], [7])
+    assert [(spec.arch, spec.seed) for spec in only] == [("vit", 7)]

@@ -6,7 +6,8 @@ import pytest
 
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.reference import train_reference
-from asymtrain.lab.instruments import features, follow_features
+from asymtrain.lab.instruments import follow_features
+from asymtrain.lab.instruments.features import measure as following
 from asymtrain.lab.scales import get_scale, scaled_spec
 from asymtrain.lab.store import Store
 
@@ -22,7 +23,7 @@ def test_the_command_shows_stores_and_goes_on(cli, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return train_reference(spec, *arguments, **options)
 
-    monkeypatch.setattr(features, "train_reference", counted)
+    monkeypatch.setattr(following, "train_reference", counted)
     stopped = cli(*SMALL)
     assert (stopped.code, len(calls)) == (130, 4)
     assert "Stopped: 3 of 6 runs" in " ".join(stopped.err.split())

@@ -1,8 +1,21 @@
+"""What users type as values, and the groups that options come in."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Annotated
+
 import pytest
+import typer
+from typer.models import OptionInfo
+from typer.testing import CliRunner
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli.options import parse_archs, parse_seeds
+from asymtrain.lab.cli import options
+from asymtrain.lab.cli.groups import flattened
+from asymtrain.lab.cli.loading import load_command
+from asymtrain.lab.cli.options import ALPHA, DeviceOptions, RunOptions, ScaleOptions, parse_archs, parse_seeds
 from asymtrain.lab.scales import SCALES, get_scale, scaled_spec
+from asymtrain.models import BACKBONES
 
 
 @pytest.mark.parametrize(
@@ -34,7 +47,7 @@ def test_bad_seeds(text):
 
 
 def test_archs():
-    assert parse_archs(None) == ("mlp", "cnn", "vit")
+    assert parse_archs(None) == tuple(BACKBONES)
     assert parse_archs(["vit,mlp", "vit"]) == ("vit", "mlp")
     with pytest.raises(UsageError, match="did you mean 'vit'"):
         parse_archs(["vitt"])
@@ -64,3 +77,69 @@ def test_every_scale_fits_every_dataset_and_an_option_wins(name, dataset):
 def test_unknown_scale():
     with pytest.raises(UsageError, match="did you mean 'quick'"):
         get_scale("quik")
+
+
+@dataclass(frozen=True)
+class Pet:
+    name: Annotated[str, typer.Argument()]
+    legs: Annotated[int, typer.Option("--legs")] = 4
+
+
+@dataclass(frozen=True)
+class Bird(Pet):
+    legs: Annotated[int, typer.Option("--legs")] = 2
+
+
+def test_a_group_is_passed_whole_and_a_derived_one_has_its_own_default():
+    seen = []
+
+    @flattened
+    def keep(pet: Bird, where: DeviceOptions, loud: Annotated[bool, typer.Option("--loud")] = False) -> None:
+        seen.append((pet, where, loud))
+
+    assert list(inspect.signature(keep).parameters) == ["name", "legs", "device", "data_root", "loud"]
+    app = typer.Typer()
+    app.command()(keep)
+    assert CliRunner().invoke(app, ["Pip", "--device", "cpu", "--loud"]).exit_code == 0
+    assert CliRunner().invoke(app, ["Rex", "--legs", "3"]).exit_code == 0
+    assert seen == [(Bird("Pip", 2), DeviceOptions("cpu"), True), (Bird("Rex", 3), DeviceOptions(), False)]
+    assert CliRunner().invoke(app, []).exit_code == 2  # the name is required
+
+
+def test_two_groups_with_the_same_option_are_refused():
+    with pytest.raises(AssertionError, match="have an option name"):
+
+        @flattened
+        def keep(pet: Pet, bird: Bird) -> None: ...
+
+
+def test_fields_that_a_derived_group_adds_are_fields_of_the_specs():
+    @dataclass(frozen=True)
+    class Smoothed(ScaleOptions):
+        label_smoothing: Annotated[float | None, ALPHA] = None
+
+    (spec,) = Smoothed(arch=["vit"], label_smoothing=0.1).base_specs(batch=7)
+    assert (spec.arch, spec.dataset, spec.label_smoothing, spec.batch) == ("vit", "shapes", 0.1, 7)
+    chosen = RunOptions(seeds="7,", scale="paper", alpha=2.0)
+    assert [spec.alpha for spec in chosen.base_specs(["mlp"])] == [2.0]
+    assert (chosen.parse_seeds(), chosen.given()) == ((7,), ["scale", "seeds", "alpha"])
+    assert RunOptions().parse_seeds() == (42, 43, 44)
+    assert RunOptions().parse_seeds([1]) == (1,)
+
+
+# Of the search its own: it has seeds and epochs of its own. Of the probe: it trains short runs by steps.
+OWN = {("search", "--seeds"), ("search", "--epochs"), ("search", "--alpha"), ("report", "--out")}
+OWN |= {("probe", name) for name in ("--seeds", "--scale", "--minutes")}
+
+
+@pytest.mark.parametrize("name", ["run", "search", "probe", "report", "status"])
+def test_a_shared_option_says_the_same_in_every_command(name):
+    shared: dict[str, set[str]] = {}
+    for option in vars(options).values():
+        if isinstance(option, OptionInfo):
+            shared.setdefault(option.default, set()).add(option.help)  # in Annotated, Typer takes it for the flag
+    assert {"--data", "--out", "--json", "--minutes"} <= set(shared)
+    for parameter in load_command(name).params:
+        flag = parameter.opts[0]
+        if flag in shared and (name, flag) not in OWN:
+            assert parameter.help in shared[flag]

@@ -9,22 +9,20 @@ import pytest
 from rich.console import Console
 
 from asymtrain.lab import executors
-from asymtrain.lab.cli import paper_screen
+from asymtrain.lab.cli import screen
 from asymtrain.lab.cli.options import STORE_NAME
-from asymtrain.lab.cli.paper_screen import study_sentence
-from asymtrain.lab.cli.paper_study import build_study
-from asymtrain.lab.paper.result import Cell, RecipeResult, ResultTable, missing_cell
-from asymtrain.lab.paper.sizes import SIZES
+from asymtrain.lab.cli.paper import StudyOptions
+from asymtrain.lab.cli.paper_work import study_sentence
+from asymtrain.lab.paper.study import SIZES
+from asymtrain.lab.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
+from asymtrain.lab.report.table import Cell, Interval, Mean, Table, make_rows, missing_cells
 from asymtrain.lab.store import Store
+from small_backbones import THIN_FIELDS
 
 TINY = dataclasses.replace(
     SIZES["quick"],
     epochs=2,
-    archs={
-        "mlp": {"arch_options": {"widths": (8, 8, 8, 8, 8)}},
-        "cnn": {"arch_options": {"widths": (2, 2, 2, 2, 2, 2), "hidden": (8, 8), "pool_after": (0, 1)}},
-        "vit": {"arch_options": {"depth": 2, "width": 8, "heads": 2, "patch": 16, "mlp_ratio": 1}},
-    },
+    archs=THIN_FIELDS,
     stands_for={
         name: {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 100, "test_size": 40}}
         for name in ("cifar10", "cifar100")
@@ -116,10 +114,10 @@ def test_show_finds_the_store_of_its_folder_then_that_of_run_and_says_where_it_l
 
 
 def test_a_count_of_seeds_is_told_from_a_seed():
-    study = build_study("quick", "42", None, None, "fp32", "shapes", "searched")
+    study = StudyOptions(seeds="42", data="shapes").build()
     assert study_sentence(study).startswith("Scale quick: 42 seeds (42 to 83), ")
     for text, seeds in (("42,", (42,)), ("42..44", (42, 43, 44)), ("42,45", (42, 45))):
-        assert build_study("quick", text, None, None, "fp32", "shapes", "searched").seeds == seeds
+        assert StudyOptions(seeds=text, data="shapes").build().seeds == seeds
 
 
 def test_several_readings_side_by_side(cli):
@@ -134,15 +132,12 @@ def test_several_readings_side_by_side(cli):
 @pytest.mark.parametrize("width", range(70, 150, 5))
 def test_words_of_a_wide_table_stay_whole(width, whole, monkeypatch, capsys):
     """A full Table 1 is a little wider than a terminal: it goes on below, no column is squeezed."""
-    monkeypatch.setattr(paper_screen, "stdout", lambda: Console(width=width, highlight=False, markup=False))
-    names = ("Backbone", "N", "Plain", "Asymmetric", "Improvement", "Interval", "Interval over images", "p", "n",
-             "Paper: Plain", "Paper: Asymmetric", "Paper: improvement", "Difference")  # fmt: skip
-    number, interval = Cell("0.203 ± 0.003", 0.2), Cell("+2.2% to +6.8%")
-    row = (Cell("MLP"), Cell("10x"), number, number, Cell("+4.5%", 4.5), interval, interval, Cell("<0.0001", 0.0),
-           Cell("10", 10.0), number, number, Cell("-22.0%", -22.0), Cell("+26.5", 26.5))  # fmt: skip
-    missing = (Cell("CNN"), Cell("10x"), *(missing_cell() for _ in range(7)), *row[9:])
-    table = ResultTable("table1", "Table 1", names, (row, row if whole else missing), "A note.")
-    paper_screen.show_results([RecipeResult("table1", "Table 1", "", "", (table,), ())], [])
+    monkeypatch.setattr(screen, "stdout", lambda: Console(width=width, highlight=False, markup=False))
+    columns = (*headings_of(("Backbone", "N")), *EFFECT[:4], OVER_IMAGES, *EFFECT[4:], *PAPERS)
+    mean, interval = Mean(0.203, 0.003), Interval(2.2, 6.8)
+    row = ("MLP", "10x", mean, mean, 4.5, interval, interval, 0.0, 10, mean, mean, -22.0, 26.5)
+    missing = (Cell("CNN"), Cell("10x"), *missing_cells(7), *row[9:])
+    screen.show_table(Table("table1", "Table 1", columns, make_rows((row, row if whole else missing)), "A note."))
     shown = capsys.readouterr().out
     assert max(map(len, shown.splitlines())) <= width
     for word in (

@@ -3,7 +3,8 @@ import json
 import pytest
 
 from asymtrain.lab.probe import RULE, PlaceFinding
-from asymtrain.lab.probe.figures import alignment_against_gain, smoothed
+from asymtrain.lab.probe.page import alignment_against_gain, smoothed
+from asymtrain.lab.report.drawing import draw
 
 NET = """
 from torch import nn
@@ -60,7 +61,7 @@ def test_an_interrupt_says_what_is_kept(cli, tmp_path, monkeypatch):
     def interrupted(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("asymtrain.lab.cli.probe_work.probe_backbone", interrupted)
+    monkeypatch.setattr("asymtrain.lab.cli.probe.probe_backbone", interrupted)
     result = cli("probe", "mlp")
     assert result.code == 130
     assert "Interrupted: nothing was written to asymtrain-probe" in " ".join(result.err.split())
@@ -101,6 +102,6 @@ def test_lines_over_time_are_means_of_five_and_leave_out_what_is_undefined():
 
 def test_the_scatter_has_the_same_bytes_again():
     cases = [("mlp", 0.1, 2.0, 1.0, 3.0), ("vit", -0.2, -1.0, -2.0, 0.5)]
-    first, second = (alignment_against_gain(cases, "s", "t") for _ in range(2))
+    first, second = (draw(alignment_against_gain(cases, "s", "t")) for _ in range(2))
     assert first == second
     assert "mlp" in first

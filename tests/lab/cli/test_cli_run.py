@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asymtrain.lab import executors
-from asymtrain.lab.cli import app
+from asymtrain.lab.cli.app import app
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.report import FILES
 from asymtrain.lab.store import Store

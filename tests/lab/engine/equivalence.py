@@ -19,8 +19,8 @@ from scipy import stats
 from torch import Tensor
 
 from asymtrain.lab.data import Dataset, ImageSet
+from asymtrain.lab.devices import float32_products
 from asymtrain.lab.engine import Stack, reference, train_reference
-from asymtrain.lab.engine.reference import matmul_precision
 from asymtrain.lab.runs import RunSpec
 
 STEPS = 50
@@ -96,11 +96,11 @@ def reference_after(
 
 
 def stack_after(
-    specs: list[RunSpec], dataset: Dataset, steps: int, device: str, path: str
+    specs: list[RunSpec], dataset: Dataset, steps: int, device: str, strategy: str
 ) -> list[tuple[Named, Named]]:
     """Backbone and live branches of each run of a stack after so many steps."""
-    with matmul_precision(specs[0]):
-        stack = Stack(specs, dataset, device=device, path=path)
+    with float32_products(specs[0].precision == "tf32"):
+        stack = Stack(specs, dataset, device=device, strategy=strategy)
         total = stack.data.steps
 
         def enough() -> bool:
@@ -109,7 +109,7 @@ def stack_after(
         while not enough():
             stack.advance(pause=enough)
         assert stack.epoch * total + stack.step == steps
-    views = stack.layout.views(stack.weights)
+    views = stack.parameters.views(stack.weights)
     runs = []
     for r, spec in enumerate(specs):
         one = _copied({name: view[r] for name, view in views.items()})
@@ -145,11 +145,11 @@ class Distances:
 
 
 def measure_distances(
-    specs: list[RunSpec], dataset: Dataset, *, device: str, path: str, steps: int = STEPS
+    specs: list[RunSpec], dataset: Dataset, *, device: str, strategy: str, steps: int = STEPS
 ) -> list[Distances]:
     """Each run of the stack against the reference, and the perturbed reference against the reference."""
     found = []
-    for spec, together in zip(specs, stack_after(specs, dataset, steps, device, path), strict=True):
+    for spec, together in zip(specs, stack_after(specs, dataset, steps, device, strategy), strict=True):
         alone = reference_after(spec, dataset, steps, device)
         moved = reference_after(spec, dataset, steps, device, PERTURBATION)
         parts = [distance(alone[0], together[0]), distance(alone[0], moved[0]), 0.0, 0.0]
@@ -214,14 +214,14 @@ def interval_of(differences: Sequence[float]) -> Interval:
 
 
 def measure_accuracies(
-    specs: list[RunSpec], dataset: Dataset, *, device: str, path: str, alone: Sequence[float] | None = None
+    specs: list[RunSpec], dataset: Dataset, *, device: str, strategy: str, alone: Sequence[float] | None = None
 ) -> Interval:
     """Train the stack and the reference of each spec to the end; compare the last test accuracies.
 
     `alone` are the reference's, where they are known.
     """
-    with matmul_precision(specs[0]):
-        stack = Stack(specs, dataset, device=device, path=path)
+    with float32_products(specs[0].precision == "tf32"):
+        stack = Stack(specs, dataset, device=device, strategy=strategy)
         while not stack.finished:
             stack.advance()
     together = [run.test_accuracy for run in stack.results()]

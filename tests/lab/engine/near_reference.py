@@ -22,10 +22,10 @@ def assert_in_one_draw(check, specs):
                 raise
 
 
-def assert_stack_is_near(specs, dataset, path, steps=STEPS):
+def assert_stack_is_near(specs, dataset, strategy, steps=STEPS):
     """Each run of the stack is as near to the reference as the yardstick asks."""
 
     def check(drawn):
-        assert_near_the_reference(measure_distances(drawn, dataset, device="cpu", path=path, steps=steps))
+        assert_near_the_reference(measure_distances(drawn, dataset, device="cpu", strategy=strategy, steps=steps))
 
     assert_in_one_draw(check, specs)

@@ -1,4 +1,4 @@
-"""Small runs for exact tests: trained in milliseconds by the reference or by either path, and compared bit by bit."""
+"""Small runs for exact tests: trained in milliseconds by the reference or by a stack, and compared bit by bit."""
 
 import dataclasses
 
@@ -8,26 +8,22 @@ import torch
 from asymtrain import models
 from asymtrain.lab.engine import Stack, train_reference
 from asymtrain.lab.runs import RunSpec
+from small_backbones import SMALL
 
-SMALL = {
-    "mlp": {"widths": (12, 16, 12)},
-    "cnn": {"widths": (4, 6, 4), "hidden": (12,), "pool_after": (1,)},
-    "vit": {"depth": 2, "width": 8, "heads": 2, "patch": 4},
-}
-PATHS = ["batched", "side_by_side"]
+STRATEGIES = ["batched", "side_by_side"]
 every_arch = pytest.mark.parametrize("arch", models.BACKBONES)
-every_path = pytest.mark.parametrize("path", PATHS)
-TRAINERS = ["reference", *PATHS]
+every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
+TRAINERS = ["reference", *STRATEGIES]
 
 
 def spec_of(arch="mlp", **fields):
     return RunSpec(
-        arch=arch, **{"arch_options": SMALL.get(arch, {}), "batch": 24, "epochs": 2, "redundancy": 2, **fields}
+        arch=arch, **{"arch_options": SMALL[arch], "batch": 24, "epochs": 2, "redundancy": 2, **fields}
     )
 
 
-def stack_of(specs, dataset, path="batched"):
-    stack = Stack(specs, dataset, path=path)
+def stack_of(specs, dataset, strategy="batched"):
+    stack = Stack(specs, dataset, strategy=strategy)
     while not stack.finished:
         stack.advance()
     return stack
@@ -35,7 +31,9 @@ def stack_of(specs, dataset, path="batched"):
 
 def weights_of(stack, run=0):
     """The backbone of one run."""
-    return {name: view[run].clone() for name, view in stack.layout.views(stack.weights).items() if "branch" not in name}
+    return {
+        name: view[run].clone() for name, view in stack.parameters.views(stack.weights).items() if "branch" not in name
+    }
 
 
 def trained(spec, dataset, trainer):

@@ -1,4 +1,4 @@
-"""Gradient surgery in a stack: the closed forms against TorchJD, and every path against the reference."""
+"""Gradient surgery in a stack: the closed forms against TorchJD, and every strategy against the reference."""
 
 import dataclasses
 import math
@@ -9,13 +9,12 @@ import torch
 from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs
 from equivalence import patterns as make_patterns
 from near_reference import assert_stack_is_near
-from small_runs import TRAINERS, assert_same_bits, differ, every_path, spec_of, stack_of, trained, weights_of
+from small_runs import TRAINERS, assert_same_bits, differ, every_strategy, spec_of, stack_of, trained, weights_of
 from test_engine_controls import fifty_steps
 
-from asymtrain.lab.engine.aggregators import WEIGHTS, aggregated, needs_both_gradients
-from asymtrain.lab.engine.layers import layers_of
-from asymtrain.lab.engine.layout import layout_of
-from asymtrain.lab.engine.reference_aggregators import aggregate
+from asymtrain.lab.engine.parameters import FlatParameters, layers_of
+from asymtrain.lab.engine.reference import _aggregate as aggregate
+from asymtrain.lab.engine.signals import WEIGHTS, aggregated, needs_both_gradients
 from asymtrain.lab.runs import RunSpec
 
 SURGERY = [name for name in WEIGHTS if name != "sum"]
@@ -88,7 +87,7 @@ def test_no_surgery_lets_a_loss_grow(name):
 def flat():
     """Layout and layers of a small network, a main and an auxiliary gradient of three runs in its gaps and all."""
     shapes = {"one.weight": (5, 7), "one.bias": (5,), "head.weight": (3, 5), "branch.0": (2, 3, 5)}
-    layout = layout_of({name: torch.zeros(shape) for name, shape in shapes.items()})
+    layout = FlatParameters.of({name: torch.zeros(shape) for name, shape in shapes.items()})
     drawn = torch.Generator().manual_seed(0)
     mains = [{n: torch.randn(s, generator=drawn) * (n != "branch.0") for n, s in shapes.items()} for _ in range(3)]
     parts = [{n: torch.randn(s, generator=drawn) * n.startswith("one") for n, s in shapes.items()} for _ in range(3)]
@@ -129,11 +128,11 @@ def test_equal_gradients_have_a_shortest_vector(flat):
     assert torch.allclose(aggregated("mgda")(2 * part, part, layers.members), part, atol=1e-6)
 
 
-@every_path
+@every_strategy
 @every_surgery
-def test_every_path_does_what_the_reference_does(name, path, dataset):
+def test_every_strategy_does_what_the_reference_does(name, strategy, dataset):
     specs = mixed_specs(fifty_steps("mlp", aggregator=name), runs=3)
-    assert_stack_is_near(specs, dataset, path)
+    assert_stack_is_near(specs, dataset, strategy)
 
 
 @pytest.mark.parametrize("signal", ["noise", "gated"])
@@ -155,17 +154,17 @@ def test_detached_features_leave_nothing_to_combine(trainer, dataset):
     assert_same_bits(trained(spec, dataset, trainer)[1], trained(spec.plain(), dataset, trainer)[1])
 
 
-@every_path
-def test_plain_and_a_silent_alpha_train_as_if_alone(path, dataset):
+@every_strategy
+def test_plain_and_a_silent_alpha_train_as_if_alone(strategy, dataset):
     """Plain beside surgery, and surgery with alpha 0, are Plain bit for bit; at alpha 1 it is neither Plain nor sum."""
     surgery = spec_of(aggregator="mgda", epochs=1)
     silent = dataclasses.replace(surgery, alpha=0.0)
-    stack = stack_of([surgery.plain(), silent, surgery], dataset, path)
+    stack = stack_of([surgery.plain(), silent, surgery], dataset, strategy)
     alone = weights_of(stack_of([surgery.plain(), dataclasses.replace(silent, aggregator="sum"),
-                                 dataclasses.replace(surgery, aggregator="sum")], dataset, path))  # fmt: skip
+                                 dataclasses.replace(surgery, aggregator="sum")], dataset, strategy))  # fmt: skip
     assert_same_bits(weights_of(stack, 0), alone)
     assert_same_bits(weights_of(stack, 1), alone)
-    summed = trained(dataclasses.replace(surgery, aggregator="sum"), dataset, path)[1]
+    summed = trained(dataclasses.replace(surgery, aggregator="sum"), dataset, strategy)[1]
     assert differ(weights_of(stack, 2), alone)
     assert differ(weights_of(stack, 2), summed)
 
@@ -176,4 +175,4 @@ def test_plain_and_a_silent_alpha_train_as_if_alone(path, dataset):
 @every_surgery
 def test_a_captured_stack_does_what_the_reference_does(name, dataset):
     specs = mixed_specs(fifty_steps("mlp", aggregator=name), runs=6)
-    assert_near_the_reference_together(measure_distances(specs, dataset, device="cuda", path="batched"))
+    assert_near_the_reference_together(measure_distances(specs, dataset, device="cuda", strategy="batched"))

@@ -40,16 +40,16 @@ def assert_same_state(first, second):
         ]
 
 
-@pytest.mark.parametrize("path", ["batched", "side_by_side"])
+@pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 11])
-def test_a_stack_goes_on_from_any_step_to_the_same_bits(stop_at, path, dataset, tmp_path):
+def test_a_stack_goes_on_from_any_step_to_the_same_bits(stop_at, strategy, dataset, tmp_path):
     specs = specs_of(augmentation="flip_shift", schedule="cosine")
-    whole = Stack(specs, dataset, path=path)
+    whole = Stack(specs, dataset, strategy=strategy)
     while not whole.finished:
         whole.advance()
 
-    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), path))
-    begun = Stack(specs, dataset, path=path)
+    place = open_checkpoint(tmp_path, StackPlan(tuple(specs), strategy))
+    begun = Stack(specs, dataset, strategy=strategy)
     assert not load_checkpoint(place, begun)
     steps = itertools.count(1)
     while begun.epoch * begun.data.steps + begun.step < stop_at:
@@ -57,7 +57,7 @@ def test_a_stack_goes_on_from_any_step_to_the_same_bits(stop_at, path, dataset, 
     save_checkpoint(place, begun)
     position = (begun.epoch, begun.step)
 
-    resumed = Stack(specs, dataset, path=path)
+    resumed = Stack(specs, dataset, strategy=strategy)
     assert load_checkpoint(place, resumed)
     assert (resumed.epoch, resumed.step) == position
     assert resumed.seconds == begun.seconds

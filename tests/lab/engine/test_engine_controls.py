@@ -1,4 +1,4 @@
-"""What the auxiliary signal is made of: each control does what its name says, and every path does the same."""
+"""What the auxiliary signal is made of: each control does what its name says, and every strategy does the same."""
 
 import dataclasses
 
@@ -7,13 +7,14 @@ import pytest
 import torch
 from equivalence import distance, mixed_specs, patterns
 from near_reference import assert_stack_is_near
-from small_runs import SMALL, TRAINERS, assert_same_bits, differ, every_arch, every_path, spec_of, stack_of, trained
+from small_runs import TRAINERS, assert_same_bits, differ, every_arch, every_strategy, spec_of, stack_of, trained
 
 from asymtrain.lab.engine import Stack
-from asymtrain.lab.engine.layers import dialogue_sums, gated, layer_sums, layers_of, noise_like, with_noise
-from asymtrain.lab.engine.layout import layout_of
+from asymtrain.lab.engine.parameters import FlatParameters, dialogue_sums, layer_sums, layers_of
 from asymtrain.lab.engine.setup import alpha_at, build_backbone, prior_bias, random_labels, run_data
+from asymtrain.lab.engine.signals import noise_like, update_gradient
 from asymtrain.lab.runs import RunSpec
+from small_backbones import SMALL
 
 CONTROLS = {
     "softmax": {"objective": "softmax"},
@@ -38,15 +39,15 @@ def dataset():
 
 
 def fifty_steps(arch, **fields):
-    defaults = {"per_class": 15, "batch": 16, "epochs": 13, "redundancy": 2, "arch_options": SMALL.get(arch, {})}
+    defaults = {"per_class": 15, "batch": 16, "epochs": 13, "redundancy": 2, "arch_options": SMALL[arch]}
     return RunSpec(arch=arch, **{**defaults, **fields})
 
 
-@every_path
+@every_strategy
 @pytest.mark.parametrize("control", CONTROLS.values(), ids=CONTROLS)
-def test_every_path_does_what_the_reference_does(control, path, dataset):
+def test_every_strategy_does_what_the_reference_does(control, strategy, dataset):
     specs = mixed_specs(fifty_steps("mlp", **control), runs=3)
-    assert_stack_is_near(specs, dataset, path)
+    assert_stack_is_near(specs, dataset, strategy)
 
 
 @pytest.mark.parametrize("signal", ["noise", "gated", "detached"])
@@ -92,7 +93,9 @@ def test_frozen_branches_stay_what_they_were(bias, dataset):
     spec = spec_of(branch_weights="frozen", branch_bias=bias, weight_decay=0.5)
     before = Stack([spec], dataset)
     after = stack_of([spec], dataset)
-    pairs = zip(before.layout.views(before.weights).items(), after.layout.views(after.weights).values(), strict=True)
+    pairs = zip(
+        before.parameters.views(before.weights).items(), after.parameters.views(after.weights).values(), strict=True
+    )
     seen = {name: torch.equal(one, two) for (name, one), two in pairs}
     assert all(same == name.startswith("branch.") for name, same in seen.items()), seen
     assert ("branch.0.bias" in seen) == (bias == "prior")
@@ -141,7 +144,7 @@ def flat(dataset):
     backbone = build_backbone(spec_of("vit"), dataset)
     parameters = {name: value.detach() for name, value in backbone.named_parameters()}
     shared = [name for name in parameters if not name.startswith(("norm", "head"))]
-    layout = layout_of({**parameters, "branch.0": torch.zeros(2, 4, 8)})
+    layout = FlatParameters.of({**parameters, "branch.0": torch.zeros(2, 4, 8)})
     layers = layers_of(layout, shared, torch.device("cpu"))
     drawn = torch.Generator().manual_seed(0)
     shapes = dict(zip(layout.names, layout.shapes, strict=True))
@@ -186,7 +189,8 @@ def test_noise_is_as_large_as_the_gradient_in_each_layer_and_keyed(flat):
     assert not noise[(layers.inside == 0).expand_as(noise)].any(), "the gaps stay zero"
     assert not torch.equal(noise, noise_like(auxiliary, keys, 4, layers.members, layers.inside))
     alpha = torch.tensor([[0.5]])
-    replaced = with_noise(total, auxiliary, alpha, keys, 3, layers.members, layers.inside)
+    noisy = update_gradient("noise", "sum")
+    replaced = noisy(total, auxiliary, alpha, keys, 3, layers.members, layers.inside)
     assert torch.allclose(replaced - 0.5 * noise, total - 0.5 * auxiliary, atol=1e-5)
 
 
@@ -200,5 +204,6 @@ def test_the_gate_opens_by_the_positive_cosine(cosine, flat):
     other = other - auxiliary * (other * auxiliary).sum(1, True) / auxiliary.square().sum(1, True)
     main = cosine * auxiliary / auxiliary.norm(dim=1, keepdim=True)
     main = main + (1 - cosine**2) ** 0.5 * other / other.norm(dim=1, keepdim=True)
-    found = gated(main + 3 * auxiliary, auxiliary, torch.full((3, 1), 3.0), layers.members)
+    alpha, gated = torch.full((3, 1), 3.0), update_gradient("gated", "sum")
+    found = gated(main + 3 * auxiliary, auxiliary, alpha, torch.zeros(3), 0, layers.members, layers.inside)
     assert torch.allclose(found, main + 3 * max(0.0, cosine) * auxiliary, atol=1e-3)

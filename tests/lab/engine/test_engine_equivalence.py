@@ -20,13 +20,9 @@ from near_reference import DRAWS, assert_stack_is_near
 
 from asymtrain import models
 from asymtrain.lab.runs import RunSpec, grid
+from small_backbones import LEARNING
 
-SMALL = {
-    "mlp": {"widths": (16, 24, 16)},
-    "cnn": {"widths": (6, 8, 8, 4), "hidden": (16, 12)},
-    "vit": {"depth": 2, "width": 16, "heads": 2, "patch": 4},
-}
-PATHS = ["batched", "side_by_side"]
+STRATEGIES = ["batched", "side_by_side"]
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +33,13 @@ def dataset():
 def base_spec(arch, **fields):
     """Ten epochs of five steps, the last of them with 2 images instead of 32."""
     defaults = {"per_class": 26, "batch": 32, "epochs": 10, "redundancy": 3}
-    return RunSpec(arch=arch, **{"arch_options": SMALL.get(arch, {}), **defaults, **fields})
+    return RunSpec(arch=arch, **{"arch_options": LEARNING[arch], **defaults, **fields})
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("arch", models.BACKBONES)
-def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, path, dataset):
-    assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, path)
+def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, strategy, dataset):
+    assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, strategy)
 
 
 VARIANTS = {
@@ -62,30 +58,30 @@ VARIANTS = {
     "whole batches": {"per_class": None, "batch": 32},
     "one batch": {"per_class": 26, "batch": 500, "epochs": 50},
     "cosine at every step": {"cosine_every": 1},
-    "truncated normal": {"arch_options": {**SMALL["mlp"], "initialisation": "trunc_normal"}},
-    "points in another order": {"arch_options": {**SMALL["mlp"], "points": (2, 0)}, "activation": "random"},
+    "truncated normal": {"arch_options": {**LEARNING["mlp"], "initialisation": "trunc_normal"}},
+    "points in another order": {"arch_options": {**LEARNING["mlp"], "points": (2, 0)}, "activation": "random"},
 }
 
 
-@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_every_setting(variant, path, dataset):
+def test_every_setting(variant, strategy, dataset):
     specs = mixed_specs(base_spec("mlp", **variant), runs=3)
-    assert_stack_is_near(specs, dataset, path)
+    assert_stack_is_near(specs, dataset, strategy)
 
 
 COMBINED = {
     "cnn": [
         {"activation": "random", "over_classes": "sum", "augmentation": "flip_shift", "schedule": "cosine",
-         "decay": "matrices", "arch_options": {**SMALL["cnn"], "dropout": 0.3}},
+         "decay": "matrices", "arch_options": {**LEARNING["cnn"], "dropout": 0.3}},
         {"activation": "all", "combine": "mean", "decay": "backbone_matrices", "validation": "none",
-         "arch_options": {**SMALL["cnn"], "dropout": 0, "points": (3, 1)}},
+         "arch_options": {**LEARNING["cnn"], "dropout": 0, "points": (3, 1)}},
     ],
     "vit": [
         {"activation": "cycle", "over_classes": "sum", "augmentation": "flip_shift", "schedule": "cosine",
          "decay": "matrices"},
         {"activation": "all", "decay": "backbone_matrices", "validation": "none",
-         "arch_options": {**SMALL["vit"], "branch_input": "mean", "points": (1,)}},
+         "arch_options": {**LEARNING["vit"], "branch_input": "mean", "points": (1,)}},
     ],
 }  # fmt: skip
 
@@ -132,7 +128,7 @@ def test_the_yardstick_sees_small_mistakes(mistake, dataset):
 
 # A CNN that is done learning after three epochs. While it is at it, a perturbation of 1e-6 moves the mean of ten seeds
 # by a point, and so does the rounding of another kind of CPU.
-LEARNING = {**SMALL, "cnn": {"widths": (16, 16), "pool_after": (1,), "hidden": (32,), "dropout": 0.2}}
+LEARNT = {**LEARNING, "cnn": {"widths": (16, 16), "pool_after": (1,), "hidden": (32,), "dropout": 0.2}}
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +137,7 @@ def larger():
 
 
 @pytest.mark.parametrize(
-    ("arch", "path", "precision"),
+    ("arch", "strategy", "precision"),
     [
         ("mlp", "batched", "fp32"),
         ("mlp", "batched", "bf16"),
@@ -149,12 +145,12 @@ def larger():
         ("vit", "batched", "fp32"),
     ],
 )
-def test_accuracies_agree_over_ten_seeds(arch, path, precision, larger):
+def test_accuracies_agree_over_ten_seeds(arch, strategy, precision, larger):
     batch = 16 if arch == "cnn" else 32
-    options = {"arch_options": LEARNING[arch], "epochs": 3, "batch": batch, "learning_rate": 5e-3}
+    options = {"arch_options": LEARNT[arch], "epochs": 3, "batch": batch, "learning_rate": 5e-3}
     base = RunSpec(arch=arch, precision=precision, **options)
     specs = grid(base, seed=range(42, 52))
-    assert_within_a_point(measure_accuracies(specs, larger, device="cpu", path=path))
+    assert_within_a_point(measure_accuracies(specs, larger, device="cpu", strategy=strategy))
 
 
 def test_the_paired_test_sees_a_stack_that_is_farther():

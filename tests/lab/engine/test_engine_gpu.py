@@ -25,7 +25,7 @@ from asymtrain import models, streams
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset, load
 from asymtrain.lab.engine import Stack
-from asymtrain.lab.engine.plan import path_for
+from asymtrain.lab.engine.plan import strategy_for
 from asymtrain.lab.runs import RunSpec, grid
 from asymtrain.lab.scales import get_scale, scaled_spec
 from asymtrain.models import kernels
@@ -66,17 +66,17 @@ def base_spec(arch: str, dataset: Dataset, **fields: object) -> RunSpec:
 
 
 @pytest.mark.parametrize(
-    ("arch", "path"),
-    [(arch, path_for(arch, torch.device(DEVICE))) for arch in models.BACKBONES] + [("mlp", "side_by_side")],
+    ("arch", "strategy"),
+    [(arch, strategy_for(arch, torch.device(DEVICE))) for arch in models.BACKBONES] + [("mlp", "side_by_side")],
 )
-def test_fifty_steps_in_fp32(arch, path, dataset):
+def test_fifty_steps_in_fp32(arch, strategy, dataset):
     """And five, when training has not yet become chaotic and every run is telling."""
     specs = mixed_specs(base_spec(arch, dataset, alpha=1.0), RUNS)
     for steps in (5, 50):
         start = time.perf_counter()
-        found = measure_distances(specs, dataset, device=DEVICE, path=path, steps=steps)
+        found = measure_distances(specs, dataset, device=DEVICE, strategy=strategy, steps=steps)
         print(
-            f"\n{arch} {path} fp32: distance to the reference after {steps} steps "
+            f"\n{arch} {strategy} fp32: distance to the reference after {steps} steps "
             f"(allowed: of the reference moved by {PERTURBATION:g}); "
             f"p = {probability_of_being_no_farther(found):.2g}; {time.perf_counter() - start:.0f} s"
         )
@@ -115,9 +115,9 @@ def three_epochs(arch, dataset, precision):
 def test_accuracies_agree_over_seeds(arch, precision, dataset, alone):
     """Each precision of the stack against the reference in float32."""
     wanted, start = alone(arch), time.perf_counter()
-    specs, path = three_epochs(arch, dataset, precision), path_for(arch, torch.device(DEVICE))
-    found = measure_accuracies(specs, dataset, device=DEVICE, path=path, alone=wanted)
-    print(f"\n{arch} {path} {precision}: test accuracy after 3 epochs, stack minus float32 reference; "
+    specs, strategy = three_epochs(arch, dataset, precision), strategy_for(arch, torch.device(DEVICE))
+    found = measure_accuracies(specs, dataset, device=DEVICE, strategy=strategy, alone=wanted)
+    print(f"\n{arch} {strategy} {precision}: test accuracy after 3 epochs, stack minus float32 reference; "
           f"{time.perf_counter() - start:.0f} s\n    {found.row()}")  # fmt: skip
     assert_within_a_point(found)
 
@@ -158,7 +158,7 @@ def test_an_epoch_of_a_step_or_two_can_be_captured(size):
     spec = RunSpec(
         arch_options={"widths": (16, 16)}, batch=24, epochs=6, cosine_every=2, validation="none", learning_rate=1e-3
     )
-    found = measure_distances(mixed_specs(spec, 3), data, device=DEVICE, path="batched", steps=6)
+    found = measure_distances(mixed_specs(spec, 3), data, device=DEVICE, strategy="batched", steps=6)
     assert_near_the_reference_together(found)
 
 

@@ -20,7 +20,7 @@ pytestmark = [
 def test_a_captured_stack_does_what_the_reference_does(control):
     dataset = patterns(classes=4, size=100, test_size=40)
     specs = mixed_specs(fifty_steps("mlp", **control), runs=6)
-    found = measure_distances(specs, dataset, device="cuda", path="batched")
+    found = measure_distances(specs, dataset, device="cuda", strategy="batched")
     assert_near_the_reference_together(found)
 
 
@@ -29,10 +29,10 @@ def test_detached_branches_leave_plain_in_the_same_stack(precision):
     """One captured program for both, so equal to the bit."""
     dataset = patterns(classes=4, size=100, test_size=40)
     spec = fifty_steps("mlp", signal="detached", precision=precision)
-    stack = Stack([spec.plain(), spec], dataset, device="cuda", path="batched")
+    stack = Stack([spec.plain(), spec], dataset, device="cuda", strategy="batched")
     while not stack.finished:
         stack.advance()
-    views = stack.layout.views(stack.weights)
+    views = stack.parameters.views(stack.weights)
     for name, value in views.items():
         if not name.startswith("branch."):
             assert torch.equal(value[0], value[1]), name

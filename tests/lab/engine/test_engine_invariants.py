@@ -13,7 +13,7 @@ from small_runs import (
     assert_same_bits,
     differ,
     every_arch,
-    every_path,
+    every_strategy,
     spec_of,
     stack_of,
     trained,
@@ -133,16 +133,16 @@ def test_a_run_is_given_the_same_in_any_stack(arch, activation, dataset):
             assert_same_bits(one, two)
 
 
-@every_path
+@every_strategy
 @every_arch
-def test_a_run_ends_the_same_in_any_stack(arch, path, dataset):
+def test_a_run_ends_the_same_in_any_stack(arch, strategy, dataset):
     """To the bit next to other neighbours; in a stack of another size up to the rounding of its products."""
     spec = spec_of(arch)
     others = [dataclasses.replace(spec, **changed) for changed in NEIGHBOURS]
-    first = weights_of(stack_of([spec, others[0]], dataset, path))
-    assert_same_bits(first, weights_of(stack_of([others[2], spec], dataset, path), 1))
-    larger = weights_of(stack_of([*others, spec], dataset, path), 3)
-    if path == "side_by_side":
+    first = weights_of(stack_of([spec, others[0]], dataset, strategy))
+    assert_same_bits(first, weights_of(stack_of([others[2], spec], dataset, strategy), 1))
+    larger = weights_of(stack_of([*others, spec], dataset, strategy), 3)
+    if strategy == "side_by_side":
         assert_same_bits(first, larger)
     assert distance(first, larger) < 1e-4
 
@@ -164,20 +164,20 @@ def test_measurements_leave_the_trained_weights(arch, trainer, dataset):
         assert -1 <= epoch.cosine_min < epoch.cosine < epoch.cosine_max <= 1
 
 
-@every_path
+@every_strategy
 @every_arch
-def test_histories_agree_with_the_reference(arch, path, dataset):
+def test_histories_agree_with_the_reference(arch, strategy, dataset):
     recording = {"cosine_every": 1, "cosine_by": "layer", "test": "every"}
     specs = [spec_of(arch, **recording, alpha=alpha, label_noise=0.2) for alpha in (0.5, 0.0, 20.0)]
-    check = functools.partial(assert_histories_of_the_reference, dataset=dataset, path=path)
+    check = functools.partial(assert_histories_of_the_reference, dataset=dataset, strategy=strategy)
     assert_in_one_draw(check, specs)
     assert_in_one_draw(check, [specs[0].plain()])
 
 
-def assert_histories_of_the_reference(specs, dataset, path):
-    for spec, run in zip(specs, stack_of(specs, dataset, path).results(), strict=True):
+def assert_histories_of_the_reference(specs, dataset, strategy):
+    for spec, run in zip(specs, stack_of(specs, dataset, strategy).results(), strict=True):
         expected = train_reference(spec, dataset)
-        assert (run.spec, run.outcome, run.path, run.device) == (spec, "finished", path, "cpu")
+        assert (run.spec, run.outcome, run.path, run.device) == (spec, "finished", strategy, "cpu")
         assert expected.path == "reference"
         for seen, right in zip(run.history, expected.history, strict=True):
             for field in dataclasses.fields(seen):

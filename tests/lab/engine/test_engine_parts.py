@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asymtrain.lab.engine import Stack
-from asymtrain.lab.engine.layout import ALIGNMENT, layout_of
 from asymtrain.lab.engine.optimizer import Moments, adamw_
+from asymtrain.lab.engine.parameters import ALIGNMENT, FlatParameters
 from asymtrain.lab.engine.setup import decays, dropout_mask, learning_rate
 from asymtrain.lab.engine.tally import Tally
 from asymtrain.lab.runs import RunSpec
@@ -73,7 +73,7 @@ def named(sizes, run):
 @given(sizes=shapes, runs=st.integers(1, 3), missing=st.integers(0, 6))
 def test_packing_viewing_and_gathering_are_inverse(sizes, runs, missing):
     parameters = [named(sizes, run) for run in range(runs)]
-    layout = layout_of(parameters[0])
+    layout = FlatParameters.of(parameters[0])
     flat = layout.pack(parameters)
     views = layout.views(flat)
     assert list(views) == list(parameters[0])
@@ -95,7 +95,7 @@ def test_packing_viewing_and_gathering_are_inverse(sizes, runs, missing):
 
 
 def test_gradients_in_bfloat16_are_gathered_as_float32():
-    layout = layout_of({"a": torch.zeros(3)})
+    layout = FlatParameters.of({"a": torch.zeros(3)})
     assert layout.gather({"a": torch.ones(2, 3, dtype=torch.bfloat16)}, 2).dtype == torch.float32
 
 
@@ -103,8 +103,8 @@ def test_the_gaps_of_a_trained_stack_stay_zero():
     spec = RunSpec(arch_options={"widths": (5, 3)}, batch=16, epochs=1, learning_rate=0.1, weight_decay=0.5)
     stack = Stack([spec, spec.plain()], patterns(size=50))
     stack.advance()
-    everything = torch.zeros(2, stack.layout.size)
-    for view in stack.layout.views(everything).values():
+    everything = torch.zeros(2, stack.parameters.size)
+    for view in stack.parameters.views(everything).values():
         view.fill_(1)
     assert (everything == 0).any()
     assert not stack.weights[everything == 0].any()

@@ -9,9 +9,10 @@ import torch
 
 from asymtrain import UsageError
 from asymtrain.lab.engine import StackPlan, plan
-from asymtrain.lab.engine.memory import bytes_of_run
+from asymtrain.lab.engine.plan import bytes_of_run
 from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
-from asymtrain.models import build
+from asymtrain.models import BACKBONES, build
+from run_values import LATER_FIELDS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -30,15 +31,7 @@ OTHER = {
     "draw": "sequence",
     "alpha": 0.1,
     "over_classes": "sum",
-    "alpha_schedule": "early",
-    "objective": "softmax",
-    "branch_labels": "random",
-    "branch_bias": "prior",
-    "branch_weights": "frozen",
-    "signal": "noise",
-    "aggregator": "pcgrad",
-    "label_smoothing": 0.1,
-    "cosine_by": "layer",
+    **LATER_FIELDS,
     "learning_rate": 0.1,
     "weight_decay": 0.1,
     "decay": "matrices",
@@ -103,7 +96,7 @@ def test_plain_stays_alone_where_nothing_fits_it():
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)
 @pytest.mark.parametrize("workers", [1, 2, 7])
 @pytest.mark.parametrize("most_runs", [None, 1, 4])
-@pytest.mark.parametrize("arch", ["mlp", "cnn", "vit"])
+@pytest.mark.parametrize("arch", BACKBONES)
 def test_every_spec_is_planned_once_in_even_parts(arch, device, workers, most_runs, monkeypatch):
     # By its name in sys.modules: the package's attribute `plan` is the function.
     monkeypatch.setattr(sys.modules["asymtrain.lab.engine.plan"], "runs_that_fit", lambda *_: 15)
@@ -116,9 +109,8 @@ def test_every_spec_is_planned_once_in_even_parts(arch, device, workers, most_ru
     assert max(sizes) - min(sizes) <= 1
     assert len(stacks) >= workers
     assert max(sizes) <= (most_runs or 15)
-    assert {stack.path for stack in stacks} == {
-        "batched" if arch == "mlp" or (arch == "vit" and device == GPU) else "side_by_side"
-    }
+    batches = BACKBONES[arch].batches_well if device == GPU else BACKBONES[arch].bound_by_calls
+    assert {stack.strategy for stack in stacks} == {"batched" if batches else "side_by_side"}
     assert stacks == plan(specs, device, workers=workers, most_runs=most_runs)
 
 
@@ -130,7 +122,7 @@ def test_a_plan_is_named_by_its_members_and_path():
     assert one.id == "5902312fa2bc6752"  # checkpoints are found by it
 
 
-@pytest.mark.parametrize("arch", ["mlp", "cnn", "vit"])
+@pytest.mark.parametrize("arch", BACKBONES)
 def test_the_memory_of_a_run_is_its_weights_and_what_a_batch_leaves(arch):
     fields = {"arch": arch, "redundancy": 3, "dataset_options": {"classes": 7}}
     small, large = (bytes_of_run(RunSpec(batch=batch, **fields)) for batch in (64, 128))
@@ -150,6 +142,6 @@ def test_halves():
     specs = tuple(grid(RunSpec(), seed=range(5)))
     first, second = StackPlan(specs, "batched").halves()
     assert first.specs + second.specs == specs
-    assert (len(first.specs), first.path, second.path) == (2, "batched", "batched")
+    assert (len(first.specs), first.strategy, second.strategy) == (2, "batched", "batched")
     with pytest.raises(UsageError, match="one run of mlp does not fit into this device's memory"):
         StackPlan(specs[:1], "batched").halves()

@@ -5,17 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 from equivalence import patterns
-from small_runs import (
-    PATHS,
-    TRAINERS,
-    assert_same_bits,
-    every_path,
-    spec_of,
-    stack_of,
-    trained,
-    weights_of,
-    without_time,
-)
+from small_runs import TRAINERS, assert_same_bits, every_strategy, spec_of, stack_of, trained, weights_of, without_time
 
 from asymtrain.lab.data import Dataset, ImageSet
 from asymtrain.lab.engine import Stack, train_reference
@@ -79,26 +69,26 @@ def diverging(dataset):
     return spec, lost
 
 
-@every_path
-def test_a_diverged_run_keeps_its_last_good_epoch_and_its_neighbours_do_not_notice(path, diverging, dataset):
+@every_strategy
+def test_a_diverged_run_keeps_its_last_good_epoch_and_its_neighbours_do_not_notice(strategy, diverging, dataset):
     spec, lost = diverging
     calm = dataclasses.replace(spec, learning_rate=1e-3)
     first, last = dataclasses.replace(calm, seed=1), dataclasses.replace(calm, seed=2, redundancy=0)
-    stack = stack_of([first, spec, last], dataset, path)
+    stack = stack_of([first, spec, last], dataset, strategy)
     runs = stack.results()
     assert [run.outcome for run in runs] == ["finished", "diverged", "finished"]
     assert len(runs[1].history) == len(lost.history)
     assert stack.epoch == 6
-    undisturbed = stack_of([first, calm, last], dataset, path)
+    undisturbed = stack_of([first, calm, last], dataset, strategy)
     for at in (0, 2):
         assert_same_bits(weights_of(stack, at), weights_of(undisturbed, at))
         assert without_time(runs[at]) == without_time(undisturbed.results()[at])
 
 
-@every_path
-def test_a_stack_ends_when_all_its_runs_are_lost(path, diverging, dataset):
+@every_strategy
+def test_a_stack_ends_when_all_its_runs_are_lost(strategy, diverging, dataset):
     spec, lost = diverging
-    stack = stack_of([spec, dataclasses.replace(spec, alpha=2.0)], dataset, path)
+    stack = stack_of([spec, dataclasses.replace(spec, alpha=2.0)], dataset, strategy)
     assert stack.epoch < 6
     assert [run.outcome for run in stack.results()] == ["diverged", "diverged"]
     assert len(stack.results()[0].history) == len(lost.history)
@@ -107,13 +97,13 @@ def test_a_stack_ends_when_all_its_runs_are_lost(path, diverging, dataset):
 def test_the_paths_are_two(dataset, monkeypatch):
     """Batched computes all runs in one call, side by side one run in each."""
     sizes = {}
-    for path in PATHS:
-        stack, seen = Stack([spec_of(seed=s) for s in range(3)], dataset, path=path), []
+    for strategy in ("batched", "side_by_side"):
+        stack, seen = Stack([spec_of(seed=s) for s in range(3)], dataset, strategy=strategy), []
         losses = stack.programs.losses
         monkeypatch.setattr(
             stack.programs, "losses", lambda p, b, a, seen=seen, losses=losses: seen.append(len(a)) or losses(p, b, a)
         )
         stack.advance()
-        sizes[path] = seen
+        sizes[strategy] = seen
     steps = stack.data.steps
     assert sizes == {"batched": [3] * steps, "side_by_side": [1] * (3 * steps)}

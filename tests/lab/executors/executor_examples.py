@@ -12,12 +12,9 @@ from typing import Any
 
 from asymtrain.lab.runs import Run, RunSpec, pairs
 from asymtrain.lab.store import Store
+from small_backbones import SMALL
 
 DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
-SMALL = {
-    "mlp": {"widths": (16, 16)},
-    "cnn": {"widths": (4, 4), "hidden": (8,), "pool_after": (1,)},
-}
 
 
 PATIENCE = 300.0  # seconds that nothing takes on a machine that is merely busy

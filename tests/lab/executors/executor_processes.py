@@ -9,8 +9,6 @@ import random
 import signal
 import sys
 import time
-import traceback
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,31 +17,10 @@ from executor_examples import PATIENCE, checkpoints, examples, stored
 from asymtrain.lab.engine import Progress
 from asymtrain.lab.executors import execute, local
 from asymtrain.lab.runs import RunSpec
+from forking import end, start
 
 # In several stacks of one process.
 SERIAL = {"mlp": examples("mlp", 7), "cnn": examples("cnn", 1, epochs=40)}
-
-
-def start(work: Callable[[], None]) -> int:
-    """Fork a process that does the work and ends."""
-    process = os.fork()
-    if process:
-        return process
-    code = 1
-    try:
-        work()
-        code = 0
-    except KeyboardInterrupt:
-        code = 130
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
-def end(process: int) -> int:
-    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
 def train(specs: list[RunSpec], store: Path, seconds: float = 0.05, **options: Any) -> None:

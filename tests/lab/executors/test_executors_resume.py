@@ -12,7 +12,7 @@ from executor_examples import bare, checkpoints, examples, rows, stored
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine import Progress, StackPlan, unfinished_plans
 from asymtrain.lab.engine.checkpoint import open_checkpoint
-from asymtrain.lab.engine.stacked import Stack
+from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.executors import execute, outcomes
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.runs import Run

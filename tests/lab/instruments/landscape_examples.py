@@ -10,12 +10,7 @@ from asymtrain.lab.data import registry
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import initial_state
 from asymtrain.lab.runs import RunSpec
-
-SMALL = {
-    "mlp": {"widths": (12, 16, 12)},
-    "cnn": {"widths": (4, 6, 4), "hidden": (12,), "pool_after": (1,)},
-    "vit": {"depth": 2, "width": 8, "heads": 2, "patch": 8},
-}
+from small_backbones import SMALL
 
 
 @functools.cache

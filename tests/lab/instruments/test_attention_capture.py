@@ -8,8 +8,13 @@ from attention_zoo import TOWERS, Fused, Tower, hugging_face_vit, logits, own_vi
 from torch import nn
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.attention.capture import attention_layers, attention_maps, recorded_attention
-from asymtrain.lab.instruments.attention.readers import read_layers, split_heads
+from asymtrain.lab.instruments.attention.maps import (
+    attention_layers,
+    attention_maps,
+    read_layers,
+    recorded_attention,
+    split_heads,
+)
 
 
 @pytest.fixture(params=TOWERS, ids=str)

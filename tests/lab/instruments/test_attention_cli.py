@@ -1,6 +1,5 @@
 """`asymtrain measure attention`: small runs, files, stored runs, interrupts, refusals."""
 
-import inspect
 import json
 
 import pytest
@@ -8,16 +7,16 @@ import typer
 from typer.testing import CliRunner
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli.measure_attention import attention, parse_epochs, parse_layers
+from asymtrain.lab.cli.measure import command_of
 from asymtrain.lab.engine import states, train
-from asymtrain.lab.instruments import attention as measuring
-from asymtrain.lab.instruments.attention.pictures import MOST_IMAGES
-from asymtrain.lab.instruments.attention.settings import AttentionSettings
+from asymtrain.lab.instruments.attention import INSTRUMENT, AttentionOptions, measure, parse_epochs, parse_layers
+from asymtrain.lab.instruments.attention.result import AttentionSettings
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
+from small_backbones import LEARNING
 
 SMALL = {"classes": 4, "size": 60, "test_size": 40, "image_size": 16}
-VIT = {"depth": 2, "width": 16, "heads": 2, "patch": 4}
+VIT = LEARNING["vit"]
 
 
 @pytest.fixture(autouse=True)
@@ -32,7 +31,7 @@ def small_scale(monkeypatch):
 
 def call(*arguments):
     app = typer.Typer()
-    app.command()(attention)
+    app.command()(command_of(INSTRUMENT))
     found = CliRunner().invoke(app, list(map(str, arguments)))
     if found.exception and not isinstance(found.exception, SystemExit):
         raise found.exception
@@ -145,7 +144,7 @@ def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_
 
     with monkeypatch.context() as patched:
         patched.setattr(states, "_save", save)
-        patched.setattr(measuring, "measure_states", stop)
+        patched.setattr(measure, "measure_states", stop)
         stopped = call(*options)
     assert stopped.exit_code == 130
     assert f"Stopped: {kept} trained states are in {tmp_path / 'states'}" in " ".join(stopped.stderr.split("\n"))
@@ -157,12 +156,7 @@ def test_an_interrupt_says_what_is_kept_and_the_next_call_uses_it(at, kept, tmp_
 
 
 def test_the_defaults_are_those_of_the_settings():
-    typed = {name: one.default for name, one in inspect.signature(attention).parameters.items()}
-    settings = AttentionSettings()
-    for name in ("sample", "query", "threshold"):
-        assert typed[name] == getattr(settings, name)
-    assert settings.renormalise is not typed["raw"]
-    assert f"0 to {MOST_IMAGES}" in inspect.signature(attention).parameters["images"].annotation.__metadata__[0].help
+    assert AttentionOptions().settings() == AttentionSettings()
 
 
 @pytest.mark.parametrize(

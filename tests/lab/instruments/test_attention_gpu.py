@@ -9,9 +9,9 @@ import torch
 
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.states import initial_state
-from asymtrain.lab.instruments import attention as measuring
-from asymtrain.lab.instruments.attention.attention import measure_states
-from asymtrain.lab.instruments.attention.capture import attention_maps
+from asymtrain.lab.instruments.attention import measure as measuring
+from asymtrain.lab.instruments.attention.maps import attention_maps
+from asymtrain.lab.instruments.attention.measure import measure_states
 from asymtrain.lab.instruments.attention.metrics import METRICS
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import build

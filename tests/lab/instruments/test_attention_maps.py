@@ -6,8 +6,7 @@ import torch
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.instruments.attention.maps import from_class_token, over_queries, rollout
-from asymtrain.lab.instruments.attention.regions import patch_shares, saliency, saliency_region
-from asymtrain.lab.instruments.attention.spread import patch_grid
+from asymtrain.lab.instruments.attention.metrics import patch_grid, patch_shares, saliency, saliency_region
 
 
 def attention(*shape, seed=0):

@@ -12,17 +12,17 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.engine.states import State, initial_state
-from asymtrain.lab.instruments import attention as measuring
-from asymtrain.lab.instruments.attention.attention import check_spec, measure_attention, measure_model, measure_states
+from asymtrain.lab.instruments.attention import measure as measuring
+from asymtrain.lab.instruments.attention.measure import check_spec, measure_attention, measure_model, measure_states
 from asymtrain.lab.instruments.attention.metrics import METRICS
-from asymtrain.lab.instruments.attention.pictures import evolution, layers_of_image
-from asymtrain.lab.instruments.attention.settings import AttentionSettings
-from asymtrain.lab.instruments.attention.summary import summarise
+from asymtrain.lab.instruments.attention.result import AttentionSettings, summarise
+from asymtrain.lab.instruments.attention.show import map_figures, maps_figure
 from asymtrain.lab.runs import RunSpec
+from small_backbones import LEARNING
 
 SPEC = RunSpec(
     arch="vit",
-    arch_options={"depth": 2, "width": 16, "heads": 2, "patch": 4},
+    arch_options=LEARNING["vit"],
     dataset_options={"classes": 4, "size": 60, "test_size": 40, "image_size": 16},
     epochs=2,
 )
@@ -218,17 +218,22 @@ def test_pictures_hold_the_images_and_their_maps(dataset):
         dataclasses.replace(initial_state(spec, dataset), epoch=e) for spec in (SPEC, SPEC.plain()) for e in (2, 1)
     ]
     results = measure_states(states, dataset, SETTINGS, keep=3)
-    picture = evolution(results, dataset, "title", images=3)
-    order = [("plain", "epoch 1"), ("asymmetric", "epoch 1"), ("plain", "epoch 2"), ("asymmetric", "epoch 2")]
-    assert list(picture.columns) == order
-    assert len(picture.rows) == 3
-    assert np.array_equal(picture.rows[1].pixels, dataset.test.images[results[0].images[1]])
-    assert np.array_equal(picture.rows[1].maps[3], results[0].maps["blocks.1.attention"][1])
-    layers = layers_of_image(results, dataset, "title", image=2)
-    assert [row.label for row in layers.rows] == ["layer 1", "layer 2"]
-    assert np.array_equal(layers.rows[0].maps[0], results[3].maps["blocks.0.attention"][2])
+    figure, layers = map_figures(results, dataset, images=3)
+    assert (figure.columns, len(figure.panels)) == (5, 15)
+    order = ["", "Plain\nepoch 1", "Asymmetric\nepoch 1", "Plain\nepoch 2", "Asymmetric\nepoch 2"]
+    assert [panel.title for panel in figure.panels[:5]] == order
+    assert [panel.apart for panel in figure.panels[:5]] == [False, True, False, True, False]
+    pixels, last = figure.panels[5], figure.panels[9]
+    assert np.array_equal(pixels.pixels * 255, dataset.test.images[results[0].images[1]].transpose(1, 2, 0))
+    weights = results[0].maps["blocks.1.attention"][1]
+    assert np.array_equal(last.heat.ravel(), weights * len(weights))  # Asymmetric at epoch 2, in multiples of uniform
+    assert [panel.label for panel in layers.panels[::5]] == ["layer 1", "layer 2"]
+    weights = results[3].maps["blocks.0.attention"][0]
+    assert np.array_equal(layers.panels[1].heat.ravel(), weights * len(weights))
+    lacking = maps_figure("maps", "title", results, dataset, [("", 4, "rollout")])  # of three images maps are kept
+    assert [panel.pixels is None for panel in lacking.panels] == [False, True, True, True, True]
     with pytest.raises(UsageError, match="6 images at most"):
-        evolution(results, dataset, "title", images=7)
+        maps_figure("maps", "title", results, dataset, [("", 6, "rollout")])
 
 
 def test_each_measured_state_is_told(state, dataset):

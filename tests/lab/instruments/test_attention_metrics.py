@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from asymtrain.lab.instruments import attention_metrics as metrics
+from asymtrain.lab.instruments.attention import metrics
 
 PATCHES = 64
 UNIFORM = torch.full((PATCHES,), 1 / PATCHES, dtype=torch.float64)

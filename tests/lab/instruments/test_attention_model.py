@@ -7,10 +7,10 @@ from attention_zoo import TOWERS, Fused, Tower, hugging_face_vit, own_vit, pictu
 from torch import nn
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.attention.attention import measure_model
+from asymtrain.lab.instruments.attention.maps import read_layers
+from asymtrain.lab.instruments.attention.measure import measure_model
 from asymtrain.lab.instruments.attention.metrics import METRICS
-from asymtrain.lab.instruments.attention.readers import read_layers
-from asymtrain.lab.instruments.attention.settings import AttentionSettings
+from asymtrain.lab.instruments.attention.result import AttentionSettings
 
 
 def test_a_stranger_s_models():

@@ -8,7 +8,7 @@ import pytest
 from scipy import stats
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.alignment.conflict import conflicts, run_conflict, variant_of, variant_specs
+from asymtrain.lab.instruments.alignment.measure import conflicts, run_conflict, variant_of, variant_specs
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 

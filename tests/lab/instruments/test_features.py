@@ -13,9 +13,10 @@ from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.reference import train_reference
 from asymtrain.lab.engine.setup import run_data
 from asymtrain.lab.instruments import feature_statistics, follow_features
-from asymtrain.lab.instruments.features.features import VARIANTS, feature_variants, variant_of
-from asymtrain.lab.instruments.features.page import WORDS, group_features
+from asymtrain.lab.instruments.features.measure import VARIANTS, feature_variants, variant_of
+from asymtrain.lab.instruments.features.show import WORDS, group_features
 from asymtrain.lab.scales import get_scale, scaled_spec
+from asymtrain.models import BACKBONES
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +56,7 @@ def test_what_are_no_features_is_refused(wrong, said):
         feature_statistics(wrong)
 
 
-@pytest.mark.parametrize("arch", ["mlp", "cnn", "vit"])
+@pytest.mark.parametrize("arch", BACKBONES)
 def test_the_steps_are_those_of_the_run(arch, dataset):
     spec = dataclasses.replace(quick(arch), epochs=1, batch=512)
     data = run_data(spec, dataset)
@@ -121,7 +122,7 @@ def test_groups_are_named_by_what_differs(dataset):
     specs = [base.plain(), base, dataclasses.replace(base, alpha=7.0), dataclasses.replace(base, seed=5)]
     seen = {spec: follow_features(spec, dataset, [0], images=10) for spec in specs}
     groups = group_features(seen)
-    assert [(one.label, one.variant, one.seeds) for one in groups] == [
+    assert [(group.label, group.variant, tuple(spec.seed for spec in group.specs)) for group in groups] == [
         ("MLP", "plain", (base.seed,)),
         (f"MLP, alpha {base.alpha}", "trained", (base.seed, 5)),
         ("MLP, alpha 7.0", "trained", (base.seed,)),

@@ -8,10 +8,9 @@ from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_datase
 from asymtrain import models
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.instruments.landscape.backbone import main_score, plane, points_that_fit
-from asymtrain.lab.instruments.landscape.directions import gaussian_direction
-from asymtrain.lab.instruments.landscape.settings import LandscapeSettings
-from asymtrain.lab.instruments.landscape.subjects import draw_sample, subjects_of
-from asymtrain.lab.instruments.landscape.surface import evaluate, grid_coordinates
+from asymtrain.lab.instruments.landscape.result import LandscapeSettings
+from asymtrain.lab.instruments.landscape.states import draw_sample, subjects_of
+from asymtrain.lab.instruments.landscape.surface import evaluate, gaussian_direction, grid_coordinates
 
 every_arch = pytest.mark.parametrize("arch", models.BACKBONES)
 # With tf32 a CNN is followed by differences from the center. A CPU rounds nothing, so the answers are the same.
@@ -60,7 +59,7 @@ def test_the_total_loss_moves_every_live_branch(activation):
 
 def test_label_smoothing_and_random_branch_labels_are_those_of_training():
     """Against the engine's own losses of the same batch."""
-    from asymtrain.lab.engine.losses import Batch, objective_of
+    from asymtrain.lab.engine.losses import Batch, stack_loss
 
     (state,) = states_of("mlp", (1,), alpha=2.0, label_smoothing=0.2, branch_labels="random", branch_bias="prior")
     along, _, sample, _ = plane_of(state, "total")
@@ -75,7 +74,7 @@ def test_label_smoothing_and_random_branch_labels_are_those_of_training():
         sample.branch_targets[None],
         torch.tensor([0.2]),
     )
-    expected = objective_of([state.spec], backbone)(stacked, batch, torch.tensor([2.0])).total.item()
+    expected = stack_loss([state.spec], backbone)(stacked, batch, torch.tensor([2.0])).total.item()
     assert not torch.equal(sample.targets, sample.branch_targets)
     assert along(torch.zeros(1, 2, dtype=torch.float64)).item() == pytest.approx(expected, rel=1e-6)
 

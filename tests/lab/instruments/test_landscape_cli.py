@@ -1,34 +1,34 @@
 """`asymtrain measure landscape` and its figures."""
 
-import dataclasses
 import inspect
 import json
 
 import numpy as np
 import pytest
 import typer
-from landscape_examples import spec_of
+from landscape_examples import spec_of, tiny_dataset
 from typer.testing import CliRunner
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli.measure_landscape import QUICK, landscape, parse_levels
+from asymtrain.lab.cli.measure import command_of
 from asymtrain.lab.engine import train
-from asymtrain.lab.instruments import LandscapeSettings
-from asymtrain.lab.instruments import landscape as measuring
-from asymtrain.lab.instruments.landscape.levels import REDUNDANCIES
-from asymtrain.lab.report import landscape_figures as figures
+from asymtrain.lab.instruments import Landscape, LandscapeSettings, measure_landscape
+from asymtrain.lab.instruments.landscape import INSTRUMENT, QUICK, LandscapeOptions
+from asymtrain.lab.instruments.landscape.show import landscape_figures
+from asymtrain.lab.instruments.landscape.states import REDUNDANCIES, states_of_redundancies
+from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.store import Store
 
 SMALL = ("--draws", "2", "--grid", "5", "--sample", "20", "--device", "cpu")
 INDEX = np.arange(7) - 3.0
-PANELS = {"Plain": 2.3 + 1e-3 * INDEX[:, None] + 1e-4 * INDEX**2, "N = 20": 2.3 + 5e-4 * INDEX[:, None] + 0 * INDEX}
+PLAIN, FLATTER = 2.3 + 1e-3 * INDEX[:, None] + 1e-4 * INDEX**2, 2.3 + 5e-4 * INDEX[:, None] + 0 * INDEX
 
 
 @pytest.fixture
 def call(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     app = typer.Typer()
-    app.command()(landscape)
+    app.command()(command_of(INSTRUMENT))
 
     def run(*arguments, code=0):
         found = CliRunner().invoke(app, list(map(str, arguments)))
@@ -95,15 +95,15 @@ def test_bad_options(call, arguments, said):
 
 @pytest.mark.parametrize("whole", [0, 1])
 def test_an_interrupt_leaves_the_whole_landscapes_and_says_so(call, tmp_path, monkeypatch, whole):
-    calls, measure = [], measuring.measure_landscape
+    calls = []
 
     def stop(*arguments, **keywords):
         calls.append(arguments)
         if len(calls) > whole:
             raise KeyboardInterrupt
-        return measure(*arguments, **keywords)
+        return measure_landscape(*arguments, **keywords)
 
-    monkeypatch.setattr("asymtrain.lab.instruments.measure_landscape", stop)
+    monkeypatch.setattr("asymtrain.lab.instruments.landscape.measure.measure_landscape", stop)
     said = call(*SMALL, "--arch", "mlp,vit", "--redundancy", "0,1", "--directions", "filter", code=130)
     assert f"Stopped: {whole} of 2 landscapes are measured; of an unfinished one no draw is kept." in said
     page = tmp_path / "asymtrain-measure" / "landscape.html"
@@ -124,37 +124,59 @@ def test_runs_of_other_settings_are_told_apart(call, tmp_path):
 
 
 def test_levels_and_defaults():
-    assert parse_levels("0, 1,20,1") == (0, 1, 20)
-    assert all(dataclasses.replace(LandscapeSettings(), **sizes) for sizes in QUICK.values())
-    typed, settings = inspect.signature(landscape).parameters, LandscapeSettings()
-    for name in ("loss", "step", "norm_step", "filter_step", "precision"):
-        assert typed[name].default == getattr(settings, name)
+    assert LandscapeOptions(redundancy="0, 1,20,1").levels() == (0, 1, 20)
+    assert LandscapeOptions().levels() == REDUNDANCIES
+    assert LandscapeOptions().settings() == LandscapeSettings()
+    assert all(LandscapeOptions().settings(**sizes).key != LandscapeSettings().key for sizes in QUICK.values())
+    assert LandscapeOptions(draws=7).settings(draws=3).draws == 7
+    typed = inspect.signature(command_of(INSTRUMENT)).parameters
     for name in ("draws", "grid", "sample"):
-        assert f"Default: {getattr(settings, name)}," in typed[name].annotation.__metadata__[0].help
-    assert typed["directions"].default == ",".join(settings.directions)
-    assert parse_levels(typed["redundancy"].default) == REDUNDANCIES
+        assert f"Default: {getattr(LandscapeSettings(), name)}," in typed[name].annotation.__metadata__[0].help
 
 
-@pytest.mark.parametrize("draw", [figures.contours, figures.surfaces])
-def test_figures_have_a_panel_for_each_level_and_the_same_bytes_again(draw):
-    svg = draw(PANELS, "f", "A title")
-    assert svg == draw(PANELS, "f", "A title")
-    assert svg.startswith("<svg ")
-    assert 'aria-label="A title"' in svg
-    assert all(f">{label}<" in svg for label in PANELS)
-    assert "var(--ink" in svg
+@pytest.mark.parametrize("kind", ["contours", "surfaces"])
+def test_figures_have_a_panel_for_each_level_and_the_same_bytes_again(kind):
+    figure = figure_of({0: PLAIN, 20: FLATTER}, kind)
+    assert [panel.title for panel in figure.panels] == ["Plain", "N = 20"]
+    assert [panel.relief for panel in figure.panels] == [kind == "surfaces"] * 2
+    assert {panel.group for panel in figure.panels} == {"loss"}  # one scale
+    heights = np.array(figure.panels[0].values)
+    assert heights[3, 3] == 0
+    np.testing.assert_allclose(heights, PLAIN - PLAIN[3, 3])
+    svg = draw(figure)
+    assert svg == draw(figure)
+    assert all(f">{panel.title}<" in svg for panel in figure.panels)
 
 
-@pytest.mark.parametrize("draw", [figures.contours, figures.surfaces])
+@pytest.mark.parametrize("kind", ["contours", "surfaces"])
 @pytest.mark.parametrize("losses", [np.full((4, 4), 2.0), np.full((4, 4), np.nan), np.where(INDEX > 2, np.inf, 1.0)])
-def test_figures_of_odd_surfaces(draw, losses):
+def test_figures_of_odd_surfaces(kind, losses):
     losses = losses if losses.ndim == 2 else np.tile(losses, (7, 1))
-    assert "<svg" in draw({"Plain": losses}, "f", "odd")
+    figure = figure_of({0: losses}, kind)
+    assert all(value is None or np.isfinite(value) for row in figure.panels[0].values for value in row)
+    assert "<svg" in draw(figure)
+
+
+def figure_of(surfaces, kind):
+    """The contours or the surfaces of losses by redundancy."""
+    made = Landscape(
+        LandscapeSettings(), (), {(0, n, "all", "norm"): losses for n, losses in surfaces.items()}, 0, 0, ""
+    )
+    return next(figure for figure in landscape_figures("a b", made) if figure.name == f"{kind}-a-b-0-all-norm")
 
 
 def test_the_figure_of_changes_shows_measured_and_predicted():
-    seen = [figures.Change(1, -2.0, -3.0, -1.0, -1.9), figures.Change(300, -60.0, None, None, -61.0)]
-    svg = figures.changes({"all": seen, "live": [figures.Change(1, 0.0, None, None, None)]}, "f", "t")
-    assert ">300<" in svg
-    assert "var(--asymmetric" in svg
-    assert "var(--plain" in svg
+    states = states_of_redundancies([spec_of("mlp")], (0, 1, 300))
+    settings = LandscapeSettings(grid=3, draws=2, sample=10)
+    measured = measure_landscape(states, tiny_dataset(), settings, device="cpu")
+    figure = landscape_figures("mlp", measured)[0]
+    (panel,) = figure.panels
+    assert panel.tick_labels == ("1", "300")
+    assert [(line.label, line.colour, line.hollow) for line in panel.lines] == [
+        ("all parameters", "asymmetric", False), ("predicted", "ink", True),
+        ("live parameters", "plain", False), ("predicted", "ink", True),
+    ]  # fmt: skip
+    summaries = [s for s in measured.summaries() if (s.directions, s.scaling) == ("all", "norm") and s.redundancy]
+    assert panel.lines[0].y == tuple(s.changes["std"].mean for s in summaries)
+    assert panel.lines[1].y == tuple(s.predicted_change for s in summaries)
+    assert ">300<" in draw(figure)

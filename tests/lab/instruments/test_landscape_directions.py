@@ -7,7 +7,7 @@ from landscape_examples import states_of
 from scipy import stats
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.landscape.directions import (
+from asymtrain.lab.instruments.landscape.surface import (
     filter_normalised,
     gaussian_direction,
     idle_squared_norm,

@@ -14,9 +14,8 @@ from asymtrain.lab.engine import train_reference
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import State
 from asymtrain.lab.instruments import LandscapeSettings, measure_landscape
-from asymtrain.lab.instruments.landscape.directions import gaussian_direction, idle_squared_norm, squared_norm
-from asymtrain.lab.instruments.landscape.levels import states_of_redundancies
-from asymtrain.lab.instruments.landscape.subjects import draw_sample
+from asymtrain.lab.instruments.landscape.states import draw_sample, states_of_redundancies
+from asymtrain.lab.instruments.landscape.surface import gaussian_direction, idle_squared_norm, squared_norm
 
 SETTINGS = LandscapeSettings(grid=5, sample=20, draws=2, directions=("all", "live", "filter"))
 

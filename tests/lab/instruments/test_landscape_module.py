@@ -11,8 +11,14 @@ from torch import nn
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.instruments import LandscapeSettings, measure_module_landscape
-from asymtrain.lab.instruments.landscape.directions import filter_normalised, gaussian_direction, squared_norm
-from asymtrain.lab.instruments.landscape.surface import grid_coordinates, module_losses, surface
+from asymtrain.lab.instruments.landscape.surface import (
+    filter_normalised,
+    gaussian_direction,
+    grid_coordinates,
+    module_losses,
+    squared_norm,
+    surface,
+)
 
 SMALL = LandscapeSettings(grid=5, draws=2, step=0.05, norm_step=0.5, directions=("all", "filter"))
 X, Y = torch.randn(12, 3, 8, 8, generator=torch.Generator().manual_seed(1)), torch.arange(12) % 4

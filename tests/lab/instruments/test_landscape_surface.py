@@ -9,9 +9,14 @@ import torch.nn.functional as F
 from torch import nn
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.landscape.directions import gaussian_direction
-from asymtrain.lab.instruments.landscape.statistics import surface_statistics
-from asymtrain.lab.instruments.landscape.surface import evaluate, grid_coordinates, module_losses, surface
+from asymtrain.lab.instruments.landscape.result import surface_statistics
+from asymtrain.lab.instruments.landscape.surface import (
+    evaluate,
+    gaussian_direction,
+    grid_coordinates,
+    module_losses,
+    surface,
+)
 
 CENTER = {"weight": torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64), "bias": torch.ones(3).double()}
 FIRST = {"weight": torch.tensor([[2.0, 0.0], [0.0, 0.0]]).double(), "bias": torch.zeros(3).double()}

@@ -9,11 +9,11 @@ import pytest
 from scipy import stats
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.trajectory.trajectory import (
+from asymtrain.lab.instruments.curves import gap
+from asymtrain.lab.instruments.trajectory.measure import (
     compare_trajectories,
     convergence_epoch,
     default_gap_epochs,
-    gap,
     parting,
     trajectory,
 )

@@ -6,14 +6,12 @@ import os
 import pytest
 import torch
 
-from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.known import read_store
-from asymtrain.lab.paper.readings import parse_readings
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.running import run_recipes
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import read_store
+from asymtrain.lab.paper.study import SIZES, Study, parse_readings
+from small_backbones import THIN_FIELDS
 
 TINY = dataclasses.replace(
     SIZES["quick"],
@@ -23,21 +21,17 @@ TINY = dataclasses.replace(
     weight_decays=(1e-2, 1e-3),
     alphas=(0.1, 1.0),
     alphas_mlp_cifar10=(0.0, 50.0),
-    archs={
-        "mlp": {"arch_options": {"widths": (8, 8, 8, 8, 8)}},
-        "cnn": {"arch_options": {"widths": (2, 2, 2, 2, 2, 2), "hidden": (8, 8), "pool_after": (0, 1)}},
-        "vit": {"arch_options": {"depth": 2, "width": 8, "heads": 2, "patch": 16, "mlp_ratio": 1}},
-    },
+    archs=THIN_FIELDS,
     stands_for={
-        "cifar10": {"dataset": "shapes", "dataset_options": {"classes": 2, "size": 100, "test_size": 40}},
-        "cifar100": {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 100, "test_size": 40}},
+        name: {"dataset": "shapes", "dataset_options": {"classes": classes, "size": 100, "test_size": 40}}
+        for name, classes in (("cifar10", 2), ("cifar100", 4))
     },
+    landscape={"grid": 3, "sample": 10, "draws": 2},
+    attention={"sample": 5},
     few_shot={
         "cifar10": {10: 2, 50: 3, 100: 4, 500: 5, 1000: 6},
         "cifar100": {5: 2, 10: 3, 20: 4, 50: 5, 100: 6, 200: 7},
     },
-    landscape={"grid": 3, "sample": 10, "draws": 2},
-    attention={"sample": 5},
     attention_images=2,
 )
 
@@ -73,7 +67,7 @@ def known(kitchen):
 @pytest.fixture(scope="session")
 def results(tiny, known):
     """Every recipe's result by its name."""
-    return {name: build_result(recipe, tiny, known, draw) for name, recipe in RECIPES.items()}
+    return {name: build_result(recipe, tiny, known) for name, recipe in RECIPES.items()}
 
 
 @pytest.fixture(scope="session")

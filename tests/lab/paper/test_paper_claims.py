@@ -72,7 +72,7 @@ def test_other_numbers_of_the_claims():
 
 
 def test_what_the_paper_reports_as_null_has_no_significant_p():
-    nulls = [part for one in claims() for part in one.parts if part.how == "null"]
+    nulls = [part for one in claims() for part in one.parts if part.how == "no effect"]
     assert [part.labels for part in nulls] == [("table10/cnn",)]
     assert printed("table10/cnn").p > 0.05
 

@@ -3,16 +3,16 @@
 import dataclasses
 
 import pytest
+from shown_tables import rows_by_heading
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli.paper_study import build_study
-from asymtrain.lab.paper.judging import gather
-from asymtrain.lab.paper.known import Snapshot
+from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES, table10, table16
 from asymtrain.lab.paper.running import missing
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import SIZES, Study
+from asymtrain.lab.paper.verdicts import gather
 from asymtrain.lab.runs import Epoch, Run
 
 RECIPE_NAMES = ("table10", "table13", "table16")
@@ -61,12 +61,11 @@ def known(rounds):
 
 
 def made(study, known, name):
-    result = build_result(RECIPES[name], study, known, lambda *_: "<svg/>")
+    result = build_result(RECIPES[name], study, known)
     return result, {table.name: table for table in result.tables}
 
 
-def rows(table):
-    return [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+rows = rows_by_heading
 
 
 def test_fairness_adds_trials_and_changes_none(known):
@@ -94,11 +93,11 @@ def test_the_count_of_what_waits_is_never_short(rounds):
 
 def test_plain_takes_its_best_trial_and_asymmetric_stays(known):
     (usual,) = [one for one in table10.comparisons(FAIR, known) if one.label == "table10/cnn"]
-    (fair,) = [one for one in table10.fair_comparisons(FAIR, known) if one.label == "fair/table10/cnn"]
+    (fair,) = [one for one in table10.comparisons(FAIR, known, fair=True) if one.label == "fair/table10/cnn"]
     assert fair.asymmetric == usual.asymmetric
     assert dict(fair.plain[0].arch_options) == {"dropout": 0.75}
     assert usual.plain[0].arch_options == ()
-    (fair,) = [one for one in table10.fair_comparisons(FAIR, known) if one.label == "fair/table10/vit"]
+    (fair,) = [one for one in table10.comparisons(FAIR, known, fair=True) if one.label == "fair/table10/vit"]
     assert (fair.plain[0].label_smoothing, fair.asymmetric[0].label_smoothing) == (0.25, 0.0)
     assert fair.heading == ("ViT", "label smoothing 0.25")
 
@@ -119,7 +118,7 @@ def test_table_16_has_each_sides_own_settings_and_plains_regulariser(known):
     assert list(tables) == ["table16", "table16-fair", "table16-fair-trials"]
     assert result.is_complete
     usual = {one.label: one for one in table16.comparisons(FAIR, known)}
-    for one in table16.fair_comparisons(FAIR, known):
+    for one in table16.comparisons(FAIR, known, fair=True):
         before = usual[one.label.removeprefix("fair/")]
         assert one.asymmetric == before.asymmetric
         changed = dataclasses.replace(one.plain[0], label_smoothing=0.0, arch_options=before.plain[0].arch_options)
@@ -176,8 +175,7 @@ def test_a_trial_that_was_not_run_is_missing(known):
 
 def test_the_option_makes_the_study_and_contradicts_given_settings(monkeypatch):
     monkeypatch.setitem(SIZES, "paper", SIZE)
-    options = ("paper", "42,43", None, None, "fp32", None)
-    assert build_study(*options, "searched", fair=True) == FAIR
-    assert build_study(*options, "searched") == PAPER
+    assert StudyOptions(scale="paper", seeds="42,43", fair=True).build() == FAIR
+    assert StudyOptions(scale="paper", seeds="42,43").build() == PAPER
     with pytest.raises(UsageError, match="drop one of them"):
-        build_study(*options, "paper", fair=True)
+        StudyOptions(scale="paper", hyperparameters="paper", fair=True).build()

@@ -27,7 +27,7 @@ def levels(*means, width=1.0):
     ("means", "expected"),
     [
         ((0, 10, 15, 25), "Reproduced"),
-        ((0, 2, 4, 6), "Sign only"),
+        ((0, 2, 4, 6), "Right direction, different size"),
         ((0, 20, 10, 25), "Contradicted"),  # a step back between
         ((25, 15, 10, 0), "Contradicted"),
         ((-40, -30, -25, -15), "Contradicted"),  # it grows, and is no gain
@@ -42,7 +42,7 @@ def test_runs_that_are_equal_for_every_n_show_a_null_trend():
     one, *_ = levels(5, 5, 5, 5)
     same = [dataclasses.replace(one, label=label) for label in REDUNDANCY]
     found = verdict("c03", *same)
-    assert (found.verdict, found.effect, found.low, found.high) == ("Null", 0, 0, 0)
+    assert (found.verdict, found.effect, found.low, found.high) == ("No effect", 0, 0, 0)
 
 
 def test_the_headline_is_paired_by_seed():
@@ -83,8 +83,8 @@ def test_near_zero_is_measured_by_the_papers_own_number(low, high, expected):
 
 def test_cosines():
     assert verdict("c07", quantity("table2/vit/average", 0.05, 0.1)).verdict == "Reproduced"
-    assert verdict("c07", quantity("table2/vit/average", 0.05, 0.09)).verdict == "Sign only"
-    assert verdict("c07", quantity("table2/vit/average", -0.009, 0.009)).verdict == "Null"
+    assert verdict("c07", quantity("table2/vit/average", 0.05, 0.09)).verdict == "Right direction, different size"
+    assert verdict("c07", quantity("table2/vit/average", -0.009, 0.009)).verdict == "No effect"
     assert verdict("c07", quantity("table2/vit/average", -0.009, 0.011)).verdict == "Inconclusive"
     # "Consistently positive" is what is tested, not the printed minimum.
     assert verdict("c10", quantity("table2/vit/min", -0.2, -0.1)).verdict == "Contradicted"
@@ -145,7 +145,8 @@ def test_a_contradiction_does_not_wait_for_missing_cells():
     weak = effect(cells[0].label, -5, 30)
     found = verdict("c35", weak, *cells[1:9])
     assert (found.verdict, found.lacks, len(found.missing)) == ("Contradicted", "", 3)
-    assert "8 of 9 cells (10 seeds); 3 of 12 cells missing, which cannot mend it; the paper has 12/12" in found.sentence
+    words = "8 of 9 cells (10 seeds); 3 of 12 cells missing, which cannot change the verdict; the paper has 12/12"
+    assert words in found.sentence
     assert verdict("c35", *cells[:9]).verdict == "Not yet run"  # so far all pass
     short = [dataclasses.replace(one, epochs=100) for one in (weak, *cells[1:9])]
     assert verdict("c35", *short).verdict == "Not yet run"  # more epochs may mend it

@@ -18,7 +18,7 @@ def test_only_under_an_alternate():
     found = under(effect(VIT, -0.5, 0.5), effect(VIT, 20, 30))
     assert (found.verdict, found.words, found.reading) == ("Only under", "Only under sum", "sum")
     assert found.effect == pytest.approx(25)
-    assert "Under primary: Null" in found.sentence
+    assert "Under primary: No effect" in found.sentence
 
 
 @pytest.mark.parametrize(("low", "high"), [(20, 30), (1, 2), (BITS, 12)])
@@ -36,7 +36,8 @@ def test_an_alternate_must_be_whole_and_reproduced():
 def test_an_alternate_that_is_clear_and_says_otherwise_is_named_beside_the_verdict():
     found = under(effect(VIT, -5, 20), effect(VIT, 1, 2))
     assert (found.verdict, found.reading) == ("Inconclusive", "primary")
-    assert "Under sum (not corrected for the number of readings): Sign only: +1.5% (10 seeds" in found.sentence
+    words = "Under sum (not corrected for the number of readings): Right direction, different size: +1.5% (10 seeds"
+    assert words in found.sentence
     for unclear in (effect(VIT, -4, 20), effect(VIT, 1, 2, epochs=100)):
         assert "Under sum" not in under(effect(VIT, -5, 20), unclear).sentence
     assert "Under sum" not in under(effect(VIT, -9, -2), effect(VIT, -8, -3)).sentence  # the same again

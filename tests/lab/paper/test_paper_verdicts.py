@@ -5,8 +5,7 @@ from synthetic_evidence import BITS, SEEDS, VIT, effect, paper_like, verdict
 
 from asymtrain.lab.paper.claims import claim, claims
 from asymtrain.lab.paper.evidence import Effect, Quantity
-from asymtrain.lab.paper.verdicts import judge, judge_all
-from asymtrain.lab.paper.wording import cell_words
+from asymtrain.lab.paper.verdicts import cell_words, judge, judge_all
 
 
 @pytest.mark.parametrize(
@@ -15,13 +14,13 @@ from asymtrain.lab.paper.wording import cell_words
         (BITS, 12.7 + BITS, "Reproduced"),
         (38.1 - BITS, 60, "Reproduced"),
         (20, 30, "Reproduced"),
-        (BITS, 12.7 - BITS, "Sign only"),
-        (38.1 + BITS, 60, "Sign only"),
-        (0.2, 0.8, "Sign only"),  # excludes 0, however small
+        (BITS, 12.7 - BITS, "Right direction, different size"),
+        (38.1 + BITS, 60, "Right direction, different size"),
+        (0.2, 0.8, "Right direction, different size"),  # excludes 0, however small
         (-BITS, 30, "Inconclusive"),
         (-30, -BITS, "Contradicted"),
         (-30, BITS, "Inconclusive"),
-        (-1 + BITS, 1 - BITS, "Null"),
+        (-1 + BITS, 1 - BITS, "No effect"),
         (-1 + BITS, 1 + BITS, "Inconclusive"),
         (-1 - BITS, 1 - BITS, "Inconclusive"),
     ],
@@ -39,7 +38,7 @@ def test_the_rule_on_both_sides_of_each_boundary(low, high, expected):
 def test_the_rule_for_a_loss_is_the_mirror():
     label = "table1/cnn/1"  # the paper: -22.0%
     assert verdict("c02", effect(label, -30, -BITS)).verdict == "Reproduced"
-    assert verdict("c02", effect(label, -11 + BITS, -BITS)).verdict == "Sign only"
+    assert verdict("c02", effect(label, -11 + BITS, -BITS)).verdict == "Right direction, different size"
     assert verdict("c02", effect(label, BITS, 30)).verdict == "Contradicted"
 
 
@@ -93,9 +92,9 @@ CNN = [f"table1/cnn/{n}" for n in (1, 7, 10, 20)]
     ("intervals", "expected"),
     [
         ([(-25, -20)] * 4, "Reproduced"),
-        ([(-25, -20), (-25, -20), (-5, -1), (-25, -20)], "Sign only"),
+        ([(-25, -20), (-25, -20), (-5, -1), (-25, -20)], "Right direction, different size"),
         ([(-25, -20), (-5, -1), (-5, 5), (-25, -20)], "Inconclusive"),
-        ([(-25, -20), (-5, -1), (-5, 5), (-0.5, 0.5)], "Null"),
+        ([(-25, -20), (-5, -1), (-5, 5), (-0.5, 0.5)], "No effect"),
         ([(1, 2), (-5, -1), (-5, 5), (-0.5, 0.5)], "Contradicted"),
     ],
 )

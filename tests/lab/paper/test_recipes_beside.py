@@ -5,19 +5,26 @@ import dataclasses
 import numpy as np
 import pytest
 from scipy import stats
+from shown_tables import rows_by_heading
 
 from asymtrain.lab.paper.comparisons import effect_of
-from asymtrain.lab.paper.cosine_beside import COLUMNS as COSINE_COLUMNS
-from asymtrain.lab.paper.cosine_beside import OPPOSITE, SAME, UNCLEAR, cosine_table
-from asymtrain.lab.paper.differences import COLUMNS, difference_cells
 from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.image_intervals import image_interval_cell
-from asymtrain.lab.paper.known import Snapshot, count_test_images
-from asymtrain.lab.paper.measuring import with_origin
+from asymtrain.lab.paper.measurements import with_origin
 from asymtrain.lab.paper.numbers import printed
-from asymtrain.lab.paper.readings import READINGS
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES, table01
+from asymtrain.lab.paper.snapshot import Snapshot, count_test_images
+from asymtrain.lab.paper.study import READINGS
+from asymtrain.lab.paper.tables import (
+    OPPOSITE,
+    SAME,
+    UNCLEAR,
+    cosine_table,
+    difference_cells,
+    difference_columns,
+    image_interval_cell,
+)
+from asymtrain.lab.report.table import Interval, Table
 from asymtrain.lab.runs import Epoch, Run
 from asymtrain.version import VERSION
 
@@ -25,17 +32,18 @@ from asymtrain.version import VERSION
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
 
 
-def by_column(cells):
-    return dict(zip(COLUMNS, cells, strict=True))
+def by_column(cells, *digits):
+    (row,) = rows_by_heading(Table("t", "", difference_columns(*digits), (tuple(cells),)))
+    return row
 
 
 def test_a_change_has_the_paired_interval_and_the_difference_from_the_papers():
     plain, other = (14.0, 15.0, 17.0), (20.0, 24.0, 21.0)
     found = Effect("table3/mlp/convergence", plain, other, 100, ("a", "b", "c", "d", "e", "f"), (42, 43, 44))
-    row = by_column(difference_cells(found, printed("table3/mlp/convergence"), 1, 0))
+    row = by_column(difference_cells(found, printed("table3/mlp/convergence")), 1, 0)
     test = stats.ttest_rel(other, plain).confidence_interval(0.95)
     assert row["Plain"].text == f"15.3 ± {np.std(plain, ddof=1):.1f}"
-    assert row["Plain"].spec_ids == ("a", "c", "e")
+    assert row["Plain"].spec_ids == ["a", "c", "e"]
     assert row["Change"].text == "+6.3"
     assert row["Interval"].text == f"{test.low:+.1f} to {test.high:+.1f}"
     assert [row[f"Paper: {name}"].text for name in ("Plain", "Asymmetric", "change")] == ["15", "21", "+6"]
@@ -47,7 +55,7 @@ def test_one_pair_has_no_interval_and_what_the_paper_lacks_is_not_missing():
     row = by_column(difference_cells(found, None))
     assert row["Interval"].text == "—"
     assert not any(cell.missing for cell in row.values())
-    row = by_column(difference_cells(None, printed("table4/cnn/50"), 4))
+    row = by_column(difference_cells(None, printed("table4/cnn/50")), 4)
     waits = {name for name, cell in row.items() if cell.missing}
     assert waits == {"Plain", "Asymmetric", "Change", "Interval", "n", "Difference"}
     assert row["Paper: change"].text == f"{-0.0242 - 0.4665:+.4f}"
@@ -59,8 +67,7 @@ def test_each_row_has_ours_the_papers_an_interval_and_the_difference(results, na
     for table in results[name].tables:
         if table.name in ("table1-sizes", "table1-cosine") or table.name.endswith("-fit"):
             continue  # more about the same cells
-        for row in table.rows:
-            shown = dict(zip(table.columns, row, strict=True))
+        for shown in rows_by_heading(table):
             assert {"Plain", "Asymmetric", "Interval", "n", "Paper: Plain", "Paper: Asymmetric"} <= set(shown)
             if shown["Paper: Plain"].value is not None:
                 change = shown.get("Improvement", shown.get("Change"))
@@ -96,9 +103,8 @@ def test_the_interval_over_images_is_that_of_images_drawn_another_way(tiny):
     before, after = (sum(right[spec.id] for spec in side).astype(float) for side in (one.plain, one.asymmetric))
     drawn = rng.integers(40, size=(4000, 40))
     changes = 100 * (after[drawn].sum(1) / before[drawn].sum(1) - 1)
-    table = build_result(RECIPES["table1"], tiny, known, lambda *_: "<svg/>").tables[0]
-    cell = table.rows[-1][table.columns.index("Interval over images")]
-    low, high = (float(end.rstrip("%")) for end in cell.text.split(" to "))
+    cell = rows_by_heading(build_result(RECIPES["table1"], tiny, known).tables[0])[-1]["Interval over images"]
+    low, high = cell.low, cell.high
     assert set(cell.spec_ids) == set(effect_of(known, one).spec_ids)
     assert (low, high) == pytest.approx(np.quantile(changes, [0.025, 0.975]), abs=0.1 * (high - low) + 0.1)
 
@@ -106,14 +112,14 @@ def test_the_interval_over_images_is_that_of_images_drawn_another_way(tiny):
 def test_without_answers_of_all_there_is_no_interval_over_images(tiny):
     one = table01.comparisons(tiny)[0]
     known, _ = answered(one)
-    assert image_interval_cell(known, one).text != "—"
+    assert isinstance(image_interval_cell(known, one).value, Interval)
     runs = dict(known.runs)
     runs[one.plain[0].id] = dataclasses.replace(runs[one.plain[0].id], answers=None)
     for cell in (
         image_interval_cell(Snapshot(runs), one),
         image_interval_cell(known, dataclasses.replace(one, reading=READINGS["best"])),
     ):
-        assert (cell.text, cell.missing) == ("—", False)
+        assert (cell.value, cell.missing) == (None, False)
     assert image_interval_cell(Snapshot(), one).missing
 
 
@@ -121,7 +127,7 @@ def test_a_plain_that_is_never_right_has_no_interval_over_images(tiny):
     one = table01.comparisons(tiny)[0]
     epoch = Epoch(1, 1.0, None, 0.5, 0.5, 0.0, None, None, None, 0.1)
     runs = {spec.id: Run(spec, (epoch,), answers=bytes(5)) for spec in (*one.plain, *one.asymmetric)}
-    assert image_interval_cell(Snapshot(runs), one).text == "—"
+    assert image_interval_cell(Snapshot(runs), one).value is None
 
 
 def resonant(one, cosines, gains):
@@ -140,8 +146,8 @@ def resonant(one, cosines, gains):
 
 
 def beside(known, one):
-    (row,) = cosine_table(known, [one], "x", "x", ("Backbone", "N"), 2).rows
-    return dict(zip(COSINE_COLUMNS, row[2:], strict=True))
+    (row,) = rows_by_heading(cosine_table(known, [one], "x", "x", ("Backbone", "N"), 2))
+    return row
 
 
 def test_the_cosine_stands_beside_the_change_and_their_signs_are_compared(tiny):
@@ -162,7 +168,7 @@ def test_the_cosine_stands_beside_the_change_and_their_signs_are_compared(tiny):
 
 def test_without_runs_the_row_of_the_cosine_says_its_alpha_only(tiny):
     row = beside(Snapshot(), table01.comparisons(tiny)[0])
-    assert [name for name, cell in row.items() if not cell.missing] == ["Alpha"]
+    assert [name for name, cell in row.items() if not cell.missing] == ["Backbone", "N", "Alpha"]
 
 
 @pytest.mark.parametrize("name", ["table5", "table14", "figure4", "figure9", "identity"])
@@ -196,12 +202,12 @@ def test_older_measurements_without_versions_still_make_a_result(known, tiny):
         }
         for key, values in known.measured.items()
     }
-    result = build_result(RECIPES["identity"], tiny, dataclasses.replace(known, measured=old), lambda *_: "<svg/>")
+    result = build_result(RECIPES["identity"], tiny, dataclasses.replace(known, measured=old))
     assert (result.devices, result.versions, result.seconds, result.is_complete) == ((), {}, 0, True)
 
 
 def test_at_equal_settings_the_paper_stands_only_beside_the_row_that_has_them(results):
     equal = next(table for table in results["table1"].tables if table.name == "table1-equal")
-    rows = [dict(zip(equal.columns, row, strict=True)) for row in equal.rows]
+    rows = rows_by_heading(equal)
     assert {row["N"].text for row in rows if row["Paper: improvement"].value is not None} == {"20x"}
     assert len([row for row in rows if row["N"].text == "20x"]) == 3

@@ -6,16 +6,14 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
+from shown_tables import rows_by_heading
 
-from asymtrain.lab.paper.comparisons import effect_of, effect_table
-from asymtrain.lab.paper.effect_sizes import sizes_table
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import PRIMARY, READINGS
+from asymtrain.lab.paper.comparisons import effect_of
 from asymtrain.lab.paper.recipes import table01, table10, trajectories
-from asymtrain.lab.paper.result import ResultTable
-from asymtrain.lab.paper.searched import gold_search
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.searches import gold_search
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import PRIMARY, READINGS, SIZES, Study
+from asymtrain.lab.paper.tables import effect_table, sizes_table
 from asymtrain.lab.runs import Epoch, Run
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
@@ -24,8 +22,7 @@ pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
 
 def cells(table, **heading):
     """The row whose first cells read as given, by the names of the columns."""
-    rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    (found,) = [row for row in rows if all(row[name].text == text for name, text in heading.items())]
+    (found,) = [row for row in rows_by_heading(table) if all(row[name].text == text for name, text in heading.items())]
     return found
 
 
@@ -46,9 +43,8 @@ def test_table_1_against_numpy_and_scipy(results, known):
     if error > 1e-9:
         assert row["p"].value == pytest.approx(min(1.0, 12 * 2 * stats.t.sf(abs(mean) / error, 1)))
     reach = stats.t.ppf(1 - 0.025 / 12, 1) * (error if error > 1e-9 else 0.0)
-    low, high = (float(end.rstrip("%")) for end in row["Interval"].text.split(" to "))
-    assert (low, high) == pytest.approx(
-        (100 * (mean - reach) / plain.mean(), 100 * (mean + reach) / plain.mean()), abs=0.06
+    assert (row["Interval"].low, row["Interval"].high) == pytest.approx(
+        (100 * (mean - reach) / plain.mean(), 100 * (mean + reach) / plain.mean()), abs=1e-6
     )
     assert row["Paper: improvement"].text == "+11.3%"
     assert row["Difference"].value == pytest.approx(row["Improvement"].value - 11.3)
@@ -64,13 +60,13 @@ def test_effect_sizes_against_numpy_and_scipy():
     ]  # fmt: skip
     known = Snapshot({run.spec.id: run for runs in sides for run in runs})
     table = sizes_table(known, [cell, cell], "t", "T", ("Backbone", "N"))
-    row = cells(ResultTable("t", "T", table.columns, table.rows[:1], ""), Backbone="ViT")
+    row = cells(dataclasses.replace(table, rows=table.rows[:1]), Backbone="ViT")
     change = other - plain
     assert row["d_z"].value == pytest.approx(change.mean() / change.std(ddof=1))
     assert row["d_av"].value == pytest.approx(change.mean() / np.mean([plain.std(ddof=1), other.std(ddof=1)]))
     assert row["In words"].text == "large"
     assert row["Wilcoxon p"].value == pytest.approx(stats.wilcoxon(change).pvalue)
-    low, high = (float(end.rstrip("%")) for end in row["Bootstrap over seeds"].text.split(" to "))
+    low, high = row["Bootstrap over seeds"].low, row["Bootstrap over seeds"].high
     assert 0 < low < 100 * change.mean() / plain.mean() < high
     # The least effect found in four of five studies of six pairs, by the noncentral t of a test at 5% / 2 cells.
     d = row["Detectable"].value / 100 * plain.mean() / change.std(ddof=1)
@@ -84,7 +80,7 @@ def test_effect_sizes_against_numpy_and_scipy():
 def test_at_equal_settings_the_rows_of_a_backbone_are_one_run(results):
     _, equal, *_ = results["table1"].tables
     for name in ("MLP", "CNN", "ViT"):
-        rows = [row for row in equal.rows if row[0].text == name]
+        rows = [row for row in equal.rows if row[0].value == name]
         assert len(rows) == 4
         assert len({row[4].spec_ids for row in rows}) == 1
 
@@ -163,7 +159,7 @@ def test_the_search_chooses_by_validation_and_table_10_takes_it(results, known, 
     used = {spec.learning_rate for one in table10.comparisons(tiny, known) for spec in one.plain if spec.arch == "cnn"}
     assert used == {best.spec.learning_rate}
     chosen = next(table for table in results["table13"].tables if table.name == "table13")
-    shown = {row[3].value for row in chosen.rows if row[0].text.endswith("CIFAR-10)") and row[1].text == "CNN"}
+    shown = {row[3].value for row in chosen.rows if row[0].value.endswith("CIFAR-10)") and row[1].value == "CNN"}
     assert shown == used
 
 
@@ -195,8 +191,7 @@ def test_a_diverged_run_counts_at_chance_and_the_best_epoch_is_by_validation(tin
 def test_one_seed_has_a_number_and_no_interval(tiny, known):
     study = Study(sizes=tiny.sizes, seeds=(42,))
     table = effect_table(known, table01.comparisons(study), "name", "title", ("Backbone", "N"))
-    for row in table.rows:
-        shown = dict(zip(table.columns, row, strict=True))
+    for shown in rows_by_heading(table):
         assert shown["n"].text == "1"
         assert shown["Interval"].text == "—"
         assert not shown["Interval"].missing
@@ -214,9 +209,9 @@ def test_training_accuracies_stand_beside_a_swept_table(results, known):
         shown, fitted = results[name].tables
         assert fitted.name == f"{name}-fit"
         assert [row[0] for row in fitted.rows] == [row[0] for row in shown.rows]
-        for row in fitted.rows:
-            _, plain, asymmetric, n = row
-            assert int(n.text) == len(plain.spec_ids) == len(asymmetric.spec_ids)
+        for row in rows_by_heading(fitted):
+            _, plain, asymmetric, n = row.values()
+            assert n.value == len(plain.spec_ids) == len(asymmetric.spec_ids)
             for cell, branches in ((plain, False), (asymmetric, True)):
                 runs = [known.runs[one] for one in cell.spec_ids]
                 assert {run.spec.redundancy > 0 for run in runs} == {branches}

@@ -4,13 +4,12 @@ import dataclasses
 
 import pytest
 
-from asymtrain.lab.paper.judging import gather
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.recipe import build_result
+from asymtrain.lab.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.paper.recipes import RECIPES, table10, table16
-from asymtrain.lab.paper.result import RecipeResult
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.spec_index import index_specs, specs_behind
 from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.verdicts import gather
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
@@ -18,7 +17,7 @@ pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
 
 @pytest.fixture(scope="module")
 def readings(every_reading, known):
-    return {name: build_result(recipe, every_reading, known, lambda *_: "<svg/>") for name, recipe in RECIPES.items()}
+    return {name: build_result(recipe, every_reading, known) for name, recipe in RECIPES.items()}
 
 
 def test_best_and_instruments_need_no_other_training(readings):
@@ -47,14 +46,14 @@ def test_instruments_takes_the_detached_cosine_and_directions_of_unit_norm(readi
 def test_what_was_not_trained_is_missing_and_no_evidence(readings):
     assert "sum" not in readings["table9"].evidence
     for table in readings["table9"].tables:
-        shown = [row for row in table.rows if row[1].text == "losses summed over classes"]
+        shown = [row for row in table.rows if row[1].value == "losses summed over classes"]
         assert len(shown) == 7
         assert all(row[2].missing for row in shown)
 
 
 def test_rows_of_one_reading_are_corrected_for_that_reading_alone(readings, results):
     many, few = readings["table1"].tables[0], results["table1"].tables[0]
-    primary = [row for row in many.rows if row[2].text == "primary reading"]
+    primary = [row for row in many.rows if row[2].value == "primary reading"]
     assert [row[3:] for row in primary] == [row[2:] for row in few.rows]
 
 
@@ -75,7 +74,7 @@ def test_a_cell_that_a_reading_does_not_touch_is_the_primary_ones():
 
 def test_the_papers_settings_in_place_of_a_search(tiny):
     study = Study(sizes=tiny.sizes, hyperparameters="paper")
-    for recipe in (table10.RECIPE, table16.RECIPE):
+    for recipe in (table10.RECIPES[0], table16.RECIPES[0]):
         needs = recipe.needs(study, Snapshot())
         assert not any(needs.later.values())
         assert {spec.seed for spec in needs.specs} == {42, 43}
@@ -88,7 +87,7 @@ def test_table_16_searches_each_side_and_trains_three_branches(tiny, known):
     every, one = cells["table16/all/vit"].asymmetric[0], cells["table16/one/vit"].asymmetric[0]
     assert (every.redundancy, every.activation, every.combine) == (3, "all", "sum")
     assert (one.redundancy, one.activation) == (1, "last")
-    trials = table16.RECIPE.needs(tiny, Snapshot()).specs
+    trials = table16.RECIPES[0].needs(tiny, Snapshot()).specs
     assert {spec.redundancy for spec in trials} == {0, 1, 3}
     assert all(spec.test == "never" for spec in trials)
 
@@ -105,7 +104,7 @@ def test_a_finished_search_is_counted_once_for_all_that_wait_for_it(tiny, known)
 
 @pytest.mark.parametrize("name", ["table1", "table2", "table5"])
 def test_what_a_claim_comes_to_does_not_depend_on_the_readings_that_are_shown(name, tiny, every_reading, known):
-    shown, every = (build_result(RECIPES[name], study, known, lambda *_: "<svg/>") for study in (tiny, every_reading))
+    shown, every = (build_result(RECIPES[name], study, known) for study in (tiny, every_reading))
     assert shown.evidence == every.evidence
     assert set(every.evidence) > {"primary"}
     assert len(every.tables[0].rows) > len(shown.tables[0].rows) or name == "table5"  # its views are always there

@@ -3,13 +3,23 @@
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.paper.estimate import estimate, image_steps
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import hyperparameters
-from asymtrain.lab.paper.readings import ALTERNATES, PRIMARY, READINGS, parse_readings
-from asymtrain.lab.paper.recipes import RECIPES, choose, few_shot, noise, table01
-from asymtrain.lab.paper.sizes import SIZES
-from asymtrain.lab.paper.study import Study, asymmetric_spec, data_fields, few_shot_size, plain_spec, table_values
+from asymtrain.lab.paper.recipes import RECIPES, choose, swept, table01
+from asymtrain.lab.paper.running import estimate, image_steps
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import (
+    ALTERNATES,
+    PRIMARY,
+    READINGS,
+    SIZES,
+    Study,
+    asymmetric_spec,
+    data_fields,
+    few_shot_size,
+    parse_readings,
+    plain_spec,
+    table_values,
+)
 from asymtrain.lab.runs import Epoch, Run
 
 PAPER = Study(sizes=SIZES["paper"])
@@ -60,8 +70,8 @@ def test_trajectories_rest_on_table_1(name):
 
 def test_all_images_of_a_class_are_the_noise_tables_clean_runs():
     known = Snapshot()
-    few = few_shot.comparisons(PAPER, known, "table8")[-1]
-    clean = noise.comparisons(PAPER, known, "table12")[0]
+    few = swept.comparisons(PAPER, known, "table8")[-1]
+    clean = swept.comparisons(PAPER, known, "table12")[0]
     assert few.label == "table8/mlp/500"
     assert few.plain == clean.plain
     assert few.asymmetric == clean.asymmetric

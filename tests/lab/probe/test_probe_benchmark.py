@@ -16,7 +16,7 @@ import probe_examples  # noqa: E402
 import probe_families  # noqa: E402
 import probe_results  # noqa: E402
 from asymtrain.lab.probe import Shadow, Trial  # noqa: E402
-from asymtrain.lab.probe.calibration import shadow_from_dict  # noqa: E402
+from probe_calibration import shadow_from_dict  # noqa: E402
 
 NEVER, ALWAYS = 0.0, float("inf")
 

@@ -71,7 +71,7 @@ def test_a_model_on_several_devices(monkeypatch):
 
     monkeypatch.setattr("copy.deepcopy", lambda given: given)
     monkeypatch.setattr(model, "parameters", lambda recurse=True: [Parameter(), Parameter()] if recurse else [])
-    monkeypatch.setattr("asymtrain.lab.probe.copying.refuse_wrapped", lambda given: None)
+    monkeypatch.setattr("asymtrain.lab.probe.inputs.refuse_wrapped", lambda given: None)
     refuse("lies on cpu and cuda:0: move it to one device", model)
 
 
@@ -159,5 +159,5 @@ def test_the_probe_loads_torch_alone():
     found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout
     loaded = {name.split(".")[0] for name in ast.literal_eval(found)}
     assert loaded - sys.stdlib_module_names == {"asymtrain"}
-    rooms = {name.split(".")[1] for name in ast.literal_eval(found) if name.startswith("asymtrain.")}
-    assert rooms <= {"alignment", "branches", "errors", "models", "objectives", "resonance", "streams", "version"}
+    rooms = {name.split(".")[2] for name in ast.literal_eval(found) if name.startswith("asymtrain.lab.")}
+    assert rooms == {"probe"}  # of the lab nothing else, and of this room what needs torch alone

@@ -9,7 +9,7 @@ from scipy import stats
 
 from asymtrain.lab.probe import RULE, PlaceFinding, Shadow, Trial, advise
 from asymtrain.lab.probe.evidence import median, t_interval, trend, z_score
-from asymtrain.lab.probe.findings import Probe
+from asymtrain.lab.probe.result import Probe
 from asymtrain.lab.probe.rule import has_learnt, kept_places, outlook
 
 
@@ -131,8 +131,8 @@ def test_the_probability_is_the_logistic_of_the_documented_sum():
 
 def test_places_that_clearly_conflict_are_left_out_unless_all_do():
     good, bad, wide = place("a"), place("b", -0.3), place("c", -0.05)
-    assert [one.place for one in kept_places(shadow(places=(good, bad, wide)))] == ["a", "c"]
-    assert [one.place for one in kept_places(shadow(places=(bad,)))] == ["b"]
+    assert kept_places(shadow(places=(good, bad, wide))) == ["a", "c"]
+    assert kept_places(shadow(places=(bad,))) == ["b"]
     found = advise(shadow(places=(good, bad)), [trial([0.03, 0.031, 0.029, 0.03, 0.03])])
     assert found.places == ("a",)
     assert any("Left out" in reason and "b" in reason for reason in found.because)

@@ -11,9 +11,8 @@ from probe_models import CLASSES, build, learnable
 
 from asymtrain import alignment, attach
 from asymtrain.lab.probe import probe
-from asymtrain.lab.probe.batches import gather
-from asymtrain.lab.probe.settings import Settings
-from asymtrain.lab.probe.shadow import shadow_training
+from asymtrain.lab.probe.inputs import gather
+from asymtrain.lab.probe.training import Settings, shadow_training
 
 PLACES = [f"blocks.{i}" for i in range(4)]
 STEPS = 24

@@ -10,7 +10,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import load
 from asymtrain.lab.engine import train
 from asymtrain.lab.engine.setup import build_backbone, run_data
-from asymtrain.lab.probe.images import ImageBatches
+from asymtrain.lab.probe.sources import ImageBatches
 from asymtrain.lab.probe.stacks import probe_backbone, read_trials, shadow_of, trial_specs, with_places
 from asymtrain.lab.runs import RunSpec
 

@@ -7,10 +7,9 @@ from probe_models import CLASSES, build, learnable
 
 from asymtrain import attach
 from asymtrain.lab.probe import probe
-from asymtrain.lab.probe.batches import gather
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
-from asymtrain.lab.probe.settings import Settings
-from asymtrain.lab.probe.trials import paired_trials
+from asymtrain.lab.probe.inputs import gather
+from asymtrain.lab.probe.training import Settings, paired_trials
 
 PLACES = ["blocks.1", "blocks.2"]
 
@@ -26,9 +25,7 @@ def slow_accuracy(batches, seed, alpha, steps):
     torch.manual_seed(seed)
     for number in batches.order(seed, steps):
         x, y = batches.items[number]
-        loss = F.cross_entropy(model(x), y)
-        if branches is not None:
-            loss = loss + alpha * branches.loss(y)
+        loss = F.cross_entropy(model(x), y) + (0 if branches is None else alpha * branches.loss(y))
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
@@ -39,7 +36,7 @@ def slow_accuracy(batches, seed, alpha, steps):
 
 def test_a_trial_is_what_a_plain_loop_gives():
     batches = gather(learnable(), 100)
-    (found,) = paired_trials(build(), batches, Settings(CLASSES), places=PLACES, alphas=[2.0], seeds=[1, 2], steps=30)
+    (found,) = paired_trials(build(), batches, Settings(CLASSES), PLACES, Plan(30, (1, 2), (2.0,)))
     assert found.seeds == (1, 2)
     assert found.held_out == 4 * 16  # every fifth of twenty batches
     for seed, plain, asymmetric in zip(found.seeds, found.plain, found.asymmetric, strict=True):
@@ -51,9 +48,7 @@ def test_a_trial_is_what_a_plain_loop_gives():
 
 def test_a_vanishing_alpha_gives_equal_pairs_dropout_included():
     batches = gather(learnable(), 100)
-    made = paired_trials(
-        lambda: build(dropout=0.5), batches, Settings(CLASSES), places=PLACES, alphas=[1e-30], seeds=[1, 2], steps=20
-    )
+    made = paired_trials(lambda: build(dropout=0.5), batches, Settings(CLASSES), PLACES, Plan(20, (1, 2), (1e-30,)))
     assert made[0].plain == made[0].asymmetric
 
 
@@ -62,7 +57,7 @@ def test_a_function_gives_each_seed_its_own_weights_and_a_module_one_start():
     settings = Settings(CLASSES, learning_rate=1e-12)
 
     def plain_rows(source):
-        return paired_trials(source, batches, settings, places=PLACES, alphas=[1.0], seeds=[1, 2, 3], steps=2)[0].plain
+        return paired_trials(source, batches, settings, PLACES, Plan(2, (1, 2, 3), (1.0,)))[0].plain
 
     from probe_models import Blocks
 
@@ -73,10 +68,10 @@ def test_a_function_gives_each_seed_its_own_weights_and_a_module_one_start():
 def test_time_that_ends_leaves_whole_seeds():
     left = iter([True] * 25 + [False] * 100)
     batches = gather(learnable(), 100)
-    options = {"places": PLACES, "alphas": [1.0], "steps": 10}
-    (found,) = paired_trials(build(), batches, Settings(CLASSES), seeds=[1, 2, 3], go_on=lambda: next(left), **options)
+    plan = Plan(10, (1, 2, 3), (1.0,))
+    (found,) = paired_trials(build(), batches, Settings(CLASSES), PLACES, plan, go_on=lambda: next(left))
     assert found.seeds == (1,)
-    assert paired_trials(build(), batches, Settings(CLASSES), seeds=[1], go_on=lambda: False, **options) == []
+    assert paired_trials(build(), batches, Settings(CLASSES), PLACES, plan, go_on=lambda: False) == []
 
 
 def test_orders_are_permutations_and_leave_the_held_out_batches_alone():
@@ -193,7 +188,7 @@ def test_the_shadow_training_asks_once_whether_pairs_fit():
 
     def fits(each):
         asked.append(each)
-        return len(asked) == 1
+        return Plan(60, (1, 2), (1.0,)) if len(asked) == 1 else Plan(0, (), ())
 
     limit = ShadowLimit(clock, 3, fits)
     assert limit(10, [2.0])

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from asymtrain.lab.runs import Epoch, Run, RunSpec, pairs
+from invented_runs import invented_epoch
 
 
 def invent(spec: RunSpec, gain: float = 0.04, epochs: int | None = None, diverged: bool = False) -> Run:
@@ -17,18 +18,7 @@ def invent(spec: RunSpec, gain: float = 0.04, epochs: int | None = None, diverge
     def epoch(number: int) -> Epoch:
         accuracy = 0.2 + 0.4 * (1 - math.exp(-number / 3)) + gain * branches + noise.gauss(0, 0.005)
         cosine = 0.3 / number + noise.gauss(0, 0.02) if branches else None
-        return Epoch(
-            epoch=number,
-            main_loss=2 / number,
-            auxiliary_loss=1 / number if branches else None,
-            train_accuracy=accuracy,
-            validation_accuracy=accuracy - 0.01,
-            test_accuracy=accuracy if number == count else None,
-            cosine=cosine,
-            cosine_min=None if cosine is None else cosine - 0.2,
-            cosine_max=None if cosine is None else cosine + 0.2,
-            seconds=1.5,
-        )
+        return invented_epoch(number, accuracy, accuracy if number == count else None, cosine)
 
     history = tuple(epoch(number) for number in range(1, count + 1))
     return Run(spec, history, outcome="diverged" if diverged else "finished")

@@ -3,15 +3,15 @@
 import dataclasses
 import random
 
-from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.recipe import build_result
+from asymtrain.lab.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.result import Cell, RecipeResult, ResultTable, missing_cell
-from asymtrain.lab.paper.sizes import SIZES
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.spec_index import SpecsUsed, specs_behind
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.study import SIZES, Study
+from asymtrain.lab.paper.tables import READING
+from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from invented_runs import invented_epoch
 
 STUDY = Study(sizes=dataclasses.replace(SIZES["quick"], scale="quick"), seeds=(42, 43, 44), epochs=2)
 TRAINED, WAITING = ("table1", "table2"), ("table5", "figure4", "identity")
@@ -27,18 +27,7 @@ def invent(spec: RunSpec, *, diverged: bool = False) -> Run:
     def epoch(number: int) -> Epoch:
         accuracy = 0.3 + 0.05 * number + gain + noise.gauss(0, 0.01)
         cosine = 0.2 + noise.gauss(0, 0.05) if branches else None
-        return Epoch(
-            epoch=number,
-            main_loss=2 / number,
-            auxiliary_loss=1 / number if branches else None,
-            train_accuracy=accuracy,
-            validation_accuracy=accuracy - 0.01,
-            test_accuracy=accuracy,
-            cosine=cosine,
-            cosine_min=None if cosine is None else cosine - 0.2,
-            cosine_max=None if cosine is None else cosine + 0.2,
-            seconds=1.5,
-        )
+        return invented_epoch(number, accuracy, accuracy, cosine)
 
     history = tuple(epoch(number) for number in range(1, spec.epochs + 1))
     return Run(spec, history, outcome="diverged" if diverged else "finished")
@@ -52,19 +41,23 @@ def invented_results(*, reverse: bool = False) -> tuple[list[RecipeResult], Spec
     runs = [invent(spec, diverged=spec.arch == "mlp" and spec.seed == 43 and spec.redundancy == 0) for spec in specs]
     runs = runs[::-1] if reverse else runs
     known = Snapshot({run.spec.id: run for run in runs}, {}, {run.spec.id: VERSIONS for run in runs})
-    results = [build_result(recipe, STUDY, known, draw) for recipe in recipes]
+    results = [build_result(recipe, STUDY, known) for recipe in recipes]
     return [*results, difficult(specs[0].id)], specs_behind(recipes, STUDY, known)
 
 
 def difficult(spec_id: str) -> RecipeResult:
     """A table of fifteen full columns, with signs that mean something to Markdown, LaTeX and HTML."""
-    columns = ("Name", "Reading", *(f"Paper: change {i}" if i > 9 else f"A number {i}" for i in range(13)))
-    texts = ("-49355.1% to +49955.1%", "0.1136 ± 0.0025", "-52.3%", "1.27e-03 ± 2.0e-04")
-    full = [Cell(texts[i % len(texts)], -1.5, (spec_id,)) for i in range(13)]
+    percent = {"kind": "number", "unit": "%", "digits": 1, "signed": True}
+    kinds = (percent, {"kind": "number", "digits": 4}, percent, {"kind": "number", "significant": True})
+    columns = [
+        Column(f"change {i}" if i > 9 else f"A number {i}", papers=i > 9, **kinds[i % len(kinds)]) for i in range(13)
+    ]
+    values = (Interval(-49355.1, 49955.1), Mean(0.1136, 0.0025), -52.3, Mean(1.27e-07, 2e-08))
+    full = [Cell(values[i % len(values)], (spec_id,)) for i in range(13)]
     rows = (
         (Cell(NASTY), Cell("one"), *full),
         (Cell("\\x ± 1 <0.0001 — R²"), Cell("other"), *full),
-        (Cell("half"), Cell("one"), *full[:5], *(missing_cell() for _ in range(3)), *full[:5]),
+        (Cell("half"), Cell("one"), *full[:5], *missing_cells(3), *full[:5]),
     )
-    table = ResultTable("difficult", f"Difficult {NASTY}", columns, rows, "A note with a_b.")
+    table = Table("difficult", f"Difficult {NASTY}", (Column("Name"), READING, *columns), rows, "A note with a_b.")
     return RecipeResult("difficult", "Difficult: cells", "Why?", "By hand.", (table,), ())

@@ -9,15 +9,24 @@ from html.parser import HTMLParser
 import pytest
 from paper_results import NASTY, STUDY, difficult, invented_results
 
-from asymtrain.lab.paper.claims_page import HEADLINE, filters, shown_claims
 from asymtrain.lab.paper.contradictions import contradictions
-from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.judging import judge_results
-from asymtrain.lab.paper.page import merged, render_paper, with_useful_columns, write_paper
-from asymtrain.lab.paper.panels import Line, Panel, Panels
-from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
+from asymtrain.lab.paper.page import (
+    HEADLINE,
+    document,
+    filters,
+    render_paper,
+    shown_claims,
+    strip,
+    with_useful_columns,
+    write_paper,
+)
 from asymtrain.lab.paper.spec_index import ALWAYS, SpecsUsed, index_specs
-from asymtrain.lab.paper.strips import strip
+from asymtrain.lab.paper.tables import READING
+from asymtrain.lab.paper.verdicts import judge_results
+from asymtrain.lab.report.drawing import draw
+from asymtrain.lab.report.figure import Figure, Line, Lines
+from asymtrain.lab.report.page import spans
+from asymtrain.lab.report.table import Column, Table
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
 
 
@@ -81,13 +90,13 @@ def test_every_number_of_ours_links_to_exactly_its_specs(made, outline):
     for result in map(with_useful_columns, results):
         for table in result.tables:
             places = iter(outline.tables[table.name])
-            for row in table.rows:
-                for place in merged(row):
+            for row, texts in zip(table.rows, table.texts("missing"), strict=True):
+                for at, _ in spans(row):
                     text, link = next(places)
-                    assert text == ("missing" if place.cell.missing else place.cell.text)
-                    assert (link is None) == (not place.cell.spec_ids)
+                    assert text == texts[at]
+                    assert (link is None) == (not row[at].spec_ids)
                     if link:
-                        assert outline.sets[link[1:]] == set(place.cell.spec_ids)
+                        assert outline.sets[link[1:]] == set(row[at].spec_ids)
                         checked += 1
     assert checked > 200
 
@@ -141,33 +150,26 @@ def test_missing_places_are_counted_as_the_results_count_them(made, page, outlin
         assert figure.caption in page
 
 
-def test_missing_cells_side_by_side_become_one():
-    cells = [Cell("a"), missing_cell(), missing_cell(), Cell("b"), missing_cell()]
-    assert [(place.cell.text, place.column, place.span) for place in merged(cells)] == [
-        ("a", 0, 1), ("—", 1, 2), ("b", 3, 1), ("—", 4, 1),
-    ]  # fmt: skip
-
-
 def test_a_reading_that_is_the_same_everywhere_is_no_column(made):
     results, _ = made
     (table,) = with_useful_columns(results[1]).tables
-    assert "Reading" in results[1].tables[0].columns
-    assert "Reading" not in table.columns
+    assert READING in results[1].tables[0].columns
+    assert READING not in table.columns
     assert [row[2] for row in table.rows] == [row[3] for row in results[1].tables[0].rows]
     (difficult,) = with_useful_columns(results[-1]).tables
-    assert "Reading" in difficult.columns
+    assert READING in difficult.columns
 
 
 def test_the_headline_comes_first_then_verdicts_in_their_order(made):
     results, _ = made
     chance = random.Random(0)
     judged = list(judge_results(results))
-    verdicts = ["Contradicted", "Reproduced", "Sign only", "Null"]
+    verdicts = ["Contradicted", "Reproduced", "Right direction, different size", "No effect"]
     judged = [dataclasses.replace(one, verdict=chance.choice(verdicts), preliminary=None) for one in judged]
     shown = shown_claims(results, judged)
     assert shown[0].judgement.claim.id == HEADLINE
     order = [verdicts.index(one.judgement.verdict) for one in shown[1:]]
-    place = {"Reproduced": 0, "Sign only": 1, "Null": 2, "Contradicted": 3}
+    place = {"Reproduced": 0, "Right direction, different size": 1, "No effect": 2, "Contradicted": 3}
     assert [place[verdicts[i]] for i in order] == sorted(place[verdicts[i]] for i in order)
     counted = {one.tag: one.count for one in filters(shown)}
     assert counted[""] == len(shown) == sum(count for tag, count in counted.items() if tag)
@@ -223,21 +225,33 @@ def test_all_contradictions_are_there(page):
 
 def test_the_files_and_their_bytes(made, tmp_path):
     results, behind = made
-    document = {"value": 1.5}
-    first = write_paper(tmp_path / "a", results, judge_results(results), STUDY, "command", document, behind)
+    first = write_paper(tmp_path / "a", results, judge_results(results), STUDY, "command", behind)
     again, same = invented_results(reverse=True)
-    second = write_paper(tmp_path / "b", again, judge_results(again), STUDY, "command", document, same)
+    second = write_paper(tmp_path / "b", again, judge_results(again), STUDY, "command", same)
     assert {path.name for path in (tmp_path / "a").iterdir()} == {path.name for path in first.values()}
     assert list(first) == list(second)
     for kind in first:
         assert first[kind].read_bytes() == second[kind].read_bytes(), kind
-    assert json.loads(first["json"].read_text(encoding="utf-8")) == document
+    written = json.loads(first["json"].read_text(encoding="utf-8"))
+    assert written == json.loads(json.dumps(document(results, judge_results(results), STUDY)))
     assert first["table1.md"].name == "paper-table1.md"
     assert first["figure5"].read_text(encoding="utf-8").startswith("<svg")
     assert "figure6" not in first
     outline = Outline(first["page"].read_text(encoding="utf-8"))
     files = {path.name for path in first.values()}
     assert all(link.startswith(("#", "data:")) or link in files for link in outline.links)
+
+
+def test_every_interval_has_both_ends_in_the_document(made):
+    results, _ = made
+    tables = {table["name"]: table for one in document(results, judge_results(results), STUDY)["results"]
+              for table in one["tables"]}  # fmt: skip
+    row = dict(zip(tables["table1"]["columns"], tables["table1"]["rows"][0], strict=True))
+    interval, plain = row["Interval"], row["Plain"]
+    assert interval["text"] == f"{interval['low']:+.1f}% to {interval['high']:+.1f}%"
+    assert interval["low"] < row["Improvement"]["value"] < interval["high"]
+    assert plain["text"] == f"{plain['value']:.3f} ± {plain['deviation']:.3f}"
+    assert set(plain) >= {"text", "value", "spec_ids", "missing"}
 
 
 def test_what_others_wrote_is_escaped(page):
@@ -266,7 +280,7 @@ def test_versions_devices_and_seconds_of_each_recipe_are_named(made, page):
 
 
 def test_an_empty_table_is_no_trouble():
-    table = ResultTable("t", "", ("Reading", "Value"), ())
+    table = Table("t", "", (READING, Column("Value", "number")), ())
     result = dataclasses.replace(difficult("0" * 16), tables=(table,))
     assert 'id="table-t"' in render_paper([result], [], STUDY, "", SpecsUsed())
 
@@ -274,7 +288,7 @@ def test_an_empty_table_is_no_trouble():
 def test_a_line_of_chosen_places_ends_where_one_is_missing():
     def path(y, marker):
         line = Line("CNN", "cnn", (1.0, 7.0, 10.0, 20.0), y, marker=marker)
-        svg = draw("panels", "figure5", Panels("title", (Panel("", "N", "%", (line,)),)))
+        svg = draw(Figure("figure5", "title", (Lines("", "N", "%", (line,)),)))
         return re.findall(r'd="(M [^"]*)"[^>]*stroke-width: 2', svg.replace("\n", " "))[0]
 
     assert path((1.0, 2.0, None, 3.0), False).count("M") == 1  # curves over epochs: measured where they are

@@ -6,8 +6,8 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from paper_results import STUDY, invented_results
 
-from asymtrain.lab.paper.judging import judge_results
 from asymtrain.lab.paper.page import write_paper
+from asymtrain.lab.paper.verdicts import judge_results
 
 A4 = 673  # less its margins, in CSS pixels
 PATIENCE = 240_000  # milliseconds, for a busy machine
@@ -22,7 +22,7 @@ def results():
 def files(results, tmp_path_factory):
     found, behind = results
     out = tmp_path_factory.mktemp("paper")
-    return write_paper(out, found, judge_results(found), STUDY, "asymtrain " + "long-name/" * 30, {}, behind)
+    return write_paper(out, found, judge_results(found), STUDY, "asymtrain " + "long-name/" * 30, behind)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_a_cell_is_read_and_nothing_overflows(opened, results, width, scheme):
     page = opened(width, scheme)
     table = results[0][0].tables[0]
     cell = page.locator("#table-table1 tbody tr").nth(4).locator("td").nth(1)
-    assert cell.inner_text() == table.rows[4][2].text
+    assert cell.inner_text() == table.texts()[4][2]
     assert page.locator(".claim").first.locator("h3").inner_text().startswith("Effect depends on architecture")
     # Wide tables and figures are scrolled in a box of their own; the page is not.
     overflow = page.evaluate(
@@ -107,9 +107,10 @@ def test_without_the_clipboard_interface_the_copy_is_made_another_way(opened, fi
 @pytest.mark.parametrize("width", [1200, 390])
 def test_a_number_shows_its_specs_and_leads_to_their_fields(opened, results, width):
     page = opened(width)
-    cell = results[0][0].tables[0].rows[0][4]
+    table = results[0][0].tables[0]
+    cell = table.rows[0][4]
     link = page.locator("#table-table1 tbody tr").first.locator("td a").nth(2)
-    assert link.inner_text() == cell.text
+    assert link.inner_text() == table.texts()[0][4]
     link.click()
     panel = page.locator("#behind")
     assert set(panel.locator("code").all_inner_texts()) == set(cell.spec_ids)

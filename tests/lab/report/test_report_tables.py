@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from asymtrain.lab.report import history_frame, rows_frame, summarise
-from asymtrain.lab.report.tables import class_count
+from asymtrain.lab.report.frames import class_count
 from asymtrain.lab.runs import DEFAULTS, RunSpec, pairs
 from asymtrain.lab.statistics import compare
 

@@ -3,12 +3,9 @@
 from typing import Any
 
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from small_backbones import SMALL
 
 DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
-SMALL = {
-    "mlp": {"widths": (16, 16)},
-    "cnn": {"widths": (4, 4), "hidden": (8,), "pool_after": (1,)},
-}
 
 
 def base_of(arch: str = "mlp", **fields: Any) -> RunSpec:

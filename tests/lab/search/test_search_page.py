@@ -27,8 +27,9 @@ def finished():
 
 def test_the_chosen_values_are_starred_at_the_ends_of_their_grids(finished):
     table = chosen_table([finished])
-    plain, asymmetric = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-    assert [plain[name] for name in ("Learning rate", "Weight decay", "Alpha")] == ["0.01*", "0.001*", "–"]
+    names = [column.name for column in table.columns]
+    plain, asymmetric = [dict(zip(names, row, strict=True)) for row in table.texts()]
+    assert [plain[name] for name in ("Learning rate", "Weight decay", "Alpha")] == ["0.01*", "0.001*", "—"]
     assert [asymmetric[name] for name in ("Learning rate", "Weight decay", "Alpha")] == ["0.01*", "0.001*", "1"]
     # 0.3 + 0.01 - 0.0001 and a tenth more with the other seed; with alpha two tenths more.
     assert (plain["Accuracy"], asymmetric["Accuracy"]) == ("0.360 ± 0.071", "0.560 ± 0.071")
@@ -38,7 +39,7 @@ def test_the_chosen_values_are_starred_at_the_ends_of_their_grids(finished):
 
 
 def test_every_trial_has_a_row_and_one_of_a_stage_is_chosen(finished):
-    rows = tried_table(finished).rows
+    rows = tried_table(finished).texts()
     assert [row[0] for row in rows] == ["learning rate"] * 2 + ["weight decay"] * 2 + ["alpha"] * 3
     assert [row[2] for row in rows if "chosen" in row[-1]] == ["learning rate 0.01", "weight decay 0.001", "alpha 1"]
 
@@ -48,10 +49,10 @@ def test_an_unfinished_search_shows_what_is_there():
     first, *_ = replay(search, {}).missing
     result = replay(search, {first.id: run_of(first, 0.5)})
     table = tried_table(result)
-    assert [row[3:5] for row in table.rows] == [("0.500", "1 of 2")] + [("–", "0 of 2")] * 3
+    assert [row[3:5] for row in table.texts()] == [["0.500", "1 of 2"]] + [["—", "0 of 2"]] * 3
     assert table.note == f"Not finished: at most {result.runs_left} runs are left."
     assert "nothing is chosen yet" in sentence(result)
-    assert {row[3] for row in chosen_table([result]).rows} == {"–"}
+    assert {row[3] for row in chosen_table([result]).texts()} == {"—"}
 
 
 def test_diverged_runs_are_counted_and_explained():
@@ -59,8 +60,8 @@ def test_diverged_runs_are_counted_and_explained():
     asked = replay(search, {}).missing
     runs = {spec.id: run_of(spec, 0.9, outcome="diverged" if spec.seed == 7 else "finished") for spec in asked}
     table = tried_table(replay(search, runs, chance=lambda: 0.25))
-    assert [row[3] for row in table.rows[:2]] == ["0.575 ± 0.460"] * 2
-    assert "1 diverged" in table.rows[0][-1]
+    assert [row[3] for row in table.texts()[:2]] == ["0.575 ± 0.460"] * 2
+    assert "1 diverged" in table.texts()[0][-1]
     assert "chance accuracy" in table.note
 
 

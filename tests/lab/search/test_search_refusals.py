@@ -4,7 +4,8 @@ import pytest
 from search_examples import base_of
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.search import SEARCH_SEEDS, dual_search, gold_standard, linear_alphas
+from asymtrain.lab.search import SEARCH_SEEDS, dual_search, gold_standard
+from asymtrain.lab.search.grids import linear_alphas
 
 FINAL = range(42, 52)
 

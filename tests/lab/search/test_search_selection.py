@@ -7,9 +7,6 @@ from search_examples import Laboratory, base_of, run_of
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.search import (
-    LEARNING_RATES,
-    LOG_ALPHAS,
-    WEIGHT_DECAYS,
     chosen_spec,
     dual_search,
     final_specs,
@@ -17,6 +14,7 @@ from asymtrain.lab.search import (
     gold_standard,
     replay,
 )
+from asymtrain.lab.search.grids import LEARNING_RATES, LOG_ALPHAS, WEIGHT_DECAYS
 
 
 def finish(search, rule):

@@ -14,8 +14,6 @@ import sys
 import tempfile
 import termios
 import time
-import traceback
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -23,29 +21,13 @@ import pytest
 from store_examples import example_run, example_spec
 
 from asymtrain.lab.store import Store, StoreError
+from forking import end, start
 
 NOBODY = 65534
 
 
-def start(work: Callable[[], None]) -> int:
-    """Fork a process that does the work and ends."""
-    process = os.fork()
-    if process:
-        return process
-    code = 1
-    try:
-        work()
-        code = 0
-    except BaseException:
-        traceback.print_exc()
-    finally:
-        sys.stderr.flush()
-        os._exit(code)
-
-
 def end_well(process: int) -> None:
-    _, status = os.waitpid(process, 0)
-    assert os.waitstatus_to_exitcode(status) == 0, "a process failed; see above"
+    assert end(process) == 0, "a process failed; see above"
 
 
 def wait_for_bytes(pipe: int, count: int) -> None:

@@ -5,34 +5,30 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asymtrain.lab.cli.loading import loading
+from asymtrain.lab.cli.loading import command_group, loading
+from asymtrain.lab.cli.options import DATA, DATA_ROOT, JSON
 from asymtrain.lab.cli.screen import show_json, show_table, stdout
 
 if TYPE_CHECKING:
     from asymtrain.lab.data import Dataset
 
-data = typer.Typer(name="data")
-Root = Annotated[Path | None, typer.Option(help="Where downloaded data lies. Default: $ASYMTRAIN_DATA.")]
-Json = Annotated[bool, typer.Option("--json", help="Print as JSON.")]
-Name = Annotated[str, typer.Argument(help="shapes, cifar10, cifar100 or folder:PATH.")]
-
-
-@data.callback(invoke_without_command=True)
-def start(context: typer.Context) -> None:
-    """List, fetch and check datasets."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+data = command_group("data")
+Root = Annotated[Path | None, DATA_ROOT]
+Json = Annotated[bool, JSON]
+Name = Annotated[str, typer.Argument(help=DATA.help)]
 
 
 @data.command("list")
 def list_(data_root: Root = None, json: Json = False) -> None:
     """Show the datasets and where they are looked for."""
-    found = catalogue(data_root)
+    datasets = catalogue(data_root)
     if json:
-        show_json(found)
+        show_json(datasets)
     else:
-        rows = [[row["name"], row["holds"], row["state"]] for row in found]
-        show_table(["Name", "Holds", "State"], rows, left=3, wrapped=(1, 2))
+        from asymtrain.lab.report.table import Column, Table, make_rows
+
+        rows = make_rows((dataset["name"], dataset["holds"], dataset["state"]) for dataset in datasets)
+        show_table(Table("datasets", "", (Column("Name"), Column("Holds"), Column("State")), rows))
 
 
 @data.command()
@@ -56,19 +52,18 @@ def catalogue(root: Path | None) -> list[dict[str, Any]]:
     """Every dataset, with what it holds and whether it is there."""
     with loading():
         from asymtrain.lab.data import cifar, data_root
-    place = data_root(root)
+    folder = data_root(root)
     rows = [{"name": "shapes", "holds": "drawn by code, up to 100 classes", "state": "always there"}]
     for name, source in cifar.SOURCES.items():
-        here = (place / source.archive.folder).is_dir() or (place / source.archive.file).is_file()
+        here = (folder / source.archive.folder).is_dir() or (folder / source.archive.file).is_file()
         images = len(source.train_files) * source.train_rows + len(source.test_files) * source.test_rows
-        state = f"in {place}" if here else f"not in {place}: asymtrain data get {name}"
+        state = f"in {folder}" if here else f"not in {folder}: asymtrain data get {name}"
         rows.append({"name": name, "holds": f"{images:,} images, {source.classes} classes", "state": state})
-    folder = {"name": "folder:PATH", "holds": "your images", "state": "one subfolder for each class"}
-    return [*rows, folder]
+    return [*rows, {"name": "folder:PATH", "holds": "your images", "state": "one subfolder for each class"}]
 
 
 def describe(dataset: "Dataset", json: bool) -> None:
-    """What was read."""
+    """Print the sizes of a dataset."""
     size = dataset.train.images.shape[-2:]
     facts = {
         "name": dataset.name,

@@ -16,6 +16,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.cli import COMMANDS, EXTRA
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -35,9 +36,10 @@ def loading() -> Iterator[None]:
     try:
         yield
     except ModuleNotFoundError as error:
-        if error.name is None or error.name.partition(".")[0] == "asymtrain":
+        package = (error.name or "asymtrain").partition(".")[0]
+        if package == "asymtrain":
             raise
-        raise UsageError(f'this command needs {error.name}: pip install "asymtrain[lab]"') from error
+        raise UsageError(f"this command needs {package}: {EXTRA}") from error
     finally:
         if replace:
             signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -46,12 +48,24 @@ def loading() -> Iterator[None]:
 def load_command(name: str) -> Any:
     """The command `name`: the thing of that name in the file of that name, a function or a group of them."""
     with loading():
-        found = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
-    if isinstance(found, typer.Typer):
-        return get_group(found)
+        command = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
+    if isinstance(command, typer.Typer):
+        return get_group(command)
     alone = typer.Typer(add_completion=False, context_settings=HELP)
-    alone.command(name)(found)
+    alone.command(name)(command)
     return get_command(alone)
+
+
+def command_group(name: str) -> typer.Typer:
+    """A command that has commands of its own, and shows its help where none of them is called."""
+    group = typer.Typer(name=name)
+
+    @group.callback(invoke_without_command=True, help=COMMANDS[name])
+    def start(context: typer.Context) -> None:
+        if context.invoked_subcommand is None:
+            typer.echo(context.get_help())
+
+    return group
 
 
 class LazyGroup(TyperGroup):

@@ -1,14 +1,86 @@
-"""`asymtrain measure`: the instruments, on stored runs or on fresh ones. One file for each."""
+"""`asymtrain measure NAME`: one command for every instrument, on stored runs or on fresh ones."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
+from typer.core import TyperGroup
+from typer.main import get_command
 
-from asymtrain.lab.cli.measure_alignment import alignment
-from asymtrain.lab.cli.measure_attention import attention
-from asymtrain.lab.cli.measure_features import features
-from asymtrain.lab.cli.measure_landscape import landscape
-from asymtrain.lab.cli.measure_trajectory import trajectory
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab import instruments
+from asymtrain.lab.cli.groups import flattened
+from asymtrain.lab.cli.loading import HELP, loading
+from asymtrain.lab.cli.options import (
+    DEFAULT_OUT,
+    RUN_IDS,
+    STATES,
+    STORE_NAME,
+    DeviceOptions,
+    OutputOptions,
+    RunOptions,
+    TrainingOptions,
+    typed_command,
+)
+from asymtrain.lab.cli.run import train
+from asymtrain.lab.cli.screen import show_json, show_table, stderr
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_words
 
-measure = typer.Typer(name="measure")
+# The rest is imported where it is used: this file is read for --help too.
+if TYPE_CHECKING:
+    from asymtrain.lab.runs import Run, RunSpec
+
+MOST_IDS = 10  # ids that an error lists
+INTERRUPTED = 130
+SHARED = {
+    **get_type_hints(RunOptions, include_extras=True),
+    "arch": Annotated[list[str] | None, typer.Option("--arch", help="mlp, cnn, vit; several with commas.")],
+    "run": Annotated[list[str] | None, RUN_IDS],
+    "states": Annotated[Path | None, STATES],
+}
+"""The options that an instrument can have by naming them in `run_options`."""
+
+
+@dataclass(frozen=True)
+class MeasureOutput(OutputOptions):
+    """Where the page goes, and the store of the runs."""
+
+    out: Annotated[Path, typer.Option("--out", help="Folder of the page, the numbers and the figures.")] = Path(
+        "asymtrain-measure"
+    )
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            "--store",
+            help=f"Record of runs. Default: {STORE_NAME} in the folder; with --run, {DEFAULT_OUT / STORE_NAME}.",
+        ),
+    ] = None
+
+
+class InstrumentGroup(TyperGroup):
+    """A command for each of `INSTRUMENTS`."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Their names, in the order of the list."""
+        return list(load_instruments())
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """The command of an instrument; None where there is none of this name."""
+        instrument = load_instruments().get(cmd_name)
+        if instrument is None:
+            return None
+        app = typer.Typer(add_completion=False, context_settings=HELP)
+        app.command(cmd_name)(command_of(instrument))
+        return get_command(app)
+
+
+measure = typer.Typer(name="measure", cls=InstrumentGroup)
 
 
 @measure.callback(invoke_without_command=True)
@@ -18,8 +90,184 @@ def start(context: typer.Context) -> None:
         typer.echo(context.get_help())
 
 
-measure.command("alignment")(alignment)
-measure.command("trajectory")(trajectory)
-measure.command("landscape")(landscape)
-measure.command("attention")(attention)
-measure.command("features")(features)
+def load_instruments() -> dict[str, Instrument[Any, Any]]:
+    """Every instrument by its name."""
+    loaded = [import_module(module).INSTRUMENT for module in instruments.INSTRUMENTS]
+    return {instrument.name: instrument for instrument in loaded}
+
+
+def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
+    """The command of an instrument, with its own options and those of the shared ones that it has."""
+
+    def command(context: typer.Context, shared: Any, options: Any, where: DeviceOptions, output: MeasureOutput) -> None:
+        with loading():
+            from asymtrain.lab.report.page import write_page
+        stopped = False
+        try:
+            result = instrument.measure(options, CommandBench(vars(shared), where, output))
+        except Stopped as stop:
+            stderr().print(str(stop))
+            if stop.result is None:
+                raise typer.Exit(INTERRUPTED) from None
+            result, stopped = stop.result, True
+        page = instrument.page(options, result)
+        files = write_page(
+            output.out,
+            instrument.name,
+            title=page.title,
+            lead=page.lead,
+            tables=[*page.tables, *page.page_only],
+            figures=page.figures,
+            facts=facts_of(context, page),
+            document=page.document,
+        )
+        if output.json:
+            show_json({**page.document, "files": {kind: str(path) for kind, path in files.items()}})
+        else:
+            for table in page.tables:
+                show_table(table)
+                print()
+        stderr().print(f"Page: {files['page']}")
+        if stopped:
+            raise typer.Exit(INTERRUPTED)
+
+    fields = [(name, SHARED[name], dataclasses.field(default=None)) for name in instrument.run_options]
+    command.__annotations__ |= {"shared": dataclasses.make_dataclass("Shared", fields), "options": instrument.options}
+    command.__doc__ = instrument.__doc__
+    return flattened(command)
+
+
+def facts_of(context: typer.Context, page: Page) -> dict[str, str]:
+    """How a page was made: command, what was measured, what the instrument adds, versions."""
+    from asymtrain.lab.report import current_versions
+
+    seeds, archs, datasets = (
+        ", ".join(map(str, values))
+        for values in (
+            sorted({spec.seed for spec in page.specs}),
+            dict.fromkeys(spec.arch for spec in page.specs),
+            dict.fromkeys(spec.dataset for spec in page.specs),
+        )
+    )
+    return {
+        "Command": typed_command(context),
+        "Runs": f"{len(page.specs)}: {archs} on {datasets}, seeds {seeds}",
+        **page.facts,
+        "Versions": ", ".join(f"{name} {version}" for name, version in current_versions().items()),
+    }
+
+
+class CommandBench(Bench):
+    """See `Bench`: runs from the options of a command, progress on stderr."""
+
+    def __init__(self, shared: Mapping[str, Any], where: DeviceOptions, output: MeasureOutput) -> None:
+        names = {field.name for field in dataclasses.fields(RunOptions)}
+        self.chosen = RunOptions(**{name: value for name, value in shared.items() if name in names})
+        self.run_ids: Sequence[str] = shared.get("run") or ()
+        self.output, self.device, self.data_root = output, where.device, where.data_root
+        self.stored = bool(self.run_ids)
+        self.quick = not self.stored and self.chosen.scale in (None, "quick")
+        self.store = output.store or (DEFAULT_OUT / STORE_NAME if self.stored else output.store_path)
+        self.states_folder: Path = shared.get("states") or output.out / "states"
+
+    def choose(
+        self,
+        archs: Sequence[str] = (),
+        default_seeds: Sequence[int] = (),
+        *,
+        with_plain: bool = False,
+        **fields: Any,
+    ) -> "list[RunSpec]":
+        """See `Bench`."""
+        from asymtrain.lab.report import check_folder
+
+        check_folder(self.output.out)
+        if self.stored:
+            if given := self.chosen.given():
+                raise UsageError(f"--run names stored runs with all their settings: leave out --{given[0]}")
+            return stored_specs(self.store, self.run_ids)
+        seeds = self.chosen.parse_seeds(default_seeds)
+        bases = self.chosen.base_specs(archs, **fields)
+        self.output.check()
+        specs = [dataclasses.replace(base, seed=seed) for base in bases for seed in seeds]
+        pairs = [(spec.plain(), spec) if with_plain else (spec,) for spec in specs]
+        return list(dict.fromkeys(member for pair in pairs for member in pair))
+
+    def named(self, spec: "RunSpec") -> bool:
+        """See `Bench`."""
+        names = [name.lower() for text in self.run_ids for name in comma_words(text) if name != "all"]
+        return not self.stored or spec.id.startswith(tuple(names))
+
+    def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
+        """See `Bench`.
+
+        Stored runs are read and never trained. What could not be trained is said on stderr and left out; Ctrl-C ends
+        the command with the runs stored that were finished.
+        """
+        from asymtrain.lab.engine import load_for
+        from asymtrain.lab.store import Store
+
+        wanted = dict.fromkeys(specs)
+        if self.stored:
+            with Store(self.store, read_only=True) as opened:
+                runs = opened.runs([spec.id for spec in wanted])
+        else:
+            load_for(specs[0], self.data_root)  # data that are missing or broken show before anything is written
+            training = TrainingOptions(device=self.device, data_root=self.data_root)
+            runs, interrupted, how_to_continue = train(list(specs), self.store, training)
+            if len(runs) < len(wanted):
+                done = f"{len(runs)} of {len(wanted)} runs are in {self.store}"
+                self.remark(f"{'Stopped' if interrupted else 'Not finished'}: {done}. {how_to_continue}")
+            if interrupted:
+                raise typer.Exit(INTERRUPTED)
+        by_id = {run.spec.id: run for run in runs}
+        return [by_id[spec.id] for spec in wanted if spec.id in by_id]
+
+    @contextmanager
+    def telling(self, start: str) -> Iterator[Say]:
+        """See `Bench`: a line that changes on a terminal, lines one after the other elsewhere.
+
+        A text that is said twice is printed once.
+        """
+        console, latest = stderr(), ""
+
+        with console.status(start) as status:
+
+            def say(text: str, *, brief: bool = False) -> None:
+                nonlocal latest
+                if console.is_terminal:
+                    status.update(text)
+                elif not brief and text != latest:
+                    latest = text
+                    console.print(text)
+
+            yield say
+
+    def remark(self, text: str) -> None:
+        """See `Bench`."""
+        stderr().print(text)
+
+
+def stored_specs(store: Path, texts: Iterable[str]) -> "list[RunSpec]":
+    """Specs of finished runs by their ids or the beginnings of them; `all` for every one."""
+    from asymtrain.lab.store import Store
+
+    with Store(store, read_only=True) as opened:
+        known = {run.spec.id: run.spec for run in opened.runs()}
+    if not known:
+        raise UsageError(f"{store} holds no finished run yet: `asymtrain status --store {store}` shows what is pending")
+    names = [name for text in texts for name in comma_words(text)]
+    if not names:
+        raise UsageError(f"--run needs the id of a run: `asymtrain report --store {store}` writes them into rows.csv")
+    specs: dict[str, RunSpec] = {}
+    for name in names:
+        matching = list(known) if name == "all" else [spec_id for spec_id in known if spec_id.startswith(name.lower())]
+        if not matching:
+            if len(known) <= MOST_IDS or get_close_matches(name, known, cutoff=0.5):
+                raise unknown_name(f"run in {store}", name, known)  # few of them, or it was mistyped
+            listed = ", ".join(sorted(known)[:MOST_IDS])
+            raise UsageError(f"unknown run in {store} {name!r}: there is: {listed} and {len(known) - MOST_IDS} more")
+        if len(matching) > 1 and name != "all":
+            raise UsageError(f"--run {name} is the beginning of {len(matching)} ids: write more of it")
+        specs |= {spec_id: known[spec_id] for spec_id in matching}
+    return list(specs.values())

@@ -1,21 +1,184 @@
-"""What users type, as values."""
+"""What users type, as values: the options that commands share, each declared once, and the groups they come in.
 
-import dataclasses
+An option is a constant (`DATA`), a group a frozen dataclass whose fields are options. A command takes groups whole
+(`groups.flattened`), and derives one where it needs another default or a further option:
+
+    @dataclass(frozen=True)
+    class SearchOutput(OutputOptions):
+        out: Annotated[Path, OUT] = SEARCH_OUT
+
+This file is read for --help too: what needs torch is imported where it is used.
+"""
+
 import re
 import shlex
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from asymtrain.errors import UsageError, unknown_name
 
+if TYPE_CHECKING:
+    from asymtrain.lab.runs import RunSpec
+    from asymtrain.lab.scales import Scale
+
 FIRST_SEED = 42
 DEFAULT_OUT = Path("asymtrain-report")
 STORE_NAME = "runs.sqlite"
-SEEDS_HELP = "How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,)."
-seeds_option = typer.Option("--seeds", help=SEEDS_HELP)  # in Annotated[str | None, seeds_option]
+
+
+def one_or_more(option: typer.CallbackParam, value: int | None) -> int | None:
+    """The check of an option that counts."""
+    if value is not None and value < 1:
+        raise UsageError(f"{option.opts[0]} must be 1 or more, got {value}")
+    return value
+
+
+def above_zero(option: typer.CallbackParam, value: float | None) -> float | None:
+    """The check of an option that is a positive number."""
+    if value is not None and not value > 0:
+        raise UsageError(f"{option.opts[0]} must be above 0, got {value:g}")
+    return value
+
+
+# The runs.
+DATA = typer.Option("--data", help="shapes, cifar10, cifar100 or folder:PATH.")
+ARCH = typer.Option("--arch", help="mlp, cnn, vit; several with commas. Default: all.")
+SCALE = typer.Option("--scale", help="quick (the default): small networks. paper: as published.")
+SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
+EPOCHS = typer.Option("--epochs", help="Epochs of each run.")
+REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
+ALPHA = typer.Option("--alpha", help="Weight of the auxiliary objective.")
+PRECISION = typer.Option("--precision", help="Of the training: fp32 (the default), tf32 or bf16.")
+SETTINGS = typer.Option(
+    "--set",
+    metavar="FIELD=VALUE",
+    help="A control, such as signal=noise or objective=softmax; may be repeated. An unknown one lists all.",
+)
+RUN_IDS = typer.Option("--run", help="Id of a stored run, or its beginning; several with commas; or all.")
+# Where and for how long they are trained.
+DEVICE = typer.Option("--device", help="cpu, cuda or cuda:1. Default: the fastest available.")
+DATA_ROOT = typer.Option("--data-root", help="Where downloaded data is kept. Default: $ASYMTRAIN_DATA.")
+MINUTES = typer.Option("--minutes", help="Stop after this time; the next call continues.", callback=above_zero)
+EXECUTOR = typer.Option("--executor", help="local, or ray for a cluster.")
+ADDRESS = typer.Option("--address", help="Address of the Ray cluster. Default: one on this machine.")
+FRESH = typer.Option("--fresh", help="Train again what the store already holds.")
+STATES = typer.Option("--states", help="Folder that keeps weights. Default: states in --out.")
+# Where results go.
+OUT = typer.Option("--out", help="Folder that the results are written to.")
+STORE = typer.Option("--store", help=f"Record of runs. Default: {STORE_NAME} in --out.")
+RECORD = typer.Option("--store", help="Record of runs.")  # of commands that read one
+JSON = typer.Option("--json", help="Print the result as JSON.")
+
+seeds_option = SEEDS  # the name of before
+
+
+@dataclass(frozen=True)
+class ScaleOptions:
+    """Which runs, as differences from a scale.
+
+    Every field that a derived group adds is a field of the spec by the same name; None leaves the scale's value.
+    """
+
+    data: Annotated[str | None, DATA] = None
+    arch: Annotated[list[str] | None, ARCH] = None
+    scale: Annotated[str | None, SCALE] = None
+    seeds: Annotated[str | None, SEEDS] = None
+
+    def given(self) -> list[str]:
+        """The names of the options that were given."""
+        return [name for name, value in vars(self).items() if value is not None]
+
+    def get_scale(self) -> "Scale":
+        """The scale; `quick` where none is given."""
+        from asymtrain.lab.scales import get_scale
+
+        return get_scale(self.scale or "quick")
+
+    def parse_seeds(self, default: Sequence[int] = ()) -> tuple[int, ...]:
+        """The seeds that are given, else the default, else the scale's."""
+        return parse_seeds(self.seeds) if self.seeds is not None else tuple(default or self.get_scale().seeds)
+
+    def base_specs(self, archs: Sequence[str] = (), **fields: Any) -> "list[RunSpec]":
+        """The Asymmetric spec of each backbone that is given, else of `archs`, else of all; seeds are left out.
+
+        `fields` are further fields of the specs; None leaves the scale's value.
+        """
+        from asymtrain.lab.scales import scaled_spec
+
+        added = {name: value for name, value in vars(self).items() if name not in ("data", "arch", "scale", "seeds")}
+        names = parse_archs(self.arch or archs)
+        return [scaled_spec(self.get_scale(), name, self.data, **added, **fields) for name in names]
+
+
+@dataclass(frozen=True)
+class RunOptions(ScaleOptions):
+    """Which runs, with what commands that train whole runs let a user change of them."""
+
+    epochs: Annotated[int | None, EPOCHS] = None
+    redundancy: Annotated[int | None, REDUNDANCY] = None
+    alpha: Annotated[float | None, ALPHA] = None
+    precision: Annotated[str | None, PRECISION] = None
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """Where a command computes, and where its data lie."""
+
+    device: Annotated[str | None, DEVICE] = None
+    data_root: Annotated[Path | None, DATA_ROOT] = None
+
+
+@dataclass(frozen=True)
+class ExecutorOptions(DeviceOptions):
+    """Where and for how long runs are trained: arguments of `executors.execute`, by the same names."""
+
+    minutes: Annotated[float | None, MINUTES] = None
+    executor: Annotated[str, EXECUTOR] = "local"
+    address: Annotated[str | None, ADDRESS] = None
+
+
+@dataclass(frozen=True)
+class TrainingOptions(ExecutorOptions):
+    """The same, for commands that can also train again what is stored."""
+
+    fresh: Annotated[bool, FRESH] = False
+
+
+@dataclass(frozen=True)
+class PageOptions:
+    """The folder of a page, and whether the result is printed as JSON."""
+
+    out: Annotated[Path, OUT] = DEFAULT_OUT
+    json: Annotated[bool, JSON] = False
+
+    def check(self) -> None:
+        """Refuse a folder that could not be written, and write nothing."""
+        from asymtrain.lab.report import check_folder
+
+        check_folder(self.out)
+
+
+@dataclass(frozen=True)
+class OutputOptions(PageOptions):
+    """The same, with the store of the runs behind the page."""
+
+    store: Annotated[Path | None, STORE] = None
+
+    @property
+    def store_path(self) -> Path:
+        """The store that is meant."""
+        return self.store or self.out / STORE_NAME
+
+    def check(self) -> None:
+        """Refuse folders that could not be written, and write nothing."""
+        from asymtrain.lab.report import check_folder
+
+        super().check()
+        check_folder(self.store_path.parent)
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
@@ -39,7 +202,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
     """Backbones from repeated or comma-separated names; all of them where none is given."""
-    from asymtrain.models import BACKBONES  # here: it loads torch, and --help does without
+    from asymtrain.models import BACKBONES
 
     names = [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
     for name in names:
@@ -50,12 +213,13 @@ def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
     """Fields of a run from `FIELD=VALUE`, of those that say what branches are and what of them reaches the backbone."""
-    from asymtrain.lab.runs import AUXILIARY, RunSpec
+    from asymtrain.lab.runs import AUXILIARY
+    from asymtrain.lab.runs import choices as choices_of
 
-    kinds = {field.name: get_args(field.type) for field in dataclasses.fields(RunSpec)}
+    kinds = {name: choices_of(name) for name in AUXILIARY}
     # Alpha and redundancy have options of their own; cosines are recorded, and change nothing.
     choices = {name: kinds[name] for name in AUXILIARY if kinds[name] and not name.startswith("cosine")}
-    found: dict[str, str] = {}
+    settings: dict[str, str] = {}
     for text in texts or ():
         name, _, value = (part.strip() for part in text.partition("="))
         if name in ("alpha", "redundancy"):
@@ -65,15 +229,9 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
             raise UsageError(f"--set {text}: there is no such field; write one of {listed}")
         if value not in choices[name]:
             raise UsageError(f"--set {text}: write {name}={'|'.join(choices[name])}")
-        if found.setdefault(name, value) != value:
-            raise UsageError(f"--set {text}: {name} is already set to {found[name]}")
-    return found
-
-
-def typed_command(context: typer.Context) -> str:
-    """The command as it was typed; its name alone where it was not typed."""
-    typed = context.obj if isinstance(context.obj, list) else (context.info_name or "",)
-    return shlex.join(["asymtrain", *typed])
+        if settings.setdefault(name, value) != value:
+            raise UsageError(f"--set {text}: {name} is already set to {settings[name]}")
+    return settings
 
 
 def parse_values(option: str, text: str | None, default: Sequence[float]) -> tuple[float, ...]:
@@ -84,3 +242,9 @@ def parse_values(option: str, text: str | None, default: Sequence[float]) -> tup
         return tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise UsageError(f"{option} {text}: write numbers with commas, such as 0.001,0.01") from None
+
+
+def typed_command(context: typer.Context) -> str:
+    """The command as it was typed; its name alone where it was not typed."""
+    typed = context.obj if isinstance(context.obj, list) else (context.info_name or "",)
+    return shlex.join(["asymtrain", *typed])

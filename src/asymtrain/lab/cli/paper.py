@@ -1,39 +1,138 @@
 """`asymtrain paper list | run | show`: every table and figure of the paper, beside its numbers."""
 
+import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import STORE_NAME, parse_archs
-from asymtrain.lab.cli.paper_options import (
-    PAPER_OUT,
-    Archs,
-    Data,
-    DataRoot,
-    Device,
-    Epochs,
-    Fair,
-    Json,
-    Names,
-    Out,
-    Precision,
-    ReadingNames,
-    ScaleName,
-    Seeds,
-    StorePath,
-    Values,
+from asymtrain.lab.cli.options import (
+    SEEDS,
+    STORE_NAME,
+    ExecutorOptions,
+    OutputOptions,
+    one_or_more,
+    parse_archs,
+    parse_seeds,
+    typed_command,
 )
 from asymtrain.lab.cli.screen import progress_display, show_json, show_table, stderr, stdout
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
-    from asymtrain.lab.paper.recipe import Measuring
+    from asymtrain.lab.paper.recipe import Measuring, Recipe
+    from asymtrain.lab.paper.study import Study
     from asymtrain.lab.runs import Run
 
+PAPER_OUT = Path("asymtrain-paper")
 paper = typer.Typer(name="paper")
+Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.")]
+
+
+@dataclass(frozen=True)
+class StudyOptions:
+    """How large a reproduction is, how the paper is read, and of which backbones."""
+
+    scale: Annotated[str, typer.Option("--scale", help="quick: minutes on a CPU. paper: as published.")] = "quick"
+    seeds: Annotated[str | None, SEEDS] = None
+    epochs: Annotated[
+        int | None,
+        typer.Option("--epochs", help="Of final runs; trials of a search keep their share.", callback=one_or_more),
+    ] = None
+    reading: Annotated[
+        list[str] | None,
+        typer.Option("--reading", help="primary, sum, all, best, instruments; several with commas, or every."),
+    ] = None
+    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")] = "fp32"
+    data: Annotated[
+        str | None,
+        typer.Option(
+            "--data", help="At the scale quick: shapes (default), or cifar for a part of CIFAR. Paper: cifar."
+        ),
+    ] = None
+    hyperparameters: Annotated[
+        str, typer.Option("--hyperparameters", help="Where the paper gives none: searched, or paper for Table 13's.")
+    ] = "searched"
+    fair: Annotated[
+        bool,
+        typer.Option(
+            "--fair", help="Tables 10, 13, 16: also a Plain with as many trials (dropout, smoothing) as alpha."
+        ),
+    ] = False
+    arch: Annotated[
+        list[str] | None, typer.Option("--arch", help="Do these backbones alone: mlp, cnn, vit; several with commas.")
+    ] = None
+
+    def build(self) -> "Study":
+        """The study that the options mean; what contradicts itself is refused."""
+        from asymtrain.lab.paper.study import Study, get_sizes, parse_readings
+
+        sizes = get_sizes(self.scale)
+        if self.data not in (None, "shapes", "cifar"):
+            raise UsageError(f"--data must be shapes or cifar, got {self.data!r}")
+        if self.data == "shapes" and not sizes.stands_for:
+            raise UsageError(f"--scale {self.scale} is on CIFAR itself: leave out --data shapes, or take --scale quick")
+        part = self.data == "cifar" and bool(sizes.stands_for)  # where nothing stands in, CIFAR is taken anyway
+        return Study(
+            sizes=sizes,
+            readings=parse_readings(self.reading or []),
+            seeds=parse_seeds(self.seeds) if self.seeds else (),
+            epochs=self.epochs or 0,
+            precision=self.precision,
+            data="cifar" if part else "stand-in",
+            hyperparameters=self.hyperparameters,  # type: ignore[arg-type]  # which the study checks
+            fair=self.fair,
+        )
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The backbones that are meant."""
+        return parse_archs(self.arch)
+
+    def parts(self, names: list[str], study: "Study") -> "tuple[Recipe, ...]":
+        """What the named recipes have of the backbones; refused where that is nothing."""
+        from asymtrain.lab.paper.recipe import parts_of
+        from asymtrain.lab.paper.recipes import choose
+
+        parts = parts_of(choose(names), study, self.archs)
+        if not parts:
+            raise UsageError(f"there is nothing of {', '.join(self.archs)} in {', '.join(names)}: leave out --arch")
+        return parts
+
+
+@dataclass(frozen=True)
+class PaperOutput(OutputOptions):
+    """The folder and the store of a reproduction."""
+
+    out: Annotated[Path, typer.Option("--out", help="Folder of the page, the tables and the store.")] = PAPER_OUT
+
+
+@dataclass(frozen=True)
+class ShownOutput:
+    """What `show` reads and writes."""
+
+    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None
+    store: Annotated[
+        Path | None,
+        typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
+    ] = None
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+
+    def find_store(self) -> Path:
+        """The store that is named, else that of the folder, else that of `paper run`."""
+        folders = dict.fromkeys(folder for folder in (self.out, PAPER_OUT) if folder is not None)
+        stores = [self.store] if self.store is not None else [folder / STORE_NAME for folder in folders]
+        for store in stores:
+            if store.exists():
+                return store
+        raise UsageError(
+            f"there is no store at {' nor at '.join(map(str, stores))}: name yours with --store, or make one with "
+            "`asymtrain paper run`"
+        )
 
 
 @paper.callback(invoke_without_command=True)
@@ -44,178 +143,128 @@ def start(context: typer.Context) -> None:
 
 
 @paper.command("list")
+@flattened
 def list_(
-    scale: ScaleName = "quick",
-    seeds: Seeds = None,
-    epochs: Epochs = None,
-    reading: ReadingNames = None,
-    precision: Precision = "fp32",
-    data: Data = None,
-    hyperparameters: Values = "searched",
-    fair: Fair = False,
-    arch: Archs = None,
-    out: Out = PAPER_OUT,
-    store: StorePath = None,
+    chosen: StudyOptions,
+    output: PaperOutput,
     device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
-    json: Json = False,
 ) -> None:
-    """List the recipes: what each covers, the claims that it tests, what it needs, what is there, how long it takes.
+    """List the recipes: what each covers, the claims that it tests, what it needs, what is stored, how long it takes.
 
     Runs that several recipes share count in each of them; the last line counts them once.
     """
     with loading():
-        from asymtrain.lab.cli.paper_screen import listing, plan_sentence
-        from asymtrain.lab.cli.paper_study import build_study, place_of, workers_of
-        from asymtrain.lab.cli.paper_work import list_row
-        from asymtrain.lab.paper.known import read_store
+        from asymtrain.lab.cli.paper_work import listing, listing_table, plan_sentence, workers_of
         from asymtrain.lab.paper.recipes import RECIPES
         from asymtrain.lab.paper.running import missing
-    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
-    archs = parse_archs(arch)
-    kind, workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
-    known = read_store(place_of(store, out))
-    rows = listing(study, known, RECIPES.values(), kind, workers, archs)
-    if json:
+        from asymtrain.lab.paper.snapshot import read_store
+    study, recipes = chosen.build(), tuple(RECIPES.values())
+    workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
+    known = read_store(output.store_path)
+    rows = listing(study, known, recipes, workers, chosen.archs)
+    if output.json:
         show_json(rows)
         return
-    headings = ["Name", "Covers", "Claims", "Trainings", "Measurements", "Time left"]
-    show_table(headings, [list_row(row) for row in rows], left=3, wrapped=(1, 2))
-    small = study.sizes.scale == "quick"
-    left = missing(tuple(RECIPES.values()), study, known, archs)
-    stdout().print(plan_sentence(left, known, kind, workers, small=small), soft_wrap=True)
+    show_table(listing_table(rows))
+    left = missing(recipes, study, known, chosen.archs)
+    stdout().print(plan_sentence(left, study, known, workers), soft_wrap=True)
 
 
 @paper.command()
+@flattened
 def run(
-    context: typer.Context,
-    names: Names,
-    scale: ScaleName = "quick",
-    seeds: Seeds = None,
-    epochs: Epochs = None,
-    reading: ReadingNames = None,
-    precision: Precision = "fp32",
-    data: Data = None,
-    hyperparameters: Values = "searched",
-    fair: Fair = False,
-    arch: Archs = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after this time; the next call goes on.")] = None,
-    out: Out = PAPER_OUT,
-    store: StorePath = None,
-    device: Device = None,
-    data_root: DataRoot = None,
-    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster. Default: one on this machine.")] = None,
-    json: Json = False,
+    context: typer.Context, names: Names, chosen: StudyOptions, training: ExecutorOptions, output: PaperOutput
 ) -> None:
     """Train and measure what the named tables and figures still need, then show them.
 
     Says first how many trainings are missing and how long they will take. Called again, it goes on where it stopped.
     """
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"--minutes must be above 0, got {minutes:g}")
     with loading():
-        from asymtrain.lab.cli.paper_screen import elsewhere, plan_sentence, show_trial, study_sentence
-        from asymtrain.lab.cli.paper_study import build_study, choose_parts, place_of, workers_of
-        from asymtrain.lab.cli.paper_work import build_results, reasons, show_all, write_page
-        from asymtrain.lab.paper.known import read_store
+        from asymtrain.lab.cli.paper_work import (
+            build_results,
+            elsewhere,
+            failure_reasons,
+            plan_sentence,
+            show_results,
+            show_trial,
+            study_sentence,
+            workers_of,
+        )  # fmt: skip
+        from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.recipes import choose
         from asymtrain.lab.paper.running import check_data, missing, run_recipes
-        from asymtrain.lab.report import check_folder
-    recipes, archs = choose(names), parse_archs(arch)
-    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
-    place = place_of(store, out)
-    for folder in (out, place.parent):
-        check_folder(folder)
-    kind, workers = workers_of(executor, address, device)
-    known = read_store(place)
-    choose_parts(names, study, archs)  # nothing of these backbones shows before anything is trained
-    check_data(recipes, study, data_root, archs)
+        from asymtrain.lab.paper.snapshot import read_store
+        from asymtrain.lab.paper.verdicts import judge_results
+    recipes, archs, study, store = choose(names), chosen.archs, chosen.build(), output.store_path
+    output.check()
+    workers = workers_of(training.executor, training.address, training.device)
+    known = read_store(store)
+    parts = chosen.parts(names, study)  # nothing of these backbones shows before anything is trained
+    check_data(recipes, study, training.data_root, archs)
     console = stderr()
     console.print(study_sentence(study))
     if others := elsewhere(known, study):
         console.print(others)
-    console.print(
-        plan_sentence(missing(recipes, study, known, archs), known, kind, workers, small=study.sizes.scale == "quick")
-    )
+    console.print(plan_sentence(missing(recipes, study, known, archs), study, known, workers))
     with progress_display() as display:
 
-        def on_run(one: "Run", done: int, total: int) -> None:
-            if one.spec.test == "never":
-                show_trial(display, one, done, total)
+        def on_run(finished: "Run", done: int, total: int) -> None:
+            if finished.spec.test == "never":
+                show_trial(display, finished, done, total)
             else:
-                display.finished(one, done, total)
+                display.finished(finished, done, total)
 
-        def on_measurement(one: "Measuring", done: int, total: int) -> None:
-            spec, display.productive = one.spec, True
-            display.console.print(f"{done}/{total} {one.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
+        def on_measurement(measured: "Measuring", done: int, total: int) -> None:
+            spec, display.productive = measured.spec, True
+            display.console.print(f"{done}/{total} {measured.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
 
         done = run_recipes(
             recipes,
             study,
-            place,
+            store,
             archs=archs,
-            minutes=minutes,
-            device=device,
-            data_root=data_root,
-            executor=executor,
-            address=address,
+            **dataclasses.asdict(training),
             progress=display.update,
             on_run=on_run,
             on_measurement=on_measurement,
         )
-    results, behind = build_results(recipes, study, place)
-    files = write_page(context, out, results, study, behind)
-    show_all(results, study, json=json)
+    results, specs = build_results(parts, study, store)
+    judgements = judge_results(results)
+    files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
+    show_results(results, judgements, study, json=output.json)
     left = done.left
-    for reason in reasons(place, {spec.id for spec in left.specs}):
+    for reason in failure_reasons(store, {spec.id for spec in left.specs}):
         console.print(f"failed: {reason}")
     if left.specs or left.measurements or left.later:
         opening = "Stopped" if done.interrupted else "Not finished"
         rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
-        console.print(f"{opening}: {rest} are left. {display.going_on(minutes)}")
+        console.print(f"{opening}: {rest} are left. {display.going_on(training.minutes)}")
     console.print(f"Report: {files['page']}")
     if done.interrupted:
         raise typer.Exit(130)
 
 
 @paper.command()
-def show(
-    context: typer.Context,
-    names: Names,
-    scale: ScaleName = "quick",
-    seeds: Seeds = None,
-    epochs: Epochs = None,
-    reading: ReadingNames = None,
-    precision: Precision = "fp32",
-    data: Data = None,
-    hyperparameters: Values = "searched",
-    fair: Fair = False,
-    arch: Archs = None,
-    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None,
-    store: Annotated[
-        Path | None,
-        typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
-    ] = None,
-    json: Json = False,
-) -> None:
+@flattened
+def show(context: typer.Context, names: Names, chosen: StudyOptions, output: ShownOutput) -> None:
     """Show tables and figures from what a store holds; nothing is trained.
 
     With --arch, claims that compare backbones (c06) are shown where all of theirs are named.
     """
     with loading():
-        from asymtrain.lab.cli.paper_screen import elsewhere
-        from asymtrain.lab.cli.paper_study import build_study, choose_parts, find_store
-        from asymtrain.lab.cli.paper_work import build_results, show_all, write_page
-        from asymtrain.lab.paper.known import read_store
+        from asymtrain.lab.cli.paper_work import build_results, elsewhere, show_results
+        from asymtrain.lab.paper.page import write_paper
+        from asymtrain.lab.paper.snapshot import read_store
+        from asymtrain.lab.paper.verdicts import judge_results
         from asymtrain.lab.report import check_folder
-    study = build_study(scale, seeds, epochs, reading, precision, data, hyperparameters, fair=fair)
-    recipes = choose_parts(names, study, parse_archs(arch))
-    place = find_store(store, out)
-    results, behind = build_results(recipes, study, place)
-    if out is not None:
-        check_folder(out)
-        files = write_page(context, out, results, study, behind)
-        stderr().print(f"Report: {files['page']}, from {place}")
-    show_all(results, study, json=json)
-    if others := elsewhere(read_store(place), study):
+    study = chosen.build()
+    parts, store = chosen.parts(names, study), output.find_store()
+    results, specs = build_results(parts, study, store)
+    judgements = judge_results(results)
+    if output.out is not None:
+        check_folder(output.out)
+        files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
+        stderr().print(f"Report: {files['page']}, from {store}")
+    show_results(results, judgements, study, json=output.json)
+    if others := elsewhere(read_store(store), study):
         stderr().print(others)

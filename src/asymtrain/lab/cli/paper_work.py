@@ -1,62 +1,177 @@
-"""What `asymtrain paper` does with a store's rows: results, the page, what is printed."""
+"""What `asymtrain paper` does with a store's rows: the plan, the results, what is printed."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import typer
-
-from asymtrain.lab.cli.options import typed_command
-from asymtrain.lab.cli.paper_screen import document, show_results
-from asymtrain.lab.cli.screen import show_json
-from asymtrain.lab.paper.drawing import draw
-from asymtrain.lab.paper.judging import judge_results
-from asymtrain.lab.paper.known import read_store
-from asymtrain.lab.paper.page import write_paper
-from asymtrain.lab.paper.recipe import Recipe, build_result
-from asymtrain.lab.paper.result import RecipeResult
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.cli.screen import Display, show_json, show_table, stdout
+from asymtrain.lab.devices import default_device
+from asymtrain.lab.executors import EXECUTORS
+from asymtrain.lab.executors.local import Local
+from asymtrain.lab.paper.page import document
+from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
+from asymtrain.lab.paper.recipes import RECIPES
+from asymtrain.lab.paper.running import Missing, estimate, measurement_seconds, missing
+from asymtrain.lab.paper.snapshot import Snapshot, read_store
 from asymtrain.lab.paper.spec_index import SpecsUsed, specs_behind
 from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.verdicts import Judgement
 from asymtrain.lab.report import duration
+from asymtrain.lab.report.table import Column, Table, make_rows
+from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Store
+
+Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks train at the same time
+
+
+def workers_of(executor: str, address: str | None, device: str | None) -> Workers:
+    """What trains; a cluster is taken for one GPU."""
+    if executor not in EXECUTORS:
+        raise unknown_name("executor", executor, EXECUTORS)
+    if executor == "ray":
+        return ("cpu" if device == "cpu" else "cuda"), 1
+    if address is not None:
+        raise UsageError("--address is of a Ray cluster: add --executor ray")
+    local = default_device(device)
+    return ("cuda" if local.type == "cuda" else "cpu"), Local(local).workers
 
 
 def build_results(recipes: Sequence[Recipe], study: Study, store: Path) -> tuple[list[RecipeResult], SpecsUsed]:
     """The recipes' results from what the store holds, and the specs behind them."""
     known = read_store(store)
-    return [build_result(recipe, study, known, draw) for recipe in recipes], specs_behind(recipes, study, known)
+    return [build_result(recipe, study, known) for recipe in recipes], specs_behind(recipes, study, known)
 
 
-def write_page(
-    context: typer.Context, out: Path, results: Sequence[RecipeResult], study: Study, behind: SpecsUsed
-) -> dict[str, Path]:
-    """The page with its tables and figures; paths by kind."""
-    judgements = judge_results(results)
-    whole = document(results, judgements, study)
-    return write_paper(out, results, judgements, study, typed_command(context), whole, behind)
-
-
-def show_all(results: Sequence[RecipeResult], study: Study, *, json: bool) -> None:
-    """Print tables and verdicts, or everything as JSON."""
-    judgements = judge_results(results)
-    if json:
-        show_json(document(results, judgements, study))
-    else:
-        show_results(results, judgements)
-
-
-def list_row(row: dict[str, Any]) -> list[str]:
-    """A line of `paper list`."""
-    runs = f"{row['runs_there']}/{row['runs_needed']}"
-    measured = f"{row['measurements_there']}/{row['measurements_needed']}"
-    claims = ", ".join(row["claims"]) or "—"
-    covers = "beyond the paper" if row["beyond_the_paper"] else ", ".join(row["covers"])
-    return [row["name"], covers, claims, runs, measured, duration(row["seconds_left"])]
-
-
-def reasons(store: Path, ids: set[str]) -> list[str]:
+def failure_reasons(store: Path, ids: set[str]) -> list[str]:
     """Why trainings failed."""
     if not store.exists():
         return []
     with Store(store, read_only=True) as opened:
         return sorted({failure.reason for failure in opened.failures() if failure.spec.id in ids})
+
+
+def listing(
+    study: Study, known: Snapshot, recipes: Iterable[Recipe], workers: Workers, archs: Collection[str]
+) -> list[dict[str, Any]]:
+    """Each recipe with what it needs of these backbones, what is stored, and how long the rest takes."""
+    rows = []
+    for recipe in recipes:
+        needs = of_archs(recipe.needs(study, known), archs)
+        left = missing([recipe], study, known, archs)
+        rows.append(
+            {
+                "name": recipe.name,
+                "covers": list(recipe.covers),
+                "title": recipe.title,
+                "beyond_the_paper": recipe.beyond,
+                "claims": list(recipe.claims),
+                "runs_needed": len(needs.specs) + sum(needs.later.values()),
+                "runs_there": len(known.of(needs.specs)),
+                "measurements_needed": len(needs.measurements),
+                "measurements_there": len(needs.measurements) - len(left.measurements),
+                "seconds_left": seconds_left(left, study, known, workers)[0],
+            }
+        )
+    return rows
+
+
+def listing_table(rows: Iterable[Mapping[str, Any]]) -> Table:
+    """What `paper list` prints."""
+    columns = (
+        *map(Column, ("Name", "Covers", "Claims")),
+        *(Column(name, "number") for name in ("Trainings", "Measurements", "Time left")),
+    )
+    cells = (
+        (
+            row["name"],
+            "beyond the paper" if row["beyond_the_paper"] else ", ".join(row["covers"]),
+            ", ".join(row["claims"]) or None,
+            f"{row['runs_there']}/{row['runs_needed']}",
+            f"{row['measurements_there']}/{row['measurements_needed']}",
+            duration(row["seconds_left"]),
+        )
+        for row in rows
+    )
+    return Table("recipes", "", columns, make_rows(cells))
+
+
+def seconds_left(left: Missing, study: Study, known: Snapshot, workers: Workers) -> tuple[float, str]:
+    """Wall time of what is missing, and what that rests on. What cannot be named yet is taken for an average run."""
+    small = study.sizes.scale == "quick"
+    trainings = estimate(left.specs, known, *workers, small)
+    seconds = trainings.seconds + measurement_seconds(left.measurements, known, *workers, small)
+    if left.specs:
+        seconds += trainings.seconds / len(left.specs) * left.later
+    return seconds, trainings.basis if left.specs else "by a rule of thumb"
+
+
+def plan_sentence(left: Missing, study: Study, known: Snapshot, workers: Workers) -> str:
+    """How much is missing, and how long it will take."""
+    if not (left.specs or left.measurements or left.later):
+        return "Nothing is missing."
+    seconds, basis = seconds_left(left, study, known, workers)
+    later = f", up to {left.later} more once a search has chosen" if left.later else ""
+    device, count = workers
+    return (
+        f"Missing: {len(left.specs)} trainings{later}, {len(left.measurements)} measurements. "
+        f"About {duration(seconds)} "
+        f"on {count} {'core' if device == 'cpu' else 'GPU'}{'s' if count > 1 else ''}, {basis}."
+    )
+
+
+def study_sentence(study: Study) -> str:
+    """How large a study is: who typed 42 for one seed sees here that it means 42 of them."""
+    seeds = study.seeds
+    names = ", ".join(map(str, seeds))
+    if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[-1] + 1)):
+        names = f"{seeds[0]} to {seeds[-1]}"
+    counts = [f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} ({names})"]
+    counts += [f"{study.epochs} epoch{'s' if study.epochs > 1 else ''}", study.precision]
+    return f"Scale {study.sizes.scale}: {', '.join(counts)}{f', {study.stand_in}' if study.stand_in else ''}."
+
+
+def elsewhere(known: Snapshot, study: Study) -> str:
+    """What else the store holds; it is never mixed in."""
+    mine = {spec.id for spec in needs_of(RECIPES.values(), study, known).specs}
+    others = [run.spec for run in known.runs.values() if run.spec.id not in mine]
+    if not others:
+        return ""
+    epochs = ", ".join(map(str, sorted({spec.epochs for spec in others})))
+    data, precisions = (
+        ", ".join(sorted({getattr(spec, name) for spec in others})) for name in ("dataset", "precision")
+    )
+    return (
+        f"The store also holds {len(others)} runs of another scale, reading, length or precision "
+        f"({data}; {epochs} epochs; {precisions}): they are not part of this."
+    )
+
+
+def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study, *, json: bool) -> None:
+    """Tables with their notes, figures by name, then the verdicts of the claims that they test; or all as JSON."""
+    if json:
+        show_json(document(results, judgements, study))
+        return
+    console = stdout()
+    for result in results:
+        console.print(f"{result.title} ({result.runs_there}/{result.runs_needed} trainings)")
+        for table in result.tables:
+            show_table(table)
+        for figure in result.figures:
+            console.print(f"{figure.title}: {figure.caption if figure.missing else 'drawn in the report'}")
+        for note in result.notes:
+            console.print(note)
+        console.print()
+    wanted = {name for result in results for name in result.claims}
+    for judgement in judgements:
+        if judgement.claim.id in wanted:
+            console.print(f"{judgement.claim.id} {judgement.claim.text}: {judgement.sentence}")
+
+
+def show_trial(display: Display, run: Run, done: int, total: int) -> None:
+    """A line for a run of a search, which has no test accuracy."""
+    if not display.console.is_terminal:
+        best = run.best_validation
+        text = "diverged" if best is None else f"best validation accuracy {best.validation_accuracy or 0:.3f}"
+        spec = run.spec
+        display.console.print(f"{done}/{total} search: {spec.arch} {spec.variant} seed {spec.seed}: {text}")

@@ -1,89 +1,179 @@
 """`asymtrain probe`: will auxiliary branches help this model, where, and how strongly?"""
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import parse_values, typed_command
-from asymtrain.lab.cli.screen import stderr
+from asymtrain.lab.cli.options import (
+    DATA,
+    OUT,
+    DeviceOptions,
+    PageOptions,
+    above_zero,
+    one_or_more,
+    parse_values,
+    typed_command,
+)
+from asymtrain.lab.cli.screen import show_json, show_table, stderr, stdout
+
+if TYPE_CHECKING:
+    from asymtrain.lab.probe import Probe
 
 PROBE_OUT = Path("asymtrain-probe")
-MINUTES = 8.0
 SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone."
 
 
+@dataclass(frozen=True)
+class ModelOptions:
+    """What is probed: a model by name and the data that it learns."""
+
+    model: Annotated[str, typer.Argument(help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.")]
+    data: Annotated[str, DATA] = "shapes"
+    at: Annotated[
+        list[str] | None, typer.Option(help="Places: module names or globs. Default: the model's blocks.")
+    ] = None
+    batch: Annotated[int | None, typer.Option(help="Images in a batch. Default: 32; of a backbone its scale's.")] = None
+    image_size: Annotated[int | None, typer.Option(help="Pixels. Default: the model's own; on a CPU at most 64.")] = (
+        None
+    )
+    learning_rate: Annotated[
+        float | None, typer.Option(help="Default: 0.001; of a backbone its scale's.", callback=above_zero)
+    ] = None
+    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the model's builder; may be repeated.")] = (
+        None
+    )
+    scale: Annotated[str, typer.Option(help="Of a backbone: quick (small networks) or paper (as published).")] = "quick"
+
+
+@dataclass(frozen=True)
+class EffortOptions:
+    """How long the probe measures."""
+
+    alphas: Annotated[str | None, typer.Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None
+    no_pairs: Annotated[bool, typer.Option("--no-pairs", help="Measure the alignment only.")] = False
+    seeds: Annotated[int, typer.Option(help="Pairs of short runs at each alpha.", callback=one_or_more)] = 3
+    steps: Annotated[int, typer.Option(help="Of the measurement and of each paired run.", callback=one_or_more)] = 400
+    minutes: Annotated[
+        float, typer.Option(help="Time limit: runs are shortened or left out to keep it.", callback=above_zero)
+    ] = 8.0
+    every: Annotated[int, typer.Option(help="Steps between measurements.", callback=one_or_more)] = 5
+
+    def arguments(self) -> dict[str, Any]:
+        """Arguments of `probe` and `probe_backbone`."""
+        alphas = () if self.no_pairs else parse_values("--alphas", self.alphas, (0.1, 1.0))
+        if any(not alpha > 0 for alpha in alphas):
+            raise UsageError(f"--alphas {self.alphas}: write numbers above 0; 0 is Plain, and is always run")
+        counts = {"seeds": self.seeds, "steps": self.steps, "minutes": self.minutes, "every": self.every}
+        return {"alphas": alphas, **counts, "progress": stderr().print}
+
+
+@dataclass(frozen=True)
+class ProbeOutput(PageOptions):
+    """The folder of a probe."""
+
+    out: Annotated[Path, OUT] = PROBE_OUT
+
+
+@flattened
 def probe(
-    context: typer.Context,
-    model: Annotated[str, typer.Argument(help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.")],
-    data: Annotated[str, typer.Option(help="shapes, cifar10, cifar100 or folder:PATH.")] = "shapes",
-    at: Annotated[list[str] | None, typer.Option(help="Places: module names or globs. Default: its blocks.")] = None,
-    alphas: Annotated[str | None, typer.Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None,
-    no_pairs: Annotated[bool, typer.Option("--no-pairs", help="Measure the alignment only.")] = False,
-    seeds: Annotated[int, typer.Option(help="Pairs of short runs at each alpha.")] = 3,
-    steps: Annotated[int, typer.Option(help="Of the measurement and of each paired run.")] = 400,
-    minutes: Annotated[float, typer.Option(help="Time limit: runs are shortened or left out to keep it.")] = MINUTES,
-    every: Annotated[int, typer.Option(help="Steps between measurements.")] = 5,
-    batch: Annotated[
-        int | None, typer.Option(help="Images in a batch. Default: 32; of a backbone its scale's.")
-    ] = None,
-    image_size: Annotated[
-        int | None, typer.Option(help="Pixels. Default: the model's own; on a CPU at most 64.")
-    ] = None,
-    learning_rate: Annotated[float | None, typer.Option(help="Default: 0.001; of a backbone its scale's.")] = None,
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the model's builder; repeat it.")] = None,
-    scale: Annotated[str, typer.Option(help="Of a backbone: quick (small nets) or paper (as published).")] = "quick",
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: the fastest there is.")] = None,
-    data_root: Annotated[Path | None, typer.Option(help="Where downloaded data lies.")] = None,
-    out: Annotated[Path, typer.Option(help="Folder of the page, the numbers and the figures.")] = PROBE_OUT,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    context: typer.Context, subject: ModelOptions, effort: EffortOptions, where: DeviceOptions, output: ProbeOutput
 ) -> None:
     """Measure on a short training whether auxiliary branches would help a model, where, and how strongly.
 
-    Nothing is downloaded, and no test image is looked at. The answer may be that it cannot tell.
+    Nothing is downloaded, and no test image is used. The answer may be that the probe cannot tell.
     """
-    if not minutes > 0:
-        raise UsageError(f"--minutes must be above 0, got {minutes:g}")
-    if learning_rate is not None and not learning_rate > 0:
-        raise UsageError(f"--learning-rate must be above 0, got {learning_rate:g}")
-    if min(seeds, steps, every) < 1:
-        raise UsageError("--seeds, --steps and --every must be 1 or more")
-    weights = () if no_pairs else parse_values("--alphas", alphas, (0.1, 1.0))
-    if any(not alpha > 0 for alpha in weights):
-        raise UsageError(f"--alphas {alphas}: write numbers above 0; 0 is Plain, and is always run")
+    arguments = effort.arguments()
     with loading():
-        from asymtrain.lab.cli.probe_work import probe_backbone_named, probe_stranger, show
-        from asymtrain.lab.probe.sources import named_model, parse_option
-        from asymtrain.lab.report import check_folder, current_versions, duration
+        from asymtrain.lab.probe.sources import parse_option
+        from asymtrain.lab.report import current_versions, duration
         from asymtrain.models import BACKBONES
-    options = dict(parse_option(text) for text in option or ())
-    check_folder(out)
-    console = stderr()
-    common: dict[str, Any] = {
-        "alphas": weights, "seeds": seeds, "steps": steps, "minutes": minutes, "every": every,
-        "progress": lambda line: console.print(line),
-    }  # fmt: skip
+    options = dict(parse_option(text) for text in subject.option or ())
+    output.check()
+    probe_named = probe_backbone if subject.model in BACKBONES else probe_other_model
     try:
-        if model in BACKBONES:
-            if at or image_size is not None:
-                given = "--at" if at else "--image-size"
-                raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
-            fields = {"batch": batch, "learning_rate": learning_rate}
-            found, notes = probe_backbone_named(model, data, scale, options, fields, device, data_root, common)
-        else:
-            named = named_model(model, options)
-            found, notes = probe_stranger(
-                named, data, at, batch or 32, image_size, learning_rate or 1e-3, device, data_root, common
-            )
+        result, facts = probe_named(subject, options, where, arguments)
     except KeyboardInterrupt:
-        console.print(f"Interrupted: nothing was written to {out}, and no part of a probe is kept. {SHORTER}")
+        stderr().print(f"Interrupted: nothing was written to {output.out}, and no part of a probe is kept. {SHORTER}")
         raise
-    facts = {"Command": typed_command(context), "Model": model, "Data": data, **notes}
-    facts |= {
-        "Rule": found.advice.basis,
-        "Time": duration(found.seconds),
+    facts = {
+        "Command": typed_command(context),
+        "Model": subject.model,
+        "Data": subject.data,
+        **facts,
+        "Rule": result.advice.basis,
+        "Time": duration(result.seconds),
         "Versions": ", ".join(f"{name} {version}" for name, version in current_versions().items()),
     }
-    show(found, out, facts, json=json)
+    show(result, output, facts)
+
+
+def probe_backbone(
+    subject: ModelOptions, options: dict[str, Any], where: DeviceOptions, arguments: Mapping[str, Any]
+) -> "tuple[Probe, dict[str, str]]":
+    """The probe of a backbone of this package, and what the page says of its training."""
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.probe import stacks
+    from asymtrain.lab.scales import get_scale, scaled_spec
+
+    if subject.at or subject.image_size is not None:
+        given = "--at" if subject.at else "--image-size"
+        raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
+    fields: dict[str, Any] = {"batch": subject.batch, "learning_rate": subject.learning_rate}
+    scale = get_scale(subject.scale)
+    spec = scaled_spec(scale, subject.model, subject.data, **fields)
+    if options:
+        chosen = {**dict(spec.arch_options), **options}
+        spec = scaled_spec(scale, subject.model, subject.data, **fields, arch_options=chosen)
+    dataset = load_for(spec, where.data_root)
+    result = stacks.probe_backbone(spec, dataset, device=where.device, data_root=where.data_root, **arguments)
+    rate = f"learning rate {spec.learning_rate:g}, weight decay {spec.weight_decay:g}, batch {spec.batch}"
+    return result, {"Training": rate}
+
+
+def probe_other_model(
+    subject: ModelOptions, options: dict[str, Any], where: DeviceOptions, arguments: Mapping[str, Any]
+) -> "tuple[Probe, dict[str, str]]":
+    """The probe of any other model, and what the page says of its images and its training."""
+    from asymtrain.lab import probe as probing
+    from asymtrain.lab.data import load
+    from asymtrain.lab.engine import default_device
+    from asymtrain.lab.probe.sources import ImageBatches, named_model
+
+    named, device = named_model(subject.model, options), default_device(where.device)
+    batch, learning_rate = subject.batch or 32, subject.learning_rate or 1e-3
+    size = named.size_for(subject.image_size, small=device.type == "cpu")
+    resized = {} if subject.data in ("cifar10", "cifar100") else {"image_size": size}
+    dataset = load(subject.data, root=where.data_root, **resized)
+    size = dataset.train.images.shape[-1]  # CIFAR has a size of its own
+    if size != named.image_size:
+        stderr().print(f"Images of {size} pixels; the model's own size is {named.image_size}.")
+    result = probing.probe(
+        lambda: named.build(dataset.classes, size).to(device),
+        ImageBatches(dataset, batch),
+        subject.at or None,
+        learning_rate=learning_rate,
+        **arguments,
+    )
+    images = f"{len(dataset.train)} images of {size} pixels, {dataset.classes} classes"
+    return result, {"Images": images, "Training": f"learning rate {learning_rate:g}, batch {batch}"}
+
+
+def show(result: "Probe", output: ProbeOutput, facts: Mapping[str, str]) -> None:
+    """Write the page; print the tables and the advice, or everything as JSON."""
+    from asymtrain.lab.probe.page import probe_tables, write_probe
+
+    files = write_probe(output.out, result, facts)
+    if output.json:
+        show_json({**result.to_dict(), "files": {kind: str(path) for kind, path in files.items()}})
+    else:
+        for table in probe_tables(result):
+            show_table(table, note=False)
+            stdout().print()
+        stdout().print(str(result))
+    stderr().print(f"Page: {files['page']}")

@@ -1,31 +1,49 @@
 """`asymtrain report`: build the page again from a store."""
 
+import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import DEFAULT_OUT, STORE_NAME, typed_command
+from asymtrain.lab.cli.options import DEFAULT_OUT, RECORD, STORE_NAME, typed_command
 from asymtrain.lab.cli.screen import show_summary, stderr
+
+if TYPE_CHECKING:
+    from asymtrain.lab.runs import Run
+
+VERSIONED = {"asymtrain": "asymtrain", "torch": "torch", "python": "Python"}  # field of a provenance: name on a page
 
 
 def report(
     context: typer.Context,
-    store: Annotated[Path, typer.Option(help="Record of runs.")] = DEFAULT_OUT / STORE_NAME,
+    store: Annotated[Path, RECORD] = DEFAULT_OUT / STORE_NAME,
     out: Annotated[Path | None, typer.Option(help="Folder of the report. Default: the store's.")] = None,
 ) -> None:
     """Write the rows and the page of everything that a store holds."""
     with loading():
-        from asymtrain.lab.cli.provenance import versions_in
         from asymtrain.lab.report import FILES, check_folder, write_report
         from asymtrain.lab.store import Store
-    place = store.parent if out is None else out
-    check_folder(place)
+    folder = store.parent if out is None else out
+    check_folder(folder)
     with Store(store, read_only=True) as opened:
         runs = opened.runs()
     if not runs:
         raise UsageError(f"{store} holds no finished run yet: `asymtrain status --store {store}` shows what is pending")
-    show_summary(write_report(runs, place, typed_command(context), versions_in(store, runs)))
-    stderr().print(f"Report: {place / FILES['report']}")
+    show_summary(write_report(runs, folder, typed_command(context), versions_in(store, runs)))
+    stderr().print(f"Report: {folder / FILES['report']}")
+
+
+def versions_in(store: Path, runs: "Iterable[Run]") -> dict[str, str]:
+    """Versions that these runs of a store were trained with; several of one thing are all named."""
+    from asymtrain.lab.store import Store
+
+    ids = [run.spec.id for run in runs]
+    if not ids:
+        return {}
+    with Store(store, read_only=True) as opened:
+        origins = [dataclasses.asdict(record.provenance) for record in opened.records(ids)]
+    return {name: " and ".join(sorted({str(origin[field]) for origin in origins})) for field, name in VERSIONED.items()}

@@ -1,22 +1,24 @@
 """`asymtrain run`: train Plain and Asymmetric, compare, report."""
 
+import dataclasses
 from collections import Counter
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asymtrain.errors import UsageError
+from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
-    DEFAULT_OUT,
-    STORE_NAME,
-    parse_archs,
-    parse_seeds,
+    SETTINGS,
+    OutputOptions,
+    RunOptions,
+    TrainingOptions,
     parse_settings,
-    seeds_option,
     typed_command,
 )
+from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import progress_display, show_json, show_summary, stderr
 
 if TYPE_CHECKING:
@@ -24,91 +26,59 @@ if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
 
 
+@flattened
 def run(
     context: typer.Context,
-    data: Annotated[str | None, typer.Option(help="shapes, cifar10, cifar100 or folder:PATH.")] = None,
-    arch: Annotated[list[str] | None, typer.Option(help="mlp, cnn, vit; several with commas. Default: all.")] = None,
-    alpha: Annotated[float | None, typer.Option(help="Weight of the auxiliary objective.")] = None,
-    redundancy: Annotated[int | None, typer.Option(help="Branches at each point.")] = None,
-    seeds: Annotated[str | None, seeds_option] = None,
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.")] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="FIELD=VALUE",
-            help="A control, such as signal=noise or objective=softmax; repeat it. An unknown one lists all.",
-        ),
-    ] = None,
-    scale: Annotated[str, typer.Option(help="quick: small nets, minutes on a CPU. paper: as published.")] = "quick",
-    out: Annotated[Path, typer.Option(help="Folder of the report, the rows and the store.")] = DEFAULT_OUT,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    data_root: Annotated[Path | None, typer.Option(help="Where downloaded data lies.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: the fastest there is.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after this time; the next call goes on.")] = None,
-    store: Annotated[Path | None, typer.Option(help=f"Record of runs. Default: {STORE_NAME} in the folder.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store holds already.")] = False,
-    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster. Default: one on this machine.")] = None,
+    chosen: RunOptions,
+    training: TrainingOptions,
+    output: OutputOptions,
+    settings: Annotated[list[str] | None, SETTINGS] = None,
 ) -> None:
     """Compare training without branches (Plain) and with them (Asymmetric).
 
     With no options: three small backbones learn procedural shapes with three seeds, in under two minutes on two cores.
-    Called again, it goes on where it stopped.
+    Called again, it continues where it stopped.
     """
-    if redundancy is not None and redundancy < 1:
-        raise UsageError(f"--redundancy must be 1 or more, got {redundancy}")
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"--minutes must be above 0, got {minutes:g}")
     with loading():
-        from asymtrain.lab.cli.provenance import versions_in
         from asymtrain.lab.engine import load_for
-        from asymtrain.lab.report import check_folder, write_report
+        from asymtrain.lab.report import write_report
         from asymtrain.lab.runs import pairs
-        from asymtrain.lab.scales import get_scale, scaled_spec
-    chosen = get_scale(scale)
-    wanted = parse_seeds(seeds) if seeds is not None else chosen.seeds
-    fields = {"alpha": alpha, "redundancy": redundancy, "epochs": epochs, "precision": precision}
-    controls = parse_settings(settings)
-    bases = [scaled_spec(chosen, name, data, **fields, **controls) for name in parse_archs(arch)]
-    specs = [spec for base in bases for spec in pairs(base, wanted)]
-    check_folder(out)
-    place = store or out / STORE_NAME
-    check_folder(place.parent)
-    load_for(specs[0], data_root)  # data that are missing or broken show before anything is written
-    options = {"executor": executor, "address": address, "device": device, "minutes": minutes}
-    runs, interrupted, going_on = train(specs, store=place, fresh=fresh, data_root=data_root, **options)
-    summary = write_report(runs, out, typed_command(context), versions_in(place, runs))
-    if json:
-        show_json(document(summary, specs, out, place))
+    seeds = chosen.parse_seeds()
+    specs = [spec for base in chosen.base_specs(**parse_settings(settings)) for spec in pairs(base, seeds)]
+    output.check()
+    load_for(specs[0], training.data_root)  # data that are missing or broken show before anything is written
+    runs, interrupted, how_to_continue = train(specs, output.store_path, training)
+    summary = write_report(runs, output.out, typed_command(context), versions_in(output.store_path, runs))
+    if output.json:
+        show_json(document(summary, specs, output))
     else:
         show_summary(summary)
-    remarks(len(runs), specs, out, place, interrupted, going_on)
+    remarks(len(runs), specs, output, interrupted, how_to_continue)
     if interrupted:
         raise typer.Exit(130)
 
 
-def train(specs: "list[RunSpec]", *, store: Path, fresh: bool = False, **options: Any) -> "tuple[list[Run], bool, str]":
+def train(specs: "list[RunSpec]", store: Path, training: TrainingOptions) -> "tuple[list[Run], bool, str]":
     """Finished runs, whether Ctrl-C ended the training before all were, and how to go on."""
     with loading():
         from asymtrain.lab import executors
 
     runs: list[Run] = []
     wanted = {spec.id for spec in specs}
-    there, interrupted = set() if fresh else _stored(store, wanted), False
+    stored, interrupted = set() if training.fresh else _stored(store, wanted), False
+    options = dataclasses.asdict(training)
     with progress_display() as display:
-        if there:
-            nothing = ": nothing is left to train" if there == wanted else ""
-            display.console.print(f"{len(there)} of {len(wanted)} runs are in {store} already{nothing}.")
+        if stored:
+            nothing = ": nothing is left to train" if stored == wanted else ""
+            display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")
         try:
-            for finished in executors.execute(specs, store=store, fresh=fresh, progress=display.update, **options):
+            for finished in executors.execute(specs, store=store, progress=display.update, **options):
                 runs.append(finished)
-                if finished.spec.id not in there:
+                if finished.spec.id not in stored:
                     display.finished(finished, len(runs), len(wanted))
         except KeyboardInterrupt:
             interrupted = True
-    return runs, interrupted, display.going_on(options.get("minutes"), fresh=fresh)
+    return runs, interrupted, display.going_on(training.minutes, fresh=training.fresh)
 
 
 def _stored(store: Path, ids: set[str]) -> set[str]:
@@ -120,7 +90,7 @@ def _stored(store: Path, ids: set[str]) -> set[str]:
         return opened.finished(ids)
 
 
-def document(summary: "Summary", specs: "list[RunSpec]", out: Path, store: Path) -> dict[str, Any]:
+def document(summary: "Summary", specs: "list[RunSpec]", output: OutputOptions) -> dict[str, Any]:
     """The result as JSON values."""
     from asymtrain.lab.report import FILES
 
@@ -130,7 +100,7 @@ def document(summary: "Summary", specs: "list[RunSpec]", out: Path, store: Path)
         "comparisons": [
             {**row, "seeds": [_seed(pair) for pair in group.to_dict("records")]} for row, group in pairs_by_label
         ],
-        "files": {**{kind: str(out / name) for kind, name in FILES.items()}, "store": str(store)},
+        "files": {**{kind: str(output.out / name) for kind, name in FILES.items()}, "store": str(output.store_path)},
     }
 
 
@@ -144,17 +114,25 @@ def _seed(pair: dict[Any, Any]) -> dict[str, Any]:
     }
 
 
-def remarks(done: int, specs: "list[RunSpec]", out: Path, store: Path, interrupted: bool, going_on: str) -> None:
+def remarks(done: int, specs: "list[RunSpec]", output: OutputOptions, interrupted: bool, how_to_continue: str) -> None:
     """What failed and why, how to go on, and where the report is."""
     from asymtrain.lab.report import FILES
-    from asymtrain.lab.store import Store
 
-    console, wanted = stderr(), {spec.id for spec in specs}
-    with Store(store, read_only=True) as opened:
-        failures = [failure for failure in opened.failures() if failure.spec.id in wanted]
-    for reason, count in Counter(failure.reason for failure in failures).items():
-        console.print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
+    wanted = {spec.id for spec in specs}
+    show_failures(output.store_path, wanted)
     if done < len(wanted):
         opening = "Stopped" if interrupted else "Not finished"
-        console.print(f"{opening}: {done} of {len(wanted)} runs are in {store}. {going_on}")
-    console.print(f"Report: {out / FILES['report']}")
+        stderr().print(f"{opening}: {done} of {len(wanted)} runs are in {output.store_path}. {how_to_continue}")
+    stderr().print(f"Report: {output.out / FILES['report']}")
+
+
+def show_failures(store: Path, wanted: Collection[str]) -> None:
+    """Why runs of these ids failed, each reason once."""
+    from asymtrain.lab.store import Store
+
+    if not store.exists():  # a time limit that was over at once leaves none
+        return
+    with Store(store, read_only=True) as opened:
+        reasons = Counter(failure.reason for failure in opened.failures() if failure.spec.id in wanted)
+    for reason, count in reasons.items():
+        stderr().print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")

@@ -1,29 +1,32 @@
 """What the terminal shows: results on stdout, progress and remarks on stderr."""
 
 import json
+import textwrap
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
-from rich.table import Table
+from rich.table import Table as RichTable
 from rich.text import Text
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
     from asymtrain.lab.report import Summary
+    from asymtrain.lab.report.table import Column, Table
     from asymtrain.lab.runs import Run
 
 # What tells controls apart.
 _KINDS = ("signal", "aggregator", "branch_weights", "branch_labels", "objective", "branch_bias")
 AGAIN = "Give the same command again to go on."
 ANEW = "With --fresh every call begins anew: let it come to its end, without --minutes or with more of them."
-WIDE = 104  # columns that the widest table takes with room around its cells
+WORDS = 16  # columns that words get before a table is divided
+LONGEST_WORD = 24  # a longer one is a path or an id, and is broken
 
 
 def stdout() -> Console:
@@ -42,32 +45,101 @@ def show_json(value: Any) -> None:
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def show_table(
-    headings: Sequence[str], rows: Sequence[Sequence[str]], *, left: int = 1, wrapped: Collection[int] = (0,)
-) -> None:
-    """A table that fits 80 columns; the first `left` columns are aligned left, only those in `wrapped` are broken."""
+def show_table(table: "Table", *, note: bool = True) -> None:
+    """Title, table and note as they fit the terminal: where it is too wide, in parts that repeat the first columns."""
     console = stdout()
-    narrow = console.width < WIDE
-    table = Table(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 0) if narrow else (0, 1))
-    for i, heading in enumerate(headings):
-        text = heading.replace(" ", "\n") if narrow else heading
-        table.add_column(text, justify="left" if i < left else "right", no_wrap=i not in wrapped)
-    for row in rows:
-        # Without the spaces around its sign a deviation takes two columns less.
-        table.add_row(*(cell.replace(" ± ", "±") if narrow else cell for cell in row))
-    console.print(table)
+    if table.title:
+        console.print(table.title)
+    for part in _fitted(table, console.width) if table.rows else ():
+        console.print(part)
+    if table.note and note:
+        console.print(table.note)
+
+
+class _Shown(NamedTuple):
+    """A column as text, and the least width that it needs."""
+
+    heading: str
+    cells: tuple[str, ...]
+    is_number: bool
+    width: int
+
+
+def _fitted(table: "Table", room: int) -> Iterator[RichTable]:
+    """The table as it is where there is room, else with shorter cells and headings, and at last in parts."""
+    columns = [
+        _Shown(column.heading, cells, column.is_number, max(map(len, (column.heading, *cells))))
+        for column, cells in zip(table.columns, _columns_of(table.texts()), strict=True)
+    ]
+    if sum(column.width + 3 for column in columns) - 3 <= room:
+        yield _rich_table(columns, padding=(0, 1))
+        return
+    texts = _columns_of(table.texts(compact=True))
+    # Words are broken into shorter lines where that makes fewer parts.
+    ways = [
+        _parts([_compact(column, cells, words) for column, cells in zip(table.columns, texts, strict=True)], room)
+        for words in (WORDS, 0)
+    ]
+    fitting = [parts for parts in ways if all(_width(part) <= room for part in parts)]
+    parts = min(fitting or ways[1:], key=len)
+    for part in parts:
+        yield _rich_table(part, padding=(0, 0, 0, 1))
+
+
+def _columns_of(texts: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
+    return list(zip(*texts, strict=True))
+
+
+def _rich_table(columns: Sequence[_Shown], padding: tuple[int, int] | tuple[int, int, int, int]) -> RichTable:
+    shown = RichTable(box=SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=padding)
+    for heading, _, is_number, width in columns:
+        justify: Literal["left", "right"] = "right" if is_number else "left"
+        shown.add_column(heading, justify=justify, no_wrap=is_number, overflow="fold", min_width=width)
+    for row in zip(*(column.cells for column in columns), strict=True):
+        shown.add_row(*row)
+    return shown
+
+
+def _compact(column: "Column", cells: tuple[str, ...], words: int) -> _Shown:
+    """The heading in lines no wider than the cells, as far as its words allow.
+
+    Numbers and intervals are never broken; text is, where a line is longer than `words` and its longest word, and so
+    are paths, which have no words.
+    """
+    name = column.short or column.name
+    longest = max(map(len, (*name.split(), *cells)))
+    lines = [*(["Paper"] if column.papers else []), *textwrap.wrap(name, longest, break_long_words=False)]
+    width = max(map(len, (*lines, *cells)))
+    if not column.is_number:
+        longest = max(len(word) for text in (*lines, *cells) for word in text.split() or [""])
+        width = max(min(width, words), min(longest, LONGEST_WORD))
+    return _Shown("\n".join(lines), cells, column.is_number, width)
+
+
+def _width(columns: Sequence[_Shown]) -> int:
+    return sum(column.width + 2 for column in columns) - 1  # two spaces between columns, one before the first
+
+
+def _parts(columns: Sequence[_Shown], room: int) -> list[list[_Shown]]:
+    """Columns of each part: those of text that come first, and as many others as there is room for."""
+    first = max(1, next((i for i, column in enumerate(columns) if column.is_number), 1))
+    parts: list[list[_Shown]] = [[]]
+    for column in columns[first:]:
+        if parts[-1] and _width((*columns[:first], *parts[-1], column)) > room:
+            parts.append([])
+        parts[-1].append(column)
+    return [[*columns[:first], *part] for part in parts]
 
 
 def show_summary(summary: "Summary") -> None:
     """The table of comparisons, and a sentence for each."""
-    from asymtrain.lab.report import HEADINGS, cells
+    from asymtrain.lab.report import comparison_table
 
     console = stdout()
     if not summary.comparisons:
         console.print("No pair of Plain and Asymmetric is finished yet.")
         return
-    rows = [list(cells(row).values()) for row in summary.comparisons]
-    show_table(list(HEADINGS.values()), rows, wrapped=(0, list(HEADINGS).index("interval")))
+    show_table(comparison_table(summary))
     console.print()
     for row in summary.comparisons:
         console.print(row["sentence"])

@@ -1,115 +1,246 @@
 """`asymtrain search`: find learning rate, weight decay and alpha by validation accuracy."""
 
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import STORE_NAME, parse_archs, parse_values
+from asymtrain.lab.cli.options import (
+    FIRST_SEED,
+    OUT,
+    PRECISION,
+    REDUNDANCY,
+    OutputOptions,
+    ScaleOptions,
+    TrainingOptions,
+    parse_seeds,
+    parse_values,
+    typed_command,
+)
+from asymtrain.lab.cli.report import versions_in
+from asymtrain.lab.cli.run import show_failures
+from asymtrain.lab.cli.screen import progress_display, show_json, show_table, stderr, stdout
+
+if TYPE_CHECKING:
+    from asymtrain.lab.runs import Run, RunSpec
+    from asymtrain.lab.search import Search, SearchResult
 
 SEARCH_OUT = Path("asymtrain-search")
-TABLE_13 = "cifar100"
+TABLE_13 = "cifar100"  # the dataset of the paper's Table 13
+VALUES = typer.Option(help="Values with commas. Default: the paper's.")
 
 
-def search(
-    context: typer.Context,
-    data: Annotated[str | None, typer.Option(help="shapes, cifar10, cifar100 or folder:PATH.")] = None,
-    arch: Annotated[list[str] | None, typer.Option(help="mlp, cnn, vit; several with commas. Default: all.")] = None,
-    strategy: Annotated[
-        str, typer.Option(help="gold: Plain's learning rate and weight decay serve both. dual: each has its own.")
-    ] = "gold",
-    redundancy: Annotated[int | None, typer.Option(help="Branches at each point.")] = None,
-    activation: Annotated[str | None, typer.Option(help="Live branches: last, all, random or cycle.")] = None,
-    learning_rates: Annotated[str | None, typer.Option(help="Values with commas. Default: the paper's.")] = None,
-    weight_decays: Annotated[str | None, typer.Option(help="Values with commas. Default: the paper's.")] = None,
-    alphas: Annotated[str | None, typer.Option(help="Values with commas. Default: the paper's.")] = None,
-    alpha_points: Annotated[
-        int | None, typer.Option(help="Points of the paper's linear alphas, 0 to 50 (MLP on CIFAR-10). Default: 11.")
-    ] = None,
-    alpha: Annotated[float | None, typer.Option(help="With dual: alpha until alpha is searched.")] = None,
-    fixed_weight_decay: Annotated[
-        float | None, typer.Option(help="Weight decay while the learning rate is searched. Default: the paper's.")
-    ] = None,
-    fair: Annotated[
-        bool, typer.Option("--fair", help="Give Plain as many trials of dropout and label smoothing as alpha gets.")
-    ] = False,
-    criterion: Annotated[str, typer.Option(help="Validation accuracy of the best epoch, or of the last.")] = "best",
-    paper_values: Annotated[
-        bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
-    ] = False,
+@dataclass(frozen=True)
+class FinalRuns(ScaleOptions):
+    """The runs that values are searched for; the seeds are the search's own."""
+
     seeds: Annotated[
         str | None,
         typer.Option(help="How many (3: 1000 to 1002), from..to (1000..1002), or which (1000,); none of 42 to 51."),
-    ] = None,
-    epochs: Annotated[int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.")] = None,
-    scale: Annotated[str, typer.Option(help="quick: small nets. paper: as published.")] = "quick",
-    out: Annotated[Path, typer.Option(help="Folder of the page, the numbers and the store.")] = SEARCH_OUT,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
-    data_root: Annotated[Path | None, typer.Option(help="Where downloaded data lies.")] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: the fastest there is.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32 or bf16.")] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after this time; the next call goes on.")] = None,
-    store: Annotated[Path | None, typer.Option(help=f"Record of runs. Default: {STORE_NAME} in the folder.")] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store holds already.")] = False,
-    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local",
-    address: Annotated[str | None, typer.Option(help="Of the Ray cluster. Default: one on this machine.")] = None,
+    ] = None
+    redundancy: Annotated[int | None, REDUNDANCY] = None
+    activation: Annotated[str | None, typer.Option(help="Live branches: last, all, random or cycle.")] = None
+    alpha: Annotated[float | None, typer.Option(help="With dual: alpha until alpha is searched.")] = None
+    precision: Annotated[str | None, PRECISION] = None
+
+    def parse_seeds(self, default: Sequence[int] = ()) -> tuple[int, ...]:
+        """Like the seeds of final runs, but a count begins with the first seed of searches."""
+        from asymtrain.lab.search import SEARCH_SEEDS
+
+        if not self.seeds:
+            return tuple(default or SEARCH_SEEDS)
+        seeds, counted = parse_seeds(self.seeds), self.seeds.strip().isdecimal()
+        return tuple(SEARCH_SEEDS[0] + seed - FIRST_SEED for seed in seeds) if counted else seeds
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """What is tried, and how the best is chosen."""
+
+    strategy: Annotated[
+        str, typer.Option(help="gold: Plain's learning rate and weight decay serve both. dual: each has its own.")
+    ] = "gold"
+    learning_rates: Annotated[str | None, VALUES] = None
+    weight_decays: Annotated[str | None, VALUES] = None
+    alphas: Annotated[str | None, VALUES] = None
+    alpha_points: Annotated[
+        int | None, typer.Option(help="Points of the paper's linear alphas, 0 to 50 (MLP on CIFAR-10). Default: 11.")
+    ] = None
+    fixed_weight_decay: Annotated[
+        float | None, typer.Option(help="Weight decay while the learning rate is searched. Default: the paper's.")
+    ] = None
+    fair: Annotated[
+        bool, typer.Option("--fair", help="Give Plain as many trials of dropout and label smoothing as alpha gets.")
+    ] = False
+    criterion: Annotated[str, typer.Option(help="Validation accuracy of the best epoch, or of the last.")] = "best"
+    epochs: Annotated[int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.")] = None
+
+    def searches(self, bases: "Sequence[RunSpec]", seeds: Sequence[int]) -> "list[Search]":
+        """A search for each of the final runs."""
+        from asymtrain.lab.search import STRATEGIES, grids
+
+        linear = [grids.is_linear(base.arch, base.dataset) for base in bases]
+        if self.alpha_points is not None and (self.alphas or not any(linear)):
+            raise UsageError(
+                "--alpha-points is of the linear alphas, which only the MLP on cifar10 has by default: "
+                "leave it out, or list the values with --alphas alone"
+            )
+        points = grids.LINEAR_POINTS if self.alpha_points is None else self.alpha_points
+        decay = self.fixed_weight_decay
+        return [
+            STRATEGIES[self.strategy](
+                base,
+                learning_rates=parse_values("--learning-rates", self.learning_rates, grids.LEARNING_RATES),
+                weight_decays=parse_values("--weight-decays", self.weight_decays, grids.WEIGHT_DECAYS),
+                alphas=parse_values("--alphas", self.alphas, grids.alpha_grid(base.arch, base.dataset, points)),
+                fixed_weight_decay=grids.FIXED_WEIGHT_DECAY if decay is None else decay,
+                fair=self.fair,
+                criterion=self.criterion,
+                seeds=seeds,
+                epochs=self.epochs,
+            )
+            for base in bases
+        ]
+
+
+@dataclass(frozen=True)
+class SearchOutput(OutputOptions):
+    """The folder and the store of a search."""
+
+    out: Annotated[Path, OUT] = SEARCH_OUT
+
+
+@flattened
+def search(
+    context: typer.Context,
+    chosen: FinalRuns,
+    grids: GridOptions,
+    training: TrainingOptions,
+    output: SearchOutput,
+    paper_values: Annotated[
+        bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
+    ] = False,
 ) -> None:
     """Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.
 
-    Every grid trains as one stack. Called again, it goes on where it stopped.
+    Every grid trains as one stack. Called again, it continues where it stopped.
     """
-    if redundancy is not None and redundancy < 1:
-        raise UsageError(f"--redundancy must be 1 or more, got {redundancy}")
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"--minutes must be above 0, got {minutes:g}")
     with loading():
-        from asymtrain.lab import search as searching
-        from asymtrain.lab.cli.search_work import parse_search_seeds, remarks, show, table_13, train
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.report import check_folder
-        from asymtrain.lab.scales import get_scale, scaled_spec
-    if strategy not in searching.STRATEGIES:
-        raise unknown_name("strategy of a search", strategy, searching.STRATEGIES)
-    chosen = get_scale(scale)
-    fields = {"redundancy": redundancy, "activation": activation, "alpha": alpha, "precision": precision}
+        from asymtrain.lab.search import STRATEGIES
+    if grids.strategy not in STRATEGIES:
+        raise unknown_name("strategy of a search", grids.strategy, STRATEGIES)
     if paper_values:
-        if data not in (None, TABLE_13):
-            raise UsageError(f"Table 13 is of {TABLE_13}: leave out --data {data}, or search there")
-        data = TABLE_13
-    bases = [scaled_spec(chosen, name, data, **fields) for name in parse_archs(arch)]
-    if paper_values:
-        results = [table_13(base) for base in bases]
-        check_folder(out)
-        show(context, results, out, None, json=json)
+        if chosen.data not in (None, TABLE_13):
+            raise UsageError(f"Table 13 is of {TABLE_13}: leave out --data {chosen.data}, or search there")
+        results = [table_13(base) for base in dataclasses.replace(chosen, data=TABLE_13).base_specs()]
+        check_folder(output.out)
+        show(context, results, output, None)
         return
-    options: dict[str, Any] = {
-        "learning_rates": parse_values("--learning-rates", learning_rates, searching.LEARNING_RATES),
-        "weight_decays": parse_values("--weight-decays", weight_decays, searching.WEIGHT_DECAYS),
-        "fixed_weight_decay": searching.FIXED_WEIGHT_DECAY if fixed_weight_decay is None else fixed_weight_decay,
-        "fair": fair,
-        "criterion": criterion,
-        "seeds": parse_search_seeds(seeds) if seeds else searching.SEARCH_SEEDS,
-        "epochs": epochs,
-    }
-    if alpha_points is not None and (alphas or not any(searching.is_linear(base.arch, base.dataset) for base in bases)):
-        raise UsageError(
-            "--alpha-points is of the linear alphas, which only the MLP on cifar10 has by default: "
-            "leave it out, or list the values with --alphas alone"
-        )
-    points = searching.LINEAR_POINTS if alpha_points is None else alpha_points
-    searches = []
-    for base in bases:
-        tried = parse_values("--alphas", alphas, searching.alpha_grid(base.arch, base.dataset, points))
-        searches.append(searching.STRATEGIES[strategy](base, alphas=tried, **options))
-    check_folder(out)
-    place = store or out / STORE_NAME
-    check_folder(place.parent)
-    load_for(bases[0], data_root)  # data that are missing or broken show before anything is written
-    where = {"executor": executor, "address": address, "device": device, "minutes": minutes, "fresh": fresh}
-    results, interrupted, going_on = train(searches, store=place, data_root=data_root, **where)
-    show(context, results, out, place, json=json)
-    remarks(results, place, interrupted, going_on)
+    bases = chosen.base_specs()
+    searches = grids.searches(bases, chosen.parse_seeds())
+    output.check()
+    load_for(bases[0], training.data_root)  # data that are missing or broken show before anything is written
+    results, interrupted, how_to_continue = train(searches, output.store_path, training)
+    show(context, results, output, output.store_path)
+    remarks(results, output.store_path, interrupted, how_to_continue)
     if interrupted:
         raise typer.Exit(130)
+
+
+def train(
+    searches: "Sequence[Search]", store: Path, training: TrainingOptions
+) -> "tuple[list[SearchResult], bool, str]":
+    """Where the searches stand, whether Ctrl-C ended the training, and how to go on."""
+    from asymtrain.lab.search import read_searches, run_searches
+
+    with progress_display() as display:
+
+        def tell(run: "Run", done: int, total: int) -> None:
+            if not display.console.is_terminal:
+                display.console.print(f"{done}/{total} {_line(run)}")
+
+        options, interrupted = dataclasses.asdict(training), False
+        try:
+            results = run_searches(searches, store=store, on_run=tell, progress=display.update, **options)
+        except KeyboardInterrupt:
+            results, interrupted = read_searches(searches, store, data_root=training.data_root), True
+    return results, interrupted, display.going_on(training.minutes, fresh=training.fresh)
+
+
+def show(context: typer.Context, results: "Sequence[SearchResult]", output: SearchOutput, store: Path | None) -> None:
+    """Write the page, and print the chosen values, or everything as JSON."""
+    from asymtrain.lab.search.page import chosen_table, search_document, sentence, tried_table, write_search
+
+    files = write_search(output.out, results, _facts(context, results, store))
+    if output.json:
+        paths = {kind: str(path) for kind, path in files.items()}
+        show_json({**search_document(results), "files": paths if store is None else {**paths, "store": str(store)}})
+    else:
+        for table in [*map(tried_table, results), chosen_table(results)]:
+            if table.rows:
+                show_table(table, note=False)
+                stdout().print()
+        for result in results:
+            stdout().print(sentence(result))
+    stderr().print(f"Page: {files['page']}")
+
+
+def remarks(results: "Sequence[SearchResult]", store: Path, interrupted: bool, how_to_continue: str) -> None:
+    """What failed and why, and how to go on."""
+    missing = {spec.id for result in results for spec in result.missing}
+    if missing:
+        show_failures(store, missing)
+        left = sum(result.runs_left for result in results)
+        opening = "Stopped" if interrupted else "Not finished"
+        stderr().print(f"{opening}: at most {left} runs are left. {how_to_continue}")
+
+
+def table_13(base: "RunSpec") -> "SearchResult":
+    """The paper's values in place of a search's."""
+    from asymtrain.lab.paper.numbers import hyperparameters
+    from asymtrain.lab.search import given_values
+
+    row = hyperparameters(base.arch, base.redundancy)
+    shared = {"learning_rate": row.learning_rate, "weight_decay": row.weight_decay}
+    return given_values(base, shared, {**shared, "alpha": row.alpha})
+
+
+def _line(run: "Run") -> str:
+    spec, best = run.spec, run.best_validation
+    settings = f"learning rate {spec.learning_rate:g}, weight decay {spec.weight_decay:g}"
+    settings += "" if spec.redundancy == 0 else f", alpha {spec.alpha:g}"
+    settings += f", label smoothing {spec.label_smoothing:g}" if spec.label_smoothing else ""
+    dropout = dict(spec.arch_options).get("dropout")
+    settings += "" if dropout is None else f", dropout {dropout:g}"
+    accuracy = "diverged" if best is None or run.outcome == "diverged" else f"{best.validation_accuracy:.3f}"
+    return f"{spec.arch} {spec.variant} seed {spec.seed}, {settings}: best validation accuracy {accuracy}"
+
+
+def _facts(context: typer.Context, results: "Sequence[SearchResult]", store: Path | None) -> dict[str, str]:
+    from asymtrain.lab.report import duration
+    from asymtrain.lab.store import Store
+
+    facts = {"Command": typed_command(context)}
+    if store is None:
+        return {**facts, "Source": "Table 13 of the paper"}
+    ids = {spec_id for result in results for spec_id in result.spec_ids}
+    runs: list[Run] = []
+    if store.exists():
+        with Store(store, read_only=True) as opened:
+            runs = opened.runs(ids)
+    versions = versions_in(store, runs)
+    return {
+        **facts,
+        "Runs": f"{len(runs)}, of which {sum(run.outcome == 'diverged' for run in runs)} diverged",
+        "Training time": f"{duration(sum(run.seconds for run in runs))}, summed over runs",
+        "Device": ", ".join(sorted({run.device for run in runs})) or "none yet",
+        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or "none yet",
+    }

@@ -3,13 +3,12 @@
 import dataclasses
 from collections.abc import Iterable
 from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import typer
-
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import DEFAULT_OUT, STORE_NAME
+from asymtrain.lab.cli.options import DEFAULT_OUT, JSON, RECORD, STORE_NAME
 from asymtrain.lab.cli.screen import show_json, show_table, stdout
 
 if TYPE_CHECKING:
@@ -21,10 +20,7 @@ SHOWN = 10  # runs that are named for each reason
 RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "not trained yet"
 
 
-def status(
-    store: Annotated[Path, typer.Option(help="Record of runs.")] = DEFAULT_OUT / STORE_NAME,
-    json: Annotated[bool, typer.Option("--json", help="Print the counts as JSON.")] = False,
-) -> None:
+def status(store: Annotated[Path, RECORD] = DEFAULT_OUT / STORE_NAME, json: Annotated[bool, JSON] = False) -> None:
     """Show what a store holds, what is pending, what diverged or failed and why."""
     with loading():
         from asymtrain.lab.executors.stacks import checkpointed
@@ -50,8 +46,11 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
         "groups": [dataclasses.asdict(group) for group in summary.groups],
         "total": {name: getattr(summary.total, name) for name in (*COUNTS, "epochs", "seconds")},
         "pending": [{**_spec(spec), "state": state} for spec, state in pending],
-        "diverged": [{**_spec(one.spec), "epochs": len(one.history)} for one in diverged],
-        "failures": [{**_spec(one.spec), "reason": one.reason, "created": one.created} for one in summary.failures],
+        "diverged": [{**_spec(run.spec), "epochs": len(run.history)} for run in diverged],
+        "failures": [
+            {**_spec(failure.spec), "reason": failure.reason, "created": failure.created}
+            for failure in summary.failures
+        ],
         "devices": dict(summary.devices),
         "last_write": summary.last_write,
     }
@@ -59,17 +58,22 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
 
 def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
     """The summary as a table, then the runs that have no result, each with its reason."""
+    from asymtrain.lab.report.table import Column, Table, make_rows
     from asymtrain.lab.statistics import NAMES
 
     console = stdout()
     if not summary.groups:
         console.print(f"{summary.path} holds nothing yet.")
         return
-    headings = ["Data", "Backbone", "Variant", *(name.capitalize() for name in COUNTS), "Time"]
-    rows = [[one.dataset, NAMES.get(one.arch, one.arch), one.variant, *_numbers(one)] for one in summary.groups]
-    show_table(headings, [*rows, ["all", "", "", *_numbers(summary.total)]], left=3)
+    words = [Column(name) for name in ("Data", "Backbone", "Variant")]
+    numbers = [Column(name.capitalize(), "count") for name in (*COUNTS, "time")]
+    rows = [
+        [group.dataset, NAMES.get(group.arch, group.arch), group.variant, *_numbers(group)] for group in summary.groups
+    ]
+    rows.append(["all", "", "", *_numbers(summary.total)])
+    show_table(Table("runs", "", (*words, *numbers), make_rows(rows)))
     console.print()
-    failed = [(one.spec, " ".join(one.reason.split())) for one in summary.failures]
+    failed = [(failure.spec, " ".join(failure.reason.split())) for failure in summary.failures]
     for line in (
         *lines("pending", pending),
         *lines("diverged", [(run.spec, divergence(run)) for run in diverged]),
@@ -87,15 +91,15 @@ def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "li
 
 def lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> list[str]:
     """A line for each run, the runs of one reason together; of many with the same reason the first few."""
-    found = []
-    for reason, members in groupby(sorted(runs, key=lambda one: one[1]), key=lambda one: one[1]):
+    texts = []
+    for reason, members in groupby(sorted(runs, key=itemgetter(1)), key=itemgetter(1)):
         specs = [spec for spec, _ in members]
         for spec in specs[:SHOWN]:
             name = f"{spec.dataset} {spec.arch} {spec.variant} seed {spec.seed} ({spec.id})"
-            found.append(f"{state}: {name}: {reason}")
+            texts.append(f"{state}: {name}: {reason}")
         if len(specs) > SHOWN:
-            found.append(f"{state}: {len(specs) - SHOWN:,} more, which --json lists: {reason}")
-    return found
+            texts.append(f"{state}: {len(specs) - SHOWN:,} more, which --json lists: {reason}")
+    return texts
 
 
 def divergence(run: "Run") -> str:

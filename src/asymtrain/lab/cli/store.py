@@ -9,23 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import STORE_NAME
+from asymtrain.lab.cli.loading import command_group, loading
+from asymtrain.lab.cli.options import RECORD, STORE_NAME
 
 if TYPE_CHECKING:
     from asymtrain.lab.store import Imported, Store
     from asymtrain.lab.store.formats import Format
 
-store = typer.Typer(name="store")
-Source = Annotated[Path, typer.Argument(metavar="STORE", help="Record of runs.")]
+store = command_group("store")
+Source = Annotated[Path, typer.Argument(metavar="STORE", help=RECORD.help)]
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; made where it is missing.")]
-
-
-@store.callback(invoke_without_command=True)
-def start(context: typer.Context) -> None:
-    """Export, import and convert a record of runs."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @store.command()
@@ -88,21 +81,21 @@ def lost_by_export(store: "Store", folder: Path) -> str | None:
     from asymtrain.lab.store.exchange import MANIFEST, TABLES
 
     names = (MANIFEST, *(f"{table.name}.{form}" for table in TABLES for form in ("csv", "parquet")))
-    there = [name for name in names if (folder / name).exists()]
-    if not there:
+    existing = [name for name in names if (folder / name).exists()]
+    if not existing:
         return None
-    with TemporaryDirectory() as place, Store(Path(place) / STORE_NAME) as copy:
+    with TemporaryDirectory() as temporary, Store(Path(temporary) / STORE_NAME) as copy:
         try:
             import_store(copy, folder)
         except StoreError:
-            return f"{folder / there[0]} is not of a whole export"
+            return f"{folder / existing[0]} is not of a whole export"
         rows = len(_rows(copy) - _rows(store))
     return f"{folder} holds an export with {count(rows, 'row')} that {store.path} does not have" if rows else None
 
 
 def _rows(store: "Store") -> set[Any]:
     """Every run and every measured value."""
-    values = {(one.spec_id, one.name, one.epoch, repr(one.value)) for one in store.measurements()}
+    values = {(row.spec_id, row.name, row.epoch, repr(row.value)) for row in store.measurements()}
     return {*store.records(every_attempt=True), *values}
 
 
@@ -112,8 +105,8 @@ def explained() -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        raise UsageError(f"{place}{error.strerror or error}: check the path, or give another") from error
+        path = f"{error.filename}: " if error.filename else ""
+        raise UsageError(f"{path}{error.strerror or error}: check the path, or give another") from error
 
 
 def sentence(imported: "Imported", store: Path) -> str:

@@ -5,6 +5,6 @@ label noise from `subsets`, statistics from `normalise`, random flips and shifts
 """
 
 from asymtrain.lab.data.arrays import Dataset, ImageSet
-from asymtrain.lab.data.registry import NAMES, data_root, load
+from asymtrain.lab.data.registry import NAMES, class_count, data_root, load
 
-__all__ = ["NAMES", "Dataset", "ImageSet", "data_root", "load"]
+__all__ = ["NAMES", "Dataset", "ImageSet", "class_count", "data_root", "load"]

@@ -2,9 +2,10 @@
 
 import inspect
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.data import cifar, folder, shapes
@@ -32,6 +33,19 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
         if option not in known:
             raise unknown_name(f"option of the dataset {name.partition(':')[0]}", option, known)
     return loader(**options)
+
+
+def class_count(name: str, options: Mapping[str, object] = MappingProxyType({})) -> int | None:
+    """How many classes a dataset has, without loading it; None where that cannot be told."""
+    if name == "shapes":
+        return int(str(options.get("classes", inspect.signature(shapes.load).parameters["classes"].default)))
+    if name in cifar.SOURCES:
+        return cifar.SOURCES[name].classes
+    path = Path(name.partition(":")[2]).expanduser()
+    path = path / "train" if (path / "train").is_dir() else path
+    if name.startswith("folder:") and path.is_dir():
+        return sum(entry.is_dir() and not entry.name.startswith(".") for entry in path.iterdir())
+    return None
 
 
 def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:

@@ -1,45 +1,34 @@
 """Specs in, histories out.
 
-    reference.py     one run, the plainest loop that is right; reference_*.py: what it does with two gradients
-    stacked.py       R runs at once: batch of every run -> gradients of every run -> one AdamW over all
-      setup.py         what a run starts from          device_data.py  batches, on the device
-      losses.py        one pure loss of a stack        gradients.py    batched, or side by side on streams
-      layout.py        all parameters in one matrix    optimizer.py    AdamW over that matrix
-      layers.py        sums over layers, noise, gate   aggregators.py  gradient surgery
-      programs.py      eager, compiled, captured       tally.py        sums over an epoch
-    plan.py          which specs share a stack, and by which path; memory.py: how many fit
-    checkpoint.py    a stack on disk
-    states.py        weights at chosen epochs, for instruments
-    training.py      plan, train, yield
+    for epoch in range(epochs):                          # `Stack.advance`
+        rates and alphas of every run; shuffle on the device, one order for each run
+        for step in range(steps):                        # on a GPU: replay of one captured graph
+            batch     = data.next_batch()                # device_data.py: images, labels, dropout masks of every run
+            gradients = of loss(parameters, batch)       # losses.py, by one of two strategies
+            measured steps: sums of the two gradients    # parameters.py, tally.py
+            gradient  = signal(gradients)                # signals.py, where it is not that of the total loss
+            weights   = AdamW(weights, gradient)         # optimizer.py: one matrix holds all runs
+        accuracies of every run; what was summed goes to the host, once an epoch -> one `Epoch` for each run
+
+    reference.py    one run, the plainest loop that is right: stacks are tested against it
+    stack.py        R runs at once; programs.py: its parts compiled, its step captured
+    setup.py        what a run starts from
+    plan.py         which specs share a stack, by which strategy, and how many fit
+    training.py     plan, train, yield; checkpoint.py: a stack on disk
+    states.py       weights at chosen epochs, for instruments
 
 A run's numbers depend on its spec alone: not on its neighbours in a stack, nor on the stack's size (but for
 rounding). Random numbers are keyed by (seed, purpose).
 """
 
+from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine.checkpoint import close_checkpoint, unfinished_plans
 from asymtrain.lab.engine.plan import StackPlan, plan
 from asymtrain.lab.engine.reference import train_reference
-from asymtrain.lab.engine.stacked import Stack
-from asymtrain.lab.engine.training import (
-    Progress,
-    StackProgress,
-    default_device,
-    load_for,
-    train,
-    train_stack,
-)
+from asymtrain.lab.engine.stack import Stack
+from asymtrain.lab.engine.training import Progress, StackProgress, load_for, train, train_stack
 
 __all__ = [
-    "Progress",
-    "Stack",
-    "StackPlan",
-    "StackProgress",
-    "close_checkpoint",
-    "default_device",
-    "load_for",
-    "plan",
-    "train",
-    "train_reference",
-    "train_stack",
-    "unfinished_plans",
-]
+    "Progress", "Stack", "StackPlan", "StackProgress", "close_checkpoint", "default_device", "load_for", "plan",
+    "train", "train_reference", "train_stack", "unfinished_plans",
+]  # fmt: skip

@@ -1,7 +1,7 @@
 """A stack on disk: one folder that is either the last checkpoint or the one before, never half of one.
 
     <folder>/<stack id>/
-        plan.json             the members and the path, written before the first step: stacks keep their members
+        plan.json             the members and the strategy, written before the first step: stacks keep their members
         state.safetensors     weights, moments and sums, with epoch, step and histories in its header
 
 `state.safetensors` is replaced by a rename, so a kill at any moment leaves a whole file.
@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.engine.gradients import Strategy
 from asymtrain.lab.engine.plan import StackPlan
-from asymtrain.lab.engine.stacked import Stack
-from asymtrain.lab.runs import Epoch, RunSpec
+from asymtrain.lab.engine.stack import Stack
+from asymtrain.lab.runs import Epoch
 
 PLAN, STATE, CLOSED = "plan.json", "state.safetensors", ".closed"
 _TRIES = 100
@@ -27,10 +26,9 @@ _TRIES = 100
 
 def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
     """Make the folder of a stack and write down its members."""
-    place = folder / stack_plan.id
-    content = {"path": stack_plan.path, "specs": [spec.to_dict() for spec in stack_plan.specs]}
-    write_into_new_folder(place / PLAN, json.dumps(content, indent=1).encode())
-    return place
+    own = folder / stack_plan.id
+    write_into_new_folder(own / PLAN, json.dumps(stack_plan.to_dict(), indent=1).encode())
+    return own
 
 
 def unfinished_plans(folder: Path) -> list[StackPlan]:
@@ -40,18 +38,15 @@ def unfinished_plans(folder: Path) -> list[StackPlan]:
         if file.parent.suffix == CLOSED:
             continue
         try:
-            content = json.loads(file.read_text())
-            specs = tuple(RunSpec.from_dict(values) for values in content["specs"])
-            path: Strategy = content["path"]
+            plans.append(StackPlan.from_dict(json.loads(file.read_text())))
         except FileNotFoundError:
             continue  # another process has just closed it
         except (ValueError, KeyError, TypeError) as problem:
             raise UsageError(f"{file} is not a plan of this version ({problem}): move {file.parent} away") from problem
-        plans.append(StackPlan(specs, path))
     return plans
 
 
-def save_checkpoint(place: Path, stack: Stack) -> None:
+def save_checkpoint(folder: Path, stack: Stack) -> None:
     """Replace the stack's checkpoint."""
     from safetensors.torch import save
 
@@ -65,14 +60,14 @@ def save_checkpoint(place: Path, stack: Stack) -> None:
         "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
     }
     tensors = {name: value.cpu() for name, value in stack.state().items()}
-    _replace(place / STATE, save(tensors, {"progress": json.dumps(progress)}))
+    _replace(folder / STATE, save(tensors, {"progress": json.dumps(progress)}))
 
 
-def load_checkpoint(place: Path, stack: Stack) -> bool:
+def load_checkpoint(folder: Path, stack: Stack) -> bool:
     """Bring a fresh stack to its checkpoint; False where there is none yet."""
     from safetensors import SafetensorError, safe_open
 
-    file = place / STATE
+    file = folder / STATE
     if not file.exists():
         return False
     try:
@@ -86,7 +81,7 @@ def load_checkpoint(place: Path, stack: Stack) -> bool:
                 raise ValueError(f"{name} has the shape {tuple(found[name].shape)}, not {tuple(value.shape)}")
     except (SafetensorError, KeyError, ValueError) as problem:
         raise UsageError(
-            f"{file} is no checkpoint of this stack ({problem}): delete {place} to start anew"
+            f"{file} is no checkpoint of this stack ({problem}): delete {folder} to start anew"
         ) from problem
     stack.load_state(found)  # not above: a GPU that is lost here says nothing about the file
     stack.epoch, stack.step, stack.seconds = progress["epoch"], progress["step"], progress["seconds"]
@@ -101,14 +96,14 @@ def _epoch(values: dict[str, Any]) -> Epoch:
     return Epoch(**values | {"layer_cosines": None if layers is None else tuple(map(tuple, layers))})
 
 
-def close_checkpoint(place: Path) -> None:
+def close_checkpoint(folder: Path) -> None:
     """Forget a stack whose rows are stored.
 
     It gets another name first: a process that is killed here leaves no half of a checkpoint under the stack's own.
     """
-    closed = place.with_name(f"{place.name}.{os.getpid()}{CLOSED}")
+    closed = folder.with_name(f"{folder.name}.{os.getpid()}{CLOSED}")
     with suppress(FileNotFoundError):
-        place.rename(closed)
+        folder.rename(closed)
     shutil.rmtree(closed, ignore_errors=True)
 
 
@@ -116,9 +111,9 @@ def sweep(folder: Path) -> None:
     """Remove what killed processes left: stacks that were being closed, folders without a plan."""
     for closed in folder.glob(f"*{CLOSED}"):
         shutil.rmtree(closed, ignore_errors=True)
-    for place in folder.glob("*/"):
+    for left in folder.glob("*/"):
         with suppress(OSError):  # it is not empty
-            place.rmdir()
+            left.rmdir()
 
 
 def write_into_new_folder(file: Path, content: bytes) -> None:

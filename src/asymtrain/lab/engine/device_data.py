@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from asymtrain import streams
-from asymtrain.branches._drawing import choice_key, choose_branch
+from asymtrain.branches._heads import choice_key, choose_branch
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise
@@ -44,13 +44,13 @@ class DeviceData:
         self.keys = {p: stream_keys(specs, p, device) for p in ("shuffle", "augment", "dropout", "noise")}
         self.augmented = lead.augmentation == "flip_shift"
         self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
-        places = range(len(backbone.points))
+        points = range(len(backbone.points))
         random = any(s.branch_labels == "random" for s in specs)
         drawn = [random_labels(s.seed, len(dataset.train.labels), dataset.classes) for s in specs] if random else []
         self.branch_labels = torch.stack(drawn).to(device) if drawn else None
         smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
         self.smoothing = smoothing if any(s.label_smoothing for s in specs) else None
-        self.choice_keys = torch.tensor([[choice_key(s.seed, k) for k in places] for s in specs], device=device)
+        self.choice_keys = torch.tensor([[choice_key(s.seed, k) for k in points] for s in specs], device=device)
         self.size = self.train.shape[1]
         self.steps = -(-self.size // self.batch)
         self.order = torch.zeros(len(specs), self.steps * self.batch, dtype=torch.int64, device=device)

@@ -1,19 +1,30 @@
-"""Losses of a stack of runs, as one pure function of its parameters and a batch.
+"""Losses of a stack of runs, as one pure function of its parameters and a batch, and their gradients.
 
-The stack's gradient is the gradient of the sum over runs: runs share nothing, so each run's part is its own.
-Axis letters: R runs, B batch, C classes, D width, N branches.
+The stack's gradient is the gradient of the sum over runs: runs share nothing, so each run's part is its own. It is
+computed by one of two strategies, which give the same numbers up to rounding; `plan.py` knows which is faster:
+
+- `batched`: one program over all runs; every product has a run axis.
+- `side_by_side`: each run by itself, one after the other; on a GPU on several streams.
+
+Axis letters: R runs, B batch, C classes, D width, N branches, K points, P parameters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain.lab.engine.parameters import FlatParameters
 from asymtrain.lab.runs import RunSpec
-from asymtrain.models import Backbone
+from asymtrain.models import Backbone, Parameters
+from asymtrain.objectives import Objective, find_objective
+
+Strategy = Literal["batched", "side_by_side"]
+MAIN = find_objective("softmax")  # what the network itself learns by
+_STREAMS = 8
 
 
 class Batch(NamedTuple):
@@ -27,6 +38,12 @@ class Batch(NamedTuple):
     branch_targets: Tensor | None = None  # (R, B), where the branches learn other labels
     smoothing: Tensor | None = None  # (R,), label smoothing of the main loss
 
+    def of_run(self, run: int) -> "Batch":
+        """The batch of one run, which stays a stack of one."""
+        part = slice(run, run + 1)
+        own = {name: value[part] for name, value in self._asdict().items() if value is not None and name != "weight"}
+        return self._replace(**own)
+
 
 class Losses(NamedTuple):
     """What one forward pass gives."""
@@ -38,24 +55,24 @@ class Losses(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Objective:
+class StackLoss:
     """The loss of a stack: a backbone's stacked form and the auxiliary settings that its runs share."""
 
     backbone: Backbone
     branches: bool  # False where every run is Plain
     combine: str
-    over_classes: str
-    loss: str  # of a branch: sigmoid or softmax
+    over_classes: Literal["mean", "sum"]
+    objective: Objective  # of a branch
     frozen: bool  # branches keep their initial weights
-    detached: bool  # branches learn, and the backbone does not hear of it
+    detached: bool  # branches learn, and no gradient of theirs reaches the backbone
 
     @property
     def settings(self) -> tuple[object, ...]:
-        """What a compiled form of this objective depends on, beside the backbone."""
-        chosen = (self.combine, self.over_classes, self.loss, self.frozen, self.detached)
+        """What a compiled form of this loss depends on, beside the backbone."""
+        chosen = (self.combine, self.over_classes, self.objective, self.frozen, self.detached)
         return (self.backbone.classes, self.branches, *chosen)
 
-    def __call__(self, parameters: Mapping[str, Tensor], batch: Batch, alpha: Tensor) -> Losses:
+    def __call__(self, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
         """Losses of R runs; `alpha` is (R,), 0 for Plain."""
         logits, features = self.backbone.stacked(parameters, batch.images, batch.keep)
         logits = logits.float()
@@ -66,20 +83,18 @@ class Objective:
             auxiliary = applied = self._auxiliary(parameters, features, batch, share)
             if self.detached:
                 applied = self._auxiliary(parameters, [point.detach() for point in features], batch, share)
-        correct = ((logits.argmax(2) == batch.targets) * batch.weight).sum(1)
+        correct = (MAIN.correct(logits, batch.targets) * batch.weight).sum(1)
         return Losses((main + alpha * applied).sum(), main, auxiliary, correct)
 
-    def logits(self, parameters: Mapping[str, Tensor], images: Tensor) -> Tensor:
+    def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout."""
         return self.backbone.stacked(parameters, images)[0]
 
-    def _auxiliary(
-        self, parameters: Mapping[str, Tensor], features: Sequence[Tensor], batch: Batch, share: Tensor
-    ) -> Tensor:
+    def _auxiliary(self, parameters: Parameters, features: Sequence[Tensor], batch: Batch, share: Tensor) -> Tensor:
         points = [self.point(parameters, k, h, batch) for k, h in enumerate(features)]
         return (torch.stack(points).sum(0) * share).sum(1)
 
-    def point(self, parameters: Mapping[str, Tensor], k: int, features: Tensor, batch: Batch) -> Tensor:
+    def point(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> Tensor:
         """Losses (R, B) of point k: features (R, B, D), weights (R, N, C, D), biases, if any, (R, N, C)."""
         weight, bias = parameters[f"branch.{k}"], parameters.get(f"branch.{k}.bias")
         if self.frozen:
@@ -92,27 +107,20 @@ class Objective:
         logits = torch.bmm(features, weight.flatten(1, 2).mT).view(runs, -1, count, classes).float()
         if bias is not None:
             logits = logits + bias[:, None].float()
-        rows = self._rows(logits, batch.targets if batch.branch_targets is None else batch.branch_targets)
+        targets = batch.targets if batch.branch_targets is None else batch.branch_targets
+        rows = self.objective.rows(logits, targets[:, :, None], self.over_classes)
         return rows.mean(2) if self.combine == "mean" else rows.sum(2)
 
-    def _rows(self, logits: Tensor, targets: Tensor) -> Tensor:
-        """Losses (R, B, N) of logits (R, B, N, C)."""
-        goal = F.one_hot(targets, logits.shape[-1])[:, :, None].to(logits.dtype).expand_as(logits)
-        if self.loss == "softmax":
-            return -(logits.log_softmax(3) * goal).sum(3)
-        losses = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
-        return losses.mean(3) if self.over_classes == "mean" else losses.sum(3)
 
-
-def objective_of(specs: list[RunSpec], backbone: Backbone) -> Objective:
-    """The objective that all runs of a stack share; Plain runs take part with alpha 0."""
+def stack_loss(specs: Sequence[RunSpec], backbone: Backbone) -> StackLoss:
+    """The loss that all runs of a stack share; Plain runs take part with alpha 0."""
     lead = next((spec for spec in specs if spec.redundancy), specs[0])
-    return Objective(
+    return StackLoss(
         backbone,
         branches=bool(lead.redundancy),
         combine=lead.combine,
         over_classes=lead.over_classes,
-        loss=lead.objective,
+        objective=find_objective(lead.objective),
         frozen=lead.branch_weights == "frozen",
         detached=lead.signal == "detached",
     )
@@ -125,3 +133,68 @@ def _main_losses(logits: Tensor, batch: Batch) -> Tensor:
         return losses
     smoothing = batch.smoothing[:, None]
     return (1 - smoothing) * losses - smoothing * logits.log_softmax(2).mean(2)
+
+
+class Gradients(NamedTuple):
+    """Flat gradients (R, P) of the total loss, and of the auxiliary loss where it was asked for."""
+
+    total: Tensor
+    auxiliary: Tensor | None
+    main_loss: Tensor  # (R,)
+    auxiliary_loss: Tensor  # (R,)
+    correct: Tensor  # (R,)
+
+
+LossFunction = Callable[[Parameters, Batch, Tensor], Losses]
+Gather = Callable[[Mapping[str, Tensor], int], Tensor]  # named gradients -> one matrix (R, P)
+
+
+def gradients(
+    losses: LossFunction,
+    layout: FlatParameters,
+    weights: Tensor,
+    batch: Batch,
+    alpha: Tensor,
+    *,
+    strategy: Strategy,
+    gather: Gather,
+    shared: Sequence[str] | None = None,
+) -> Gradients:
+    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too."""
+
+    def of_rows(weights: Tensor, batch: Batch, alpha: Tensor) -> Gradients:
+        leaves = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
+        result = losses(leaves, batch, alpha)
+        auxiliary = None
+        if shared is not None:
+            chosen = {name: leaves[name] for name in shared}
+            auxiliary = flat(result.auxiliary.sum(), chosen, len(weights), keep_graph=True)
+        total = flat(result.total, leaves, len(weights))
+        return Gradients(total, auxiliary, result.main.detach(), result.auxiliary.detach(), result.correct.detach())
+
+    def flat(loss: Tensor, leaves: dict[str, Tensor], runs: int, keep_graph: bool = False) -> Tensor:
+        values = torch.autograd.grad(loss, list(leaves.values()), retain_graph=keep_graph, allow_unused=True)
+        return gather({name: g for name, g in zip(leaves, values, strict=True) if g is not None}, runs)
+
+    if strategy == "batched":
+        return of_rows(weights, batch, alpha)
+    runs = [(weights[r : r + 1], batch.of_run(r), alpha[r : r + 1]) for r in range(len(weights))]
+    parts = _on_streams(of_rows, runs) if weights.is_cuda else [of_rows(*run) for run in runs]
+    return Gradients(*(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True)))
+
+
+def _on_streams(
+    of_rows: Callable[[Tensor, Batch, Tensor], Gradients], runs: Sequence[tuple[Tensor, Batch, Tensor]]
+) -> list[Gradients]:
+    """Run r on stream r modulo _STREAMS: the small layers of one run fill the gaps of another."""
+    current = torch.cuda.current_stream()
+    streams = [torch.cuda.Stream() for _ in range(min(_STREAMS, len(runs)))]
+    done = []
+    for stream in streams:
+        stream.wait_stream(current)
+    for r, run in enumerate(runs):
+        with torch.cuda.stream(streams[r % len(streams)]):
+            done.append(of_rows(*run))
+    for stream in streams:
+        current.wait_stream(stream)
+    return done

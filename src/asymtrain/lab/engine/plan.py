@@ -1,21 +1,26 @@
-"""Which specs share a stack, how large stacks are, and which path trains them.
+"""Which specs share a stack, how large stacks are, and which strategy trains them.
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate, weight
 decay, alpha and its schedule, label noise and smoothing, split seed, and whether the run is Plain. The plan depends
 on the specs and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
+
+How much of a GPU a run takes is counted, not tried: what the forward pass keeps for the backward pass, on a tiny batch
+on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
 """
 
 import dataclasses
 import hashlib
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.engine.gradients import Strategy
-from asymtrain.lab.engine.memory import runs_that_fit
+from asymtrain.lab.data import class_count
+from asymtrain.lab.engine.losses import Strategy
 from asymtrain.lab.runs import AUXILIARY, RunSpec
-from asymtrain.models import BACKBONES
+from asymtrain.models import BACKBONES, build
 
 # What a stack holds as a vector over runs.
 _PER_RUN = (
@@ -30,19 +35,33 @@ _MOST_ON_GPU = {"batched": 128, "side_by_side": 20}
 _MOST_ON_CPU = {"batched": 6, "side_by_side": 1}
 _MOST_TOKENS = 20  # runs of a backbone that works on token sequences: each is a large batch already
 
+_SAMPLE = 2  # images
+_SHARE = 0.8  # of the device's memory: the rest is for the data, evaluation and fragments
+_HEADROOM = 1.5  # gradients of activations, and what two captured graphs hold twice
+_COPIES = 6  # of the weights: float32 and compute copies, gradient, two moments, the gathered gradient
+
 
 @dataclass(frozen=True)
 class StackPlan:
-    """Specs that train together, and by which path."""
+    """Specs that train together, and by which strategy."""
 
     specs: tuple[RunSpec, ...]
-    path: Strategy
+    strategy: Strategy
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values; the strategy is stored under its first name, `path`."""
+        return {"path": self.strategy, "specs": [spec.to_dict() for spec in self.specs]}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "StackPlan":
+        """Inverse of `to_dict`."""
+        return cls(tuple(RunSpec.from_dict(spec) for spec in values["specs"]), values["path"])
 
     @property
     def id(self) -> str:
         """Names the stack by its members: the same members, the same id."""
         text = ",".join(sorted(spec.id for spec in self.specs))
-        return hashlib.sha256(f"{self.path}:{text}".encode()).hexdigest()[:16]
+        return hashlib.sha256(f"{self.strategy}:{text}".encode()).hexdigest()[:16]
 
     def halves(self) -> tuple["StackPlan", "StackPlan"]:
         """Two stacks of half the size, for a device that could not hold this one."""
@@ -71,18 +90,18 @@ def plan(
     stacks, order = [], {spec: i for i, spec in enumerate(specs)}
     for joined in _join_plain(groups):
         members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
-        path = path_for(members[0].arch, device)
-        size = min(_most(members[0].arch, path, device), most_runs or len(members))
+        strategy = strategy_for(members[0].arch, device)
+        size = min(_most(members[0].arch, strategy, device), most_runs or len(members))
         if device.type == "cuda":
             widest = max(members, key=lambda spec: spec.redundancy)  # a Plain member has no branches to count
             size = min(size, runs_that_fit(widest, device))
         count = max(-(-len(members) // size), min(workers, len(members)))
-        stacks += [StackPlan(tuple(part), path) for part in _even_parts(members, count)]
+        stacks += [StackPlan(tuple(part), strategy) for part in _even_parts(members, count)]
     return stacks
 
 
-def path_for(arch: str, device: torch.device) -> Strategy:
-    """The faster path of a backbone on a kind of device, as benchmarks/stack.py measures it.
+def strategy_for(arch: str, device: torch.device) -> Strategy:
+    """The faster strategy of a backbone on a kind of device, as benchmarks/stack.py measures it.
 
     Matrix products batch over runs; convolutions do not (each run's is large enough by itself). On a CPU only the
     MLP is small enough for its products to be bound by calls rather than by arithmetic.
@@ -91,10 +110,10 @@ def path_for(arch: str, device: torch.device) -> Strategy:
     return "batched" if batches_well else "side_by_side"
 
 
-def _most(arch: str, path: Strategy, device: torch.device) -> int:
+def _most(arch: str, strategy: Strategy, device: torch.device) -> int:
     if device.type != "cuda":
-        return _MOST_ON_CPU[path]
-    return _MOST_ON_GPU[path] if BACKBONES[arch].bound_by_calls else min(_MOST_TOKENS, _MOST_ON_GPU[path])
+        return _MOST_ON_CPU[strategy]
+    return _MOST_ON_GPU[strategy] if BACKBONES[arch].bound_by_calls else min(_MOST_TOKENS, _MOST_ON_GPU[strategy])
 
 
 def _key(spec: RunSpec) -> tuple[object, ...]:
@@ -132,3 +151,34 @@ def _even_parts(members: list[RunSpec], count: int) -> list[list[RunSpec]]:
         parts.append(members[at:end])
         at = end
     return parts
+
+
+def runs_that_fit(spec: RunSpec, device: torch.device) -> int:
+    """How many runs like this one fit into a GPU's memory, at least one."""
+    total = torch.cuda.get_device_properties(device).total_memory
+    return max(1, int(_SHARE * total / bytes_of_run(spec)))
+
+
+def bytes_of_run(spec: RunSpec) -> int:
+    """Bytes that one run of this spec takes while it trains."""
+    options = dict(spec.dataset_options)
+    size, classes = int(str(options.get("image_size", 32))), class_count(spec.dataset, options) or 100
+    given: dict[str, Any] = {"image_size": size, "channels": 3, **dict(spec.arch_options)}
+    backbone = build(spec.arch, classes=classes, seed=0, **given)
+    weights = {name: value[None] for name, value in backbone.named_parameters()}
+    kept: dict[int, int] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        images = torch.zeros(1, _SAMPLE, given["channels"], given["image_size"], given["image_size"])
+        outputs = backbone.stacked(weights, images)
+    for value in weights.values():
+        kept.pop(value.untyped_storage().data_ptr(), None)
+    activations = sum(kept.values()) / _SAMPLE * spec.batch * (0.5 if spec.precision == "bf16" else 1.0)
+    branches = max(1, spec.redundancy if spec.activation != "last" else 1) * classes * sum(backbone.widths)
+    parameters = sum(value.numel() for value in backbone.parameters()) + branches
+    del outputs
+    return int(_HEADROOM * activations + _COPIES * 4 * parameters)

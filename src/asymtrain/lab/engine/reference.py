@@ -6,13 +6,17 @@
             loss.backward(); optimizer.step()          # every 16th step: the cosine of the two gradients
         accuracy on the validation images, and on the test images where the spec asks
 
-It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW.
+It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. What is
+measured of the two gradients, and what is done with them, is written as its definition says it: parameter by parameter,
+in float64, without closed forms.
 """
 
 import math
+import statistics
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -21,15 +25,13 @@ from torch import Tensor, nn
 
 from asymtrain import streams
 from asymtrain.branches import Branches, attach
+from asymtrain.gradients import cosine
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise
-from asymtrain.lab.engine.aggregators import needs_both_gradients
-from asymtrain.lab.engine.layers import layer_name
-from asymtrain.lab.engine.layout import layout_of
-from asymtrain.lab.engine.reference_aggregators import aggregate
-from asymtrain.lab.engine.reference_dialogue import Measured, gated_signal, noise_signal, totals
-from asymtrain.lab.engine.reference_dialogue import measure as measure_pairs
+from asymtrain.lab.devices import device_name, float32_products
+from asymtrain.lab.engine.losses import MAIN
+from asymtrain.lab.engine.parameters import FlatParameters, layer_name
 from asymtrain.lab.engine.setup import (
     alpha_at,
     build_backbone,
@@ -42,12 +44,24 @@ from asymtrain.lab.engine.setup import (
     run_data,
     stream_keys,
 )
-from asymtrain.lab.engine.tally import epoch_record
+from asymtrain.lab.engine.signals import needs_both_gradients
+from asymtrain.lab.engine.tally import Totals, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.models import Backbone, KeyedDropout
-from asymtrain.objectives import softmax_loss
+from asymtrain.objectives import find_objective
 
 EVALUATION_BATCH = 1000
+Pairs = Mapping[str, tuple[Tensor, Tensor]]  # main and auxiliary gradient of each shared parameter
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One measured step."""
+
+    cosine: float | None
+    main_norm: float
+    auxiliary_norm: float
+    layers: Mapping[str, float | None]
 
 
 def train_reference(
@@ -63,16 +77,16 @@ def train_reference(
     `on_step(step, backbone)` is called after each update. `perturb` moves the initial weights by that relative
     amount: tests calibrate with it how far two equally right paths may part.
     """
-    place = torch.device(device)
-    with matmul_precision(spec):
-        loop = _Loop(spec, dataset, place, perturb)
+    where = torch.device(device)
+    with float32_products(spec.precision == "tf32"):
+        loop = _Loop(spec, dataset, where, perturb)
         history: list[Epoch] = []
         for epoch in range(spec.epochs):
             record = loop.run_epoch(epoch, on_step)
             if record is None:
-                return Run(spec, tuple(history), "diverged", _device_name(place))
+                return Run(spec, tuple(history), "diverged", device_name(where))
             history.append(record)
-    return Run(spec, tuple(history), "finished", _device_name(place), answers=loop.answers)
+    return Run(spec, tuple(history), "finished", device_name(where), answers=loop.answers)
 
 
 class _Loop:
@@ -101,7 +115,7 @@ class _Loop:
         if spec.branch_labels == "random":
             self.branch_labels = random_labels(spec.seed, len(self.images), dataset.classes).to(device)
         self.shared = reached_by_branches(self.model, sample)
-        self.layout = layout_of(dict(self.model.named_parameters()))
+        self.parameters = FlatParameters.of(dict(self.model.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
 
     def run_epoch(self, epoch: int, on_step: Callable[[int, Backbone], None] | None) -> Epoch | None:
@@ -116,12 +130,12 @@ class _Loop:
             step = epoch * len(batches) + i
             measure = measures_at(spec.cosine_every, step, len(batches))
             logits, main, auxiliary = self.losses(step, indices)
-            seen = self.update(step, main, auxiliary, alpha_at(spec, epoch), measure)
+            at_step = self.update(step, main, auxiliary, alpha_at(spec, epoch), measure)
             main_sum = main_sum + main.detach() * len(indices)
             auxiliary_sum = auxiliary_sum + auxiliary.detach() * len(indices)
-            correct = correct + (logits.argmax(1) == self.labels[indices]).sum()
-            if seen is not None:
-                measured.append(seen)
+            correct = correct + MAIN.correct(logits, self.labels[indices]).sum()
+            if at_step is not None:
+                measured.append(at_step)
             if on_step is not None:
                 on_step(step, self.model)
         if not (math.isfinite(main_sum.item()) and all(p.isfinite().all() for p in self.model.parameters())):
@@ -133,7 +147,7 @@ class _Loop:
         return epoch_record(
             spec,
             epoch + 1,
-            totals(sums, measured, names),
+            _totals(sums, measured, names),
             validation.double().mean().item() if len(validation) else None,
             None if test is None else test.double().mean().item(),
             time.perf_counter() - start,
@@ -154,7 +168,7 @@ class _Loop:
         model.train()
         with autocast(spec, self.device):
             logits = model(self.normalised(images))
-            main = softmax_loss(logits.float(), targets)
+            main = MAIN.loss(logits.float(), targets)
             if spec.label_smoothing:
                 main = F.cross_entropy(logits.float(), targets, label_smoothing=spec.label_smoothing)
             auxiliary = main.new_zeros(())
@@ -189,12 +203,12 @@ class _Loop:
             sent = {name: other for name, (_, other) in pairs.items()}
             if signal in ("noise", "gated"):
                 key = self.keys["noise"]
-                sent = gated_signal(pairs) if signal == "gated" else noise_signal(pairs, self.layout, key, step)
+                sent = _gated_signal(pairs) if signal == "gated" else _noise_signal(pairs, self.parameters, key, step)
             both = {name: (pairs[name][0], alpha * sent[name]) for name in named}
-            for name, gradient in aggregate(both, self.spec.aggregator).items():
+            for name, gradient in _aggregate(both, self.spec.aggregator).items():
                 named[name].grad = gradient
         self.optimizer.step()
-        return measure_pairs(pairs) if measure else None
+        return _measure(pairs) if measure else None
 
     def teach_branches(self, loss: Tensor) -> None:
         """Gradients for the branches alone."""
@@ -205,8 +219,8 @@ class _Loop:
 
     def auxiliary_gradients(self, auxiliary: Tensor) -> dict[str, Tensor]:
         named = {name: value for name, value in self.model.named_parameters() if name in self.shared}
-        found = torch.autograd.grad(auxiliary, list(named.values()), retain_graph=True)
-        return dict(zip(named, found, strict=True))
+        values = torch.autograd.grad(auxiliary, list(named.values()), retain_graph=True)
+        return dict(zip(named, values, strict=True))
 
     def test_answers(self, epoch: int) -> Tensor | None:
         last = epoch + 1 == self.spec.epochs
@@ -225,8 +239,8 @@ class _Loop:
         right = [torch.zeros(0, dtype=torch.bool, device=self.device)]
         for chunk in indices.split(EVALUATION_BATCH) if len(indices) else ():
             with autocast(self.spec, self.device):
-                predicted = self.model(self.normalised(images[chunk])).argmax(1)
-            right.append(predicted == labels[chunk])
+                logits = self.model(self.normalised(images[chunk]))
+            right.append(MAIN.correct(logits, labels[chunk]))
         return torch.cat(right)
 
     def normalised(self, images: Tensor) -> Tensor:
@@ -238,22 +252,12 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
 
 
-@contextmanager
-def matmul_precision(spec: RunSpec) -> Iterator[None]:
-    """TF32 products on for `tf32`, off otherwise; the caller's setting comes back afterwards."""
-    matmul, convolution = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
-    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = spec.precision == "tf32"
-    try:
-        yield
-    finally:
-        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = matmul, convolution
-
-
 def reached_by_branches(model: Backbone, sample: Tensor) -> list[str]:
     """Names of the parameters that the auxiliary loss has a gradient for."""
     named = dict(model.named_parameters())
-    found = torch.autograd.grad([f.sum() for f in model.features(sample)[1]], list(named.values()), allow_unused=True)
-    return [name for name, gradient in zip(named, found, strict=True) if gradient is not None]
+    features = model.features(sample)[1]
+    reached = torch.autograd.grad([f.sum() for f in features], list(named.values()), allow_unused=True)
+    return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
 
 def _attach(spec: RunSpec, model: Backbone, sample: Tensor, bias: Tensor | None) -> Branches:
@@ -264,14 +268,15 @@ def _attach(spec: RunSpec, model: Backbone, sample: Tensor, bias: Tensor | None)
         classes=model.classes,
         redundancy=spec.redundancy,
         activation=spec.activation,
-        combine=spec.combine,
-        draw=spec.draw,
-        over_classes=spec.over_classes,
+        branch_reduction=spec.combine,
+        initialization=spec.draw,
+        class_reduction=spec.over_classes,
         pool=model.pool,
         layout=model.layout,
         seed=spec.seed,
         bias=bias,
-        loss_fn=softmax_loss if spec.objective == "softmax" else None,
+        # Sigmoid is what branches learn by anyway, with all live branches in one call.
+        loss_fn=None if spec.objective == "sigmoid" else find_objective(spec.objective).loss,
     )
     return branches.requires_grad_(spec.branch_weights == "trained")
 
@@ -293,5 +298,116 @@ def _perturb(model: nn.Module, size: float) -> None:
             p.add_((torch.randn(p.shape, generator=drawn) * size).to(p.device) * p.abs().mean())
 
 
-def _device_name(device: torch.device) -> str:
-    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+def _measure(pairs: Pairs) -> Measured:
+    """Cosines, whole and by layer, and norms."""
+    mains, auxiliaries = zip(*pairs.values(), strict=True)
+    by_layer = {}
+    for layer, names in _by_layers(pairs).items():
+        by_layer[layer] = cosine([pairs[name][0] for name in names], [pairs[name][1] for name in names])
+    return Measured(cosine(mains, auxiliaries), _norm(mains), _norm(auxiliaries), by_layer)
+
+
+def _totals(losses: tuple[float, float, float], steps: Sequence[Measured], layers: Iterable[str]) -> Totals:
+    """An epoch's means, from mean losses and accuracy and its measured steps."""
+    cosines = [step.cosine for step in steps if step.cosine is not None]
+    seen = {name: [v for step in steps if (v := step.layers[name]) is not None] for name in layers}
+    return Totals(
+        *losses,
+        cosine=statistics.fmean(cosines) if cosines else None,
+        cosine_min=min(cosines, default=None),
+        cosine_max=max(cosines, default=None),
+        cosine_std=statistics.stdev(cosines) if len(cosines) > 1 else None,
+        conflict=sum(value < 0 for value in cosines) / len(cosines) if cosines else None,
+        main_norm=statistics.fmean(step.main_norm for step in steps) if steps else None,
+        auxiliary_norm=statistics.fmean(step.auxiliary_norm for step in steps) if steps else None,
+        layer_cosines=tuple(statistics.fmean(values) if values else None for values in seen.values()),
+    )
+
+
+def _gated_signal(pairs: Pairs) -> dict[str, Tensor]:
+    """The auxiliary gradient, weighed by its positive cosine with the main one."""
+    mains, auxiliaries = zip(*pairs.values(), strict=True)
+    weight = max(0.0, cosine(mains, auxiliaries) or 0.0)
+    return {name: weight * auxiliary for name, (_, auxiliary) in pairs.items()}
+
+
+def _noise_signal(pairs: Pairs, layout: FlatParameters, key: Tensor, step: int) -> dict[str, Tensor]:
+    """Gaussian noise whose norm in each layer is the auxiliary gradient's."""
+    position = torch.arange(layout.size, device=key.device)
+    drawn = {name: value[0] for name, value in layout.views(streams.normal(key, step, position)[None]).items()}
+    replaced: dict[str, Tensor] = {}
+    for names in _by_layers(pairs).values():
+        scale = _norm([pairs[name][1] for name in names]) / _norm([drawn[name] for name in names])
+        replaced |= {name: drawn[name] * scale for name in names}
+    return replaced
+
+
+def _by_layers(names: Iterable[str]) -> dict[str, list[str]]:
+    """Parameters under the layers that own them."""
+    layers: dict[str, list[str]] = {}
+    for name in names:
+        layers.setdefault(layer_name(name), []).append(name)
+    return layers
+
+
+def _norm(gradient: Iterable[Tensor]) -> float:
+    """Euclidean norm of a gradient given in parts."""
+    return math.sqrt(math.fsum(part.double().square().sum().item() for part in gradient))
+
+
+def _aggregate(pairs: Pairs, name: str) -> dict[str, Tensor]:
+    """One gradient for each parameter from its two; their sum where one of the two is zero everywhere."""
+    if name == "sum":
+        return {parameter: first + second for parameter, (first, second) in pairs.items()}
+    main, part = (torch.cat([pair[side].double().flatten() for pair in pairs.values()]) for side in (0, 1))
+    joined = _RULES[name](main, part) if main.any() and part.any() else main + part
+    sizes = [first.numel() for first, _ in pairs.values()]
+    pieces = zip(pairs.items(), joined.split(sizes), strict=True)
+    return {parameter: piece.view_as(first).to(first.dtype) for (parameter, (first, _)), piece in pieces}
+
+
+def _projected(gradient: Tensor, other: Tensor) -> Tensor:
+    """`gradient` without its part along `other`, where the two conflict."""
+    along = gradient @ other
+    return gradient - along / (other @ other) * other if along < 0 else gradient
+
+
+def _pcgrad(main: Tensor, part: Tensor) -> Tensor:
+    return _projected(main, part) + _projected(part, main)
+
+
+def _upgrad(main: Tensor, part: Tensor) -> Tensor:
+    return (_projected(main, part) + _projected(part, main)) / 2
+
+
+def _mgda(main: Tensor, part: Tensor) -> Tensor:
+    """The shortest vector on the line between the two, found by halving the interval that holds it."""
+    low, high = 0.0, 1.0
+    for _ in range(50):
+        middle = (low + high) / 2
+        point = middle * main + (1 - middle) * part
+        low, high = (low, middle) if point @ (main - part) > 0 else (middle, high)
+    return low * main + (1 - low) * part
+
+
+def _imtl_g(main: Tensor, part: Tensor) -> Tensor:
+    """Weights of sum one whose combination has the same component along both directions."""
+    apart = main / main.norm() - part / part.norm()
+    equations = torch.stack([torch.stack([main @ apart, part @ apart]), torch.ones(2).to(main)])
+    weights = torch.linalg.solve(equations, torch.tensor([0.0, 1.0]).to(main))
+    return weights[0] * main + weights[1] * part
+
+
+def _aligned_mtl(main: Tensor, part: Tensor) -> Tensor:
+    """Mean row of the nearest matrix whose singular values all are the least of the two."""
+    left, values, right = torch.linalg.svd(torch.stack([main, part]), full_matrices=False)
+    return (values.min() * (left @ right)).mean(0)
+
+
+_RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
+    "pcgrad": _pcgrad,
+    "upgrad": _upgrad,
+    "mgda": _mgda,
+    "imtl_g": _imtl_g,
+    "aligned_mtl": _aligned_mtl,
+}

@@ -1,6 +1,6 @@
 """What a run starts from: its images and labels, its initial weights, its random keys.
 
-Everything is keyed by (seed, purpose) alone, so every engine path starts a spec in the same place.
+Everything is keyed by (seed, purpose) alone, so every loop starts a spec from the same numbers.
 """
 
 import math
@@ -19,6 +19,7 @@ from asymtrain.lab.data.normalise import channel_statistics
 from asymtrain.lab.data.subsets import few_shot, flip_labels, split
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone, build
+from asymtrain.objectives import find_objective
 
 Indices = npt.NDArray[np.int64]
 
@@ -86,7 +87,7 @@ def prior_bias(spec: RunSpec, data: RunData, classes: int) -> Tensor:
     """Logits (C,) at which a branch gives each class its share of the training labels."""
     counts = np.bincount(data.labels[data.train], minlength=classes)
     share = torch.as_tensor((counts + 0.5) / (counts.sum() + 0.5 * classes), dtype=torch.float32)
-    return share.logit() if spec.objective == "sigmoid" else share.log()
+    return find_objective(spec.objective).bias_at(share)
 
 
 def random_labels(seed: int, count: int, classes: int) -> Tensor:

@@ -14,11 +14,11 @@ from torch import Tensor
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
+from asymtrain.lab.devices import default_device, float32_products
 from asymtrain.lab.engine.plan import StackPlan, plan
-from asymtrain.lab.engine.reference import matmul_precision
 from asymtrain.lab.engine.setup import initial_parameters, run_data
-from asymtrain.lab.engine.stacked import Stack
-from asymtrain.lab.engine.training import default_device, load_for
+from asymtrain.lab.engine.stack import Stack
+from asymtrain.lab.engine.training import load_for
 from asymtrain.lab.runs import RunSpec
 
 
@@ -38,8 +38,8 @@ class State:
 def initial_state(spec: RunSpec, dataset: Dataset) -> State:
     """The state before training."""
     bias = spec.branch_bias == "prior"
-    found = initial_parameters(spec, dataset, run_data(spec, dataset), branches=bool(spec.redundancy), bias=bias)
-    return State(spec, 0, {name: value.clone() for name, value in found.items()})
+    start = initial_parameters(spec, dataset, run_data(spec, dataset), branches=bool(spec.redundancy), bias=bias)
+    return State(spec, 0, {name: value.clone() for name, value in start.items()})
 
 
 def states_at(
@@ -60,22 +60,22 @@ def states_at(
     for spec in specs:
         if wanted and not 0 <= wanted[0] <= wanted[-1] <= spec.epochs:
             raise UsageError(f"epochs must lie between 0 and the {spec.epochs} of the run, got {wanted}")
-    found = {(spec, epoch): state for spec in specs for epoch in wanted if (state := _load(cache, spec, epoch))}
+    known = {(spec, epoch): state for spec in specs for epoch in wanted if (state := _load(cache, spec, epoch))}
     for spec in specs:
-        if 0 in wanted and (spec, 0) not in found:
-            found[spec, 0] = initial_state(spec, load_for(spec, data_root))
-    place = default_device(device)
-    missing = [spec for spec in dict.fromkeys(specs) if any((spec, epoch) not in found for epoch in wanted)]
-    stacks = plan(missing, place)
+        if 0 in wanted and (spec, 0) not in known:
+            known[spec, 0] = initial_state(spec, load_for(spec, data_root))
+    chosen = default_device(device)
+    missing = [spec for spec in dict.fromkeys(specs) if any((spec, epoch) not in known for epoch in wanted)]
+    stacks = plan(missing, chosen)
     total = len(stacks) * wanted[-1] if wanted else 0
     for number, stack_plan in enumerate(stacks):
         before = number * wanted[-1]
-        for epoch, states in _train(stack_plan, wanted, place, data_root):
+        for epoch, states in _train(stack_plan, wanted, chosen, data_root):
             for state in states:
-                found[state.spec, epoch] = state
+                known[state.spec, epoch] = state
                 _save(cache, state)
             progress(before + epoch, total)
-    return [found[spec, epoch] for spec in specs for epoch in wanted if (spec, epoch) in found]
+    return [known[spec, epoch] for spec in specs for epoch in wanted if (spec, epoch) in known]
 
 
 def _train(
@@ -83,8 +83,8 @@ def _train(
 ) -> Iterator[tuple[int, list[State]]]:
     """Each epoch of a stack above 0, with the states of its runs where they are wanted; the last of them ends it."""
     specs = list(stack_plan.specs)
-    with matmul_precision(specs[0]):
-        stack = Stack(specs, load_for(specs[0], data_root), device=device, path=stack_plan.path)
+    with float32_products(specs[0].precision == "tf32"):
+        stack = Stack(specs, load_for(specs[0], data_root), device=device, strategy=stack_plan.strategy)
         while not stack.finished and stack.epoch < epochs[-1]:
             stack.advance()
             yield stack.epoch, _states(stack) if stack.epoch in epochs else []
@@ -92,12 +92,16 @@ def _train(
 
 def _states(stack: Stack) -> list[State]:
     """As it stands, without runs that diverged."""
-    views, found = {name: view.cpu() for name, view in stack.layout.views(stack.weights).items()}, []
-    for r, spec in enumerate(stack.specs):
-        own = {n: v[r].clone() for n, v in views.items() if spec.redundancy or not n.startswith("branch.")}
-        if not stack.diverged[r]:
-            found.append(State(spec, stack.epoch, own))
-    return found
+    views = {name: view.cpu() for name, view in stack.parameters.views(stack.weights).items()}
+    return [
+        State(
+            spec,
+            stack.epoch,
+            {n: v[r].clone() for n, v in views.items() if spec.redundancy or not n.startswith("branch.")},
+        )
+        for r, spec in enumerate(stack.specs)
+        if not stack.diverged[r]
+    ]
 
 
 def _file(cache: Path, spec: RunSpec, epoch: int) -> Path:

@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 
 from asymtrain.lab.data import Dataset, load
+from asymtrain.lab.devices import default_device, float32_products
 from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 from asymtrain.lab.engine.plan import StackPlan, plan
-from asymtrain.lab.engine.reference import matmul_precision
-from asymtrain.lab.engine.stacked import Stack
+from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.runs import Run, RunSpec
 
 CHECKPOINT_SECONDS = 60.0
@@ -51,12 +51,12 @@ def train(
 
     Nothing is stored: `asymtrain.lab.executors.execute` adds the store, resuming and several devices.
     """
-    place = default_device(device)
-    waiting = plan(specs, place)
+    chosen = default_device(device)
+    waiting = plan(specs, chosen)
     while waiting:
         runs = None
         try:
-            runs = train_stack(waiting[0], load_for(waiting[0].specs[0], data_root), place)
+            runs = train_stack(waiting[0], load_for(waiting[0].specs[0], data_root), chosen)
         except torch.OutOfMemoryError:
             halves = waiting[0].halves()
             torch.cuda.empty_cache()
@@ -80,8 +80,8 @@ def train_stack(
     None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it.
     """
     folder = open_checkpoint(checkpoints, stack_plan) if checkpoints else None
-    with matmul_precision(stack_plan.specs[0]):
-        stack = Stack(list(stack_plan.specs), dataset, device=device, path=stack_plan.path)
+    with float32_products(stack_plan.specs[0].precision == "tf32"):
+        stack = Stack(list(stack_plan.specs), dataset, device=device, strategy=stack_plan.strategy)
         if folder:
             load_checkpoint(folder, stack)
         watch = _Watch(stack_plan, stack, progress, checkpoint_seconds if folder else float("inf"), interrupt)
@@ -149,13 +149,6 @@ def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:
         _LOADED.clear()  # one dataset at a time: CIFAR takes 180 MB
         _LOADED[key] = load(spec.dataset, root=data_root, **options)
     return _LOADED[key]
-
-
-def default_device(device: torch.device | str | None) -> torch.device:
-    """The device asked for, or the fastest there is."""
-    if device is not None:
-        return torch.device(device)
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 _LOADED: dict[tuple[object, ...], Dataset] = {}

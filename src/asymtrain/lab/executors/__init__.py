@@ -14,7 +14,8 @@ from typing import Protocol
 import torch
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, default_device, plan
+from asymtrain.lab.devices import default_device
+from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, Report
 from asymtrain.lab.executors.progress import ProgressSum
@@ -24,7 +25,7 @@ from asymtrain.lab.store import Store
 
 EXECUTORS = ("local", "ray")
 
-__all__ = ["EXECUTORS", "execute", "local_device"]
+__all__ = ["EXECUTORS", "execute"]
 
 
 class Executor(Protocol):
@@ -131,18 +132,7 @@ def _open_executor(name: str, address: str | None, device: str | None) -> Abstra
     if name == "local":
         if address is not None:
             raise UsageError("--address is of a Ray cluster: add --executor ray")
-        return nullcontext(Local(local_device(device)))
+        return nullcontext(Local(default_device(device)))
     from asymtrain.lab.executors.ray import ray_cluster
 
     return ray_cluster(address, device)
-
-
-def local_device(name: str | None) -> torch.device:
-    """The device that this machine trains on; one that is unknown or not there is refused."""
-    try:
-        device = default_device(name)
-    except RuntimeError as problem:
-        raise UsageError(f"unknown device {name!r}: use cpu, cuda or cuda:0") from problem
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {name!r} was asked for, but torch sees no GPU: use --device cpu")
-    return device

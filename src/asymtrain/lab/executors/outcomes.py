@@ -3,14 +3,15 @@
 import errno
 import time
 import traceback
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.devices import one_thread
 from asymtrain.lab.engine import StackPlan, StackProgress, load_for, train_stack
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Provenance
@@ -112,20 +113,6 @@ def work(
         with suppress(RuntimeError):
             torch.cuda.empty_cache()
     return result
-
-
-@contextmanager
-def one_thread(device: torch.device) -> Iterator[None]:
-    """A stack on a CPU has one thread: its sums then do not depend on how many stacks train beside it."""
-    if device.type != "cpu":
-        yield
-        return
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _explain(stack_plan: StackPlan, problem: Exception) -> Result:

@@ -100,10 +100,7 @@ def _read_plans(checkpoints: Path) -> list[tuple[Path, str, list[StackPlan]]]:
     for file in sorted(checkpoints.glob(PLANS)):
         try:
             content = json.loads(file.read_text())
-            plans = [
-                StackPlan(tuple(RunSpec.from_dict(values) for values in one["specs"]), one["path"])
-                for one in content["stacks"]
-            ]
+            plans = [StackPlan.from_dict(values) for values in content["stacks"]]
             found.append((file, str(content["device"]), plans))
         except FileNotFoundError:
             continue  # another process has just removed it
@@ -113,7 +110,7 @@ def _read_plans(checkpoints: Path) -> list[tuple[Path, str, list[StackPlan]]]:
 
 
 def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]) -> None:
-    stacks = [{"path": one.path, "specs": [spec.to_dict() for spec in one.specs]} for one in plans]
+    stacks = [stack_plan.to_dict() for stack_plan in plans]
     name = hashlib.sha256(",".join(one.id for one in plans).encode()).hexdigest()[:16]
     file = checkpoints / PLANS.replace("*", name)
     content = json.dumps({"device": device.type, "stacks": stacks}, indent=1)

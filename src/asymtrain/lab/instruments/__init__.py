@@ -1,37 +1,60 @@
-"""Instruments: look at a run or at a training state, change nothing.
+"""Instruments: look at a run or at a training state, change nothing. Each is one folder, behind one protocol.
 
-conflict.py     the two gradients through training: Tables 2 and 15 of the paper
-trajectory.py   convergence, generalisation gap, when two ways of training part
-landscape.py    the loss surface around a state, along many directions, at several redundancies; landscape_module.py
-                around any module
-attention.py    where a transformer looks: peak, entropy, Gini, coverage, rollout; for any model with queries and keys
-features.py     what the units that branches see do: silent ones, scale, directions; over the first steps of a run
+instrument.py   the protocol: options, measure, page; what a command lends to an instrument
+curves.py       what several share: values over training, runs that differ in their seed only
+alignment/      the two gradients through training: Tables 2 and 15 of the paper
+trajectory/     convergence, generalisation gap, when two ways of training part
+landscape/      the loss surface around a state or around any module, at several redundancies
+attention/      where a transformer looks; for any model whose queries and keys can be reached
+features/       what the units that branches see do in the first steps of a run
+
+A folder's `__init__` has its options and its `INSTRUMENT`, `measure.py` the measurement, `show.py` tables and figures.
+A name is loaded when it is first used: help does not wait for torch.
 """
 
-from asymtrain.lab.instruments.alignment.conflict import conflicts
-from asymtrain.lab.instruments.attention.attention import measure_attention, measure_model, measure_states
-from asymtrain.lab.instruments.attention.capture import attention_maps
-from asymtrain.lab.instruments.attention.settings import AttentionSettings
-from asymtrain.lab.instruments.features.features import FeatureStatistics, feature_statistics, follow_features
-from asymtrain.lab.instruments.landscape.landscape import measure_landscape
-from asymtrain.lab.instruments.landscape.module import measure_module_landscape
-from asymtrain.lab.instruments.landscape.result import Landscape
-from asymtrain.lab.instruments.landscape.settings import LandscapeSettings
-from asymtrain.lab.instruments.trajectory.trajectory import compare_trajectories
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-__all__ = [
-    "AttentionSettings",
-    "FeatureStatistics",
-    "Landscape",
-    "LandscapeSettings",
-    "attention_maps",
-    "compare_trajectories",
-    "conflicts",
-    "feature_statistics",
-    "follow_features",
-    "measure_attention",
-    "measure_landscape",
-    "measure_model",
-    "measure_module_landscape",
-    "measure_states",
+INSTRUMENTS = [
+    "asymtrain.lab.instruments.alignment",
+    "asymtrain.lab.instruments.trajectory",
+    "asymtrain.lab.instruments.landscape",
+    "asymtrain.lab.instruments.attention",
+    "asymtrain.lab.instruments.features",
+    "asymtrain.lab.instruments.usage",
 ]
+"""Modules with an `INSTRUMENT`, in the order of the help. One line makes a command, a page and rows in the store."""
+
+if TYPE_CHECKING:
+    from asymtrain.lab.instruments.alignment.measure import conflicts as conflicts
+    from asymtrain.lab.instruments.attention.maps import attention_maps as attention_maps
+    from asymtrain.lab.instruments.attention.measure import measure_attention as measure_attention
+    from asymtrain.lab.instruments.attention.measure import measure_model as measure_model
+    from asymtrain.lab.instruments.attention.measure import measure_states as measure_states
+    from asymtrain.lab.instruments.attention.result import AttentionSettings as AttentionSettings
+    from asymtrain.lab.instruments.features.measure import FeatureStatistics as FeatureStatistics
+    from asymtrain.lab.instruments.features.measure import feature_statistics as feature_statistics
+    from asymtrain.lab.instruments.features.measure import follow_features as follow_features
+    from asymtrain.lab.instruments.landscape.measure import measure_landscape as measure_landscape
+    from asymtrain.lab.instruments.landscape.measure import measure_module_landscape as measure_module_landscape
+    from asymtrain.lab.instruments.landscape.result import Landscape as Landscape
+    from asymtrain.lab.instruments.landscape.result import LandscapeSettings as LandscapeSettings
+    from asymtrain.lab.instruments.trajectory.measure import compare_trajectories as compare_trajectories
+
+_HOMES = {
+    "alignment.measure": ("conflicts",),
+    "attention.maps": ("attention_maps",),
+    "attention.measure": ("measure_attention", "measure_model", "measure_states"),
+    "attention.result": ("AttentionSettings",),
+    "features.measure": ("FeatureStatistics", "feature_statistics", "follow_features"),
+    "landscape.measure": ("measure_landscape", "measure_module_landscape"),
+    "landscape.result": ("Landscape", "LandscapeSettings"),
+    "trajectory.measure": ("compare_trajectories",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{home}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,6 +1,6 @@
 """The paper's 36 claims, each with the parts that it is tested by.
 
-What a claim says stands in `tables/claims.csv`; here stands which printed cells it is about, and how. Paper effects
+What a claim says stands in `printed/claims.csv`; here stands which printed cells it is about, and how. Paper effects
 are read from the tables under the same labels. A claim holds as far as the weakest of its parts does
 (`verdicts.judge`).
 
@@ -23,7 +23,9 @@ from asymtrain.lab.paper.numbers import labels, printed, rows
 Kind = Literal[
     "effect", "interaction", "monotone", "cosine", "ordering", "landscape change", "attention", "share", "identity"
 ]
-How = Literal["effect", "sign", "null", "near zero", "difference", "not reversed", "agreement", "significant", "zero"]
+How = Literal[
+    "effect", "sign", "no effect", "near zero", "difference", "not reversed", "agreement", "significant", "zero"
+]
 Of = Literal["change", "asymmetric", "value"]
 
 
@@ -33,7 +35,7 @@ class Part:
 
     Attributes:
         how: what must hold of the interval.
-            `effect`: the verdict rule, against the paper's number. `sign`: its sign alone. `null`: within 1% of 0.
+            `effect`: the verdict rule, against the paper's number. `sign`: its sign alone. `no effect`: within 1% of 0.
             `near zero`: within 1.5 times the paper's number on both sides of 0 (what the paper calls near zero).
             `difference`: the verdict rule for the second cell's change minus the first's, paired by seed.
             `not reversed`: that difference is not clearly of the other sign.
@@ -87,7 +89,7 @@ def claims() -> tuple[Claim, ...]:
 
 def claim(name: str) -> Claim:
     """One claim by its id."""
-    by_id = {one.id: one for one in claims()}
+    by_id = {claim.id: claim for claim in claims()}
     if name not in by_id:
         raise unknown_name("claim", name, by_id)
     return by_id[name]
@@ -113,9 +115,9 @@ def paper_change(label: str) -> float:
     table, _, rest = label.partition("/")
     if table == "figure9":
         return {f"figure9/{metric}": value for metric, value in _figure9().items()}[label]
-    found = printed(f"table1/{rest}" if table == "redundancy" else label).improvement
-    assert found is not None, f"{label} has no change"
-    return found
+    change = printed(f"table1/{rest}" if table == "redundancy" else label).improvement
+    assert change is not None, f"{label} has no change"
+    return change
 
 
 def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
@@ -162,7 +164,7 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
         "c27": ("attention", (_across(plain_later, coverage),)),
         "c28": ("effect", _effects(*(f"table8/mlp/{count}" for count in (100, 200, 500)))),
         "c29": ("monotone", _trend(few_shot, anchor=few_shot[-1])),
-        "c30": ("effect", (*_effects("table10/mlp"), _null("table10/cnn"), *_effects("table10/vit"))),
+        "c30": ("effect", (*_effects("table10/mlp"), _no_effect("table10/cnn"), *_effects("table10/vit"))),
         "c31": ("monotone", _trend(noisy, anchor=noisy[-1])),
         "c32": ("effect", _effects(*(f"table11/mlp/{share}" for share in (0.5, 0.7, 0.8)))),
         "c33": ("effect", _effects("table16/all/vit", "table16/one/vit")),
@@ -181,8 +183,8 @@ def _sign(name: str, sign: int | None = None) -> Part:
     return Part("sign", (name,), paper, sign=_sign_of(paper) if sign is None else sign)
 
 
-def _null(name: str) -> Part:
-    return Part("null", (name,), paper_change(name))
+def _no_effect(name: str) -> Part:
+    return Part("no effect", (name,), paper_change(name))
 
 
 def _zero(name: str) -> Part:
@@ -209,7 +211,7 @@ def _difference(first: str, second: str, how: How = "difference", sign: int | No
 def _trend(levels: tuple[str, ...], anchor: str) -> tuple[Part, ...]:
     """The last level against the first, no step between clearly the other way, and the sign at the `anchor` level."""
     whole = _difference(levels[0], levels[-1])
-    steps = [_difference(one, other, "not reversed", whole.sign) for one, other in itertools.pairwise(levels)]
+    steps = [_difference(low, high, "not reversed", whole.sign) for low, high in itertools.pairwise(levels)]
     return (whole, *steps, _sign(anchor))
 
 
@@ -234,8 +236,8 @@ def _figure9() -> Mapping[str, float]:
 
 def _numbers(name: str) -> list[float]:
     """The numbers of a claim's `paper_value`."""
-    (found,) = [row["paper_value"] for row in rows("claims") if row["id"] == name]
-    return [float(text) for text in found.split(";")]
+    (values,) = [row["paper_value"] for row in rows("claims") if row["id"] == name]
+    return [float(text) for text in values.split(";")]
 
 
 def _change(before: float, after: float) -> float:

@@ -1,6 +1,6 @@
 """The paper's printed numbers, as data: every table cell under a label such as "table1/vit/20".
 
-The numbers stand in `tables/*.csv` and nowhere else. Tables that the paper prints twice have one name: 15 is 2,
+The numbers stand in `printed/*.csv` and nowhere else. Tables that the paper prints twice have one name: 15 is 2,
 17 is 10. A label names table, then what tells its cells apart:
 
     table1/ARCH/N            test accuracy, CIFAR-100          table9/vit/IMAGES     few-shot, CIFAR-100
@@ -51,7 +51,7 @@ class Hyperparameters:
 @cache
 def rows(name: str) -> tuple[Row, ...]:
     """The rows of one CSV, by its name without the ending; values are the printed texts."""
-    folder = resources.files("asymtrain.lab.paper") / "tables"
+    folder = resources.files("asymtrain.lab.paper") / "printed"
     known = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
     if name not in known:
         raise unknown_name("table of the paper", name, known)
@@ -74,10 +74,10 @@ def printed(label: str) -> Printed:
 
 def labels(table: str) -> tuple[str, ...]:
     """The labels of one table's cells: the family over which its tests are corrected."""
-    found = tuple(label for label in cells() if label.startswith(f"{table}/"))
-    if not found:
+    names = tuple(label for label in cells() if label.startswith(f"{table}/"))
+    if not names:
         raise unknown_name("table of the paper", table, dict.fromkeys(label.partition("/")[0] for label in cells()))
-    return found
+    return names
 
 
 @cache
@@ -97,11 +97,11 @@ def all_hyperparameters() -> tuple[Hyperparameters, ...]:
 
 def hyperparameters(arch: str, redundancy: int) -> Hyperparameters:
     """The row of Table 13 for one backbone and redundancy."""
-    found = [row for row in all_hyperparameters() if (row.arch, row.redundancy) == (arch, redundancy)]
-    if not found:
-        levels = sorted({row.redundancy for row in all_hyperparameters()})
-        raise UsageError(f"Table 13 has mlp, cnn and vit at redundancy {levels}, not {arch} at {redundancy}")
-    return found[0]
+    for row in all_hyperparameters():
+        if (row.arch, row.redundancy) == (arch, redundancy):
+            return row
+    levels = sorted({row.redundancy for row in all_hyperparameters()})
+    raise UsageError(f"Table 13 has mlp, cnn and vit at redundancy {levels}, not {arch} at {redundancy}")
 
 
 COMPARED: dict[str, tuple[str, tuple[str, ...]]] = {
@@ -159,9 +159,9 @@ def _gaps() -> Iterator[Printed]:
 
 def _landscapes() -> Iterator[Printed]:
     """Changes from Plain, which is redundancy 0; where both sides print as 0.0000 only the printed change tells."""
-    found = rows("table05_06_landscape")
-    plain = {row["architecture"]: row for row in found if row["redundancy"] == "0"}
-    for row in found:
+    landscapes = rows("table05_06_landscape")
+    plain = {row["architecture"]: row for row in landscapes if row["redundancy"] == "0"}
+    for row in landscapes:
         if row["redundancy"] != "0":
             table = {"cifar10": "table5", "cifar100": "table6"}[row["dataset"]]
             for statistic in ("std_loss", "range_loss", "mean_grad"):

@@ -8,36 +8,48 @@ CSV, and each figure as SVG.
 import dataclasses
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
-from asymtrain.lab.paper.claims_page import MEANINGS, filters, shown_claims, shown_contradictions
-from asymtrain.lab.paper.exports import FORMATS, number_columns
-from asymtrain.lab.paper.result import Cell, RecipeResult, ResultFigure, ResultTable
+from asymtrain.lab.paper.contradictions import Contradiction, contradictions, single_activation
+from asymtrain.lab.paper.evidence import Quantity
+from asymtrain.lab.paper.recipe import RecipeResult
 from asymtrain.lab.paper.spec_index import NOT_RUN, SpecsUsed, index_specs
-from asymtrain.lab.paper.study import Study
-from asymtrain.lab.paper.verdicts import Judgement
-from asymtrain.lab.report.files import write_files
-from asymtrain.lab.report.measurement import WIDE
-from asymtrain.lab.report.rendering import render_template
+from asymtrain.lab.paper.study import PRIMARY, Study
+from asymtrain.lab.paper.verdicts import (
+    BAND,
+    MARGINS,
+    WEAKEST_LAST,
+    JudgedPart,
+    Judgement,
+    number,
+    ours_words,
+    paper_words,
+    part_words,
+)
+from asymtrain.lab.report.drawing import draw, is_wide
+from asymtrain.lab.report.export import FORMATS
+from asymtrain.lab.report.page import json_text, render_template, write_files
 from asymtrain.lab.report.summary import duration
+from asymtrain.lab.report.table import Table, table_json
 
 NAME = "paper"
-PAPERS = "Paper: "  # columns that hold the paper's numbers begin with this
-READING = "Reading"
-
-
-@dataclass(frozen=True)
-class Place:
-    """One place of a table on the page: a cell, or several missing ones side by side as one."""
-
-    cell: Cell
-    column: int
-    span: int = 1
+HEADLINE = "c06"
+MEANINGS: Mapping[str, str] = {
+    "Reproduced": f"the interval excludes 0 in the paper's sign and meets {BAND[0]:g} to {BAND[1]:g} times its number",
+    "Right direction, different size": "the interval excludes 0 in the paper's sign and misses that band",
+    "Only under": "the primary reading of the paper fails, another passes, corrected for every reading and cell",
+    "Inconclusive": "the interval allows more than one answer",
+    "No effect": f"the interval lies within {MARGINS['change']:g}% of 0",
+    "Contradicted": "the interval excludes 0 in the other sign",
+    "Not yet run": "not in full: fewer seeds or epochs than the claim asks for, missing cells, or other data standing "
+    "in; the numbers so far stand beside it as preliminary",
+}
 
 
 def write_paper(
@@ -46,64 +58,116 @@ def write_paper(
     judgements: Sequence[Judgement],
     study: Study,
     command: str,
-    document: Mapping[str, Any],
-    behind: SpecsUsed | None = None,
+    specs: SpecsUsed | None = None,
 ) -> dict[str, Path]:
     """Write the page and its files into `out`; the paths by kind.
 
-    Kinds are "page" (paper.html), "json" (paper.json: `document`), the name of each figure, and for each table its name
-    with .md, .tex and .csv. `behind` holds the specs; without it the page has their ids alone.
+    Kinds are "page" (paper.html), "json" (paper.json: the `document`), the name of each figure, and for each table its
+    name with .md, .tex and .csv. Without the `specs` behind the results the page has their ids alone.
     """
+    document_text = json_text(document(results, judgements, study))
     results = [with_useful_columns(result) for result in results]
-    texts = {
-        "page": (f"{NAME}.html", render_paper(results, judgements, study, command, behind or SpecsUsed())),
-        "json": (f"{NAME}.json", json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"),
-    }
-    for result in results:
-        for table in result.tables:
-            for ending, (_, write) in FORMATS.items():
-                texts[f"{table.name}.{ending}"] = (f"{NAME}-{table.name}.{ending}", write(table))
-        for figure in result.figures:
-            if not figure.missing:
-                texts[figure.name] = (f"{NAME}-{figure.name}.svg", figure.svg)
+    drawings = _drawings(results)
+    page = render_paper(results, judgements, study, command, specs or SpecsUsed(), drawings)
+    texts = {"page": (f"{NAME}.html", page), "json": (f"{NAME}.json", document_text)}
+    for table in _tables(results):
+        for ending, (_, write) in FORMATS.items():
+            texts[f"{table.name}.{ending}"] = (f"{NAME}-{table.name}.{ending}", write(table))
+    texts |= {name: (f"{NAME}-{name}.svg", svg) for name, svg in drawings.items()}
     write_files(out, dict(texts.values()))
     return {kind: out / file for kind, (file, _) in texts.items()}
 
 
+def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study) -> dict[str, Any]:
+    """Everything as JSON values; figures by name."""
+    wanted = {name for result in results for name in result.claims}
+    return {
+        "study": {
+            "scale": study.sizes.scale,
+            "seeds": list(study.seeds),
+            "epochs": study.epochs,
+            "precision": study.precision,
+            "readings": [reading.name for reading in study.readings],
+            "hyperparameters": study.hyperparameters,
+            "fair": study.fair,
+            "stand_in": study.stand_in,
+        },
+        "claims": [
+            {
+                "id": judgement.claim.id,
+                "claim": judgement.claim.text,
+                "paper": judgement.claim.paper_value,
+                "verdict": judgement.words,
+                **_fields(judgement, "sentence", "effect", "low", "high", "n", "reading", "preliminary", "lacks",
+                          "spec_ids"),
+            }
+            for judgement in judgements
+            if judgement.claim.id in wanted
+        ],
+        "results": [
+            {
+                **_fields(result, "name", "title", "question", "how", "runs_needed", "runs_there",
+                          "measurements_needed", "measurements_there", "seconds", "devices", "versions", "claims",
+                          "diverged", "notes"),
+                "tables": [table_json(table) for table in result.tables],
+                "figures": [_fields(figure, "name", "title", "caption", "missing") for figure in result.figures],
+            }
+            for result in results
+        ],
+    }  # fmt: skip
+
+
+def _fields(value: object, *names: str) -> dict[str, Any]:
+    return {name: getattr(value, name) for name in names}
+
+
 def render_paper(
-    results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study, command: str, behind: SpecsUsed
+    results: Sequence[RecipeResult],
+    judgements: Sequence[Judgement],
+    study: Study,
+    command: str,
+    specs: SpecsUsed,
+    drawings: Mapping[str, str] | None = None,
 ) -> str:
-    """The page as text."""
+    """The page as text; `drawings` are its figures by name where they are already drawn."""
     results = [with_useful_columns(result) for result in results]
     claims = shown_claims(results, judgements)
-    there = {result.name: _there(result, behind) for result in results}
-    used = [one.judgement.spec_ids for one in claims]
-    used += [cell.spec_ids for result in results for table in result.tables for row in table.rows for cell in row]
+    trained = {result.name: _trained(result, specs) for result in results}
+    used = [claim.judgement.spec_ids for claim in claims]
+    used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
     used += [result.diverged for result in results]
-    index = index_specs([*used, *there.values()], behind)
+    texts = {table.name: {ending: write(table) for ending, (_, write) in FORMATS.items()} for table in _tables(results)}
     return render_template(
         "paper.html.j2",
         name=NAME,
+        title="The paper, reproduced",
         lead=lead(study),
         claims=claims,
         filters=filters(claims),
         meanings=MEANINGS,
         contradictions=shown_contradictions(results),
         results=results,
-        there=there,
+        trained=trained,
         facts=_facts(results, study, command),
-        index=index,
+        index=index_specs([*used, *trained.values()], specs),
         formats={ending: words for ending, (words, _) in FORMATS.items()},
-        texts=_texts(results),
-        numbers={table.name: number_columns(table) for result in results for table in result.tables},
-        places=lambda row: list(merged(row)),
-        heading=_heading,
-        embedded=_embedded,
+        # What the buttons copy, as JSON that cannot end the script element that it stands in.
+        texts=Markup(json.dumps(texts, ensure_ascii=False).replace("<", "\\u003c")),
+        drawings={name: Markup(svg) for name, svg in (drawings or _drawings(results)).items()},
+        is_wide=is_wide,
         duration=duration,
         versions=_versions,
         progress=_progress,
         not_run=NOT_RUN,
     )
+
+
+def _tables(results: Sequence[RecipeResult]) -> list[Table]:
+    return [table for result in results for table in result.tables]
+
+
+def _drawings(results: Sequence[RecipeResult]) -> dict[str, str]:
+    return {figure.name: draw(figure) for result in results for figure in result.figures if not figure.missing}
 
 
 def lead(study: Study) -> str:
@@ -117,13 +181,13 @@ def lead(study: Study) -> str:
 
 
 def with_useful_columns(result: RecipeResult) -> RecipeResult:
-    """The result without the columns that name one and the same reading in every row."""
+    """The result without the columns that say one and the same in every row and need not."""
 
-    def useful(table: ResultTable) -> ResultTable:
+    def useful(table: Table) -> Table:
         kept = [
             i
             for i, column in enumerate(table.columns)
-            if column != READING or len({row[i].text for row in table.rows}) > 1
+            if not column.only_if_varied or len({row[i].value for row in table.rows}) > 1
         ]
         rows = tuple(tuple(row[i] for i in kept) for row in table.rows)
         return dataclasses.replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
@@ -131,21 +195,10 @@ def with_useful_columns(result: RecipeResult) -> RecipeResult:
     return dataclasses.replace(result, tables=tuple(map(useful, result.tables)))
 
 
-def merged(row: Sequence[Cell]) -> Iterator[Place]:
-    """The row's places; missing cells side by side become one, which says it once."""
-    at = 0
-    while at < len(row):
-        span = 1
-        while row[at].missing and at + span < len(row) and row[at + span].missing:
-            span += 1
-        yield Place(row[at], at, span)
-        at += span
-
-
-def _there(result: RecipeResult, behind: SpecsUsed) -> tuple[str, ...]:
+def _trained(result: RecipeResult, specs: SpecsUsed) -> tuple[str, ...]:
     """Ids of the recipe's specs that have been trained or measured."""
-    named = behind.specs.get(result.name, ())
-    return tuple(spec.id for spec in named if behind.outcomes.get(spec.id) != NOT_RUN)
+    named = specs.specs.get(result.name, ())
+    return tuple(spec.id for spec in named if specs.outcomes.get(spec.id) != NOT_RUN)
 
 
 def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[str, str]:
@@ -163,26 +216,8 @@ def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[
     }
 
 
-def _texts(results: Sequence[RecipeResult]) -> Markup:
-    """What the buttons copy, as JSON that cannot end the script element that it stands in."""
-    texts = {
-        table.name: {ending: write(table) for ending, (_, write) in FORMATS.items()}
-        for result in results
-        for table in result.tables
-    }
-    return Markup(json.dumps(texts, ensure_ascii=False).replace("<", "\\u003c"))
-
-
-def _heading(column: str) -> tuple[str, str]:
-    """A column's heading as whose number it is, and what."""
-    if column.startswith(PAPERS):
-        what = column.removeprefix(PAPERS)
-        return PAPERS.rstrip(": "), what[:1].upper() + what[1:]
-    return "", column
-
-
 def _progress(result: RecipeResult) -> str:
-    """`whole`, `part` or `none`: how much of what it rests on is there."""
+    """`whole`, `part` or `none`: how much of what it rests on is stored."""
     if result.is_complete:
         return "whole"
     return "part" if result.runs_there or result.measurements_there else "none"
@@ -192,10 +227,142 @@ def _versions(result: RecipeResult) -> str:
     return ", ".join(f"{name} {text}" for name, text in result.versions.items())
 
 
-def _embedded(figure: ResultFigure) -> tuple[Markup, bool]:
-    """The figure with ids of its own on this page, and whether it is wide."""
-    svg = figure.svg[figure.svg.index("<svg") :]
-    found = re.search(r'viewBox="\S+ \S+ ([\d.]+) ', svg)
-    svg = re.sub(r'\bid="', f'id="{figure.name}.', svg)
-    svg = re.sub(r'(url\(#|href="#)', rf"\g<1>{figure.name}.", svg)
-    return Markup(svg), found is not None and float(found[1]) > WIDE
+# Claims: verdict first, the headline before all others
+
+
+@dataclass(frozen=True)
+class ShownClaim:
+    """One claim in words: the paper's number, ours with interval and n, verdict, sentence, and where it is tested.
+
+    Of a claim with several parts both numbers are of the part that decides, which `of` names.
+    """
+
+    judgement: Judgement
+    paper: str
+    ours: str
+    of: str
+    interval: str
+    so_far: str
+    tags: str
+    strip: Markup
+    recipe: str
+    tested_in: str
+
+    @property
+    def look(self) -> str:
+        """The verdict as a class of the style sheet."""
+        return slug(self.judgement.verdict)
+
+
+@dataclass(frozen=True)
+class Filter:
+    """A choice of claims: its tag, its words, and how many claims have it."""
+
+    tag: str
+    words: str
+    count: int
+
+
+def shown_claims(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) -> list[ShownClaim]:
+    """The claims that these recipes test: the headline, then by verdict, then in the paper's order."""
+    recipes = {name: result for result in results for name in result.claims}
+    order = list(MEANINGS)
+    wanted = [judgement for judgement in judgements if judgement.claim.id in recipes]
+    wanted.sort(key=lambda judgement: (judgement.claim.id != HEADLINE, order.index(judgement.verdict)))
+    return [_shown(judgement, recipes[judgement.claim.id]) for judgement in wanted]
+
+
+def filters(claims: Sequence[ShownClaim]) -> list[Filter]:
+    """All claims, then each verdict that occurs, then what the numbers so far would say."""
+    verdicts: Counter[str] = Counter(claim.judgement.verdict for claim in claims)
+    so_far = Counter(claim.judgement.preliminary for claim in claims)
+    choices = [Filter("", "All", len(claims))]
+    choices += [Filter(slug(name), name, verdicts[name]) for name in MEANINGS]
+    choices += [Filter(f"so-far-{slug(name)}", f"so far {name.lower()}", so_far[name]) for name in WEAKEST_LAST]
+    return [choice for choice in choices if choice.count or not choice.tag]
+
+
+def shown_contradictions(results: Sequence[RecipeResult]) -> list[Contradiction]:
+    """The paper's own contradictions, and what our runs say of single activation where they can."""
+    identities = {
+        label.partition("/")[2]: numbers
+        for result in results
+        for label, numbers in result.evidence.get(PRIMARY.name, {}).items()
+        if label.startswith("identity/") and isinstance(numbers, Quantity)
+    }
+    sentence, holds = single_activation(identities)
+    ours = [] if holds is None else [
+        Contradiction("what N can do under single activation", "our runs", sentence, 0.0, holds)
+    ]  # fmt: skip
+    return [*contradictions(), *ours]
+
+
+def slug(words: str) -> str:
+    """Words as a class or tag."""
+    return re.sub(r"\W+", "-", words.lower())
+
+
+def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
+    part = _deciding(judgement)
+    interval = ""
+    if part is not None and part.low is not None and part.high is not None:
+        interval = f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
+    several = part is not None and len(judgement.claim.parts) > 1
+    so_far = judgement.preliminary or ""
+    paper = judgement.claim.paper_value.replace(";", "; ")
+    return ShownClaim(
+        judgement,
+        paper_words(judgement.claim, part) if part is not None and several else paper,
+        "" if part is None else ours_words(part),
+        part_words(part) if part is not None and several else "",
+        interval,
+        so_far,
+        " ".join([slug(judgement.verdict), *([f"so-far-{slug(so_far)}"] if so_far else [])]),
+        Markup() if part is None else strip(part),
+        result.name,
+        result.title.partition(":")[0],
+    )
+
+
+def _deciding(judgement: Judgement) -> JudgedPart | None:
+    """The part whose numbers the judgement carries."""
+    ruling = "Reproduced" if judgement.verdict == "Only under" else judgement.preliminary or judgement.verdict
+    return next((part for part in judgement.parts if part.ruling == ruling), None)
+
+
+# A claim at a glance: the paper's number and ours with its interval on one small axis
+
+WIDTH, HEIGHT, EDGE = 200.0, 26.0, 8.0
+REACH = 1.7  # of the larger of the two numbers: an interval that goes farther ends in an arrow
+BANDED = ("effect", "difference")
+WITHOUT = ("significant", "zero", "agreement")  # their numbers are of another kind than the paper's
+
+
+def strip(judged: JudgedPart) -> Markup:
+    """The strip of a judged part as SVG; empty where there is nothing to compare."""
+    paper, ours, how = judged.part.paper, judged.estimate, judged.part.how
+    if paper is None or ours is None or how in WITHOUT or not max(abs(paper), abs(ours)):
+        return Markup()
+    reach = REACH * max(abs(paper), abs(ours))
+
+    def x(value: float) -> float:
+        inside = max(-1.0, min(1.0, value / reach))
+        return round(WIDTH / 2 + inside * (WIDTH / 2 - EDGE), 1)
+
+    middle = HEIGHT / 2
+    parts = []
+    if how in BANDED:
+        left, right = sorted(x(share * paper) for share in BAND)
+        parts.append(f'<rect class="band" x="{left}" y="3" width="{right - left:.1f}" height="{HEIGHT - 6:g}"/>')
+    parts.append(f'<path class="zero" d="M{x(0):g} 1V{HEIGHT - 1:g}"/>')
+    if judged.low is not None and judged.high is not None:
+        parts.append(f'<path class="bar" d="M{x(judged.low):g} {middle:g}H{x(judged.high):g}"/>')
+        parts += [_arrow(x(end), middle, end) for end in (judged.low, judged.high) if abs(end) > reach]
+    parts.append(f'<path class="papers" d="M{x(paper):g} {middle - 6:g}l6 6l-6 6l-6 -6z"/>')
+    parts.append(f'<circle class="ours" cx="{x(ours):g}" cy="{middle:g}" r="4"/>')
+    return Markup(f'<svg class="strip" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" aria-hidden="true">{"".join(parts)}</svg>')
+
+
+def _arrow(x: float, middle: float, end: float) -> str:
+    ahead = 5 if end > 0 else -5
+    return f'<path class="arrow" d="M{x:g} {middle - 4:g}l{ahead} 4l{-ahead} 4z"/>'

@@ -1,25 +1,23 @@
 """A recipe: which runs and measurements a table or figure of the paper rests on, and how they become it.
 
 `needs` is a function of what is known, since some runs cannot be named before others are done (the settings that a
-search chooses): `later` counts them. `make` must work with any part of the rows there.
+search chooses): `later` counts them. `make` must work with any part of the rows, and gives values: how a table is
+written and a figure drawn is the report's.
 """
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Protocol
 
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import READINGS
-from asymtrain.lab.paper.result import RecipeResult, ResultFigure, ResultTable
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.claims import claim
+from asymtrain.lab.paper.evidence import Evidence
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, READINGS, Study
+from asymtrain.lab.report.figure import Bars, Figure, Lines, Panel
+from asymtrain.lab.report.table import Table
 from asymtrain.lab.runs import RunSpec
-
-Draw = Callable[[str, str, Any], str]
-"""From the kind of a figure ("panels", "effects", "surfaces", "maps"), its name and its data to SVG.
-
-Drawing belongs to the report, above this room: `report.paper_figures.draw` is the one that commands pass.
-"""
 
 
 class Measuring(Protocol):
@@ -39,7 +37,7 @@ class Measuring(Protocol):
 
     @property
     def kind(self) -> str:
-        """Which instrument takes it: a name in `measuring.INSTRUMENTS`."""
+        """Which instrument takes it: a name in `measurements.INSTRUMENTS`."""
 
 
 @dataclass(frozen=True)
@@ -59,9 +57,9 @@ class Needs:
 class RecipeOutput:
     """What a recipe made of the rows; `evidence` by reading and then by label."""
 
-    tables: tuple[ResultTable, ...] = ()
-    figures: tuple[ResultFigure, ...] = ()
-    evidence: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    figures: tuple[Figure, ...] = ()
+    evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 
@@ -76,21 +74,73 @@ class Recipe:
     how: str
     claims: tuple[str, ...]
     needs: Callable[[Study, Snapshot], Needs]
-    make: Callable[[Study, Snapshot, Draw], RecipeOutput]
+    make: Callable[[Study, Snapshot], RecipeOutput]
     beyond: bool = False  # beyond the paper: a table or figure that it does not have
 
 
-def build_result(recipe: Recipe, study: Study, known: Snapshot, draw: Draw) -> RecipeResult:
+@dataclass(frozen=True)
+class RecipeResult:
+    """A table or figure of the paper as the rows of a store give it.
+
+    Attributes:
+        name: of the recipe.
+        title: of the paper's table or figure.
+        question: what it is to answer.
+        how: how the rows were made, in a sentence or two.
+        tables: ours beside the paper's.
+        figures: from the same rows.
+        evidence: for the verdicts, by reading and then by label.
+        runs_needed: trainings that it rests on.
+        runs_there: how many of them the store holds.
+        measurements_needed: measurements that it rests on.
+        measurements_there: how many of them the store holds.
+        seconds: spent on its trainings and measurements, summed over runs.
+        devices: on which they ran, as far as the rows say.
+        versions: with which they ran, as far as the rows say.
+        diverged: ids of runs that left the finite numbers; they count at chance accuracy.
+        notes: what a reader must know beside the rows.
+    """
+
+    name: str
+    title: str
+    question: str
+    how: str
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)
+    runs_needed: int = 0
+    runs_there: int = 0
+    measurements_needed: int = 0
+    measurements_there: int = 0
+    seconds: float = 0.0
+    devices: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict)
+    claims: tuple[str, ...] = ()
+    diverged: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Is everything stored that it rests on, and no cell or figure empty?"""
+        whole = self.runs_there == self.runs_needed and self.measurements_there == self.measurements_needed
+        return whole and not self.missing_count
+
+    @property
+    def missing_count(self) -> int:
+        """Cells and figures that wait for rows."""
+        cells = sum(cell.missing for table in self.tables for row in table.rows for cell in row)
+        return cells + sum(figure.missing for figure in self.figures)
+
+
+def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
     """The recipe's result from what is known: tables of the study's readings, evidence of every one."""
-    needs = recipe.needs(study, known)
-    made = recipe.make(study, known, draw)
+    needs, output = recipe.needs(study, known), recipe.make(study, known)
     # Readings were fixed before any row: what a claim comes to does not depend on which of them are shown.
     every = dataclasses.replace(study, readings=tuple(READINGS.values()))
-    judged = made if every == study else recipe.make(every, known, _draw_nothing)
+    judged = output if every == study else recipe.make(every, known)
     runs = known.of(needs.specs)
-    found = [known.values(one.spec, one.name) for one in needs.measurements]
-    there = [values for values in found if values is not None]
-    origins = [value for values in there for value in values.values()]
+    measured = [known.values(wanted.spec, wanted.name) for wanted in needs.measurements]
+    origins = [value for values in measured if values is not None for value in values.values()]
     devices = {run.device for run in runs} | {value["device"] for value in origins if "device" in value}
     versions = [known.versions[run.spec.id] for run in runs if run.spec.id in known.versions]
     versions += [value["versions"] for value in origins if "versions" in value]
@@ -99,27 +149,110 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot, draw: Draw) -> R
         title=recipe.title,
         question=recipe.question,
         how=recipe.how,
-        tables=made.tables,
-        figures=made.figures,
+        tables=output.tables,
+        figures=output.figures,
         evidence=judged.evidence,
         runs_needed=len(needs.specs) + sum(needs.later.values()),
         runs_there=len(runs),
         measurements_needed=len(needs.measurements),
-        measurements_there=len(there),
+        measurements_there=sum(values is not None for values in measured),
         seconds=sum(run.seconds for run in runs) + sum(value.get("seconds", 0.0) for value in origins),
         devices=tuple(sorted(devices)),
         versions=_joined(versions),
         claims=recipe.claims,
         diverged=tuple(run.spec.id for run in runs if run.outcome == "diverged"),
-        notes=made.notes,
+        notes=output.notes,
     )
 
 
-def _draw_nothing(kind: str, name: str, content: Any) -> str:
-    return ""
-
-
-def _joined(seen: Sequence[Mapping[str, str]]) -> dict[str, str]:
+def _joined(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
     """Versions of each thing; several of one are all named."""
-    names = dict.fromkeys(name for one in seen for name in one)
-    return {name: " and ".join(sorted({one[name] for one in seen if name in one})) for name in names}
+    names = dict.fromkeys(name for version in versions for name in version)
+    return {name: " and ".join(sorted({version[name] for version in versions if name in version})) for name in names}
+
+
+def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:
+    """The needs of several recipes, each run and measurement once."""
+    needs = [recipe.needs(study, known) for recipe in recipes]
+    specs = dict.fromkeys(spec for part in needs for spec in part.specs)
+    measurements = {(wanted.spec.id, wanted.name): wanted for part in needs for wanted in part.measurements}
+    later = {name: count for part in needs for name, count in part.later.items()}
+    return Needs(tuple(specs), tuple(measurements.values()), later)
+
+
+def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
+    """The needs of these backbones alone; all where none is named."""
+    if archs is None:
+        return needs
+    wanted = set(archs)
+    return Needs(
+        tuple(spec for spec in needs.specs if spec.arch in wanted),
+        tuple(measuring for measuring in needs.measurements if measuring.spec.arch in wanted),
+        {name: count for name, count in needs.later.items() if wanted & set(re.findall(r"\w+", name))},
+    )
+
+
+def parts_of(recipes: Iterable[Recipe], study: Study, archs: Collection[str]) -> tuple[Recipe, ...]:
+    """The recipes' parts of these backbones, without recipes that have nothing of them."""
+    parts = [part_of(recipe, archs) for recipe in recipes]
+    return tuple(part for part in parts if part.needs(study, Snapshot()) != Needs())
+
+
+def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
+    """The part of a recipe that is of some backbones: its needs, rows and lines, and the claims that name no other.
+
+    The rows have the numbers that they have in the whole table: corrections count the cells of the paper, not those
+    that are shown.
+    """
+    others = set(ARCHS) - set(archs)
+
+    def needs(study: Study, known: Snapshot) -> Needs:
+        return of_archs(recipe.needs(study, known), archs)
+
+    def make(study: Study, known: Snapshot) -> RecipeOutput:
+        # What was measured of other backbones' specs is left out: figures of it are theirs alone. Their runs stay: a
+        # note may say what they have settled.
+        hidden = {wanted.spec.id for wanted in recipe.needs(study, known).measurements if wanted.spec.arch in others}
+        measured = {key: values for key, values in known.measured.items() if key[0] not in hidden}
+        output = recipe.make(study, dataclasses.replace(known, measured=measured))
+        tables = (_without_rows(table, others) for table in output.tables)
+        evidence = {
+            reading: {label: numbers for label, numbers in labelled.items() if _are_of([label], archs)}
+            for reading, labelled in output.evidence.items()
+        }
+        return dataclasses.replace(
+            output,
+            tables=tuple(table for table in tables if table.rows),
+            figures=tuple(_without_panels(figure, others) for figure in output.figures),
+            evidence=evidence,
+        )
+
+    claims = tuple(name for name in recipe.claims if _are_of(claim(name).needs, archs))
+    return dataclasses.replace(recipe, needs=needs, make=make, claims=claims)
+
+
+def _without_rows(table: Table, archs: Collection[str]) -> Table:
+    """The table without rows that are about one of these backbones."""
+    rows = (row for row in table.rows if not any(set(cell.about) & set(archs) for cell in row))
+    return dataclasses.replace(table, rows=tuple(rows))
+
+
+def _without_panels(figure: Figure, archs: Collection[str]) -> Figure:
+    """The figure without the panels and lines of these backbones, the paper's included."""
+
+    def part(panel: Panel) -> Panel | None:
+        if isinstance(panel, Bars):
+            return None if panel.colour in archs else panel
+        if isinstance(panel, Lines):
+            lines = tuple(line for line in panel.lines if line.colour not in archs)
+            return None if panel.about in archs else dataclasses.replace(panel, lines=lines)
+        return panel
+
+    panels = tuple(kept for panel in figure.panels if (kept := part(panel)) is not None)
+    return dataclasses.replace(figure, panels=panels)
+
+
+def _are_of(labels: Iterable[str], archs: Collection[str]) -> bool:
+    """Are all of them cells of these backbones? Labels that name none are of tables of one backbone."""
+    named = {word for label in labels for word in label.split("/")} & set(ARCHS)
+    return named <= set(archs)

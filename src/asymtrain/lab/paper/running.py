@@ -5,7 +5,7 @@ share stacks; the next round knows more (the choices of a search). What was stor
 call goes on where the last one stopped.
 """
 
-import re
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.lab import executors
+from asymtrain.lab.data import cifar
 from asymtrain.lab.engine import load_for
-from asymtrain.lab.paper.known import Snapshot, read_store
-from asymtrain.lab.paper.measuring import Place, take
-from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe
+from asymtrain.lab.paper.measurements import Workplace, take
+from asymtrain.lab.paper.recipe import Measuring, Recipe, needs_of, of_archs
+from asymtrain.lab.paper.snapshot import Snapshot, class_count, count_test_images, read_store
 from asymtrain.lab.paper.study import Study
 from asymtrain.lab.runs import Run, RunSpec
 
@@ -30,33 +31,12 @@ class Missing:
     later: int  # trainings that wait for others, at most
 
 
-def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:
-    """The needs of several recipes, each run and measurement once."""
-    found = [recipe.needs(study, known) for recipe in recipes]
-    specs = dict.fromkeys(spec for one in found for spec in one.specs)
-    measurements = {(one.spec.id, one.name): one for needs in found for one in needs.measurements}
-    later = {name: count for one in found for name, count in one.later.items()}
-    return Needs(tuple(specs), tuple(measurements.values()), later)
-
-
-def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
-    """The needs of these backbones alone; all where none is named."""
-    if archs is None:
-        return needs
-    wanted = set(archs)
-    return Needs(
-        tuple(spec for spec in needs.specs if spec.arch in wanted),
-        tuple(one for one in needs.measurements if one.spec.arch in wanted),
-        {name: count for name, count in needs.later.items() if wanted & set(re.findall(r"\w+", name))},
-    )
-
-
 def missing(recipes: Sequence[Recipe], study: Study, known: Snapshot, archs: Collection[str] | None = None) -> Missing:
     """What the store does not hold; of these backbones, where some are named."""
     needs = of_archs(needs_of(recipes, study, known), archs)
     return Missing(
         tuple(spec for spec in needs.specs if spec.id not in known.runs),
-        tuple(one for one in needs.measurements if known.values(one.spec, one.name) is None),
+        tuple(wanted for wanted in needs.measurements if known.values(wanted.spec, wanted.name) is None),
         sum(needs.later.values()),
     )
 
@@ -66,7 +46,7 @@ def check_data(
 ) -> None:
     """Load every dataset that is needed, so that missing files show before anything is trained."""
     whole = missing(recipes, study, Snapshot(), archs)
-    wanted = [*whole.specs, *(one.spec for one in whole.measurements)]
+    wanted = [*whole.specs, *(measuring.spec for measuring in whole.measurements)]
     for spec in {(spec.dataset, spec.dataset_options): spec for spec in wanted}.values():
         load_for(spec, data_root)
 
@@ -90,7 +70,7 @@ def run_recipes(
     data_root: Path | None = None,
     on_round: Callable[[Missing], None] = lambda _: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
-    on_measurement: Callable[[Measuring, int, int], None] = lambda one, done, total: None,
+    on_measurement: Callable[[Measuring, int, int], None] = lambda measured, done, total: None,
     **options: Any,
 ) -> Done:
     """Do what is missing, round by round, until nothing is or `minutes` are over.
@@ -99,7 +79,7 @@ def run_recipes(
     """
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     tried: set[str] = set()  # a training that failed is not asked for again in this call
-    place = Place(store, device, data_root)
+    workplace, interrupted = Workplace(store, device, data_root), False
     try:
         while True:
             left = missing(recipes, study, read_store(store), archs)
@@ -114,20 +94,20 @@ def run_recipes(
             for done, run in enumerate(trained, 1):
                 on_run(run, done, len(specs))
         wanted = left.measurements
-        for done, one in enumerate(_until(deadline, take(wanted, place)), 1):
-            on_measurement(one, done, len(wanted))
+        for done, measured in enumerate(_until(deadline, take(wanted, workplace)), 1):
+            on_measurement(measured, done, len(wanted))
     except KeyboardInterrupt:
-        return Done(missing(recipes, study, read_store(store), archs), interrupted=True)
-    return Done(missing(recipes, study, read_store(store), archs), interrupted=False)
+        interrupted = True
+    return Done(missing(recipes, study, read_store(store), archs), interrupted)
 
 
 def _until(deadline: float | None, taken: Iterator[Measuring]) -> Iterator[Measuring]:
     """What is taken until time is over; a measurement that has begun is finished."""
     while _seconds_left(deadline) > 0:
-        one = next(taken, None)
-        if one is None:
+        measured = next(taken, None)
+        if measured is None:
             return
-        yield one
+        yield measured
 
 
 def _seconds_left(deadline: float | None) -> float:
@@ -136,3 +116,98 @@ def _seconds_left(deadline: float | None) -> float:
 
 def _minutes(deadline: float | None) -> float | None:
     return None if deadline is None else max(1e-3, _seconds_left(deadline) / 60)
+
+
+# Images a second that the engine trains, summed over the runs of a stack: docs/performance.md has the measurement (H200
+# in bf16; one core of a CPU in float32). A guess for any other device, and for smaller networks a pessimistic one.
+RULE = {
+    "cuda": {"mlp": 18e6, "cnn": 169e3, "vit": 227e3},
+    "cpu": {"mlp": 20e3, "cnn": 37e0, "vit": 121e0},
+}
+# The same on one core for the small networks of the scale `quick`.
+SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
+SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
+# A landscape's forward passes are in float32, the rule's rates in bf16. The factor is a guess from the peaks of the two
+# on an H200, not a measurement.
+FLOAT32 = {"cuda": 8, "cpu": 1}
+PASSES = 3  # forward passes in the time of a training step
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Seconds of wall time, and how many of the trainings were like a stored one."""
+
+    seconds: float
+    runs: int
+    like: int
+
+    @property
+    def basis(self) -> str:
+        """What the number rests on."""
+        if self.like == self.runs:
+            return "by like runs of the store"
+        rule = "a rule of thumb (images a second of each backbone)"
+        return f"by {rule}" if not self.like else f"by like runs of the store for {self.like} of them, else by {rule}"
+
+
+def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
+    """What a run costs, in images that are trained on: an evaluated one is a forward pass alone."""
+    classes, real = class_count(spec), spec.dataset in cifar.SOURCES
+    options = dict(spec.dataset_options)
+    if spec.per_class is not None:
+        total = spec.per_class * classes
+    else:
+        total = 50_000 if real else int(options.get("size", 4000))  # type: ignore[arg-type]
+    tested = count_test_images(spec)
+    split = spec.validation == "split"
+    every = (0.8 if split else 1.0) * total + (0.2 * total * split + tested * (spec.test == "every")) / PASSES
+    return (spec.epochs if epochs is None else epochs) * every + tested * (spec.test == "last") / PASSES
+
+
+def estimate(specs: Sequence[RunSpec], known: Snapshot, device: str, workers: int, small: bool) -> Estimate:
+    """Wall time of these trainings on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
+    rates = _rates(known.runs.values(), device)
+    rule = SMALL if small and device == "cpu" else RULE[device]
+    seconds, like = 0.0, 0
+    for spec in specs:
+        images = image_steps(spec)
+        rate = rates.get(_kind(spec))
+        like += rate is not None
+        seconds += images / (rate or rule.get(spec.arch, min(rule.values())))
+    return Estimate(seconds / max(1, workers), len(specs), like)
+
+
+def _rates(runs: Iterable[Run], device: str) -> dict[tuple[object, ...], float]:
+    """Images a second of each kind of run; a run's seconds are its share of its stack's."""
+    images: dict[tuple[object, ...], float] = {}
+    seconds: dict[tuple[object, ...], float] = {}
+    for run in runs:
+        if (run.device == "cpu") == (device == "cpu") and run.seconds > 0:
+            kind = _kind(run.spec)
+            images[kind] = images.get(kind, 0.0) + image_steps(run.spec, len(run.history))
+            seconds[kind] = seconds.get(kind, 0.0) + run.seconds
+    return {kind: images[kind] / seconds[kind] for kind in images}
+
+
+def _kind(spec: RunSpec) -> tuple[object, ...]:
+    both = spec.signal in ("noise", "gated")  # these take both gradients at every step
+    return (spec.arch, spec.arch_options, spec.precision, spec.activation == "all" and spec.redundancy, both)
+
+
+def measurement_seconds(wanted: Sequence[Any], known: Snapshot, device: str, workers: int, small: bool) -> float:
+    """Wall time of measurements: states are trained again to their last epoch, landscapes are forward passes alone."""
+    again = {
+        measuring.spec.id: dataclasses.replace(measuring.spec, epochs=max(measuring.epochs))
+        for measuring in wanted
+        if max(measuring.epochs) > 0
+    }
+    # One process measures: on a CPU the other cores help little.
+    trained = estimate(list(again.values()), known, device, workers if device == "cuda" else 1, small).seconds
+    rule = SMALL if small and device == "cpu" else RULE[device]
+    forward = 0.0
+    for measuring in wanted:
+        if measuring.kind == "landscape":
+            settings = measuring.settings
+            images = SURFACES * settings.draws * settings.grid**2 * settings.sample
+            forward += images * FLOAT32[device] / (PASSES * rule[measuring.spec.arch])
+    return trained + forward

@@ -4,10 +4,9 @@ import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.readings import READINGS
 from asymtrain.lab.paper.recipe import Recipe
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import READINGS, Study
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.statistics import NAMES
 
@@ -85,8 +84,9 @@ def specs_behind(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Sp
         for run in known.of(recipe.needs(every, known).specs):
             others[run.spec.id] = run.spec
             outcomes[run.spec.id] = _outcome(run)
-        measured = {one.spec.id for one in needs.measurements if known.values(one.spec, one.name) is not None}
-        named = dict.fromkeys([*needs.specs, *(one.spec for one in needs.measurements)])
+        wanted = needs.measurements
+        measured = {each.spec.id for each in wanted if known.values(each.spec, each.name) is not None}
+        named = dict.fromkeys([*needs.specs, *(each.spec for each in wanted)])
         specs[recipe.name] = tuple(named)
         for spec in named:
             if spec.id in known.runs:
@@ -102,8 +102,8 @@ def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
     """The index of all specs that are named, with a set for each of the groups of ids in `used`, in that order."""
     groups = list(dict.fromkeys(frozenset(ids) for ids in used if ids))
     known = {spec.id: spec for specs in behind.specs.values() for spec in specs}
-    known |= {one: behind.others[one] for ids in groups for one in sorted(ids) if one in behind.others}
-    strangers = sorted({one for ids in groups for one in ids} - set(known))
+    known |= {name: behind.others[name] for ids in groups for name in sorted(ids) if name in behind.others}
+    strangers = sorted({name for ids in groups for name in ids} - set(known))
     differing = [name for name in DEFAULTS if len({getattr(spec, name) for spec in known.values()}) > 1]
     alike: dict[tuple[object, ...], list[RunSpec]] = {}
     for spec in known.values():
@@ -114,20 +114,20 @@ def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
         shown = _own_fields(specs[0], differing)
         listings.append(Listing(f"specs-{len(listings) + 1}", _title(specs[0]), shown, tuple(rows)))
     if strangers:
-        unknown = tuple((one, None, "") for one in strangers)
+        unknown = tuple((name, None, "") for name in strangers)
         listings.append(Listing(f"specs-{len(listings) + 1}", "Other specs", "their fields were not given", unknown))
     sets = {ids: SpecSet(f"set-{i + 1}", _parts(ids, listings)) for i, ids in enumerate(groups)}
     first = next(iter(known.values()), RunSpec())
-    common = [(_said(name), _value(getattr(first, name))) for name in DEFAULTS if name not in (*differing, "seed")]
-    unnamed = [(_said(name), f"{_value(DEFAULTS[name])} where not named") for name in differing if name not in ALWAYS]
+    common = [(_words(name), _value(getattr(first, name))) for name in DEFAULTS if name not in (*differing, "seed")]
+    unnamed = [(_words(name), f"{_value(DEFAULTS[name])} where not named") for name in differing if name not in ALWAYS]
     return SpecIndex(tuple([*common, *unnamed] if known else ()), tuple(listings), sets)
 
 
 def _parts(
     ids: frozenset[str], listings: Sequence[Listing]
 ) -> tuple[tuple[Listing, tuple[tuple[str, int | None], ...]], ...]:
-    found = [(listing, tuple((one, seed) for one, seed, _ in listing.specs if one in ids)) for listing in listings]
-    return tuple((listing, specs) for listing, specs in found if specs)
+    parts = [(listing, tuple((name, seed) for name, seed, _ in listing.specs if name in ids)) for listing in listings]
+    return tuple((listing, specs) for listing, specs in parts if specs)
 
 
 def _outcome(run: Run) -> str:
@@ -147,10 +147,10 @@ def _own_fields(spec: RunSpec, differing: Sequence[str]) -> str:
     """The fields in which specs of the page differ, without defaults; Plain has no auxiliary ones."""
     hidden = {"arch", "dataset", "seed", *(AUXILIARY if spec.redundancy == 0 else ())}
     shown = [name for name in differing if name in ALWAYS or getattr(spec, name) != DEFAULTS[name]]
-    return "; ".join(f"{_said(name)} {_value(getattr(spec, name))}" for name in shown if name not in hidden)
+    return "; ".join(f"{_words(name)} {_value(getattr(spec, name))}" for name in shown if name not in hidden)
 
 
-def _said(name: str) -> str:
+def _words(name: str) -> str:
     return name.replace("_", " ")
 
 

@@ -1,7 +1,21 @@
-"""A `Study` is how the paper is reproduced: how large, with which seeds, under which readings.
+"""A `Study` is how the paper is reproduced: under which readings, how large, with which seeds.
 
 It turns the paper's words (a backbone, a dataset, a redundancy) into specs, in one place, so that recipes that mean the
 same run name the same spec and nothing is trained twice.
+
+Readings: how the paper can be taken where it leaves a choice open, one primary reading and four alternates, fixed
+beforehand. The primary one takes the text at its word and a framework's defaults where it says nothing: the per-class
+losses averaged (what a framework's binary cross-entropy does), only the last branch live, the class token as the ViT's
+branch input, a constant learning rate, no augmentation, the test accuracy after the last epoch, branches as trained for
+the cosine, and landscape directions whose entries have unit variance. Each alternate changes one thing that could turn
+a verdict, and nothing else:
+
+- `sum`: equation 3 as printed has no division by C, so alpha is C times as strong.
+- `all`: every branch gives a loss. With single activation N cannot act on the backbone at all, so this is the only
+  reading in which a claim about N could hold.
+- `best`: the test accuracy at the epoch of the best validation accuracy; the MLP's printed Plain value is nearer to it.
+- `instruments`: the other definition of each instrument: the cosine of branches on detached features (the backbone then
+  trains as Plain), landscape directions of unit norm over all parameters, attention averaged over all queries.
 
 Three rules make runs equal that are equal:
 
@@ -13,16 +27,158 @@ Three rules make runs equal that are equal:
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, Literal
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.paper.numbers import Hyperparameters, hyperparameters
-from asymtrain.lab.paper.readings import PRIMARY, Part, Reading
-from asymtrain.lab.paper.sizes import SIZES, Sizes
 from asymtrain.lab.runs import RunSpec, grid
 from asymtrain.lab.scales import get_scale, scaled_spec
+
+Part = Literal["training", "accuracy", "instruments"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """One way to take the paper.
+
+    Attributes:
+        name: as `--reading` takes it.
+        title: for a heading.
+        changes: what it bears on; a recipe that does not touch it is the same under this reading.
+        fields: of every Asymmetric spec.
+        accuracy: of the last epoch, or of the best validation epoch.
+        signal: of the branches whose cosine is taken.
+        unit_norm: are landscape directions of norm one, instead of entries of unit variance times a step?
+        queries: whose attention is looked at.
+    """
+
+    name: str
+    title: str
+    changes: Part | None = None
+    fields: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: Literal["last", "best"] = "last"
+    signal: Literal["gradient", "detached"] = "gradient"
+    unit_norm: bool = False
+    queries: Literal["class_token", "mean"] = "class_token"
+
+
+PRIMARY = Reading("primary", "primary reading")
+ALTERNATES = (
+    Reading("sum", "losses summed over classes", "training", {"over_classes": "sum"}),
+    Reading("all", "all branches active", "training", {"activation": "all", "combine": "sum"}),
+    Reading("best", "best validation epoch", "accuracy", accuracy="best"),
+    Reading(
+        "instruments", "other instruments", "instruments", signal="detached", unit_norm=True, queries="mean"
+    ),
+)  # fmt: skip
+READINGS: Mapping[str, Reading] = {reading.name: reading for reading in (PRIMARY, *ALTERNATES)}
+EVERY = "every"
+
+
+def parse_readings(names: Iterable[str]) -> tuple[Reading, ...]:
+    """Readings from repeated or comma-separated names, the primary one first and always there; `every` takes all."""
+    parts = [part.strip() for name in names for part in name.split(",") if part.strip()]
+    for part in parts:
+        if part not in (*READINGS, EVERY):
+            raise unknown_name("reading", part, (*READINGS, EVERY))
+    if EVERY in parts:
+        return tuple(READINGS.values())
+    if len(set(parts)) < len(parts):
+        raise UsageError(f"--reading names {', '.join(parts)}: each reading once")
+    return tuple(reading for name, reading in READINGS.items() if name in {*parts, PRIMARY.name})
+
+
+ARCHS = ("mlp", "cnn", "vit")
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """What a scale of the reproduction means.
+
+    Attributes:
+        scale: name in `scales.SCALES`, whose backbones and batch are taken.
+        seeds: of final results.
+        epochs: of final results.
+        search_epochs: of each trial of a search.
+        search_seeds: disjoint from those of final results.
+        learning_rates: of the search; the first two stages.
+        weight_decays: of the search.
+        alphas: of the search; `alphas_mlp_cifar10` is the linear grid of the CIFAR-10 MLP.
+        learning_rate: by backbone where the paper's is not taken.
+        archs: fields of the specs of each backbone that win over the scale's.
+        stands_for: dataset fields that stand for each of the paper's datasets; empty where it is taken itself.
+        few_shot: images a class that stand for the paper's, by the paper's dataset and number; empty: the same.
+        landscape: settings of `LandscapeSettings`.
+        attention: settings of `AttentionSettings`.
+        attention_images: in the figures of maps.
+    """
+
+    scale: str
+    seeds: tuple[int, ...]
+    epochs: int
+    search_epochs: int
+    search_seeds: tuple[int, ...]
+    learning_rates: tuple[float, ...]
+    weight_decays: tuple[float, ...]
+    alphas: tuple[float, ...]
+    alphas_mlp_cifar10: tuple[float, ...]
+    learning_rate: Mapping[str, float] = field(default_factory=dict)
+    archs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    stands_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    few_shot: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
+    landscape: Mapping[str, Any] = field(default_factory=dict)
+    attention: Mapping[str, Any] = field(default_factory=dict)
+    attention_images: int = 6
+
+
+SIZES: dict[str, Sizes] = {
+    "quick": Sizes(
+        scale="quick",
+        seeds=(42, 43),
+        epochs=6,
+        search_epochs=2,
+        search_seeds=(1000,),
+        learning_rates=(1e-3, 3e-3),
+        weight_decays=(1e-1, 1e-3),
+        alphas=(0.1, 1.0, 10.0),
+        alphas_mlp_cifar10=(0.0, 25.0, 50.0),
+        learning_rate={"mlp": 1e-3, "cnn": 2e-3, "vit": 1e-3},
+        stands_for={
+            "cifar10": {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 1000, "test_size": 500}},
+            "cifar100": {"dataset": "shapes", "dataset_options": {"classes": 9, "size": 1000, "test_size": 500}},
+        },
+        few_shot={
+            "cifar10": {10: 2, 50: 5, 100: 10, 500: 25, 1000: 50},
+            "cifar100": {5: 2, 10: 3, 20: 5, 50: 10, 100: 25, 200: 50},
+        },
+        landscape={"grid": 11, "sample": 50, "draws": 2},
+        attention={"sample": 50},
+        attention_images=3,
+    ),
+    "paper": Sizes(
+        scale="paper",
+        seeds=tuple(range(42, 52)),
+        epochs=200,
+        search_epochs=150,
+        search_seeds=(1000,),
+        learning_rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
+        weight_decays=(1e-1, 1e-2, 1e-3, 1e-4, 1e-5),
+        alphas=(0.1, 0.215, 0.464, 1.0, 2.154, 4.642, 10.0, 21.544, 46.416, 100.0),
+        alphas_mlp_cifar10=tuple(float(alpha) for alpha in range(0, 55, 5)),
+        landscape={"draws": 1},  # of each of the initial networks: ten in all; the CNN's surfaces take minutes
+        attention={"sample": 100},
+    ),
+}
+
+
+def get_sizes(name: str) -> Sizes:
+    """The sizes of this name."""
+    if name not in SIZES:
+        raise unknown_name("scale", name, SIZES)
+    return SIZES[name]
+
 
 FULL = {"cifar10": 5000, "cifar100": 500}  # training images a class
 LONG = 100  # epochs that the paper's learning curves show
@@ -40,7 +196,7 @@ class Study:
         precision: of every training.
         data: `stand-in` (what the scale says) or `cifar` (the real images, also at the scale `quick`).
         hyperparameters: where the paper gives none (CIFAR-10, Table 16), those that our search finds, or Table 13's.
-        fair: do Tables 10, 13 and 16 also show a Plain that had as many trials as alpha (see `fairness`)?
+        fair: do Tables 10, 13 and 16 also show a Plain that had as many trials as alpha (see `searches`)?
     """
 
     sizes: Sizes = SIZES["quick"]
@@ -137,7 +293,7 @@ def few_shot_size(study: Study, dataset: str, per_class: int) -> int | None:
         return None
     if study.data == "cifar" and study.sizes.stands_for:
         # The quick scale's subset of CIFAR is all there is: keep the paper's share of it.
-        whole = get_scale(study.sizes.scale).datasets.get(dataset, {}).get("per_class", FULL[dataset])
+        whole: int = get_scale(study.sizes.scale).datasets.get(dataset, {}).get("per_class", FULL[dataset])
         return max(2, round(per_class * whole / FULL[dataset]))
     return study.sizes.few_shot.get(dataset, {}).get(per_class, per_class)
 

@@ -1,6 +1,5 @@
 """How many steps, seeds and alphas fit into the time that was given."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -46,12 +45,12 @@ class Clock:
 class ShadowLimit:
     """Does the shadow training go on? To its share of the time, and to the end of it where no paired runs would fit.
 
-    `fits` says whether paired runs fit in what is left, from the seconds that a step takes. It is asked once, when the
-    share is over. At least `least` steps are taken whatever the clock says.
+    `plan_runs` says which paired runs fit in what is left, from the seconds that a step takes. It is asked once, when
+    the share is over. At least `least` steps are taken whatever the clock says.
     """
 
-    def __init__(self, clock: Clock, least: int, fits: Callable[[float], bool]) -> None:
-        self.clock, self.least, self.fits = clock, least, fits
+    def __init__(self, clock: Clock, least: int, plan_runs: Callable[[float], Plan]) -> None:
+        self.clock, self.least, self.plan_runs = clock, least, plan_runs
         self.alone: bool | None = None
 
     def __call__(self, step: int, seconds: Sequence[float]) -> bool:
@@ -59,7 +58,7 @@ class ShadowLimit:
         if step < self.least or self.clock.within(SHADOW_SHARE):
             return True
         if self.alone is None:
-            self.alone = not self.fits(median(seconds) or 0.0)
+            self.alone = not self.plan_runs(median(seconds) or 0.0).alphas
         return self.alone and self.clock.within(ALONE_SHARE)
 
 
@@ -76,22 +75,31 @@ def plan_trials(
     `seconds_a_run` is what a run takes beside its steps. Of the alphas the middle ones stay, since an end of the range
     is the more extreme guess.
     """
-    wanted = Plan(steps, tuple(seeds), tuple(alphas))
-    least = min(steps, LEAST_STEPS)
-    chosen = list(alphas)
-    while chosen:
-        for count in range(len(seeds), min(2, len(seeds)) - 1, -1):
-            runs = count * (1 + len(chosen))
-            fitting = steps
+    least, fewest = min(steps, LEAST_STEPS), min(2, len(seeds))
+    kept = list(alphas)
+    while kept:
+        for count in range(len(seeds), fewest - 1, -1):
+            fitting, runs = steps, count * (1 + len(kept))
             if seconds_left != float("inf"):
                 fitting = min(steps, int((SAFETY * seconds_left / runs - seconds_a_run) / max(seconds_a_step, 1e-9)))
-            if fitting >= least:
-                found = dataclasses.replace(wanted, steps=fitting, seeds=tuple(seeds[:count]), alphas=tuple(chosen))
-                return dataclasses.replace(found, note=_note(wanted, found))
-        chosen = chosen[1:] if len(chosen) % 2 == 0 else chosen[:-1]
+            if fitting < least:
+                continue
+            note = ""
+            if (fitting, count, len(kept)) != (steps, len(seeds), len(alphas)):
+                note = (
+                    f"To keep within the time: {count} pairs of {fitting} steps at alpha {_listed(kept)} "
+                    f"(asked for: {len(seeds)} of {steps} at {_listed(alphas)})."
+                )
+            return Plan(fitting, tuple(seeds[:count]), tuple(kept), note)
+        kept = kept[1:] if len(kept) % 2 == 0 else kept[:-1]
     if not alphas:
         return Plan(0, (), ())
-    return Plan(0, (), (), _no_pairs_note(min(2, len(seeds)), least, seconds_a_step))
+    return Plan(
+        0, (), (),
+        f"The time does not hold {'two pairs' if fewest > 1 else 'a pair'} of runs of {least} steps, at "
+        f"{seconds_a_step:.2g} seconds a step: there were no paired runs. Give more minutes, a GPU, smaller images or "
+        "batches, or a smaller model.",
+    )  # fmt: skip
 
 
 def notes_on_time(plan: Plan, seeds_done: int, steps_taken: int, steps_asked: int) -> tuple[str, ...]:
@@ -105,19 +113,5 @@ def notes_on_time(plan: Plan, seeds_done: int, steps_taken: int, steps_asked: in
     return tuple(notes)
 
 
-def _no_pairs_note(pairs: int, least: int, seconds_a_step: float) -> str:
-    return (
-        f"The time does not hold {'two pairs' if pairs > 1 else 'a pair'} of runs of {least} steps, at "
-        f"{seconds_a_step:.2g} seconds a step: there were no paired runs. Give more minutes, a GPU, smaller images or "
-        "batches, or a smaller model."
-    )
-
-
-def _note(wanted: Plan, found: Plan) -> str:
-    if found.steps == wanted.steps and found.seeds == wanted.seeds and found.alphas == wanted.alphas:
-        return ""
-    shown = ", ".join(f"{alpha:g}" for alpha in found.alphas)
-    return (
-        f"To keep within the time: {len(found.seeds)} pairs of {found.steps} steps at alpha {shown} "
-        f"(asked for: {len(wanted.seeds)} of {wanted.steps} at {', '.join(f'{a:g}' for a in wanted.alphas)})."
-    )
+def _listed(alphas: Sequence[float]) -> str:
+    return ", ".join(f"{alpha:g}" for alpha in alphas)

@@ -4,104 +4,178 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from asymtrain.lab.probe import PlaceFinding, Probe
-from asymtrain.lab.probe.figures import alignment_over_depth, alignment_over_time, gains_by_alpha
-from asymtrain.lab.probe.findings import headline
-from asymtrain.lab.report.measurement import Drawn, Listed, number, write_measurement
-from asymtrain.lab.report.summary import MISSING
+from asymtrain.lab.probe.result import headline
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
+from asymtrain.lab.report.page import write_page
+from asymtrain.lab.report.table import Column, Table, interval, make_rows
 
 NAME = "probe"
+WINDOW = 5  # measurements that a line over time is averaged over
+LONGEST_LABEL, LONGEST_ROW = 38, 22  # characters that fit into a legend, and beside the rows of a figure
 
 
-def write_probe(out: Path, found: Probe, facts: Mapping[str, str]) -> dict[str, Path]:
+def write_probe(out: Path, probe: Probe, facts: Mapping[str, str]) -> dict[str, Path]:
     """Write probe.html, probe.json and the figures into the folder `out`."""
-    return write_measurement(
+    return write_page(
         out,
         NAME,
         title="Probe",
-        lead=f"{headline(found.advice)}\n\n{' '.join(found.reasons)}",
-        tables=probe_tables(found),
-        figures=_figures(found),
+        lead=f"{headline(probe.advice)}\n\n{' '.join(probe.reasons)}",
+        tables=probe_tables(probe),
+        figures=probe_figures(probe),
         facts=facts,
-        document=found.to_dict(),
+        document=probe.to_dict(),
     )
 
 
-def probe_tables(found: Probe) -> list[Listed]:
+def probe_tables(probe: Probe) -> list[Table]:
     """The places, and the short paired runs where there were any."""
-    shadow = found.shadow
-    tables = [
-        Listed(
-            "Alignment at each place",
-            ("Place", "Cosine", "95% interval", "Trend", "Conflict", "Norm ratio", "Accuracy", "Speed"),
-            [_place_row(one) for one in (*shadow.places, shadow.together)],
-            f"Over {shadow.steps} steps in which the branches learn and do not touch the network, whose own accuracy "
-            f"is {shadow.accuracy:.3f} (chance {shadow.chance:.3f}). Cosine: between main and auxiliary gradient, with "
-            "its interval over batches. Trend: its change over the probe. Conflict: share of measured steps with a "
-            "negative cosine. Norm ratio: auxiliary over main gradient, before alpha. Accuracy: of the branch in the "
-            "last quarter. Speed: its distance from chance, over that of the network.",
-        )
-    ]
-    if found.trials:
-        tables.append(
-            Listed(
-                "Short paired runs",
-                ("Alpha", "Plain", "Asymmetric", "Gain (points)", "95% interval", "Pairs", "Probability of a gain"),
-                [
-                    (
-                        f"{trial.alpha:g}",
-                        _accuracy([row[1] for row in trial.plain]),
-                        _accuracy([row[1] for row in trial.asymmetric]),
-                        _points(view.gain),
-                        MISSING if view.low is None else f"{_points(view.low)} to {_points(view.high)}",
-                        str(view.seeds),
-                        f"{view.probability:.2f}",
-                    )
-                    for trial, view in zip(found.trials, found.advice.outlooks, strict=True)
-                ],
-                f"Runs of {found.trials[0].steps} steps, compared on {found.trials[0].held_out} held-out samples; an "
-                "interval is no narrower than one of these allows. The probability is that of a gain after a full "
-                "training, by the rule of the probe.",
-            )
-        )
-    return tables
-
-
-def _place_row(found: PlaceFinding) -> tuple[str, ...]:
-    return (
-        found.place,
-        number(found.alignment, "+.2f"),
-        MISSING if found.low is None or found.high is None else f"{found.low:+.2f} to {found.high:+.2f}",
-        number(found.trend, "+.2f"),
-        number(found.conflict, ".0%"),
-        number(found.ratio, ".2g"),
-        number(found.accuracy, ".3f"),
-        number(found.speed, ".2f"),
+    shadow = probe.shadow
+    columns = (
+        Column("Place"),
+        Column("Cosine", "number", digits=2, signed=True),
+        Column("95% interval", "number", digits=2, signed=True),
+        Column("Trend", "number", digits=2, signed=True),
+        Column("Conflict", "share", digits=0),
+        Column("Norm ratio", "number", digits=2, significant=True),
+        Column("Accuracy", "number"),
+        Column("Speed", "number", digits=2),
     )
+    rows = make_rows(
+        (
+            finding.place,
+            finding.alignment,
+            interval(finding.low, finding.high),
+            finding.trend,
+            finding.conflict,
+            finding.ratio,
+            finding.accuracy,
+            finding.speed,
+        )
+        for finding in (*shadow.places, shadow.together)
+    )
+    note = (
+        f"Over {shadow.steps} steps in which the branches learn and do not touch the network, whose own accuracy "
+        f"is {shadow.accuracy:.3f} (chance {shadow.chance:.3f}). Cosine: between main and auxiliary gradient, with "
+        "its interval over batches. Trend: its change over the probe. Conflict: share of measured steps with a "
+        "negative cosine. Norm ratio: auxiliary over main gradient, before alpha. Accuracy: of the branch in the "
+        "last quarter. Speed: its distance from chance, over that of the network."
+    )
+    places = Table("places", "Alignment at each place", columns, rows, note)
+    return [places, _trials_table(probe)] if probe.trials else [places]
 
 
-def _figures(found: Probe) -> list[Drawn]:
-    shadow = found.shadow
-    rows = [*shadow.places, shadow.together]
+def _trials_table(probe: Probe) -> Table:
+    columns = (
+        Column("Alpha", "number", digits=None),
+        Column("Plain", "number"),
+        Column("Asymmetric", "number"),
+        Column("Gain (points)", "number", digits=1, signed=True),
+        Column("95% interval", "number", digits=1, signed=True),
+        Column("Pairs", "count"),
+        Column("Probability of a gain", "number", digits=2),
+    )
+    rows = make_rows(
+        (
+            trial.alpha,
+            sum(row[1] for row in trial.plain) / len(trial.plain),
+            sum(row[1] for row in trial.asymmetric) / len(trial.asymmetric),
+            _points(outlook.gain),
+            interval(_points(outlook.low), _points(outlook.high)),
+            outlook.seeds,
+            outlook.probability,
+        )
+        for trial, outlook in zip(probe.trials, probe.advice.outlooks, strict=True)
+    )
+    note = (
+        f"Runs of {probe.trials[0].steps} steps, compared on {probe.trials[0].held_out} held-out samples; an "
+        "interval is no narrower than one of these allows. The probability is that of a gain after a full "
+        "training, by the rule of the probe."
+    )
+    return Table("trials", "Short paired runs", columns, rows, note)
+
+
+def probe_figures(probe: Probe) -> list[Figure]:
+    """Alignment over depth and over time, and what the short paired runs gave."""
+    shadow = probe.shadow
+    figures = [alignment_over_depth([*shadow.places, shadow.together]), alignment_over_time(shadow.places)]
+    if probe.trials:
+        bars = tuple(
+            Bar(
+                f"alpha {trial.alpha:g}",
+                _points(outlook.gain),
+                _points(outlook.low),
+                _points(outlook.high),
+                tuple(100 * value for value in trial.differences),
+            )
+            for trial, outlook in zip(probe.trials, probe.advice.outlooks, strict=True)
+        )
+        caption = "Diamonds are means, bars their intervals, dots single pairs."
+        panel = Bars("", "gain in held-out accuracy (points)", "asymmetric", bars)
+        figures.append(Figure("gain", "Gain in the short runs", [panel], caption=caption))
+    return figures
+
+
+def alignment_over_depth(findings: Sequence[PlaceFinding]) -> Figure:
+    """Mean alignment of each place with its interval, the first place at the top."""
+    names = short_names([finding.place for finding in findings], LONGEST_ROW)
+    bars = tuple(
+        Bar(name, finding.alignment, finding.low, finding.high)
+        for name, finding in zip(names, findings, strict=True)
+    )  # fmt: skip
     caption = "Diamonds are means over the probe, bars their intervals."
-    drawn = [
-        Drawn("depth", "Alignment over depth", alignment_over_depth(rows, "depth", "Alignment over depth"), caption),
-        Drawn(
-            "time",
-            "Alignment over time",
-            alignment_over_time(shadow.places, "time", "Alignment over time"),
-            "Means over five measurements.",
-        ),
-    ]
-    if found.trials:
-        title = "Gain in the short runs"
-        svg = gains_by_alpha(found.trials, found.advice.outlooks, "gain", title)
-        drawn.append(Drawn("gain", title, svg, "Diamonds are means, bars their intervals, dots single pairs."))
-    return drawn
+    panel = Bars("", "gradient cosine", "asymmetric", bars)
+    return Figure("depth", "Alignment over depth", [panel], caption=caption)
 
 
-def _accuracy(values: Sequence[float]) -> str:
-    return f"{sum(values) / len(values):.3f}"
+def alignment_over_time(findings: Sequence[PlaceFinding]) -> Figure:
+    """The cosine over the steps of the probe, a line for each place: means over five measurements."""
+    labels = short_names([finding.place for finding in findings], LONGEST_LABEL)
+    lines = []
+    for i, (label, finding) in enumerate(zip(labels, findings, strict=True)):
+        steps, cosines = smoothed(finding)
+        lines.append(Line(label, i, tuple(steps), tuple(cosines)))
+    panel = Lines("", "step", "gradient cosine", tuple(lines), zero=True)
+    return Figure("time", "Alignment over time", [panel], caption=f"Means over {WINDOW} measurements.")
 
 
-def _points(value: float | None) -> str:
-    return MISSING if value is None else f"{100 * value:+.1f}"
+def alignment_against_gain(cases: Sequence[tuple[str, float, float, float, float]], name: str, title: str) -> Figure:
+    """One point for each case: (kind, alignment, gain, low, high), gains in percent of Plain; a mark for each kind."""
+    kinds = list(dict.fromkeys(kind for kind, *_ in cases))
+    lines = []
+    for i, (kind, label) in enumerate(zip(kinds, short_names(kinds, LONGEST_LABEL), strict=True)):
+        x, gains, lows, highs = zip(*(numbers for of, *numbers in cases if of == kind), strict=True)
+        lines.append(Line(label, i, x, gains, lows, highs, marker=True, joined=False))
+    labels = ("mean alignment in the probe", "gain after full training (%)")
+    return Figure(name, title, [Lines("", *labels, tuple(lines), zero=True, marks=(0.0,))])
+
+
+def short_names(names: Sequence[str], most: int) -> list[str]:
+    """Modules' names in at most so many characters: where one is longer, without the parts that all share."""
+    if all(len(name) <= most for name in names):
+        return list(names)
+    paths = [name.split(".") for name in names]
+    shared = [len(set(parts)) == 1 for parts in zip(*paths, strict=False)]  # by position
+    first = shared.index(False) if False in shared else len(shared)
+    ends = [len(set(parts)) == 1 for parts in zip(*(path[:0:-1] for path in paths), strict=False)]
+    last = ends.index(False) if False in ends else len(ends)
+    kept = [path[max(0, first - 1) : max(first + 1, len(path) - last)] for path in paths]  # and one part before
+    short = [_marked(".".join(part), len(part) < len(path), most) for part, path in zip(kept, paths, strict=True)]
+    return short if len(set(short)) == len(set(names)) else [_marked(name, False, most) for name in names]
+
+
+def _marked(name: str, cut: bool, most: int) -> str:
+    short = f"…{name}" if cut else name
+    return short if len(short) <= most else f"…{short[1 - most :]}"
+
+
+def smoothed(finding: PlaceFinding) -> tuple[list[float], list[float]]:
+    """Means of up to five neighbouring measurements, at their mean step."""
+    seen = [(step, value) for step, value in zip(finding.steps, finding.cosines, strict=True) if value is not None]
+    parts = [seen[i : i + WINDOW] for i in range(0, len(seen), WINDOW)]
+    steps = [sum(step for step, _ in part) / len(part) for part in parts]
+    return steps, [sum(value for _, value in part) / len(part) for part in parts]
+
+
+def _points(share: float | None) -> float | None:
+    return None if share is None else 100 * share

@@ -10,17 +10,20 @@ from torch.optim import Optimizer
 from asymtrain.branches._dry_run import call, undisturbed
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, find_places
-from asymtrain.errors import UsageError
-from asymtrain.lab.probe.batches import Batches, gather
+from asymtrain.errors import UsageError, error_line
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
-from asymtrain.lab.probe.copying import Source, fresh_model, random_state_kept
-from asymtrain.lab.probe.findings import Probe, Shadow
-from asymtrain.lab.probe.outputs import Loss, read_logits
-from asymtrain.lab.probe.placing import find_blocks
+from asymtrain.lab.probe.inputs import (
+    Batches,
+    Source,
+    find_blocks,
+    fresh_model,
+    gather,
+    random_state_kept,
+    read_logits,
+)
+from asymtrain.lab.probe.result import Probe, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, advise, kept_places
-from asymtrain.lab.probe.settings import Settings
-from asymtrain.lab.probe.shadow import shadow_training
-from asymtrain.lab.probe.trials import paired_trials
+from asymtrain.lab.probe.training import Loss, Settings, paired_trials, shadow_training
 
 FIRST_SEED = 2000  # a probe's seeds are none of a study's
 IGNORED = -100  # the target that torch's losses leave out
@@ -76,33 +79,41 @@ def probe(
     clock = Clock(minutes)
     with random_state_kept():
         shadow_model = fresh_model(model, FIRST_SEED)
-        device = next(shadow_model.parameters()).device
-        found = gather(batches, most=2 * steps + 16)
-        width = _classes(shadow_model, found, logits, device)
+        split = gather(batches, most=2 * steps + 16)
+        width = _classes(shadow_model, split, logits)
         settings = Settings(
             width if classes is None else classes, loss_fn, logits, optimizer, learning_rate, autocast, every,
             dict(branch_options or {}),
         )  # fmt: skip
 
-        def fitting(each: float) -> Plan:
-            # Halfway and at the end; a forward takes about a third of a step.
-            compared = 2 / 3 * len(found.held_out_numbers) * each
-            return plan_trials(steps, range(FIRST_SEED, FIRST_SEED + seeds), alphas, each, clock.left(), compared)
+        def plan_runs(each: float) -> Plan:
+            # Compared halfway and at the end; a forward takes about a third of a step.
+            compared = 2 / 3 * len(split.held_out_numbers) * each
+            return plan_trials(steps, probe_seeds(seeds), alphas, each, clock.left(), compared)
 
-        names = None if at is None else _named(model, shadow_model, at)
-        limit = ShadowLimit(clock, rule.least_steps // 2, lambda each: bool(fitting(each).alphas))
-        shadow = shadow_of_model(shadow_model, found, names, settings, steps=steps, limit=limit, progress=progress)
-        plan = fitting(shadow.step_seconds)
+        # Modules of the user's own model are found by their names in the copy.
+        named = None if at is None else list(find_places(model if isinstance(model, nn.Module) else shadow_model, at))
+        limit = ShadowLimit(clock, rule.least_steps // 2, plan_runs)
+        shadow = shadow_of_model(shadow_model, split, named, settings, steps=steps, limit=limit, progress=progress)
+        plan = plan_runs(shadow.step_seconds)
         trials = []
         if plan.alphas:
-            kept = [one.place for one in kept_places(shadow)]
             trials = paired_trials(
-                model, found, settings, places=kept, alphas=plan.alphas, seeds=plan.seeds, steps=plan.steps,
-                go_on=lambda: clock.left() > 0, told=progress,
+                model, split, settings, kept_places(shadow), plan,
+                go_on=lambda: clock.left() > 0, progress=progress,
             )  # fmt: skip
-    seeds_done = len(trials[0].seeds) if trials else 0
-    notes = notes_on_time(plan, seeds_done, shadow.steps, steps)
+    return conclude(shadow, trials, plan, clock, steps, rule)
+
+
+def conclude(shadow: Shadow, trials: Sequence[Trial], plan: Plan, clock: Clock, steps: int, rule: Rule) -> Probe:
+    """The result, with the advice and what to say of what the time did not hold."""
+    notes = notes_on_time(plan, len(trials[0].seeds) if trials else 0, shadow.steps, steps)
     return Probe(shadow, tuple(trials), advise(shadow, trials, rule), notes, clock.passed())
+
+
+def probe_seeds(count: int) -> range:
+    """The seeds of the paired runs."""
+    return range(FIRST_SEED, FIRST_SEED + count)
 
 
 def shadow_of_model(
@@ -116,7 +127,7 @@ def shadow_of_model(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Shadow:
     """The shadow training of a model that may be trained: at the places, or at its repeated blocks."""
-    sample = batches.batch(batches.train_numbers[0], next(model.parameters()).device).inputs
+    sample = batches.sample(next(model.parameters()).device)
     names = find_blocks(model, sample) if places is None else places
     progress(f"shadow training at {', '.join(names)}")
     torch.manual_seed(FIRST_SEED)
@@ -135,17 +146,16 @@ def _check(alphas: Sequence[float], seeds: int, steps: int, minutes: float | Non
         raise UsageError(f"alphas must be above 0, got {', '.join(map(str, alphas))}: 0 is Plain, and is always run")
 
 
-def _classes(model: nn.Module, batches: Batches, selector: Selector | None, device: torch.device) -> int:
+def _classes(model: nn.Module, batches: Batches, selector: Selector | None) -> int:
     """The width of the model's logits in training mode, where models with auxiliary heads show them."""
-    batch = batches.batch(batches.train_numbers[0], device)
+    sample = batches.sample(next(model.parameters()).device)
     with undisturbed(model):
         model.train()
         try:
-            output = call(model, batch.inputs)
+            output = call(model, sample)
         except Exception as error:
-            line = (str(error).strip().splitlines() or ["no message"])[0]
             raise UsageError(
-                f"the model cannot be called on a batch ({type(error).__name__}: {line}): give (inputs, targets), "
+                f"the model cannot be called on a batch ({error_line(error)}): give (inputs, targets), "
                 "where inputs is a tensor, a tuple of positional arguments or a dict of keyword arguments"
             ) from error
         width = read_logits(output, selector).shape[-1]
@@ -157,9 +167,3 @@ def _classes(model: nn.Module, batches: Batches, selector: Selector | None, devi
             "number them so, or build the model for more classes (num_labels= of transformers, num_classes= of timm)"
         )
     return width
-
-
-def _named(source: Source, model: nn.Module, at: Where) -> list[str]:
-    """Names of the places; modules of the user's own model are found by their names in the copy."""
-    asked = source if isinstance(source, nn.Module) else model
-    return list(find_places(asked, at))

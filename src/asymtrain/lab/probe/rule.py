@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from asymtrain.gradients._intervals import mean
 from asymtrain.lab.probe.evidence import t_interval, z_score
-from asymtrain.lab.probe.findings import Advice, Outlook, PlaceFinding, Shadow, Trial, Verdict
+from asymtrain.lab.probe.result import Advice, Outlook, Shadow, Trial, Verdict
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,9 @@ RULE = Rule(
 def advise(shadow: Shadow, trials: Sequence[Trial] = (), rule: Rule = RULE) -> Advice:
     """What to do, from a shadow training and, where there were any, short paired runs."""
     places = kept_places(shadow)
-    names = tuple(found.place for found in places)
     outlooks = tuple(outlook(shadow, trial, rule) for trial in trials) or (outlook_alone(shadow, rule),)
-    reasons = [*_alignment_words(shadow, places), *(_outlook_words(one) for one in outlooks if one.alpha is not None)]
-    best = max(outlooks, key=lambda one: (one.probability, one.gain or 0.0))
+    reasons = [*_alignment_words(shadow, places), *map(_outlook_words, outlooks if trials else ())]
+    best = max(outlooks, key=lambda outlook: (outlook.probability, outlook.gain or 0.0))
     doubt = _doubt(shadow, trials, rule)
     verdict: Verdict = "cannot tell"
     if doubt:
@@ -66,23 +65,18 @@ def advise(shadow: Shadow, trials: Sequence[Trial] = (), rule: Rule = RULE) -> A
         reasons.append(f"A probability between {1 - rule.sure:.2g} and {rule.sure:.2g} is no basis for advice.")
     if not trials:
         reasons.append("There were no paired runs, and alignment alone is a weak predictor.")
-    chosen = names if verdict == "attach" else ()
-    alpha = best.alpha if verdict == "attach" else None
-    return Advice(verdict, chosen, alpha, best.probability, outlooks, tuple(reasons), rule.basis)
+    names, alpha = (tuple(places), best.alpha) if verdict == "attach" else ((), None)
+    return Advice(verdict, names, alpha, best.probability, outlooks, tuple(reasons), rule.basis)
 
 
-def kept_places(shadow: Shadow) -> list[PlaceFinding]:
-    """The places to attach at: all but those whose objective clearly pulls against the main one.
+def kept_places(shadow: Shadow) -> list[str]:
+    """The places to attach at: all but those whose objective clearly pulls against the main one,
+    where the whole interval of the alignment lies below 0.
 
     Where that is every place, every place: the answer is then not a matter of places.
     """
-    kept = [found for found in shadow.places if not clearly_in_conflict(found)]
-    return kept or list(shadow.places)
-
-
-def clearly_in_conflict(found: PlaceFinding) -> bool:
-    """Does the whole interval of the alignment lie below 0?"""
-    return found.high is not None and found.high < 0
+    kept = [finding.place for finding in shadow.places if finding.high is None or finding.high >= 0]
+    return kept or [finding.place for finding in shadow.places]
 
 
 def outlook(shadow: Shadow, trial: Trial, rule: Rule = RULE) -> Outlook:
@@ -142,23 +136,23 @@ def _doubt(shadow: Shadow, trials: Sequence[Trial], rule: Rule) -> str:
     return ""
 
 
-def _alignment_words(shadow: Shadow, kept: Sequence[PlaceFinding]) -> list[str]:
-    found = shadow.together
-    if found.alignment is None:
+def _alignment_words(shadow: Shadow, kept: Sequence[str]) -> list[str]:
+    together = shadow.together
+    if together.alignment is None:
         return ["The gradients of the two objectives have no cosine: one of them was always zero."]
-    span = "" if found.low is None else f" ({found.low:+.2f} to {found.high:+.2f})"
-    words = [f"Mean alignment {found.alignment:+.2f}{span} over {shadow.steps} steps."]
-    dropped = [one.place for one in shadow.places if one not in kept]
+    span = "" if together.low is None else f" ({together.low:+.2f} to {together.high:+.2f})"
+    words = [f"Mean alignment {together.alignment:+.2f}{span} over {shadow.steps} steps."]
+    dropped = [finding.place for finding in shadow.places if finding.place not in kept]
     if dropped:
         words.append(f"Left out, since they clearly pull against the main objective: {', '.join(dropped)}.")
     return words
 
 
-def _outlook_words(found: Outlook) -> str:
-    assert found.gain is not None
-    span = "" if found.low is None or found.high is None else f" ({100 * found.low:+.1f} to {100 * found.high:+.1f})"
+def _outlook_words(outlook: Outlook) -> str:
+    low, high = outlook.low, outlook.high
+    span = "" if low is None or high is None else f" ({100 * low:+.1f} to {100 * high:+.1f})"
     return (
-        f"Alpha {found.alpha:g}: {100 * found.gain:+.1f} points{span} of accuracy on {found.held_out} held-out samples "
-        f"in {found.seeds} short pair{'' if found.seeds == 1 else 's'}; probability of a gain after full training "
-        f"{found.probability:.2f}."
+        f"Alpha {outlook.alpha:g}: {100 * (outlook.gain or 0.0):+.1f} points{span} of accuracy on {outlook.held_out} "
+        f"held-out samples in {outlook.seeds} short pair{'' if outlook.seeds == 1 else 's'}; probability of a gain "
+        f"after full training {outlook.probability:.2f}."
     )

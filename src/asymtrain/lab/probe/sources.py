@@ -1,4 +1,7 @@
-"""Models by what users type: `timm:NAME`, `hf:CONFIG` or `package.module:function`. Nothing is ever downloaded."""
+"""Models and data by what users type: `timm:NAME`, `hf:CONFIG` or `package.module:function`; images as batches.
+
+Nothing is ever downloaded.
+"""
 
 import importlib
 import inspect
@@ -10,9 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, nn
 
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain import streams
+from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.normalise import channel_statistics, normalise
+from asymtrain.lab.probe.inputs import checked_module
 from asymtrain.models import BACKBONES
 
 OTHERS = "timm:NAME, hf:CONFIG or package.module:function"
@@ -41,6 +51,34 @@ class Named:
         if not small or self.image_size <= SMALL:
             return self.image_size
         return max(2 * self.multiple, SMALL - SMALL % self.multiple)
+
+
+class ImageBatches:
+    """Normalised images (B, 3, H, W) and labels (B,), by number, in a random order of the seed's own."""
+
+    def __init__(
+        self, dataset: Dataset, batch: int, *, seed: int = 0, indices: npt.NDArray[np.int64] | None = None
+    ) -> None:
+        self.images, self.labels = dataset.train.images, dataset.train.labels
+        chosen = np.arange(len(self.labels)) if indices is None else indices
+        if batch < 2:
+            raise UsageError(f"a batch of {batch} is too small to probe with: give 16 or more")
+        if len(chosen) < 2 * batch:
+            raise UsageError(
+                f"{len(chosen)} images are fewer than two batches of {batch}: give more, or a smaller batch"
+            )
+        order = torch.randperm(len(chosen), generator=streams.generator(seed, "probe images")).numpy()
+        self.order, self.batch = chosen[order], batch
+        self.mean, self.std = channel_statistics(dataset.train, chosen)
+
+    def __len__(self) -> int:
+        return len(self.order) // self.batch  # whole batches only
+
+    def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
+        if not 0 <= number < len(self):
+            raise IndexError(number)
+        rows = self.order[number * self.batch : (number + 1) * self.batch]
+        return normalise(torch.from_numpy(self.images[rows]), self.mean, self.std), torch.from_numpy(self.labels[rows])
 
 
 def named_model(text: str, options: Mapping[str, Any] | None = None) -> Named:
@@ -87,7 +125,7 @@ def _timm(name: str, options: dict[str, Any]) -> Named:
                     return timm.create_model(name, img_size=image_size, **given)
             return timm.create_model(name, **given)
 
-        return _module(_made(make, f"timm:{name}"))
+        return checked_module(_made(make, f"timm:{name}"))
 
     return Named(f"timm:{name}", own, 32, build)
 
@@ -123,7 +161,9 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
                 f"{type(config).__name__} has no image classifier in transformers: probe other models from Python, "
                 "asymtrain.probe(model, batches)"
             )
-        return _module(_made(lambda: transformers.AutoModelForImageClassification.from_config(config), f"hf:{text}"))
+        return checked_module(
+            _made(lambda: transformers.AutoModelForImageClassification.from_config(config), f"hf:{text}")
+        )
 
     return Named(f"hf:{text}", int(own or 224), int(patch or 32), build)
 
@@ -156,7 +196,7 @@ def _function(module_name: str, function: str, options: dict[str, Any]) -> Named
         cure = "check the name, and that you are in its folder"
         if not isinstance(error, ModuleNotFoundError):
             cure = "mend the file"
-        raise UsageError(f"{module_name} cannot be imported ({_first_line(error)}): {cure}") from error
+        raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
     finally:
         if added:
             sys.path.remove(here)
@@ -170,7 +210,7 @@ def _function(module_name: str, function: str, options: dict[str, Any]) -> Named
         given = {"classes": classes, "num_classes": classes, "image_size": image_size}
         kept = {name: value for name, value in given.items() if name in known}
         cure = "mend the function, or give what it needs with --option NAME=VALUE"
-        return _module(_made(lambda: made(**{**kept, **options}), f"{module_name}:{function}", cure))
+        return checked_module(_made(lambda: made(**{**kept, **options}), f"{module_name}:{function}", cure))
 
     return Named(f"{module_name}:{function}", DEFAULT_SIZE, 1, build)
 
@@ -187,7 +227,7 @@ def _library(name: str) -> Any:
                 "it needs a torchvision that fits your torch; where there is none, in an environment of its own, "
                 "pip install --no-deps torchvision==0.16.2 is enough for models"
             )
-        raise UsageError(f"{name} is installed but does not import ({_first_line(error)}): {cure}") from error
+        raise UsageError(f"{name} is installed but does not import ({error_line(error)}): {cure}") from error
 
 
 def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
@@ -196,14 +236,4 @@ def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
     except UsageError:
         raise
     except Exception as error:
-        raise UsageError(f"{name} cannot be built ({_first_line(error)}): {cure}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
-
-
-def _module(value: Any) -> nn.Module:
-    if not isinstance(value, nn.Module):
-        raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
-    return value
+        raise UsageError(f"{name} cannot be built ({error_line(error)}): {cure}") from error

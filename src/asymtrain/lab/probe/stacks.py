@@ -12,14 +12,13 @@ from asymtrain.lab import executors
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import default_device
 from asymtrain.lab.engine.setup import build_backbone, run_data
-from asymtrain.lab.probe.batches import gather
-from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
-from asymtrain.lab.probe.copying import random_state_kept
-from asymtrain.lab.probe.findings import Probe, Shadow, Trial
-from asymtrain.lab.probe.images import ImageBatches
-from asymtrain.lab.probe.probing import FIRST_SEED, shadow_of_model
-from asymtrain.lab.probe.rule import RULE, Rule, advise, kept_places
-from asymtrain.lab.probe.settings import Settings
+from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, plan_trials
+from asymtrain.lab.probe.inputs import gather, random_state_kept
+from asymtrain.lab.probe.probing import FIRST_SEED, conclude, probe_seeds, shadow_of_model
+from asymtrain.lab.probe.result import Probe, Shadow, Trial
+from asymtrain.lab.probe.rule import RULE, Rule, kept_places
+from asymtrain.lab.probe.sources import ImageBatches
+from asymtrain.lab.probe.training import Settings
 from asymtrain.lab.runs import Run, RunSpec, grid
 
 LEAST_EPOCHS = 2  # the runs are compared halfway and at the end
@@ -43,24 +42,22 @@ def probe_backbone(
     """`probe` of a spec's backbone, with its data, batch size, learning rate and weight decay."""
     clock = Clock(minutes)
 
-    def fitting(each: float) -> Plan:
-        return plan_trials(steps, range(FIRST_SEED, FIRST_SEED + seeds), alphas, each, clock.left())
+    def plan_runs(each: float) -> Plan:
+        return plan_trials(steps, probe_seeds(seeds), alphas, each, clock.left())
 
-    limit = ShadowLimit(clock, rule.least_steps // 2, lambda each: bool(fitting(each).alphas))
+    limit = ShadowLimit(clock, rule.least_steps // 2, plan_runs)
     shadow = shadow_of(base, dataset, steps=steps, every=every, device=device, limit=limit, progress=progress)
-    plan = fitting(shadow.step_seconds)
+    plan = plan_runs(shadow.step_seconds)
     trials: list[Trial] = []
     if plan.alphas:
         progress(f"paired runs: {len(plan.seeds)} seeds at alpha {', '.join(f'{a:g}' for a in plan.alphas)}")
-        kept = [one.place for one in kept_places(shadow)]
+        kept = kept_places(shadow)
         spec = base if len(kept) == len(shadow.places) else with_places(base, kept)
         specs = trial_specs(spec, dataset, alphas=plan.alphas, seeds=plan.seeds, steps=plan.steps)
         left = None if minutes is None else max(0.01, clock.left() / 60)
         runs = executors.execute(specs, store=store, device=device, minutes=left, data_root=data_root)
         trials = read_trials(list(runs), plan.alphas, dataset, plan.steps)
-    seeds_done = len(trials[0].seeds) if trials else 0
-    notes = notes_on_time(plan, seeds_done, shadow.steps, steps)
-    return Probe(shadow, tuple(trials), advise(shadow, trials, rule), notes, clock.passed())
+    return conclude(shadow, trials, plan, clock, steps, rule)
 
 
 def shadow_of(
@@ -74,7 +71,6 @@ def shadow_of(
     progress: Callable[[str], None] = lambda _: None,
 ) -> Shadow:
     """The shadow training of a spec's backbone, of all steps where there is no limit."""
-    place = default_device(device)
     spec = dataclasses.replace(base, seed=FIRST_SEED, redundancy=max(1, base.redundancy))
     images = ImageBatches(dataset, spec.batch, seed=FIRST_SEED, indices=run_data(spec, dataset).train)
 
@@ -83,11 +79,12 @@ def shadow_of(
 
     with random_state_kept():
         backbone = build_backbone(spec, dataset)
-        options = {"layout": backbone.layout, "pool": backbone.pool, "over_classes": spec.over_classes}
+        options = {"layout": backbone.layout, "pool": backbone.pool, "class_reduction": spec.over_classes}
         settings = Settings(dataset.classes, optimizer=optimizer, every=every, branch_options=options)
+        model, batches = backbone.to(default_device(device)).train(), gather(images, most=2 * steps + 16)
         return shadow_of_model(
-            backbone.to(place).train(), gather(images, most=2 * steps + 16), list(backbone.points), settings,
-            steps=steps, limit=limit or ShadowLimit(Clock(None), 0, lambda _: True), progress=progress,
+            model, batches, list(backbone.points), settings, steps=steps,
+            limit=limit or ShadowLimit(Clock(None), 0, lambda _: Plan(0, (), ())), progress=progress,
         )  # fmt: skip
 
 
@@ -102,17 +99,14 @@ def trial_specs(
     first = dataclasses.replace(
         base, seed=FIRST_SEED, validation="split", test="never", redundancy=max(1, base.redundancy)
     )
-    data = run_data(first, dataset)
-    epoch_steps = -(-len(data.train) // base.batch)
-    fields: dict[str, int | None] = {
-        "epochs": max(LEAST_EPOCHS, round(steps / epoch_steps)),
-        "per_class": base.per_class,
-    }
+    epoch_steps = -(-len(run_data(first, dataset).train) // base.batch)
+    per_class = base.per_class
     if steps < LEAST_EPOCHS * epoch_steps:
         wanted = max(1, steps * base.batch // (LEAST_EPOCHS * dataset.classes))
-        fields["per_class"] = min(wanted, _least_of_a_class(first, dataset, list(seeds)))
-    specs = grid(dataclasses.replace(first, **fields), seed=seeds, alpha=alphas)  # type: ignore[arg-type]
-    return list(dict.fromkeys(one for spec in specs for one in (spec.plain(), spec)))
+        per_class = min(wanted, _least_of_a_class(first, dataset, list(seeds)))
+    epochs = max(LEAST_EPOCHS, round(steps / epoch_steps))
+    specs = grid(dataclasses.replace(first, epochs=epochs, per_class=per_class), seed=seeds, alpha=alphas)
+    return list(dict.fromkeys(run for spec in specs for run in (spec.plain(), spec)))
 
 
 def read_trials(runs: Sequence[Run], alphas: Sequence[float], dataset: Dataset, steps: int) -> list[Trial]:

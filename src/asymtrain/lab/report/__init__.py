@@ -1,16 +1,41 @@
-"""From runs to what people read: frames, figures, one HTML page."""
+"""From values to what people read.
 
-from asymtrain.lab.report.files import check_folder
-from asymtrain.lab.report.page import FILES, current_versions, render, write_report
-from asymtrain.lab.report.summary import HEADINGS, Summary, cells, duration, summarise
-from asymtrain.lab.report.tables import history_frame, rows_frame
+    table.py     Table: typed columns, cells of values     export.py    a table as Markdown, LaTeX, CSV
+    figure.py    Figure: panels of lines, bars, images     drawing.py   a figure as SVG
+    page.py      templates, files, the page of a measurement
+    frames.py    runs as frames                            summary.py   what a set of runs says
+    run_report.py                                          report.html, rows.csv, history.csv
 
+Names are imported when they are used: a command that prints a table needs neither pandas nor matplotlib.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from asymtrain.lab.report.frames import history_frame, rows_frame
+    from asymtrain.lab.report.page import check_folder
+    from asymtrain.lab.report.run_report import FILES, current_versions, render, write_report
+    from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
+
+_MODULES = {
+    "FILES": "run_report",
+    "Summary": "summary",
+    "check_folder": "page",
+    "comparison_table": "summary",
+    "current_versions": "run_report",
+    "duration": "summary",
+    "history_frame": "frames",
+    "render": "run_report",
+    "rows_frame": "frames",
+    "summarise": "summary",
+    "write_report": "run_report",
+}
 __all__ = [
     "FILES",
-    "HEADINGS",
     "Summary",
-    "cells",
     "check_folder",
+    "comparison_table",
     "current_versions",
     "duration",
     "history_frame",
@@ -19,3 +44,9 @@ __all__ = [
     "summarise",
     "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

@@ -1,33 +1,58 @@
-"""What all figures share: colours, style, axes, and SVG text whose bytes depend on the figure alone.
+"""A `Figure` as SVG text whose bytes depend on the figure alone.
 
-Lines are drawn in stand-in colours that are then replaced by CSS variables with a fallback, so one figure
-serves light and dark pages and still opens on its own.
+Everything is drawn in stand-in colours that are then replaced by CSS variables with a fallback, so one figure serves
+light and dark pages and still opens on its own.
 """
 
 import html
 import io
 import re
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
+import matplotlib
+import matplotlib.figure
 import matplotlib.style
+import numpy as np
+import numpy.typing as npt
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
+
+from asymtrain.lab.report.figure import Bar, Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
+
+Canvas = matplotlib.figure.Figure
+Floats = npt.NDArray[np.float64]
 
 # Okabe and Ito's blue and vermillion: told apart with every kind of colour vision. Asymmetric is solid, Plain dashed.
-VARIANTS: dict[str, tuple[str, str, Any]] = {
-    "plain": ("#0072b2", "Plain", (0, (4, 1.5))),
-    "asymmetric": ("#d55e00", "Asymmetric", "-"),
-}
+BLUE, VERMILLION = "#0072b2", "#d55e00"
 INK, GRID = "#010203", "#040506"
 VARIABLES = {
     INK: "var(--ink, #222)",
     GRID: "var(--rule, #ccc)",
-    "#0072b2": "var(--plain, #0072b2)",
-    "#d55e00": "var(--asymmetric, #d55e00)",
+    BLUE: f"var(--plain, {BLUE})",
+    VERMILLION: f"var(--asymmetric, {VERMILLION})",
 }
+DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.5))}
+ROLES: dict[str, tuple[str, Any]] = {
+    "plain": (BLUE, DASHES["dashed"]),
+    "asymmetric": (VERMILLION, "-"),
+    "mlp": (BLUE, "-"),
+    "cnn": (VERMILLION, "-"),
+    "vit": ("#009e73", "-"),
+    "ink": (INK, "-"),
+}
+# Legible on light and dark pages, and none of them Plain's or Asymmetric's. Dashes tell them apart as well.
+LIST: tuple[tuple[str, Any], ...] = (
+    ("#1b9e77", "-"),
+    ("#7570b3", DASHES["dashed"]),
+    ("#a6611a", (0, (1, 1))),
+    ("#808000", (0, (4, 1, 1, 1))),
+)
+MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "asymtrain",
@@ -37,6 +62,7 @@ STYLE: dict[str, Any] = {
     "axes.labelcolor": INK,
     "axes.spines.top": False,
     "axes.spines.right": False,
+    "axes.titlesize": 10,
     "axes.grid": True,
     "axes.grid.axis": "y",
     "grid.color": GRID,
@@ -47,8 +73,26 @@ STYLE: dict[str, Any] = {
     "xtick.major.size": 0,
     "ytick.major.size": 0,
     "legend.frameon": False,
+    "legend.fontsize": 9,
     "path.simplify": False,
 }
+WIDE = 5.8  # inches; a wider figure gets a whole row of its page
+CUT = 3.0  # an interval that goes on farther than so many times the largest effect or seed ends in an arrow
+LEVELS = 12  # contours
+FACETS = 17  # along each side of a relief; more would only make the file larger
+CELL = 0.82  # inches of an image
+HEAT = 0.65  # share of the colour in an overlay; the rest is the image in grey
+
+
+def draw(figure: Figure) -> str:
+    """The figure as SVG text for a page or a file; its name makes the ids inside unique on a page."""
+    with figure_style():
+        return svg_text(lay_out(figure), figure.name, figure.title)
+
+
+def is_wide(figure: Figure) -> bool:
+    """Does it need a whole row of a page?"""
+    return bool(figure.panels) and size_of(figure)[0] > WIDE
 
 
 def figure_style() -> AbstractContextManager[None]:
@@ -56,30 +100,42 @@ def figure_style() -> AbstractContextManager[None]:
     return matplotlib.style.context(STYLE, after_reset=True)
 
 
-def new_axes(x_label: str, y_label: str, height: float = 2.6) -> tuple[Figure, Axes]:
-    """A small figure with one pair of axes, without background."""
-    figure = Figure(figsize=(3.9, height), layout="constrained")
-    figure.patch.set_visible(False)
-    axes = figure.subplots()
-    axes.patch.set_visible(False)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    if x_label == "epoch":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
-    return figure, axes
+def size_of(figure: Figure) -> tuple[float, float]:
+    """Width and height in inches."""
+    rows, columns = _grid(figure)
+    first = figure.panels[0]
+    if isinstance(first, Lines):
+        width = 4.2 if columns == 1 else 2.7 * columns
+        entries = len(_legend_entries(figure))
+        legend = 0.2 * -(-entries // _legend_columns(figure, width)) if entries else 0.0
+        return width, 0.2 + legend + (2.4 if columns == 1 else 2.0) * rows
+    if isinstance(first, Bars):
+        longest = max(len(panel.bars) for panel in figure.panels if isinstance(panel, Bars))
+        return (4.2 if columns == 1 else 2.0 + 2.1 * columns), (0.9 + 0.33 * longest) * rows
+    if isinstance(first, Surface):
+        return (0.3 + 2.3 * columns, 2.6 * rows) if first.relief else (1.4 + 1.9 * columns, 0.3 + 2.2 * rows)
+    return CELL * columns + 0.14 * _gaps(figure)[-1] + 1.3, CELL * rows + 0.75
 
 
-def legend_handle(variant: str) -> Line2D:
-    """The line of a variant for a legend."""
-    colour, label, dash = VARIANTS[variant]
-    return Line2D([], [], color=colour, linewidth=2.2, linestyle=dash, label=label)
+def lay_out(figure: Figure) -> Canvas:
+    """The figure as matplotlib's, in whatever style is set."""
+    assert len({type(panel) for panel in figure.panels}) == 1, f"{figure.name}: panels of one kind"
+    first = figure.panels[0]
+    by_hand = isinstance(first, Image) or (isinstance(first, Surface) and first.relief)
+    canvas = Canvas(figsize=size_of(figure), layout=None if by_hand else "constrained")
+    canvas.patch.set_visible(False)
+    fill: dict[type, Callable[[Canvas, Figure], None]] = {
+        Lines: _fill_with_lines, Bars: _fill_with_bars, Surface: _fill_with_surfaces, Image: _fill_with_images
+    }  # fmt: skip
+    fill[type(first)](canvas, figure)
+    return canvas
 
 
-def svg_text(figure: Figure, name: str, title: str) -> str:
-    """The figure as SVG for a page; `name` makes its ids unique there, `title` is read out in its place."""
+def svg_text(canvas: Canvas, name: str, title: str) -> str:
+    """What is on the canvas as SVG; `name` makes its ids unique on a page, `title` is read out in its place."""
     out = io.StringIO()
     # No metadata: it would carry the date.
-    figure.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
+    canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
     text = text[text.index("<svg") :]
     # A style sheet inside a figure would apply to the whole page.
@@ -90,3 +146,334 @@ def svg_text(figure: Figure, name: str, title: str) -> str:
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+
+
+def _grid(figure: Figure) -> tuple[int, int]:
+    columns = min(figure.columns, len(figure.panels))
+    return -(-len(figure.panels) // columns), columns
+
+
+def _subplots(canvas: Canvas, figure: Figure, *, sharey: bool = False) -> list[Axes]:
+    """Axes for the panels, without background."""
+    grid = canvas.subplots(*_grid(figure), squeeze=False, sharey=sharey)
+    for axes in grid.flat[len(figure.panels) :]:
+        axes.set_visible(False)
+    for axes, panel in zip(grid.flat, figure.panels, strict=False):
+        axes.patch.set_visible(False)
+        axes.set_title(panel.title)
+    return list(grid.flat[: len(figure.panels)])
+
+
+def _look(colour: Colour) -> tuple[str, Any]:
+    """Paint and dash of a role."""
+    return LIST[colour % len(LIST)] if isinstance(colour, int) else ROLES[colour]
+
+
+# Lines
+
+
+def _fill_with_lines(canvas: Canvas, figure: Figure) -> None:
+    for axes, panel in zip(_subplots(canvas, figure), figure.panels, strict=True):
+        assert isinstance(panel, Lines)
+        axes.set_xlabel(panel.x_label)
+        axes.set_ylabel(panel.y_label)
+        if panel.zero:
+            axes.axhline(0, color=INK, linewidth=0.8)
+        for x in panel.marks:
+            axes.axvline(x, color=INK, linewidth=0.8, linestyle=DASHES["dotted"])
+        for line in panel.lines:
+            _draw_line(axes, line)
+        if panel.ring is not None:
+            x, y = panel.ring
+            axes.plot([x], [y], "o", color=INK, fillstyle="none", markersize=11, markeredgewidth=1.2)
+        _set_axes(axes, panel)
+    handles = _legend_entries(figure)
+    if handles:
+        # Of the figure and above it: it hides no line, and no word is cut.
+        columns = _legend_columns(figure, canvas.get_figwidth())
+        canvas.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=columns)
+
+
+def _set_axes(axes: Axes, panel: Lines) -> None:
+    if panel.ticks:
+        axes.set_xticks(panel.ticks, panel.tick_labels or None)
+        axes.xaxis.set_minor_locator(NullLocator())
+        if len(panel.tick_labels) > 6:
+            axes.tick_params(axis="x", labelrotation=45)
+    elif all(float(x).is_integer() for line in panel.lines for x in line.x):
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
+    values = [value for line in panel.lines for value in line.y if value is not None]
+    # A logarithmic axis has no place for values of 0, and a band that reaches there must not stretch it.
+    if panel.log and values and min(values) > 0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axes.yaxis.set_minor_locator(NullLocator())
+        axes.set_ylim(min(values) / 1.3, max(values) * 1.3)
+    elif panel.from_zero:
+        axes.set_ylim(bottom=0)
+
+
+def _draw_line(axes: Axes, line: Line) -> None:
+    paint = _look(line.colour)[0]
+    for seed in line.seeds:
+        x, y = _points(line.x, seed)
+        if line.marker:
+            axes.plot(x, y, "o", color=paint, markersize=4, alpha=0.45, markeredgewidth=0)
+        else:
+            axes.plot(x, y, color=paint, linewidth=0.8, alpha=0.45, linestyle=_line_style(line)["linestyle"])
+    x, y = _points(line.x, line.y, gaps=line.marker)
+    axes.plot(x, y, **_line_style(line, alone=len(x) == 1))
+    ends = [
+        (at, low, high)
+        for at, low, high in zip(line.x, line.low, line.high, strict=False)
+        if low is not None and high is not None
+    ]
+    if line.marker:
+        for at, low, high in ends:
+            axes.plot([at, at], [low, high], color=paint, linewidth=1.4)
+    elif ends:
+        at_x, lows, highs = zip(*ends, strict=True)
+        axes.fill_between(at_x, lows, highs, color=paint, alpha=0.16, linewidth=0)
+
+
+def _line_style(line: Line, *, alone: bool = False) -> dict[str, Any]:
+    paint, dash = _look(line.colour)
+    if line.hollow:
+        return {"color": "none", "markeredgecolor": INK, "marker": "o", "markersize": 9, "linestyle": "none"}
+    if not line.joined:
+        mark = MARKS[line.colour % len(MARKS)] if isinstance(line.colour, int) else "D"
+        return {"color": paint, "marker": mark, "markersize": 5, "markeredgewidth": 0, "linestyle": "none"}
+    # Colours of the list repeat; the thicker line comes later.
+    width = 1.0 if line.thin else 2.0 + (0.6 * (line.colour // len(LIST)) if isinstance(line.colour, int) else 0)
+    marker = "o" if line.marker or alone else ""  # a line of one point is invisible
+    dashes = DASHES[line.dash] if line.dash else dash
+    return {"color": paint, "linewidth": width, "linestyle": dashes, "marker": marker, "markersize": 2 + width}
+
+
+def _points(x: tuple[float, ...], y: Numbers, *, gaps: bool = False) -> tuple[list[float], list[float]]:
+    """What is there; with `gaps` a line ends at a missing value, since nothing is known of what lies between."""
+    pairs = [(at, value) for at, value in zip(x, y, strict=True) if gaps or value is not None]
+    return [at for at, _ in pairs], [np.nan if value is None else value for _, value in pairs]
+
+
+def _legend_entries(figure: Figure) -> dict[str, Line2D]:
+    panels = [panel for panel in figure.panels if isinstance(panel, Lines)]
+    lines = sorted((line for panel in panels for line in panel.lines), key=lambda line: line.thin)
+    first: dict[str, Line] = {}
+    for line in lines:
+        if line.label:
+            first.setdefault(line.label, line)
+    handles = {label: Line2D([], [], **_line_style(line)) for label, line in first.items()}
+    kinds = next((panel.kinds for panel in panels if panel.kinds), None)
+    if kinds and any(line.thin for line in lines):
+        widths = zip(kinds, (2.0, 1.0), strict=True)
+        handles |= {kind: Line2D([], [], color=INK, linewidth=width) for kind, width in widths}
+    return handles
+
+
+def _legend_columns(figure: Figure, width: float) -> int:
+    """As many as the width holds. Six entries are three pairs: a pair stands in one column."""
+    labels = list(_legend_entries(figure))
+    most = 3 if len(labels) in (5, 6) else 4
+    needed = 0.6 + 0.085 * max(map(len, labels), default=0)  # inches of the longest
+    return max(1, min(most, len(labels), int((width - 0.1) / needed)))
+
+
+# Bars
+
+
+def reach_of(panel: Bars) -> float:
+    """How far the axis may go to both sides of 0: as far as the intervals, unless they dwarf what was measured."""
+    measured = [abs(value) for bar in panel.bars for value in (*bar.seeds, bar.estimate) if value is not None]
+    ends = [abs(end) for bar in panel.bars for end in (bar.low, bar.high) if end is not None]
+    largest = max(measured, default=0.0) or 1.0
+    return 1.1 * max(largest, min(max(ends, default=0.0), CUT * largest))
+
+
+def _fill_with_bars(canvas: Canvas, figure: Figure) -> None:
+    panels = [panel for panel in figure.panels if isinstance(panel, Bars)]
+    labels = {tuple(bar.label for bar in panel.bars) for panel in panels}
+    words = {panel.x_label for panel in panels}
+    for axes, panel in zip(_subplots(canvas, figure, sharey=len(labels) == 1), panels, strict=True):
+        paint = _look(panel.colour)[0]
+        axes.grid(visible=False, axis="y")
+        axes.grid(visible=True, axis="x")
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", pad=8)  # room for an arrow
+        axes.axvline(0, color=INK, linewidth=0.8)
+        reach = reach_of(panel)
+        values = [value for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
+        left = -reach if any(value < 0 for value in values if value is not None) else -0.05 * reach
+        right = reach if any(value > 0 for value in values if value is not None) else 0.05 * reach
+        axes.set_xlim(left, right)
+        axes.xaxis.set_major_locator(MaxNLocator(5))
+        axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
+        axes.set_ylim(len(panel.bars) - 0.5, -0.5)  # the first on top
+        for at, bar in enumerate(panel.bars):
+            _draw_bar(axes, at, bar, left, right, paint)
+        if len(words) > 1 or len(panels) == 1:
+            axes.set_xlabel(panel.x_label)
+    if len(words) == 1 and len(panels) > 1:
+        canvas.supxlabel(panels[0].x_label, fontsize=10)
+
+
+def _draw_bar(axes: Axes, at: int, bar: Bar, left: float, right: float, paint: str) -> None:
+    below = [at + 0.24] * len(bar.seeds)
+    axes.plot(bar.seeds, below, "o", color=paint, markersize=4, alpha=0.45, markeredgewidth=0)
+    if bar.low is not None and bar.high is not None:
+        axes.plot([max(bar.low, left), min(bar.high, right)], [at, at], color=paint, linewidth=2.0)
+        for is_cut, end, arrow in ((bar.low < left, left, "<"), (bar.high > right, right, ">")):
+            if is_cut:
+                axes.plot([end], [at], marker=arrow, color=paint, markersize=5, clip_on=False)
+    if bar.estimate is not None:
+        axes.plot([bar.estimate], [at], "D", color=paint, markersize=5.5, markeredgewidth=0)
+
+
+# Surfaces
+
+
+def _fill_with_surfaces(canvas: Canvas, figure: Figure) -> None:
+    panels = [panel for panel in figure.panels if isinstance(panel, Surface)]
+    if panels[0].relief:
+        _fill_with_reliefs(canvas, figure, panels)
+        return
+    grid = _subplots(canvas, figure, sharey=True)
+    for group in dict.fromkeys(panel.group for panel in panels):
+        members = [(axes, panel) for axes, panel in zip(grid, panels, strict=True) if panel.group == group]
+        low, high = _limits(panel for _, panel in members)
+        levels = np.linspace(low, high, LEVELS + 1)
+        drawn: Any = None
+        for axes, panel in members:
+            axes.grid(visible=False)
+            values = _array(panel.values).T  # rows of an array go up
+            drawn = axes.contourf(panel.x, panel.y, values, levels=levels, cmap="viridis", vmin=low, vmax=high)
+            axes.contour(panel.x, panel.y, values, levels=levels, colors=INK, linewidths=0.3)
+            axes.set_aspect("equal")
+            axes.set_xlabel(panel.x_label)
+            if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
+                axes.set_ylabel(panel.y_label)
+            axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
+            axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+        form = ScalarFormatter()
+        form.set_powerlimits((-2, 3))
+        bar = canvas.colorbar(
+            drawn, ax=[axes for axes, _ in members], label=members[0][1].label, ticks=MaxNLocator(5), format=form
+        )
+        bar.outline.set_visible(False)
+
+
+def _fill_with_reliefs(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) -> None:
+    from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
+
+    # One factor for all, named once: matplotlib would print it beside every axis.
+    power = int(np.floor(np.log10(max(map(abs, _limits(panels))))))
+    low, high = (end / 10.0**power for end in _limits(panels))
+    side = _low_side(_array(panels[0].values))
+    canvas.subplots_adjust(left=0.0, right=0.97, bottom=0.06, top=0.9, wspace=0.12)
+    for number, panel in enumerate(panels, 1):
+        axes = canvas.add_subplot(*_grid(figure), number, projection="3d")
+        assert isinstance(axes, Axes3D)
+        axes.patch.set_visible(False)
+        heights = _array(panel.values) / 10.0**power
+        chosen = [np.unique(np.linspace(0, n - 1, FACETS + 1).round().astype(int)) for n in heights.shape]
+        x, y = (np.array(ticks)[index] for ticks, index in zip((panel.x, panel.y), chosen, strict=True))
+        axes.plot_surface(
+            *np.meshgrid(x, y), heights[np.ix_(*chosen)].T, cmap="viridis", vmin=low, vmax=high, rstride=1, cstride=1,
+            linewidth=0, antialiased=False,
+        )  # fmt: skip
+        axes.set_zlim(low, high)
+        axes.view_init(elev=30, azim=side)
+        axes.set_title(panel.title)
+        for axis in (axes.xaxis, axes.yaxis, axes.zaxis):
+            axis.set_major_locator(MaxNLocator(3))
+            axis.set_tick_params(labelsize=7, pad=-2)
+            axis.pane.set_visible(False)
+            axis.line.set_color(GRID)
+    unit = f" in units of 1e{power}" if power else ""
+    canvas.text(0.5, 0.01, f"{panels[0].label}{unit}", ha="center", fontsize=8)
+
+
+def _array(values: Sequence[Numbers]) -> Floats:
+    return np.array([[np.nan if value is None else value for value in row] for row in values], np.float64)
+
+
+def _limits(panels: Iterable[Surface]) -> tuple[float, float]:
+    """The least and the largest value of all, a little apart even for constant ones."""
+    values = np.concatenate([_array(panel.values).ravel() for panel in panels])
+    values = values[np.isfinite(values)]
+    low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
+    return (low, high) if high > low else (low - 1e-9, high + 1e-9)
+
+
+def _low_side(heights: Floats) -> float:
+    """The angle, in degrees, of someone who looks up the slope of the first relief, a little from the side."""
+    if not np.isfinite(heights).all():
+        return -60.0
+    along_x, along_y = (
+        part[-(len(part) // 2) :].mean() - part[: len(part) // 2].mean() for part in (heights, heights.T)
+    )
+    return float(np.degrees(np.arctan2(along_y, along_x))) + 200
+
+
+# Images
+
+
+def _fill_with_images(canvas: Canvas, figure: Figure) -> None:
+    panels = [panel for panel in figure.panels if isinstance(panel, Image)]
+    rows, columns = _grid(figure)
+    width, height = size_of(figure)
+    gaps, top = _gaps(figure), _top(panels)
+    for number, panel in enumerate(panels):
+        row, column = divmod(number, columns)
+        left, bottom = 0.45 + CELL * column + 0.14 * gaps[column], height - 0.6 - CELL * (row + 1)
+        axes = canvas.add_axes((left / width, bottom / height, 0.94 * CELL / width, 0.94 * CELL / height))
+        axes.grid(visible=False)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        axes.spines[:].set_visible(False)
+        axes.patch.set_visible(False)
+        axes.set_ylabel(panel.label, fontsize=9)
+        axes.set_title(panel.title, fontsize=8, color=_look(panel.colour)[0])
+        if panel.pixels is None:
+            axes.text(0.5, 0.5, "none", ha="center", va="center", fontsize=8)
+        else:
+            axes.imshow(overlay(panel, top), interpolation="none", aspect="equal")
+    scale = next((panel.scale for panel in panels if panel.scale), "")
+    if scale:
+        box = (width - 0.62, height - 0.6 - CELL * rows, 0.1, CELL * rows - 0.05)
+        bar = canvas.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
+        bar.grid(visible=False)
+        canvas.colorbar(ScalarMappable(Normalize(0, top), "inferno"), cax=bar).set_label(scale, fontsize=8)
+        bar.tick_params(labelsize=8)
+        bar.yaxis.set_major_locator(MaxNLocator(4))
+
+
+def overlay(panel: Image, top: float) -> npt.NDArray[np.uint8]:
+    """The picture as (H, W, 3) bytes; in grey under the colours of its map, where there is one.
+
+    The scale of colours goes from 0 to `top`; more is drawn as `top`.
+    """
+    assert panel.pixels is not None
+    pixels = np.asarray(panel.pixels, np.float64)
+    if panel.heat is not None:
+        heat = np.asarray(panel.heat, np.float64)
+        down, across = (side // parts for side, parts in zip(pixels.shape, heat.shape, strict=False))
+        assert (down * heat.shape[0], across * heat.shape[1]) == pixels.shape[:2], "a map lies on a grid of its picture"
+        level = np.clip(heat / top, 0, 1).repeat(down, 0).repeat(across, 1)
+        grey = pixels @ np.array([0.299, 0.587, 0.114])
+        # Even steps of lightness: readable in grey and with every kind of colour vision.
+        pixels = HEAT * matplotlib.colormaps["inferno"](level)[..., :3] + (1 - HEAT) * grey[..., None]
+    return np.asarray(np.round(pixels * 255), np.uint8)
+
+
+def _top(panels: Sequence[Image]) -> float:
+    """The end of the scale of colours: so high that one value in a hundred is beyond it, and at least 2."""
+    values = [np.asarray(panel.heat, np.float64).ravel() for panel in panels if panel.heat is not None]
+    return max(2.0, float(np.ceil(np.quantile(np.concatenate(values), 0.99)))) if values else 2.0
+
+
+def _gaps(figure: Figure) -> list[int]:
+    """How many gaps stand before each column."""
+    first = [panel for panel in figure.panels if isinstance(panel, Image)][: _grid(figure)[1]]
+    return [sum(panel.apart for panel in first[: i + 1]) for i in range(len(first))]

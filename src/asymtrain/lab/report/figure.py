@@ -1,11 +1,14 @@
-"""A figure as values: panels of lines, effects, surfaces or maps. `drawing.draw` makes SVG of any of them.
+"""A figure as values: panels of lines, effects, surfaces or images. `drawing.draw` makes SVG of any of them.
 
-Colours are roles, not paint: "plain" and "asymmetric", a backbone's name, or a number for the next of a list.
+Colours are roles, not paint: "plain" and "asymmetric", a backbone's name, "ink", or a number for the next of a list.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 Colour = str | int
 Dash = Literal["solid", "dashed", "dotted"]
@@ -19,13 +22,14 @@ class Line:
     Attributes:
         label: in the legend; lines of one label share an entry, and an empty one has none.
         colour: its role.
-        x, y: the points; None is a gap.
+        x, y: the points. None is a gap where points are marked, and passed over elsewhere.
         low, high: of the intervals: a band, or bars where `marker`.
-        seeds: each seed's own y, drawn thin.
-        dash: how the line is drawn.
+        seeds: each seed's own y: a thin line, or dots where `marker`.
+        dash: None for that of its colour: Plain is dashed.
         marker: are the points marked?
         joined: is there a line between them?
-        thin: is it a line that others are compared with?
+        thin: is it the lesser of two, such as training accuracy beside validation accuracy?
+        hollow: are its marks open circles, such as those of a prediction around what was measured?
     """
 
     label: str
@@ -35,10 +39,11 @@ class Line:
     low: Numbers = ()
     high: Numbers = ()
     seeds: tuple[Numbers, ...] = ()
-    dash: Dash = "solid"
+    dash: Dash | None = None
     marker: bool = False
     joined: bool = True
     thin: bool = False
+    hollow: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,8 +54,11 @@ class Lines:
         marks: x of vertical lines.
         zero: is the line of 0 drawn?
         log: is the y axis logarithmic, where all values are positive?
+        from_zero: does the y axis begin at 0?
         ticks: of the x axis; with `tick_labels` words in place of numbers.
         ring: the point around which a ring is drawn.
+        kinds: what thick and thin lines are, for the legend.
+        about: the backbone that it is of, for those who want a part of the figure; empty where it is of several.
     """
 
     title: str
@@ -60,9 +68,12 @@ class Lines:
     marks: tuple[float, ...] = ()
     zero: bool = False
     log: bool = False
+    from_zero: bool = False
     ticks: tuple[float, ...] = ()
     tick_labels: tuple[str, ...] = ()
     ring: tuple[float, float] | None = None
+    kinds: tuple[str, str] | None = None
+    about: str = ""
 
 
 @dataclass(frozen=True)
@@ -71,8 +82,8 @@ class Bar:
 
     label: str
     estimate: float | None
-    low: float | None
-    high: float | None
+    low: float | None = None
+    high: float | None = None
     seeds: tuple[float, ...] = ()
 
 
@@ -88,24 +99,43 @@ class Bars:
 
 @dataclass(frozen=True)
 class Surface:
-    """Values over a square grid, `values[i][j]` at (x[i], y[j]); contours, or a relief. None is a gap."""
+    """Values over a grid, `values[i][j]` at (x[i], y[j]): contours, or a relief. None is a gap.
+
+    Surfaces of one `group` share their scale, which `label` names; a group is a row of the figure, or all of it.
+    """
 
     title: str
     x: tuple[float, ...]
     y: tuple[float, ...]
     values: tuple[Numbers, ...]
-    label: str = ""  # of the scale
+    label: str = ""
     relief: bool = False
-    group: str = ""  # surfaces of one group share their scale
+    group: str = ""
+    x_label: str = ""
+    y_label: str = ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Image:
-    """A picture (H, W, 3) with values from 0 to 1, and a map over it."""
+    """A picture (H, W, 3) with values from 0 to 1, and a map over it, such as of attention.
+
+    Attributes:
+        title: above it; two lines at most.
+        pixels: None where there is nothing to show, which is said.
+        heat: values from 0 over a grid whose sides divide H and W, as colours over the picture in grey. All of a
+            figure share one scale, and `scale` names it. None: the picture as it is.
+        label: at its left, for its row.
+        colour: role of the title's colour.
+        apart: is there a gap before its column?
+    """
 
     title: str
-    pixels: tuple[tuple[tuple[float, float, float], ...], ...]
-    heat: tuple[tuple[float, ...], ...] = ()
+    pixels: "npt.ArrayLike | None"
+    heat: "npt.ArrayLike | None" = None
+    scale: str = ""
+    label: str = ""
+    colour: Colour = "ink"
+    apart: bool = False
 
 
 Panel = Lines | Bars | Surface | Image
@@ -113,10 +143,10 @@ Panel = Lines | Bars | Surface | Image
 
 @dataclass(frozen=True)
 class Figure:
-    """Panels in rows of `columns`.
+    """Panels of one kind in rows of `columns`.
 
     Attributes:
-        name: last part of its file's name.
+        name: last part of its file's name, and no other figure's on its page.
         title: read out in its place.
         panels: none where it waits for rows; the caption then says for which.
         caption: below it.

@@ -1,172 +1,130 @@
-"""One self-contained HTML page, and the rows beside it.
+"""Pages: templates, files that are never half there, and the page of a measurement.
 
-The page depends on the runs, the command and the versions it is given, and on nothing else: built again from the
-same runs it has the same bytes.
+A page depends on what it is given and on nothing else: written again from the same values it has the same bytes.
 """
 
-import platform
-from collections.abc import Iterable, Mapping
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
-import torch
+import jinja2
 from markupsafe import Markup
 
-from asymtrain.lab.report import figures
-from asymtrain.lab.report.files import write_files
-from asymtrain.lab.report.rendering import render_template
-from asymtrain.lab.report.summary import HEADINGS, MISSING, Summary, cells, duration, percent, summarise
-from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
-from asymtrain.lab.statistics import NAMES
-from asymtrain.version import VERSION
-
-FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
-
-# What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
-KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every", "cosine_by")]
+from asymtrain.errors import UsageError
+from asymtrain.lab.report.drawing import draw, is_wide
+from asymtrain.lab.report.figure import Figure
+from asymtrain.lab.report.table import Cell, Table
 
 
-def write_report(
-    runs: Iterable[Run], out: Path, command: str | None = None, versions: Mapping[str, str] | None = None
-) -> Summary:
-    """Write rows.csv, history.csv and report.html into the folder `out`, and return what they say.
+def write_page(
+    out: Path,
+    name: str,
+    *,
+    title: str,
+    lead: str,
+    tables: Sequence[Table],
+    figures: Sequence[Figure],
+    facts: Mapping[str, str],
+    document: Mapping[str, Any],
+) -> dict[str, Path]:
+    """Write name.html, name.json and name-FIGURE.svg into the folder `out`; the paths by "page", "json", FIGURE.
 
-    `versions` are those the runs were trained with; by default the ones in use now.
+    `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
+    line in `lead` starts a new paragraph.
     """
-    summary = summarise(runs)
+    _check_names(name, [figure.name for figure in figures])
+    drawings = {figure.name: draw(figure) for figure in figures}
+    page = render_template(
+        "measurement.html.j2",
+        name=name,
+        title=title,
+        lead=[part for part in lead.split("\n\n") if part.strip()],
+        tables=tables,
+        figures=[(figure, is_wide(figure), Markup(drawings[figure.name])) for figure in figures],
+        facts=facts,
+    )
     texts = {
-        "rows": summary.rows.to_csv(index=False, lineterminator="\n"),
-        "history": summary.history.to_csv(index=False, lineterminator="\n"),
-        "report": render(summary, command, current_versions() if versions is None else versions),
+        "page": (f"{name}.html", page),
+        "json": (f"{name}.json", json_text(document)),
+        **{figure: (f"{name}-{figure}.svg", svg) for figure, svg in drawings.items()},
     }
-    write_files(out, {FILES[kind]: text for kind, text in texts.items()})
-    return summary
+    write_files(out, dict(texts.values()))
+    return {kind: out / file for kind, (file, _) in texts.items()}
 
 
-def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -> str:
-    """The page as text."""
-    differing, common = _settings(summary)
-    return render_template(
-        "page.html.j2",
-        title=_title(summary),
-        lead=_lead(summary),
-        comparisons=summary.comparisons,
-        waiting=summary.waiting,
-        untested=summary.untested,
-        headings=HEADINGS,
-        table=[cells(row) for row in summary.comparisons],
-        charts=_charts(summary),
-        seeds=_seeds(summary),
-        facts=_facts(summary, command, versions),
-        differing=differing,
-        common=common,
+def json_text(document: Mapping[str, Any]) -> str:
+    """A document as the text of a file; a ValueError where a number is not finite."""
+    return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def render_template(template: str, /, **values: Any) -> str:
+    """A template of the folder `templates` with its values; a name that is not given is an error."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
     )
+    environment.globals["spans"] = spans
+    return environment.get_template(template).render(**values)
 
 
-def current_versions() -> dict[str, str]:
-    """What decides a run's numbers beside its spec."""
-    return {"asymtrain": VERSION, "torch": torch.__version__, "Python": platform.python_version()}
+def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:
+    """Where each cell of a row begins and how wide it is: missing ones side by side become one, which says it once."""
+    at = 0
+    while at < len(row):
+        width = 1
+        while row[at].missing and at + width < len(row) and row[at + width].missing:
+            width += 1
+        yield at, width
+        at += width
 
 
-def _title(summary: Summary) -> str:
-    datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
-    return f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric"
+def check_folder(out: Path) -> None:
+    """Raise a `UsageError` unless files could be written there. Leaves nothing behind."""
+    existing = out
+    while not existing.exists() and existing != existing.parent:
+        existing = existing.parent
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            pass
+    except OSError as error:
+        raise _unwritable(out, error) from error
 
 
-def _lead(summary: Summary) -> str:
-    if not summary.comparisons:
-        return "No seed has been trained both plainly and with branches yet, so there is nothing to compare."
-    archs = _listing([NAMES.get(arch, arch) for arch in summary.rows["arch"].unique()])
-    counts = sorted({row["n"] for row in summary.comparisons})
-    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s'[: counts[0] - 1]}"
-    datasets = _listing(summary.rows["dataset"].unique())
-    return (
-        f"{archs} learnt {datasets} with {seeds} each: once plainly, and once with auxiliary branches that exist "
-        "during training only. Both start from the same weights and see the same images in the same order. What is "
-        "compared is the accuracy on test images after the last epoch." + _controls(summary)
-    )
+def write_files(out: Path, texts: Mapping[str, str]) -> None:
+    """Write texts by file name into the folder `out`, made where it is missing; a `UsageError` where that fails.
+
+    Each is written beside its place and renamed, so that none is ever half there.
+    """
+    parts: dict[Path, Path] = {}
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, text in texts.items():
+            part = out / f".{name}.{os.getpid()}.part"
+            parts[part] = out / name
+            part.write_text(text, encoding="utf-8", newline="\n")
+        for part, file in parts.items():
+            part.replace(file)
+    except OSError as error:
+        raise _unwritable(out, error) from error
+    finally:
+        for part in parts:
+            part.unlink(missing_ok=True)
 
 
-def _controls(summary: Summary) -> str:
-    """What all the branches have that is not the default: a reader must not take a control for the method."""
-    ids = [name for pairs in summary.pairs for name in pairs["asymmetric_id"]]
-    rows = summary.rows[summary.rows["id"].isin(ids)]
-    values = {name: set(rows[name]) for name in KINDS}
-    found = [
-        f"{name.replace('_', ' ')} {seen.pop()}"
-        for name, seen in values.items()
-        if len(seen) == 1 and DEFAULTS[name] not in seen
-    ]
-    return f" The branches are not the default ones: {_listing(found)}." if found else ""
+def _unwritable(out: Path, error: OSError) -> UsageError:
+    return UsageError(f"cannot write to the folder {out} ({error.strerror or error}): choose another with --out")
 
 
-def _listing(items: Iterable[object]) -> str:
-    *most, last = [str(item) for item in items]
-    return f"{', '.join(most)} and {last}" if most else last
-
-
-def _charts(summary: Summary) -> dict[str, Any]:
-    curves, cosines, seeds = [], [], []
-    for i, (row, pairs) in enumerate(zip(summary.comparisons, summary.pairs, strict=True)):
-        history = summary.history[summary.history["id"].isin([*pairs["plain_id"], *pairs["asymmetric_id"]])]
-        label = row["label"]
-        curves.append((label, Markup(figures.learning_curves(history, f"curve{i}", f"Learning curves, {label}"))))
-        if history["cosine"].notna().any():
-            drawn = figures.cosine_over_training(history, f"cosine{i}", f"Gradient cosine, {label}")
-            cosines.append((label, Markup(drawn)))
-        change = 100 * (pairs["asymmetric"] - pairs["plain"]) / row["plain_mean"] if row["plain_mean"] else []
-        seeds.append([float(value) for value in change])
-    effect = figures.improvements(summary.comparisons, seeds, "effect", "Improvement over Plain") if curves else ""
-    return {"effect": Markup(effect), "curves": curves, "cosines": cosines}
-
-
-def _seeds(summary: Summary) -> list[dict[str, str]]:
-    found = []
-    for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
-        for pair in pairs.to_dict("records"):
-            change = 100 * (pair["asymmetric"] - pair["plain"]) / pair["plain"] if pair["plain"] else None
-            found.append(
-                {
-                    "label": row["label"],
-                    "seed": str(pair["seed"]),
-                    "plain": f"{pair['plain']:.4f}{' (diverged)' if pair['plain_diverged'] else ''}",
-                    "asymmetric": f"{pair['asymmetric']:.4f}{' (diverged)' if pair['asymmetric_diverged'] else ''}",
-                    "change": percent(change),
-                    "cosine": MISSING if pd.isna(pair["cosine"]) else f"{pair['cosine']:+.3f}",
-                    "ids": f"{pair['plain_id']} {pair['asymmetric_id']}",
-                }
-            )
-    return found
-
-
-def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -> dict[str, str]:
-    rows = summary.rows
-    facts = {"Command": command} if command else {}
-    facts["Runs"] = f"{len(rows)}, of which {(rows['outcome'] == 'diverged').sum()} diverged"
-    facts["Training time"] = f"{duration(rows['seconds'].sum())}, summed over runs"
-    facts["Device"] = ", ".join(sorted(set(rows["device"]))) or MISSING
-    facts["Engine path"] = ", ".join(sorted(set(rows["path"]))) or MISSING
-    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions.items()) or MISSING
-    return facts
-
-
-def _settings(summary: Summary) -> tuple[dict[str, list[str]], dict[str, str]]:
-    """Settings of the Asymmetric runs: by comparison where they differ, else one value for all."""
-    differing, common = {}, {}
-    runs = [summary.rows[summary.rows["id"].isin(pairs["asymmetric_id"])] for pairs in summary.pairs]
-    for name in DEFAULTS if runs else ():
-        if name in ("arch", "seed"):
-            continue
-        values = [_listing([_shown(value) for value in group[name].unique()]) for group in runs]
-        if len(set(values)) > 1:
-            differing[name.replace("_", " ")] = values
-        else:
-            common[name.replace("_", " ")] = values[0]
-    return differing, common
-
-
-def _shown(value: Any) -> str:
-    if isinstance(value, str):
-        return value.strip("{}").replace('"', "") or "default"
-    return "not set" if pd.isna(value) else f"{value:g}" if isinstance(value, float) else str(value)
+def _check_names(name: str, figures: Sequence[str]) -> None:
+    """Asserts are for us: a measurement that breaks them is wrong, not its user."""
+    for stem in (name, *figures):
+        assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
+    unique = len({*figures, "page", "json"}) == len(figures) + 2
+    assert unique, f"figures share a name, or are called page or json: {figures}"

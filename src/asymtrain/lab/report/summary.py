@@ -1,26 +1,26 @@
 """What a set of runs says: the comparisons with their words, as the command line, JSON and the page show them."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
 from asymtrain.lab import statistics
-from asymtrain.lab.report.tables import history_frame, rows_frame
+from asymtrain.lab.report.frames import history_frame, rows_frame
+from asymtrain.lab.report.table import Column, Mean, Table, interval, make_rows
 from asymtrain.lab.runs import Run
 
-HEADINGS = {
-    "label": "Backbone",
-    "plain": "Plain",
-    "asymmetric": "Asymmetric",
-    "improvement": "Improvement",
-    "interval": "95% interval",
-    "p": "p",
-    "n": "n",
-    "cosine": "Gradient cosine",
-}
-MISSING = "–"
+COMPARISON = (
+    Column("Backbone"),
+    Column("Plain", "number"),
+    Column("Asymmetric", "number"),
+    Column("Improvement", "number", "%", 1, signed=True),
+    Column("95% interval", "number", "%", 1, signed=True),
+    Column("p", "p"),
+    Column("n", "count"),
+    Column("Gradient cosine", "number", digits=2, signed=True),
+)
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,10 @@ def summarise(runs: Iterable[Run]) -> Summary:
     tested = rows[rows["test_accuracy"].notna() | ((rows["outcome"] == "diverged") & (rows["test"] != "never"))]
     pairs, by = statistics.paired(tested)
     table = statistics.compare(tested, by)
-    comparisons = [_worded(label, row) for label, row in zip(statistics.labels(table), records(table), strict=True)]
+    comparisons = [
+        {"label": label, **row, "verdict": statistics.verdict(row), "sentence": statistics.sentence(row, label)}
+        for label, row in zip(statistics.labels(table), records(table), strict=True)
+    ]
     groups = [group for _, group in pairs.groupby(by, sort=False, dropna=False)] if len(pairs) else []
     paired_ids = {*pairs["plain_id"], *pairs["asymmetric_id"]}
     waiting, untested = len(tested) - len(paired_ids), len(rows) - len(tested)
@@ -63,35 +66,22 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
-def cells(comparison: Mapping[str, Any]) -> dict[str, str]:
-    """A comparison as the cells of one table row, in the order of `HEADINGS`."""
-    return {
-        "label": comparison["label"],
-        "plain": spread(comparison["plain_mean"], comparison["plain_std"]),
-        "asymmetric": spread(comparison["asymmetric_mean"], comparison["asymmetric_std"]),
-        "improvement": percent(comparison["improvement"]),
-        "interval": MISSING
-        if comparison["low"] is None
-        else f"{percent(comparison['low'])} to {percent(comparison['high'])}",
-        "p": MISSING if comparison["p"] is None else "<0.001" if comparison["p"] < 0.001 else f"{comparison['p']:.3f}",
-        "n": str(comparison["n"]),
-        "cosine": MISSING if comparison["cosine"] is None else f"{comparison['cosine']:+.2f}",
-    }
-
-
-def _worded(label: str, row: dict[str, Any]) -> dict[str, Any]:
-    words = {"verdict": statistics.verdict(row), "sentence": statistics.sentence(row, label)}
-    return {"label": label, **row, **words}
-
-
-def spread(mean: float, deviation: float | None) -> str:
-    """Mean and standard deviation of an accuracy."""
-    return f"{mean:.3f}" if deviation is None else f"{mean:.3f} ± {deviation:.3f}"
-
-
-def percent(value: float | None) -> str:
-    """A signed percentage."""
-    return MISSING if value is None else f"{value:+.1f}%"
+def comparison_table(summary: Summary) -> Table:
+    """A row for each comparison."""
+    rows = make_rows(
+        (
+            row["label"],
+            Mean(row["plain_mean"], row["plain_std"]),
+            Mean(row["asymmetric_mean"], row["asymmetric_std"]),
+            row["improvement"],
+            interval(row["low"], row["high"]),
+            row["p"],
+            row["n"],
+            row["cosine"],
+        )
+        for row in summary.comparisons
+    )
+    return Table("comparisons", "", COMPARISON, rows)
 
 
 def duration(seconds: float) -> str:

@@ -38,19 +38,40 @@ class Column:
     Attributes:
         name: the heading.
         kind: `text`, aligned left; `number`, means and intervals too; `count`, whole numbers; `share`, from 0 to 1 and
-            shown in percent; `p`, never shown as nought.
+            shown in percent; `millions`, counts that are shown as 1.23M; `p`, never shown as nought.
         unit: written behind each number: "%".
         digits: behind the point; None for as many as the number needs.
         signed: is a plus written?
         significant: are `digits` significant ones?
+        papers: are these the paper's numbers, beside ours of the same name?
+        short: the heading where room is short, such as on a narrow terminal.
+        only_if_varied: do pages leave it out where every row says the same?
     """
 
     name: str
-    kind: Literal["text", "number", "count", "share", "p"] = "text"
+    kind: Literal["text", "number", "count", "share", "millions", "p"] = "text"
     unit: str = ""
     digits: int | None = 3
     signed: bool = False
     significant: bool = False
+    papers: bool = False
+    short: str = ""
+    only_if_varied: bool = False
+
+    @property
+    def heading(self) -> str:
+        """What stands above it."""
+        return f"Paper: {self.name}" if self.papers else self.name
+
+    @property
+    def ending(self) -> str:
+        """What is written behind each number."""
+        return {"share": "%", "millions": "M"}.get(self.kind, self.unit)
+
+    @property
+    def factor(self) -> float:
+        """By which a number is multiplied where it is written."""
+        return {"share": 100.0, "millions": 1e-6}.get(self.kind, 1.0)
 
     @property
     def is_number(self) -> bool:
@@ -67,7 +88,9 @@ class Cell:
         spec_ids: the runs behind it.
         missing: does it wait for its runs?
         digits: in place of the column's, where rows differ in what they measure.
-        mark: words behind the value, such as "(diverged)".
+        mark: behind the value, words such as "(diverged)" or a "*".
+        words: in place of the value, such as "exactly 0".
+        about: names of what its row is about, such as backbones, for those who want a part of the table.
     """
 
     value: Value = None
@@ -75,6 +98,8 @@ class Cell:
     missing: bool = False
     digits: int | None = None
     mark: str = ""
+    words: str = ""
+    about: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -92,9 +117,12 @@ class Table:
         widths = {len(row) for row in self.rows}
         assert widths <= {len(self.columns)}, f"{self.name}: rows of {widths} cells under {len(self.columns)} columns"
 
-    def texts(self) -> list[list[str]]:
-        """Every cell as it is shown."""
-        return [[cell_text(cell, column) for cell, column in zip(row, self.columns, strict=True)] for row in self.rows]
+    def texts(self, missing: str = NOTHING, *, compact: bool = False) -> list[list[str]]:
+        """Every cell as it is shown; see `cell_text`."""
+        return [
+            [cell_text(cell, column, missing, compact=compact) for cell, column in zip(row, self.columns, strict=True)]
+            for row in self.rows
+        ]
 
 
 def missing_cells(count: int = 1) -> list[Cell]:
@@ -102,21 +130,32 @@ def missing_cells(count: int = 1) -> list[Cell]:
     return [Cell(missing=True)] * count
 
 
+def interval(low: float | None, high: float | None) -> Interval | None:
+    """Both ends, or nothing where there were too few values for an interval."""
+    return None if low is None or high is None else Interval(low, high)
+
+
 def make_rows(values: Iterable[Sequence[Value | Cell]]) -> tuple[tuple[Cell, ...], ...]:
     """Rows of cells from plain values."""
     return tuple(tuple(value if isinstance(value, Cell) else Cell(value) for value in row) for row in values)
 
 
-def cell_text(cell: Cell, column: Column, missing: str = NOTHING) -> str:
-    """A cell as it is shown."""
+def cell_text(cell: Cell, column: Column, missing: str = NOTHING, *, compact: bool = False) -> str:
+    """A cell as it is shown; `compact` where room is short, such as on a narrow terminal."""
     if cell.missing:
         return missing
+    if cell.words:
+        return cell.words
     if cell.digits is not None:
         column = dataclasses.replace(column, digits=cell.digits)
-    return value_text(cell.value, column) + (f" {cell.mark}" if cell.mark else "")
+    return value_text(cell.value, column, compact=compact) + _mark_text(cell.mark)
 
 
-def value_text(value: Value, column: Column) -> str:
+def _mark_text(mark: str) -> str:
+    return mark if mark in ("", "*") else f" {mark}"
+
+
+def value_text(value: Value, column: Column, *, compact: bool = False) -> str:
     """A value as its column writes it."""
     match value:
         case None:
@@ -124,33 +163,37 @@ def value_text(value: Value, column: Column) -> str:
         case str():
             return value
         case Interval(low, high):
-            return f"{value_text(low, column)} to {value_text(high, column)}"
-        case Mean(mean, None):
-            return value_text(mean, column)
+            return f"{number_text(low, column, ending=not compact)} to {number_text(high, column)}"
         case Mean(mean, deviation):
-            return f"{value_text(mean, column)} ± {value_text(deviation, dataclasses.replace(column, signed=False))}"
+            text = number_text(mean, column)
+            if deviation is None:
+                return text
+            return f"{text}{'±' if compact else ' ± '}{number_text(deviation, column, sign=False)}"
+    return number_text(value, column)
+
+
+def number_text(value: float, column: Column, *, sign: bool = True, ending: bool = True) -> str:
+    """One number as its column writes it, if wanted without its plus or its unit."""
     if column.kind == "count":
         return f"{value:d}" if isinstance(value, int) else f"{value:g}"
     if column.kind == "p" and column.digits is not None and value < 10**-column.digits:
         return f"<{10**-column.digits:.{column.digits}f}"
-    sign = "+" if column.signed else ""
-    if column.digits is None:
-        return f"{value:{sign}g}{column.unit}"
-    ending = "%" if column.kind == "share" else "g" if column.significant else "f"
-    return f"{value:{sign}.{column.digits}{ending}}{column.unit}"
+    plus = "+" if column.signed and sign else ""
+    form = "g" if column.digits is None else f".{column.digits}{'g' if column.significant else 'f'}"
+    return f"{column.factor * value:{plus}{form}}{column.ending if ending else ''}"
 
 
 def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
     """A cell for a program: what is shown, and the numbers behind it, whole."""
-    found: dict[str, Any] = {"text": cell_text(cell, column), "value": None}
+    numbers: dict[str, Any] = {"text": cell_text(cell, column), "value": None}
     match cell.value:
         case Interval(low, high):
-            found |= {"low": low, "high": high}
+            numbers |= {"low": low, "high": high}
         case Mean(mean, deviation):
-            found |= {"value": mean, "deviation": deviation}
+            numbers |= {"value": mean, "deviation": deviation}
         case int() | float():
-            found["value"] = cell.value
-    return {**found, "spec_ids": list(cell.spec_ids), "missing": cell.missing}
+            numbers["value"] = cell.value
+    return {**numbers, "spec_ids": list(cell.spec_ids), "missing": cell.missing}
 
 
 def table_json(table: Table) -> dict[str, Any]:
@@ -158,7 +201,7 @@ def table_json(table: Table) -> dict[str, Any]:
     return {
         "name": table.name,
         "title": table.title,
-        "columns": [column.name for column in table.columns],
+        "columns": [column.heading for column in table.columns],
         "kinds": [dataclasses.asdict(column) for column in table.columns],
         "rows": [
             [cell_json(cell, column) for cell, column in zip(row, table.columns, strict=True)] for row in table.rows

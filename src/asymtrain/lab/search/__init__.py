@@ -14,48 +14,26 @@ Stages that do not wait for each other form a round. A round of all searches is 
 stack. What was chosen is a function of the runs alone: an interrupted search replays its stages from the store.
 """
 
-from asymtrain.lab.search.grids import (
-    FIXED_WEIGHT_DECAY,
-    LEARNING_RATES,
-    LINEAR_POINTS,
-    LOG_ALPHAS,
-    SEARCH_SEEDS,
-    WEIGHT_DECAYS,
-    alpha_grid,
-    is_linear,
-    linear_alphas,
-    plain_extras,
-    search_epochs,
-)
+from asymtrain.lab.search.grids import SEARCH_SEEDS
 from asymtrain.lab.search.results import SearchResult, StageResult, Trial, chosen_spec, final_specs, replay
 from asymtrain.lab.search.running import read_searches, run_searches
 from asymtrain.lab.search.stages import Search, Stage
 from asymtrain.lab.search.strategies import STRATEGIES, dual_search, given_values, gold_standard
 
 __all__ = [
-    "FIXED_WEIGHT_DECAY",
-    "LEARNING_RATES",
-    "LINEAR_POINTS",
-    "LOG_ALPHAS",
     "SEARCH_SEEDS",
     "STRATEGIES",
-    "WEIGHT_DECAYS",
     "Search",
     "SearchResult",
     "Stage",
     "StageResult",
     "Trial",
-    "alpha_grid",
     "chosen_spec",
     "dual_search",
     "final_specs",
     "given_values",
     "gold_standard",
-    "is_linear",
-    "linear_alphas",
-    "plain_extras",
     "read_searches",
     "replay",
     "run_searches",
-    "search_epochs",
 ]

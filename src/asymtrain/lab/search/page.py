@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab.report.measurement import Drawn, Listed, write_measurement
-from asymtrain.lab.report.summary import MISSING, spread
+from asymtrain.lab.report.figure import Figure, Line, Lines
+from asymtrain.lab.report.page import write_page
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, Value, make_rows
 from asymtrain.lab.search import SearchResult, StageResult, Trial
-from asymtrain.lab.search.figures import accuracy_by_setting
 from asymtrain.lab.search.stages import Variant
 from asymtrain.lab.statistics import NAMES
 
@@ -19,7 +19,7 @@ ALWAYS = ("learning_rate", "weight_decay", "alpha")
 
 def write_search(out: Path, results: Sequence[SearchResult], facts: Mapping[str, str]) -> dict[str, Path]:
     """Write search.html, search.json and the figures into the folder `out`."""
-    return write_measurement(
+    return write_page(
         out,
         NAME,
         title="Hyperparameters",
@@ -36,28 +36,42 @@ def search_document(results: Sequence[SearchResult]) -> dict[str, Any]:
     return {"searches": [result.to_dict() for result in results]}
 
 
-def chosen_table(results: Sequence[SearchResult]) -> Listed:
+def chosen_table(results: Sequence[SearchResult]) -> Table:
     """The chosen values, two rows for each search: Plain's and Asymmetric's."""
     chosen = [settings for result in results for settings in result.chosen.values()]
     others = dict.fromkeys(name for settings in chosen for name in settings if name not in ALWAYS)
     names = [*ALWAYS, *others]
-    columns = ("Backbone", "Variant", "N", *(_words(name).capitalize() for name in names), "Accuracy", "n")
-    rows = [row for result in results for row in (_chosen_row(result, side, names) for side in SIDES)]
+    columns = (
+        Column("Backbone"),
+        Column("Variant"),
+        Column("N", "count"),
+        *(Column(_words(name).capitalize(), "number", digits=None) for name in names),
+        Column("Accuracy", "number"),
+        Column("n", "count"),
+    )
+    rows = make_rows(_chosen_row(result, side, names) for result in results for side in SIDES)
     note = "Accuracy is validation accuracy of the search runs, as mean and deviation over n seeds."
-    if any(END in cell for row in rows for cell in row):
+    if any(cell.mark == END for row in rows for cell in row):
         note += f" {END} is at an end of its grid: a better value may lie beyond."
-    return Listed("What was chosen", columns, rows, note)
+    return Table("chosen", "Chosen values", columns, rows, note)
 
 
-def tried_table(result: SearchResult) -> Listed:
+def tried_table(result: SearchResult) -> Table:
     """Every trial of a search with its validation accuracy."""
-    rows = [_tried_row(stage, trial) for stage in result.stages for trial in stage.trials]
+    columns = (
+        Column("Stage"),
+        Column("Variant"),
+        Column("Tried"),
+        Column("Validation accuracy", "number"),
+        Column("n", "count"),
+        Column("Result"),
+    )
+    rows = make_rows(_tried_row(stage, trial) for stage in result.stages for trial in stage.trials)
     note = "" if result.complete else f"Not finished: at most {result.runs_left} runs are left."
     diverged = sum(trial.diverged for stage in result.stages for trial in stage.trials)
     if diverged:
         note = f"{note} Diverged runs count at chance accuracy.".strip()
-    title = f"What was tried: {label(result)}"
-    return Listed(title, ("Stage", "Variant", "Tried", "Validation accuracy", "n", "Result"), rows, note)
+    return Table("tried", f"Trials: {label(result)}", columns, rows, note)
 
 
 def label(result: SearchResult) -> str:
@@ -68,12 +82,12 @@ def label(result: SearchResult) -> str:
 
 def sentence(result: SearchResult) -> str:
     """What a search came to, in words."""
-    found = [
+    chosen = [
         f"{SIDES[side]} {', '.join(f'{_words(name)} {value:g}' for name, value in settings.items())}"
         for side, settings in result.chosen.items()
         if settings
     ]
-    parts = [f"{label(result)}: {'; '.join(found) or 'nothing is chosen yet'}."]
+    parts = [f"{label(result)}: {'; '.join(chosen) or 'nothing is chosen yet'}."]
     ends = [
         f"{SIDES[stage.stage.trains]} {_words(name)} ({where})"
         for stage in result.stages
@@ -99,23 +113,23 @@ def _lead(results: Sequence[SearchResult]) -> str:
     )
 
 
-def _chosen_row(result: SearchResult, side: Variant, names: Sequence[str]) -> tuple[str, ...]:
+def _chosen_row(result: SearchResult, side: Variant, names: Sequence[str]) -> tuple[Value | Cell, ...]:
     settings = result.chosen[side]
     ends = {name for stage in result.stages if side in stage.stage.decides for name in _ends(stage)}
     last = next((stage for stage in reversed(result.stages) if stage.stage.trains == side and stage.chosen), None)
-    trial = None if last is None else next(one for one in last.trials if one.settings == last.chosen)
+    trial = None if last is None else next(trial for trial in last.trials if trial.settings == last.chosen)
     base = result.search.base
     return (
         f"{NAMES.get(base.arch, base.arch)}, {base.dataset}",
         SIDES[side],
-        str(base.redundancy if side == "asymmetric" else 0),
-        *(f"{settings[name]:g}{END if name in ends else ''}" if name in settings else MISSING for name in names),
-        MISSING if trial is None or trial.mean is None else spread(trial.mean, trial.std),
-        MISSING if trial is None else str(trial.n),
+        base.redundancy if side == "asymmetric" else 0,
+        *(Cell(settings.get(name), mark=END if name in settings and name in ends else "") for name in names),
+        Cell() if trial is None else _accuracy(trial),
+        None if trial is None else trial.n,
     )
 
 
-def _tried_row(stage: StageResult, trial: Trial) -> tuple[str, ...]:
+def _tried_row(stage: StageResult, trial: Trial) -> tuple[Value | Cell, ...]:
     words = [f"{_words(name)} {value:g}" for name, value in trial.settings.items()]
     results = [f"{trial.diverged} diverged"] if trial.diverged else []
     if trial.settings == stage.chosen:
@@ -124,34 +138,62 @@ def _tried_row(stage: StageResult, trial: Trial) -> tuple[str, ...]:
         stage.stage.name,
         SIDES[stage.stage.trains],
         ", ".join(words),
-        MISSING if trial.mean is None else spread(trial.mean, trial.std),
-        f"{trial.n} of {len(trial.spec_ids)}" if trial.n < len(trial.spec_ids) else str(trial.n),
-        ", ".join(results) or MISSING,
+        _accuracy(trial),
+        Cell(trial.n, mark=f"of {len(trial.spec_ids)}" if trial.n < len(trial.spec_ids) else ""),
+        ", ".join(results) or NOTHING,
     )
 
 
-def _figures(i: int, result: SearchResult) -> list[Drawn]:
+def _accuracy(trial: Trial) -> Cell:
+    return Cell(None if trial.mean is None else Mean(trial.mean, trial.std), tuple(trial.spec_ids))
+
+
+def _figures(i: int, result: SearchResult) -> list[Figure]:
     """One for each finished grid over one setting of more than one value."""
-    drawn = []
+    figures = []
     for stage in result.stages:
         names = {name for trial in stage.trials for name in trial.settings}
         if stage.chosen is None or len(names) != 1 or len(stage.trials) < 2:
             continue
         (name,) = names
-        place = f"{result.search.base.arch}-{i}-{stage.stage.trains}-{name}"
         title = f"{stage.stage.name.capitalize()} of {SIDES[stage.stage.trains]}: {label(result)}"
-        svg = accuracy_by_setting(
-            [trial.settings[name] for trial in stage.trials],
-            [trial.seen for trial in stage.trials],
-            variant=stage.stage.trains,
-            setting=_words(name),
-            chosen=stage.chosen[name],
-            name=place,
-            title=title,
-        )
         dots = "; the dots are the seeds" if len(result.search.seeds) > 1 else ""
-        drawn.append(Drawn(place, title, svg, f"The ring marks what was chosen{dots}."))
-    return drawn
+        figures.append(
+            Figure(
+                f"{result.search.base.arch}-{i}-{stage.stage.trains}-{name}",
+                title,
+                [_accuracy_by_setting(stage, name)],
+                caption=f"The ring marks the chosen value{dots}.",
+            )
+        )
+    return figures
+
+
+def _accuracy_by_setting(stage: StageResult, name: str) -> Lines:
+    """Validation accuracy over the values of one setting: the mean, each seed, and a ring around the chosen one.
+
+    The values stand side by side at equal distances, as a grid does: most grids are logarithmic, and some start at 0.
+    """
+    assert stage.chosen is not None
+    values = [trial.settings[name] for trial in stage.trials]
+    x = tuple(float(i) for i in range(len(values)))
+    means = tuple(trial.mean for trial in stage.trials)
+    several = [trial.seen if len(trial.seen) > 1 else () for trial in stage.trials]
+    seeds = tuple(
+        tuple(seen[i] if i < len(seen) else None for seen in several) for i in range(max(map(len, several), default=0))
+    )
+    line = Line("", stage.stage.trains, x, means, seeds=seeds, marker=True)
+    at = values.index(stage.chosen[name])
+    best = means[at]
+    return Lines(
+        "",
+        _words(name),
+        "validation accuracy",
+        (line,),
+        ticks=x,
+        tick_labels=tuple(f"{value:g}" for value in values),
+        ring=None if best is None else (x[at], best),
+    )
 
 
 def _ends(stage: StageResult) -> dict[str, str]:

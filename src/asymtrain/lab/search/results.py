@@ -179,15 +179,15 @@ def choose(trials: Iterable[Trial]) -> Settings | None:
 
 def edges(candidates: Iterable[Settings], chosen: Settings) -> dict[str, str]:
     """Which of the chosen settings lie at an end of what was tried, and at which."""
-    found = {}
+    ends = {}
     candidates = list(candidates)
     for name, value in chosen.items():
         values = {candidate[name] for candidate in candidates}
         if len(values) > 1 and value == min(values):
-            found[name] = "off" if value == 0 else "lowest"
+            ends[name] = "off" if value == 0 else "lowest"
         elif len(values) > 1 and value == max(values):
-            found[name] = "highest"
-    return found
+            ends[name] = "highest"
+    return ends
 
 
 def chosen_spec(result: SearchResult, variant: Variant, **changes: Any) -> RunSpec:
@@ -206,9 +206,9 @@ def final_specs(result: SearchResult, seeds: Iterable[int], **changes: Any) -> l
 def _trial(
     settings: Settings, specs: list[RunSpec], runs: Mapping[str, Run], criterion: Criterion, chance: Callable[[], float]
 ) -> Trial:
-    there = [runs.get(spec.id) for spec in specs]
-    accuracies = tuple(None if run is None else _accuracy(run, criterion, chance) for run in there)
-    diverged = sum(run is not None and run.outcome == "diverged" for run in there)
+    known = [runs.get(spec.id) for spec in specs]
+    accuracies = tuple(None if run is None else _accuracy(run, criterion, chance) for run in known)
+    diverged = sum(run is not None and run.outcome == "diverged" for run in known)
     return Trial(settings, tuple(spec.id for spec in specs), accuracies, diverged)
 
 

@@ -14,8 +14,9 @@ from scipy import stats
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
+from asymtrain.models import BACKBONES, display_name
 
-NAMES = {"mlp": "MLP", "cnn": "CNN", "vit": "ViT"}
+NAMES = {arch: display_name(arch) for arch in BACKBONES}
 
 Verdict = Literal["helped", "hurt", "unclear", "constant", "single"]
 

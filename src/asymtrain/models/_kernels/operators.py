@@ -73,8 +73,8 @@ def _keep_attention(ctx, inputs, output):
 
 def _attention_backward(ctx, grad):
     qkv, bias = ctx.saved_tensors
-    found = attend_gradient(qkv, bias, grad, ctx.batch, ctx.heads)
-    return found, found.sum(1), None, None
+    gradient = attend_gradient(qkv, bias, grad, ctx.batch, ctx.heads)
+    return gradient, gradient.sum(1), None, None
 
 
 def _keep_pooling(ctx, inputs, output):

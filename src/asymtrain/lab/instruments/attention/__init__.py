@@ -1,1 +1,165 @@
-"""The instrument `attention`."""
+"""The instrument `attention`: where a vision transformer looks, Plain beside Asymmetric."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.instruments.instrument import (
+    RUN_OPTIONS,
+    Bench,
+    Instrument,
+    Page,
+    Stopped,
+    comma_numbers,
+    comma_words,
+)
+
+if TYPE_CHECKING:
+    from asymtrain.lab.data import Dataset
+    from asymtrain.lab.engine.states import State
+    from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
+    from asymtrain.lab.runs import RunSpec
+
+MOST_IMAGES = 6  # in a figure: a page embeds them
+Measured = tuple["list[AttentionResult]", "Dataset", dict[str, str]]
+
+
+@dataclass(frozen=True)
+class AttentionOptions:
+    """When it is looked at, and how; defaults are those of `AttentionSettings`, and a test holds them to it."""
+
+    at: Annotated[
+        str | None, typer.Option(help="Epochs to look at, with commas; 0 is before training. Default: three of them.")
+    ] = None
+    sample: Annotated[int, typer.Option(help="Test images to look at.")] = 100
+    layers: Annotated[str | None, typer.Option(help="Layers, by number from 1 or by name. Default: all.")] = None
+    query: Annotated[str, typer.Option(help="class_token, or mean: averaged over all queries.")] = "class_token"
+    threshold: Annotated[float, typer.Option(help="A patch is covered above this multiple of the uniform value.")] = 0.5
+    raw: Annotated[bool, typer.Option("--raw", help="Do not renormalise maps over the patches.")] = False
+    images: Annotated[int, typer.Option(help=f"Images in the figures of maps, 0 to {MOST_IMAGES}.")] = 4
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.images <= MOST_IMAGES:
+            raise UsageError(f"--images must be between 0 and {MOST_IMAGES}, got {self.images}")
+
+    def settings(self, known: Sequence[str] = ()) -> "AttentionSettings":
+        """The settings, of a network with these layers."""
+        from asymtrain.lab.instruments.attention.result import AttentionSettings
+
+        values: dict[str, Any] = {"sample": self.sample, "query": self.query, "threshold": self.threshold}
+        layers = parse_layers(self.layers, known) if known else ()
+        return AttentionSettings(**values, renormalise=not self.raw, layers=layers)
+
+
+class AttentionInstrument(Instrument[AttentionOptions, Measured]):
+    """Measure how attention is spread over an image: peak, entropy, Gini, coverages, maps.
+
+    Of stored runs (--run), or of pairs that are trained for it. A run is a function of its settings: weights that are
+    not in the folder of states are trained again. Called again, it goes on with the states that are there.
+    """
+
+    name = "attention"
+    options = AttentionOptions
+    run_options = (*RUN_OPTIONS, "states")
+
+    def measure(self, options: AttentionOptions, bench: Bench) -> Measured:
+        """A result for each run and epoch, the data that it was looked at on, and what was left out."""
+        from asymtrain.lab.engine import load_for
+        from asymtrain.lab.instruments.attention.measure import check_spec, measure_states
+
+        options.settings()  # what is wrong with them shows before anything else is done
+        chosen = bench.choose(archs=("vit",), with_plain=True)
+        without = _without_attention(chosen, bench)
+        specs = [spec for spec in chosen if spec not in without] or chosen  # where none is left, they are refused below
+        if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
+            raise UsageError("these runs learn different data: measure those of one dataset at a time")
+        dataset = load_for(specs[0], bench.data_root)
+        kinds = {(spec.arch, spec.arch_options): spec for spec in specs}.values()
+        layers, *_ = [check_spec(spec, dataset, options.settings()) for spec in kinds]
+        settings = options.settings(layers)
+        for spec in kinds:
+            check_spec(spec, dataset, settings)
+        epochs = parse_epochs(options.at, min(spec.epochs for spec in specs))
+        if without:
+            archs = ", ".join(sorted({spec.arch for spec in without}))
+            runs, have = ("run", "has") if len(without) == 1 else ("runs", "have")
+            bench.remark(f"left out: {len(without)} {runs} of {archs}, which {have} no attention")
+        try:
+            states = bench.states(specs, epochs)
+            with bench.telling("measuring") as say:
+                numbers = count(1)
+
+                def measured(state: "State") -> None:
+                    words = f"{state.spec.arch} {state.spec.variant} seed {state.spec.seed}, epoch {state.epoch}"
+                    say(f"{next(numbers)}/{len(states)} {words}: measured")
+
+                results = measure_states(
+                    states, dataset, settings, bench.device, keep=options.images, progress=measured
+                )
+        except KeyboardInterrupt:
+            raise Stopped(
+                f"Stopped: {_kept_states(bench, specs, epochs)}. Give the same command to go on; a run of which a "
+                "state is missing is trained from its start."
+            ) from None
+        if not results:
+            raise UsageError("every run diverged before these epochs: give smaller ones in --at")
+        for spec in specs:
+            values = {result.state[1]: result.to_dict() for result in results if result.spec == spec}
+            bench.keep(spec, settings.key, values)
+        lost = sum(sum(result.spec == spec for result in results) < len(epochs) for spec in specs)
+        facts = {"Epochs": ", ".join(map(str, epochs))}
+        if lost:
+            facts["Diverged"] = f"{lost} of {len(specs)} runs, which are left out from that epoch on"
+        return results, dataset, facts
+
+    def page(self, options: AttentionOptions, result: Measured) -> Page:
+        """See `show`."""
+        from asymtrain.lab.instruments.attention.show import attention_page
+
+        return attention_page(*result, images=options.images)
+
+
+INSTRUMENT = AttentionInstrument()
+
+
+def parse_epochs(text: str | None, epochs: int) -> tuple[int, ...]:
+    """Epochs from a list with commas; by default a fifth, three fifths and all of training (20, 60, 100 of 100)."""
+    if text is None:
+        return tuple(sorted({max(1, round(epochs * share)) for share in (0.2, 0.6, 1)}))
+    advice = f"--at {{}}: write epochs from 0 to {epochs} with commas, as in 0,{epochs}"
+    numbers = comma_numbers(text, advice)
+    if max(numbers) > epochs:
+        raise UsageError(advice.format(repr(text)))
+    return tuple(sorted(numbers))
+
+
+def parse_layers(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
+    """Layers from numbers (from 1) or names with commas; empty for all."""
+    names = []
+    for part in comma_words(text or ""):
+        if part.isdecimal() and not 1 <= int(part) <= len(known):
+            raise UsageError(f"--layers {text}: there are layers 1 to {len(known)}")
+        names.append(known[int(part) - 1] if part.isdecimal() else part)
+    return tuple(dict.fromkeys(names))
+
+
+def _without_attention(specs: "Sequence[RunSpec]", bench: Bench) -> "set[RunSpec]":
+    """The runs that `--run all` passes over: their backbone has no attention, and nobody named them."""
+    from asymtrain.lab.instruments.attention.measure import has_attention
+
+    unnamed = [spec for spec in specs if not bench.named(spec)]
+    lacking = {arch for arch in dict.fromkeys(spec.arch for spec in unnamed) if not has_attention(arch)}
+    return {spec for spec in unnamed if spec.arch in lacking}
+
+
+def _kept_states(bench: Bench, specs: "Iterable[RunSpec]", epochs: Iterable[int]) -> str:
+    """How many of the states that are wanted are kept, in words: what an interrupted command leaves."""
+    wanted = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}
+    if not wanted:
+        return "nothing was to be trained, and nothing is kept"
+    kept = {path.stem for path in bench.states_folder.glob("*.safetensors")} & wanted
+    return f"{len(kept)} of {len(wanted)} trained states are in {bench.states_folder}"

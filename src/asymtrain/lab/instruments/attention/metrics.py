@@ -2,17 +2,22 @@
 
 A map is a distribution over patches (it sums to one) unless the caller left out the renormalisation; each value is of
 the map as it is given. The uniform map has 1 / T everywhere, the one-hot map has everything on one patch.
+
+Below them the regions of an image as shares of patches: the object's mask, and what stands out of the image itself.
 """
 
 import math
 from collections.abc import Callable, Mapping
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain.errors import UsageError
 from asymtrain.gradients._intervals import Bounds
 
 DEFAULT_THRESHOLD = 0.5
+_BINOMIAL = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
 
 
 def peak_strength(maps: Tensor) -> Tensor:
@@ -57,7 +62,7 @@ def coverage_above(maps: Tensor, threshold: float = DEFAULT_THRESHOLD) -> Tensor
 def coverage_of_mask(maps: Tensor, mask: Tensor) -> Tensor:
     """Weight inside the object: sum over patches of the weight times the share of the patch that is object.
 
-    mask: (..., T), shares of 0 to 1, as `attention_regions.patch_shares` makes them from pixels. Range 0 to 1; uniform:
+    mask: (..., T), shares of 0 to 1, as `patch_shares` makes them from pixels. Range 0 to 1; uniform:
     the object's share of the image; one-hot: the object's share of that patch, so 1 inside and 0 outside.
     """
     return (maps * mask).sum(-1)
@@ -66,7 +71,7 @@ def coverage_of_mask(maps: Tensor, mask: Tensor) -> Tensor:
 def coverage_of_saliency(maps: Tensor, salient: Tensor) -> Tensor:
     """Weight inside the salient region of the image itself, for images without masks.
 
-    salient: (..., T), the share of each patch inside the region (`attention_regions.saliency_region`). Range 0 to 1;
+    salient: (..., T), the share of each patch inside the region (`saliency_region`). Range 0 to 1;
     uniform: the region's share of the image; one-hot: the region's share of that patch.
     """
     return (maps * salient).sum(-1)
@@ -76,17 +81,11 @@ def all_metrics(
     maps: Tensor, *, threshold: float = DEFAULT_THRESHOLD, mask: Tensor | None = None, salient: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Every metric of maps (..., T) by name; those of a region only where the region is given."""
-    found = {
-        "peak_strength": peak_strength(maps),
-        "entropy": entropy(maps),
-        "gini": gini(maps),
-        "coverage_above": coverage_above(maps, threshold),
-    }
-    if mask is not None:
-        found["coverage_of_mask"] = coverage_of_mask(maps, mask)
-    if salient is not None:
-        found["coverage_of_saliency"] = coverage_of_saliency(maps, salient)
-    return found
+    further: dict[str, Tensor | float | None] = {
+        "coverage_above": threshold, "coverage_of_mask": mask, "coverage_of_saliency": salient,
+    }  # fmt: skip
+    chosen = [name for name in METRICS if name not in further or further[name] is not None]
+    return {name: METRICS[name](maps, *([further[name]] if name in further else ())) for name in chosen}
 
 
 METRICS: Mapping[str, Callable[..., Tensor]] = {
@@ -114,3 +113,52 @@ LABELS = {
     "coverage_of_saliency": "weight on the salient region",
 }
 """What tables and figures call them."""
+
+
+def patch_shares(pixels: Tensor, rows: int, columns: int) -> Tensor:
+    """The share of each patch that is inside: pixels (B, H, W) of 0 and 1 -> (B, rows * columns).
+
+    Patches are counted row by row, as a vision transformer reads them.
+    """
+    height, width = pixels.shape[-2:]
+    if height % rows or width % columns:
+        raise UsageError(f"{height} x {width} pixels do not divide into {rows} x {columns} patches")
+    cut = pixels.to(torch.float32).unflatten(-1, (columns, -1)).unflatten(-3, (rows, -1))
+    return cut.mean((-3, -1)).flatten(-2)
+
+
+def saliency(images: Tensor) -> Tensor:
+    """How far each pixel's colour is from the image's mean colour: images (B, 3, H, W) -> (B, H, W).
+
+    Frequency-tuned saliency (Achanta et al. 2009) in RGB: the image is smoothed with the 5 x 5 binomial filter (edges
+    mirrored), and the saliency of a pixel is the Euclidean distance of its colour from the mean over the image.
+    """
+    pixels = images.to(torch.float32)
+    kernel = _BINOMIAL.to(pixels.device).expand(pixels.shape[1], 1, 1, 5)
+    smooth = F.pad(pixels, (2, 2, 2, 2), mode="reflect")
+    smooth = F.conv2d(smooth, kernel, groups=pixels.shape[1])
+    smooth = F.conv2d(smooth, kernel.mT, groups=pixels.shape[1])
+    return (smooth - pixels.mean((-2, -1), keepdim=True)).square().sum(1).sqrt()
+
+
+def saliency_region(images: Tensor, share: float = 0.25) -> Tensor:
+    """The most salient pixels of each image, (B, H, W) of 0 and 1; the earlier of equals is taken first.
+
+    A fixed share of the pixels (a quarter by default, at least one pixel) and not a fixed level: the uniform map then
+    has the same value on every image, and no image is left without a region.
+    """
+    if not 0 < share <= 1:
+        raise UsageError(f"the salient share must be above 0 and at most 1, got {share:g}")
+    # On the CPU, whatever the images lie on: a tie or a last bit must not change the region from device to device.
+    order = saliency(images.cpu()).flatten(1).argsort(dim=1, descending=True, stable=True)
+    chosen = order[:, : max(1, round(share * order.shape[1]))]
+    region = torch.zeros(order.shape).scatter_(1, chosen, 1.0)
+    return region.view(len(images), *images.shape[-2:]).to(images.device)
+
+
+def patch_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
+    """Rows and columns of square patches over an image; None where this number of patches is no such grid."""
+    rows = math.isqrt(patches * height // width)
+    if rows and patches % rows == 0 and rows * width == patches // rows * height:
+        return rows, patches // rows
+    return None

@@ -1,21 +1,74 @@
-"""What a measurement of attention leaves: a value for each metric, part of the network and image."""
+"""What is looked at when attention is measured, what comes out for one network, and the few numbers of many runs."""
 
+import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from asymtrain.errors import unknown_name
+from asymtrain import streams
+from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients._intervals import ANYTHING, Bounds
-from asymtrain.lab.instruments.attention.metrics import bounds
-from asymtrain.lab.instruments.attention.settings import AttentionSettings
+from asymtrain.lab.instruments.attention.metrics import DEFAULT_THRESHOLD, bounds
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import Estimate, estimate
 
 Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class AttentionSettings:
+    """Which images, which maps, which thresholds.
+
+    Attributes:
+        sample: how many test images are looked at.
+        seed: of that sample; the same images for every run, so that runs are compared on equal images.
+        query: "class_token": what the class token attends to; "mean": what all tokens do, averaged.
+        renormalise: divide each map by its sum over patches, so that it is a distribution; else the weight that goes
+            to the class token is missing from it. Peak, entropy and coverages depend on it, Gini does not.
+        threshold: of `coverage_above`, in multiples of the uniform value.
+        saliency_share: of the pixels, for `coverage_of_saliency`.
+        layers: names of the layers that are reported; empty for all.
+    """
+
+    sample: int = 100
+    seed: int = 0
+    query: Literal["class_token", "mean"] = "class_token"
+    renormalise: bool = True
+    threshold: float = DEFAULT_THRESHOLD
+    saliency_share: float = 0.25
+    layers: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layers", tuple(self.layers))
+        if self.sample < 1:
+            raise UsageError(f"the sample must be 1 image or more, got {self.sample}")
+        if self.seed < 0:
+            raise UsageError(f"the seed of the sample must be 0 or more, got {self.seed}")
+        if self.query not in ("class_token", "mean"):
+            raise UsageError(f"query must be 'class_token' or 'mean', got {self.query!r}")
+        if not self.threshold > 0:
+            raise UsageError(f"the threshold must be above 0, in multiples of the uniform value, got {self.threshold}")
+        if not 0 < self.saliency_share <= 1:
+            raise UsageError(f"the salient share must be above 0 and at most 1, got {self.saliency_share}")
+
+    @property
+    def key(self) -> str:
+        """The name of the measurement in a store: "attention", and the settings that are not the default."""
+        values = {f.name: value for f in dataclasses.fields(self) if (value := getattr(self, f.name)) != f.default}
+        texts = {name: "+".join(value) if isinstance(value, tuple) else str(value) for name, value in values.items()}
+        return ":".join(["attention", *(f"{name}={text}" for name, text in texts.items())])
+
+    def indices(self, size: int) -> list[int]:
+        """The sample, from a test set of `size` images; a smaller sample of one seed begins a larger one."""
+        if self.sample > size:
+            raise UsageError(f"a sample of {self.sample} images is larger than the test set of {size}")
+        order = torch.randperm(size, generator=streams.generator(self.seed, "attention-sample"))
+        return [int(i) for i in order[: self.sample]]
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +95,13 @@ class AttentionResult:
     maps: Mapping[str, Floats] = field(default_factory=dict)
     spec: RunSpec | None = None
     epoch: int | None = None
+
+    @property
+    def state(self) -> tuple[RunSpec, int]:
+        """The spec and the epoch of a result that is of a run."""
+        assert self.spec is not None, "this result is of a model, not of a run"
+        assert self.epoch is not None, "this result is of a model, not of a run"
+        return self.spec, self.epoch
 
     def of(self, metric: str, scope: str = "mean") -> Floats:
         """The values of the images, (images,)."""
@@ -74,6 +134,86 @@ def over_values(values: Iterable[float], within: Bounds = ANYTHING) -> Estimate:
     return estimate((None if math.isnan(value) else float(value) for value in values), within=within)
 
 
-def as_list(found: Estimate) -> list[float | int | None]:
+def as_list(values: Estimate) -> list[float | int | None]:
     """[mean, low, high, n], as the store and the JSON files hold it."""
-    return [found.mean, found.low, found.high, found.n]
+    return [values.mean, values.low, values.high, values.n]
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One number of a comparison: of a group of runs that differ in the seed alone, at one epoch."""
+
+    group: str  # "Plain", "Asymmetric", or what was subtracted
+    variant: Literal["plain", "asymmetric", "difference"]
+    epoch: int
+    scope: str
+    metric: str
+    estimate: Estimate
+    over: Literal["seeds", "images"]  # what the interval is over: images where there is one seed
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**dataclasses.asdict(self), "estimate": as_list(self.estimate)}
+
+
+def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None = None) -> list[Summary]:
+    """Mean and interval of each group of runs at each epoch: over seeds, or over images where there is one seed.
+
+    Then, for each group of Asymmetric runs whose Plain partners are there, the difference Asymmetric - Plain, paired
+    by seed, or by image where there is one seed.
+    """
+    groups: dict[tuple[RunSpec, int], list[AttentionResult]] = {}
+    for result in results:
+        spec, epoch = result.state
+        groups.setdefault((dataclasses.replace(spec, seed=0), epoch), []).append(result)
+    names = _names([spec for spec, _ in groups])
+    summaries: list[Summary] = []
+    for (spec, epoch), members in groups.items():
+        for scope, metric in _parts(members[0], scopes):
+            values, within = [m.of(metric, scope) for m in members], bounds(metric, members[0].patches)
+            summaries.append(_summary(names[spec], spec.variant, epoch, scope, metric, values, within))
+    for (spec, epoch), members in groups.items():
+        partners = {partner.state[0].seed: partner for partner in groups.get((spec.plain(), epoch), [])}
+        both = [(member, partners[seed]) for member in members if (seed := member.state[0].seed) in partners]
+        if spec.variant == "plain" or not both:
+            continue
+        name = f"{names[spec]} - {names[spec.plain()]}"
+        for scope, metric in _parts(members[0], scopes):
+            pairs = [member.of(metric, scope) - partner.of(metric, scope) for member, partner in both]
+            _, largest = bounds(metric, members[0].patches)
+            summaries.append(_summary(name, "difference", epoch, scope, metric, pairs, (-largest, largest)))
+    return summaries
+
+
+def _names(specs: Sequence[RunSpec]) -> dict[RunSpec, str]:
+    """Plain and Asymmetric; with N and alpha where there are several groups of a variant."""
+    unique = list(dict.fromkeys(specs))
+    variants = [spec.variant for spec in unique]
+    names = {}
+    for spec in unique:
+        name = spec.variant.capitalize()
+        if variants.count(spec.variant) > 1:
+            settings = f" N={spec.redundancy} alpha={spec.alpha:g}" if spec.redundancy else ""
+            name += f"{settings} ({spec.id[:6]})"
+        names[spec] = name
+    return names
+
+
+def _parts(result: AttentionResult, scopes: Sequence[str] | None) -> list[tuple[str, str]]:
+    chosen = ["mean", "rollout", *result.layers] if scopes is None else scopes
+    return [(scope, metric) for scope in chosen if scope in result.scopes for metric in result.values]
+
+
+def _summary(
+    group: str,
+    variant: Literal["plain", "asymmetric", "difference"],
+    epoch: int,
+    scope: str,
+    metric: str,
+    values: Sequence[Floats],
+    within: Bounds,
+) -> Summary:
+    if len(values) == 1:
+        return Summary(group, variant, epoch, scope, metric, over_values(values[0], within), "images")
+    seeds = estimate((over_values(images).mean for images in values), within=within)
+    return Summary(group, variant, epoch, scope, metric, seeds, "seeds")

@@ -1,1 +1,158 @@
-"""The instrument `landscape`."""
+"""The instrument `landscape`: the loss surface around a state, at several redundancies."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Stopped, comma_numbers, comma_words, counting
+
+if TYPE_CHECKING:
+    from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings
+    from asymtrain.lab.runs import RunSpec
+
+# What fits into a minute on two cores, for the small networks of --scale quick. For one image a convolutional network
+# or a transformer costs several times as much there as the MLP behind its first layer.
+QUICK: dict[str, dict[str, int]] = {
+    "mlp": {"draws": 3, "sample": 300},
+    "cnn": {"draws": 3, "sample": 50, "grid": 25},
+    "vit": {"draws": 3, "sample": 50, "grid": 25},
+}
+Measured = dict[str, tuple["Landscape", "list[RunSpec]"]]
+
+
+@dataclass(frozen=True)
+class LandscapeOptions:
+    """What is compared, and how; defaults are those of `LandscapeSettings`, and a test holds them to it."""
+
+    redundancy: Annotated[str, typer.Option("--redundancy", help="Levels to compare, with commas; 0 is Plain.")] = (
+        "0,1,20,300"
+    )
+    at: Annotated[int, typer.Option(help="Epoch to look at; 0 is before training, more is trained for it.")] = 0
+    loss: Annotated[str, typer.Option(help="main, or total: main + alpha * auxiliary.")] = "main"
+    directions: Annotated[
+        str, typer.Option(help="all (idle branches included), live, filter; several with commas.")
+    ] = "all,live"
+    draws: Annotated[int | None, typer.Option(help="Pairs of directions. Default: 10, quick fewer.")] = None
+    grid: Annotated[int | None, typer.Option(help="Points a side. Default: 51, quick fewer.")] = None
+    sample: Annotated[int | None, typer.Option(help="Images. Default: 500, quick fewer.")] = None
+    step: Annotated[
+        float, typer.Option(help="Between grid points, in deviations of a weight's direction (unit variance).")
+    ] = 4e-4
+    norm_step: Annotated[float, typer.Option(help="The same for unit-norm directions.")] = 0.04
+    filter_step: Annotated[float, typer.Option(help="The same for filter-normalised ones.")] = 0.04
+    precision: Annotated[
+        str, typer.Option(help="Of the surfaces: fp32, or tf32: faster on a GPU, and rougher except for a CNN.")
+    ] = "fp32"
+
+    def __post_init__(self) -> None:
+        self.levels()
+
+    def levels(self) -> tuple[int, ...]:
+        """The redundancies as numbers."""
+        return comma_numbers(self.redundancy, "--redundancy {}: write levels with commas, as in 0,1,20 (0 is Plain)")
+
+    def settings(self, **sizes: int) -> "LandscapeSettings":
+        """The settings, with these sizes where none are given."""
+        from asymtrain.lab.instruments.landscape.result import LandscapeSettings
+
+        names = {field.name for field in dataclasses.fields(LandscapeSettings)}
+        given = {name: value for name, value in vars(self).items() if name in names and value is not None}
+        values: dict[str, Any] = {**sizes, **given, "directions": tuple(comma_words(self.directions))}
+        return LandscapeSettings(**values)
+
+
+class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
+    """Measure the loss surface around a state: deviation, range, slope, how much of it is a plane.
+
+    Before training by default, as in the paper, at redundancies 0, 1, 20 and 300, along directions over all
+    parameters and over live ones. With --run, around the settings of stored runs.
+    """
+
+    name = "landscape"
+    options = LandscapeOptions
+    run_options = ("run", "data", "arch", "scale", "seeds", "epochs", "alpha", "states")
+
+    def measure(self, options: LandscapeOptions, bench: Bench) -> Measured:
+        """A landscape for each backbone and setting, by label, with the specs that it is of."""
+        options.settings()  # what is wrong with them shows before anything else is done
+        groups = _by_backbone(bench.choose(archs=("mlp",), default_seeds=(42,)))
+        plain = any(specs[0].redundancy == 0 for specs in groups.values())
+        if plain and any(options.levels()) and (options.at or options.loss == "total"):
+            raise UsageError(
+                "a Plain run has no alpha: name Asymmetric runs (Plain is level 0 of them), or --redundancy 0"
+            )
+        measured: Measured = {}
+        try:
+            for number, (label, specs) in enumerate(groups.items(), 1):
+                words = f"{number}/{len(groups)} {label}"
+                measured[label] = _measure(words, specs, options, bench), specs
+        except KeyboardInterrupt:
+            # Whole landscapes are shown and written, draws of an unfinished one are not.
+            folder = bench.states_folder
+            rest = f", and trained states stay in {folder}" if options.at and folder.exists() else ""
+            raise Stopped(
+                f"Stopped: {len(measured)} of {len(groups)} landscapes are measured; of an unfinished one no draw is "
+                f"kept{rest}. The same command measures all of them again.",
+                measured or None,
+            ) from None
+        return measured
+
+    def page(self, options: LandscapeOptions, result: Measured) -> Page:
+        """See `show`."""
+        from asymtrain.lab.instruments.landscape.show import landscape_page
+
+        specs = [spec for _, members in result.values() for spec in members]
+        return landscape_page({label: landscape for label, (landscape, _) in result.items()}, specs, options.at)
+
+
+INSTRUMENT = LandscapeInstrument()
+
+
+def _by_backbone(specs: "Sequence[RunSpec]") -> "dict[str, list[RunSpec]]":
+    """Specs that differ in their seed and redundancy alone, by a label; each seed once.
+
+    Plain is one of the levels of the Asymmetric run of its seed, which knows the settings of both.
+    """
+    from asymtrain.lab.instruments.curves import by_setting, differing_settings
+
+    covered = {spec.plain() for spec in specs if spec.redundancy}
+    once = {
+        dataclasses.replace(spec, redundancy=min(1, spec.redundancy)): spec for spec in specs if spec not in covered
+    }
+    labels: dict[str, list[RunSpec]] = {}
+    groups = by_setting(once, lambda level: level)
+    for setting, levels in groups.items():
+        alike = [other for other in groups if (other.arch, other.dataset) == (setting.arch, setting.dataset)]
+        differing = differing_settings(alike)[alike.index(setting)]
+        labels[", ".join([f"{setting.arch} on {setting.dataset}", *differing])] = [once[level] for level in levels]
+    return labels
+
+
+def _measure(label: str, specs: "list[RunSpec]", options: LandscapeOptions, bench: Bench) -> "Landscape":
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.instruments.landscape.measure import measure_landscape
+    from asymtrain.lab.instruments.landscape.states import states_of_redundancies
+
+    settings = options.settings(**(QUICK.get(specs[0].arch, {}) if bench.quick else {}))
+    with bench.telling(f"{label}: states") as say:
+        say(f"{label}: states at epoch {options.at}", brief=not options.at)  # training them takes a while
+        states = states_of_redundancies(
+            specs,
+            options.levels(),
+            options.at,
+            device=bench.device,
+            data_root=bench.data_root,
+            cache=bench.states_folder,
+            progress=counting(say, f"{label}: training epoch"),
+        )
+        dataset = load_for(specs[0], bench.data_root)
+        progress = counting(say, f"{label}: draw")
+        landscape = measure_landscape(states, dataset, settings, device=bench.device, progress=progress)
+    for state in states:  # levels that are not stored are in the document alone
+        values = {state.epoch: landscape.of_state(state.spec.id, state.epoch)}
+        bench.keep(state.spec, settings.key, values)
+    return landscape

@@ -1,15 +1,205 @@
-"""What a measurement of landscapes gives: a row for each surface, and the rows of many draws together."""
+"""How a landscape is looked at, what a surface is described by, and what many surfaces say together."""
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, get_args
 
-from asymtrain.gradients._intervals import Bounds
-from asymtrain.lab.instruments.landscape.settings import Directions, LandscapeSettings, Scaling
-from asymtrain.lab.instruments.landscape.statistics import STATISTICS, Interval, SurfaceStatistics, interval
-from asymtrain.lab.instruments.landscape.surface import Surface
+import numpy as np
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.gradients._intervals import ANYTHING, Bounds
+from asymtrain.lab.instruments.landscape.surface import Floats, Surface
+from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, estimate
+
+Directions = Literal["all", "live", "filter"]
+Scaling = Literal["variance", "norm", "filter"]
+
+
+@dataclass(frozen=True)
+class LandscapeSettings:
+    """Which loss, on how many images, on which grid, along which directions.
+
+    Attributes:
+        grid: points along each of the two directions.
+        sample: training images on which the loss is the mean.
+        draws: pairs of directions.
+        step: between neighbouring grid points, along directions of unit variance: how far each weight moves, in
+            standard deviations. By default the grid reaches 0.01 to each side.
+        norm_step: the same along directions of unit norm, and `filter_step` along filter-normalised ones. By default
+            the grid reaches 1 to each side.
+        loss: "main": the network's own loss; "total": main + alpha * auxiliary, where the weights of the live branches
+            move as well. Both as in training, but without dropout and augmentation.
+        directions: "all": one Gaussian over all parameters, idle branches included; "live": over those that are
+            trained, which the backbone and the live branches are; "filter": normalised by filter. The first two are
+            measured with both scalings. A live branch does not enter the main loss either: with directions of unit
+            norm its weights alone make the surface of N >= 1 a little flatter than Plain's.
+        precision: "fp32", or "tf32" for faster products on a GPU. Those of a CNN then act on differences from the
+            center, so rounding is a small part of what the surface varies by (`CNNDifferences`; a test
+            allows a hundredth of the deviation in a tiny network, where few units average it out). For the others it
+            moves a weight by about 5e-6, which is of the order of the step along directions of unit norm in a large
+            network: take it for `step` alone.
+    """
+
+    grid: int = 51
+    sample: int = 500
+    draws: int = 10
+    step: float = 4e-4
+    norm_step: float = 0.04
+    filter_step: float = 0.04
+    loss: Literal["main", "total"] = "main"
+    directions: tuple[Directions, ...] = ("all", "live")
+    precision: Literal["fp32", "tf32"] = "fp32"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "directions", tuple(dict.fromkeys(self.directions)))
+        if self.grid < 3:
+            raise UsageError(
+                f"the grid needs 3 or more points a side, got {self.grid}: a slope is taken across the middle"
+            )
+        for name in ("sample", "draws"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} must be 1 or more, got {getattr(self, name)}")
+        for name in ("step", "norm_step", "filter_step"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise UsageError(f"{name} must be above 0, got {value}")
+        for name, kind in (("loss", ("main", "total")), ("precision", ("fp32", "tf32"))):
+            if getattr(self, name) not in kind:
+                raise unknown_name(name, str(getattr(self, name)), kind)
+        for direction in self.directions:
+            if direction not in get_args(Directions):
+                raise unknown_name("kind of direction", str(direction), get_args(Directions))
+        if not self.directions:
+            raise UsageError(f"name at least one kind of direction: {', '.join(get_args(Directions))}")
+
+    @property
+    def key(self) -> str:
+        """A short name of these settings: "landscape" and what differs from the defaults."""
+        parts = ["landscape"]
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value != field.default:
+                shown = "+".join(value) if isinstance(value, tuple) else f"{value:g}" if field.type is float else value
+                parts.append(f"{field.name}={shown}")
+        return " ".join(map(str, parts))
+
+    def views(self) -> list[tuple[Directions, Scaling]]:
+        """Each kind of direction with each of its scalings."""
+        scalings: dict[Directions, tuple[Scaling, ...]] = {
+            "all": ("variance", "norm"),
+            "live": ("variance", "norm"),
+            "filter": ("filter",),
+        }
+        return [(direction, scaling) for direction in self.directions for scaling in scalings[direction]]
+
+    def step_of(self, scaling: Scaling) -> float:
+        """Between neighbouring grid points of a scaling."""
+        return {"variance": self.step, "norm": self.norm_step, "filter": self.filter_step}[scaling]
+
+
+STATISTICS: dict[str, Bounds] = {
+    "std": POSITIVE,
+    "range": POSITIVE,
+    "mean_gradient": POSITIVE,
+    "plane_r2": SHARES,
+    "residual_std": POSITIVE,
+}
+"""What a surface is described by, with the least and the largest value of each."""
+CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True)
+class SurfaceStatistics:
+    """One surface in numbers. All but `non_finite` are None where a point of the surface is not finite.
+
+    Attributes:
+        std: standard deviation of the losses over all grid points (divided by their number).
+        range: largest loss less smallest.
+        mean_gradient: mean over grid points of the gradient's length, where the gradient is the difference of
+            neighbouring grid points per grid index: half of (next - previous) inside, (next - this) at an edge, as
+            numpy.gradient with spacing 1.
+        plane_r2: share of the variance that the least-squares plane explains; None for a constant surface.
+        residual_std: standard deviation of what the plane leaves.
+        center: the loss in the middle of the grid; between the middle points where the grid is even.
+        non_finite: how many grid points have an infinite loss or none.
+    """
+
+    std: float | None
+    range: float | None
+    mean_gradient: float | None
+    plane_r2: float | None
+    residual_std: float | None
+    center: float | None
+    non_finite: int = 0
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A mean over n draws, or over the means of n seeds; its t interval; and the range of 95% of single draws.
+
+    The t interval is cut at the values that there can be (see `estimate`), the range is that of percentiles. Intervals
+    are None where there is one value.
+    """
+
+    n: int
+    mean: float | None
+    low: float | None
+    high: float | None
+    percentile_low: float | None
+    percentile_high: float | None
+
+
+def surface_statistics(losses: Floats) -> SurfaceStatistics:
+    """The numbers of a surface (n, m)."""
+    non_finite = int(np.count_nonzero(~np.isfinite(losses)))
+    if non_finite:
+        return SurfaceStatistics(None, None, None, None, None, None, non_finite)
+    rows, columns = losses.shape
+    middle = losses[(rows - 1) // 2 : rows // 2 + 1, (columns - 1) // 2 : columns // 2 + 1]
+    # From the middle's loss on: the variation may be a millionth of the loss itself.
+    shifted = losses - middle.mean()
+    along, across = np.gradient(shifted)
+    plane = fitted_plane(shifted)
+    residual = shifted - plane
+    variance = float(shifted.var())
+    # Below this the variation is the rounding of float64 numbers of this size.
+    constant = math.sqrt(variance) <= 1e-15 * max(1.0, abs(float(middle.mean())))
+    return SurfaceStatistics(
+        std=math.sqrt(variance),
+        range=float(np.ptp(shifted)),
+        mean_gradient=float(np.hypot(along, across).mean()),
+        plane_r2=None if constant else max(0.0, 1 - float(residual.var()) / variance),  # below 0 is rounding
+        residual_std=float(residual.std()),
+        center=float(middle.mean()),
+    )
+
+
+def fitted_plane(losses: Floats) -> Floats:
+    """The least-squares plane of a surface, on its grid. On a full grid the slopes can be fitted one by one."""
+    x, y = (np.arange(n) - (n - 1) / 2 for n in losses.shape)
+    slope_x = (x @ losses.mean(1)) / (x @ x)
+    slope_y = (losses.mean(0) @ y) / (y @ y)
+    return losses.mean() + slope_x * x[:, None] + slope_y * y[None, :]
+
+
+def interval(groups: Sequence[Sequence[float | None]], within: Bounds = ANYTHING) -> Interval:
+    """Mean and intervals of the draws of each seed; missing ones are left out.
+
+    Of one seed, over its draws. Of several, over the seeds' means, since draws around one state say nothing of another;
+    the percentiles are those of all single draws.
+    """
+    defined = [[value for value in group if value is not None] for group in groups]
+    draws = [value for group in defined for value in group]
+    means = [math.fsum(group) / len(group) for group in defined if group]
+    over = estimate(draws if len(groups) == 1 else means, CONFIDENCE, within)
+    low = high = None
+    if len(draws) > 1:
+        tail = 100 * (1 - CONFIDENCE) / 2
+        low, high = map(float, np.percentile(draws, [tail, 100 - tail]))
+    return Interval(over.n, over.mean, over.low, over.high, low, high)
+
 
 AT_LEAST: Bounds = (-100.0, math.inf)  # percent: nothing can lose more than all of it
 CHANGED = ("std", "range", "mean_gradient", "residual_std")  # statistics whose change against Plain has a meaning
@@ -83,8 +273,7 @@ class Landscape:
         groups: dict[tuple[int, int, Directions, Scaling], list[Row]] = {}
         for row in self.rows:
             groups.setdefault((row.level.epoch, row.level.redundancy, row.directions, row.scaling), []).append(row)
-        return [_summarise(rows, groups.get((epoch, 0, directions, scaling), []))
-                for (epoch, _, directions, scaling), rows in groups.items()]  # fmt: skip
+        return [_summarise(rows, groups.get((key[0], 0, *key[2:]), [])) for key, rows in groups.items()]
 
     def of_state(self, spec_id: str, epoch: int) -> dict[str, Any]:
         """The rows of one state as JSON values, for the store."""
@@ -124,7 +313,7 @@ def _summarise(rows: list[Row], plain: list[Row]) -> Summary:
             name: _over_draws(rows, [_change(row, partners, name) for row in rows], AT_LEAST) for name in CHANGED
         }
         predicted = _predicted(first, plain[0])
-    found = {
+    statistics = {
         name: _over_draws(rows, [getattr(row.statistics, name) for row in rows], within)
         for name, within in STATISTICS.items()
     }
@@ -138,7 +327,7 @@ def _summarise(rows: list[Row], plain: list[Row]) -> Summary:
         seeds=len({row.level.seed for row in rows}),
         draws=len({row.draw for row in rows}),
         non_finite=sum(row.statistics.non_finite > 0 for row in rows),
-        statistics=found,
+        statistics=statistics,
         changes=changes,
         predicted_change=predicted,
     )

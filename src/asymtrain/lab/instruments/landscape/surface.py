@@ -1,13 +1,21 @@
-"""The loss on a grid of points in a plane: a pure function of any parameters.
+"""The loss on a grid of points in a plane through any parameters, and the directions that span it.
 
     point (i, j)  =  center + x_i * first direction + y_j * second direction
 
-`surface` asks for losses of many points at once; what answers is a function of stacked parameters (`module_losses`
-makes one from any module, `landscape_module` a faster one) or, for the backbones of this package, `landscape_backbone`.
+A direction has one entry for each parameter, drawn from N(0, 1) and keyed by (seed, draw, axis): the backbone's entries
+are the same for every redundancy, and so are those of the live branch. What differs is the scale:
+
+- unit variance: the entries as drawn. Nothing depends on how many parameters there are.
+- unit norm: divided by the norm of the whole direction. Whatever is counted in that norm and never enters the loss, as
+  idle branches do, only makes the part that moves the network smaller.
+- filter: each filter rescaled to the norm of the filter it moves (Li et al. 2018); biases and norm layers stay.
+
+Idle branches have no entries here: they enter a surface through the norm alone, and the squared norm of k standard
+normal entries is a chi-square variable with k degrees of freedom. That is what is drawn for them.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+import math
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -15,17 +23,90 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from asymtrain import streams
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.landscape.directions import Parameters, check_alike
+from asymtrain.lab.devices import evaluating
 
-Surface = npt.NDArray[np.float64]  # (n, m): rows follow the first direction, columns the second
+Parameters = Mapping[str, Tensor]
+Floats = npt.NDArray[np.float64]
+Surface = Floats  # (n, m): rows follow the first direction, columns the second
 LossesAt = Callable[[Parameters], Tensor]
 """Parameters with a leading axis of R grid points -> losses (R,)."""
 LossesOn = Callable[[Tensor], Tensor]
 """Coordinates (R, 2) on the plane -> losses (R,)."""
 
 
-def grid_coordinates(points: int, step: float) -> npt.NDArray[np.float64]:
+def is_branch(name: str) -> bool:
+    """Does this parameter of a state belong to a branch, not to the backbone?"""
+    return name.startswith("branch.")
+
+
+def gaussian_direction(center: Parameters, seed: int, draw: int, axis: int) -> dict[str, Tensor]:
+    """Standard normal entries like `center`, float32 on the CPU.
+
+    Branches have a stream of their own, so that the backbone's entries do not depend on whether there are any.
+    """
+    shared = streams.generator(seed, f"landscape draw {draw} axis {axis}")
+    branches = streams.generator(seed, f"landscape draw {draw} axis {axis} of branches")
+    return {
+        name: torch.randn(value.shape, generator=branches if is_branch(name) else shared, dtype=torch.float32)
+        for name, value in center.items()
+    }
+
+
+def filter_normalised(direction: Parameters, center: Parameters) -> dict[str, Tensor]:
+    """The direction with every filter rescaled to the norm of that filter in `center`.
+
+    A filter is what leads to one output: a row of a matrix, a kernel of a convolution, a row of a branch (N, C, D).
+    Tensors of a single such filter, as a class token or positions (1, T, D) are, are scaled as a whole. Biases and the
+    parameters of norm layers (one axis, or a name that ends in "bias") do not move.
+    """
+    check_alike(direction, center)
+    scaled = {}
+    for name, value in center.items():
+        if value.ndim < 2 or name.endswith("bias"):
+            scaled[name] = torch.zeros_like(direction[name])
+            continue
+        axes = tuple(range(2 if is_branch(name) else 1, value.ndim))
+        moved = direction[name]
+        length = torch.linalg.vector_norm(value, dim=axes, keepdim=True)
+        # A filter whose direction is all zeros cannot be scaled to anything.
+        drawn = torch.linalg.vector_norm(moved, dim=axes, keepdim=True).clamp(min=1e-30)
+        scaled[name] = moved * (length / drawn)
+    return scaled
+
+
+def squared_norm(direction: Parameters, names: Iterable[str] | None = None) -> float:
+    """Sum of squares over the named tensors (all by default), added in float64."""
+    chosen = direction if names is None else {name: direction[name] for name in names}
+    return math.fsum(float(value.double().square().sum()) for value in chosen.values())
+
+
+def idle_squared_norm(seed: int, draw: int, axis: int, *, branches: int, size: int) -> float:
+    """Squared norm of the entries of `branches` idle branches of `size` weights each (all points together).
+
+    A sum of chi-square variables, one for each branch: those of 20 branches are the first of those of 300.
+    """
+    if not branches or not size:
+        return 0.0
+    key = streams.key(seed, f"landscape draw {draw} axis {axis} of idle branches") & (2**63 - 1)
+    return math.fsum(np.random.default_rng(key).chisquare(size, branches))
+
+
+def parameter_count(parameters: Parameters) -> int:
+    """How many numbers these are."""
+    return sum(value.numel() for value in parameters.values())
+
+
+def check_alike(direction: Parameters, center: Parameters) -> None:
+    """Raise a `UsageError` unless a direction has an entry for each parameter."""
+    for name, value in center.items():
+        if name not in direction or direction[name].shape != value.shape:
+            has = tuple(direction[name].shape) if name in direction else "nothing"
+            raise UsageError(f"the direction has {has} for {name!r}, the parameters have {tuple(value.shape)}")
+
+
+def grid_coordinates(points: int, step: float) -> Floats:
     """Positions along a direction: `points` of them, `step` apart, with 0 in the middle."""
     if points < 3:
         raise UsageError(f"a grid needs 3 or more points a side, got {points}: a slope is taken across the middle")
@@ -38,7 +119,7 @@ def surface(
     losses_at: LossesAt,
     center: Parameters,
     directions: tuple[Parameters, Parameters],
-    grid: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]],
+    grid: tuple[Floats, Floats],
     *,
     chunk: int = 16,
 ) -> Surface:
@@ -57,24 +138,24 @@ def surface(
     return evaluate(losses, grid, chunk)
 
 
-def evaluate(losses: LossesOn, grid: tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]], chunk: int) -> Surface:
+def evaluate(losses: LossesOn, grid: tuple[Floats, Floats], chunk: int) -> Surface:
     """Losses on the grid from a function of coordinates. A chunk that does not fit in memory is halved."""
     x, y = grid
     every = torch.from_numpy(np.stack([np.repeat(x, len(y)), np.tile(y, len(x))], 1))  # (n m, 2)
-    found: list[Tensor] = []
+    losses_of: list[Tensor] = []
     done = 0
     with torch.inference_mode():
         while done < len(every):
             try:
-                found.append(losses(every[done : done + chunk]))
+                losses_of.append(losses(every[done : done + chunk]))
             except torch.OutOfMemoryError:
                 if chunk == 1:
                     raise UsageError("one grid point does not fit in memory: take a smaller sample") from None
                 chunk = -(-chunk // 2)
                 continue
-            done += len(found[-1])
+            done += len(losses_of[-1])
         # One transfer at the end: a device computes on while the next chunk is asked for.
-        return torch.cat(found).double().cpu().numpy().reshape(len(x), len(y))
+        return torch.cat(losses_of).double().cpu().numpy().reshape(len(x), len(y))
 
 
 def module_losses(
@@ -83,37 +164,17 @@ def module_losses(
     """Losses of any module on one batch, as `surface` wants them: `loss_fn(module(inputs), targets)` at each point.
 
     The module is evaluated in eval mode, with copies of its buffers, and is left as it was. Points are taken one after
-    the other, which works for every module; `landscape_module` takes many at once where it can.
+    the other, which works for every module; `measure_module_landscape` takes many at once where it can.
     """
     buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
+
+    def loss_at(point: Parameters) -> Tensor:
+        own = {name: value.clone() for name, value in buffers.items()}
+        return loss_fn(functional_call(module, {**own, **point}, (inputs,)), targets)
 
     def losses_at(points: Parameters) -> Tensor:
         count = len(next(iter(points.values())))
         with evaluating(module):
-            return torch.stack(
-                [
-                    loss_fn(
-                        functional_call(
-                            module,
-                            {**{n: v.clone() for n, v in buffers.items()}, **{n: v[i] for n, v in points.items()}},
-                            (inputs,),
-                        ),
-                        targets,
-                    )
-                    for i in range(count)
-                ]
-            )
+            return torch.stack([loss_at({name: value[i] for name, value in points.items()}) for i in range(count)])
 
     return losses_at
-
-
-@contextmanager
-def evaluating(module: nn.Module) -> Iterator[None]:
-    """Eval mode inside; afterwards every submodule is in the mode it was in."""
-    before = {part: part.training for part in module.modules()}
-    try:
-        module.eval()
-        yield
-    finally:
-        for part, training in before.items():
-            part.training = training

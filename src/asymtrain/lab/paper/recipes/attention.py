@@ -1,27 +1,27 @@
 """Table 14 and Figures 4, 7 and 9: how the ViT attends, with and without branches."""
 
-from typing import Any
+import math
+from collections.abc import Iterator
 
 import numpy as np
 
-from asymtrain.lab.instruments.attention.pictures import MapPicture, MapRow
-from asymtrain.lab.instruments.trajectory.trajectory import Curve
-from asymtrain.lab.paper.attention_values import (
-    EPOCHS,
+from asymtrain.lab.instruments.curves import Curve
+from asymtrain.lab.paper.evidence import Effect, Evidence
+from asymtrain.lab.paper.figures import curve_line, has_points
+from asymtrain.lab.paper.measurements import (
+    ATTENTION_EPOCHS,
     AttentionWanted,
     attention_epochs,
     attentions_wanted,
     pixels_of,
 )
-from asymtrain.lab.paper.differences import COLUMNS, NOTE, difference_cells
-from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import printed
-from asymtrain.lab.paper.panels import Line, Panel, Panels, curve_line, has_points
-from asymtrain.lab.paper.readings import Reading
-from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable
-from asymtrain.lab.paper.study import Study, shown_dataset, stands_note
+from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import Reading, Study, shown_dataset, stands_note
+from asymtrain.lab.paper.tables import DIFFERENCE_NOTE, READING, difference_cells, difference_columns, headings_of
+from asymtrain.lab.report.figure import Figure, Image, Line, Lines
+from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.statistics.estimates import estimate
 
 METRICS = {
@@ -33,6 +33,7 @@ METRICS = {
 """The paper's names, those of the instrument, and the headings."""
 MORE = {"coverage_of_saliency": "Weight on the salient region", "coverage_of_mask": "Weight on the object"}
 VARIANTS = ("plain", "asymmetric")
+WAITS = "Waits for the measurements of Table 14."
 
 
 def readings_of(study: Study) -> list[Reading]:
@@ -43,10 +44,10 @@ def readings_of(study: Study) -> list[Reading]:
 def needs(study: Study, known: Snapshot) -> Needs:
     """The attention of both variants; their weights are trained again where no state is kept."""
     wanted = {
-        (one.spec.id, one.name): one
+        (attention.spec.id, attention.name): attention
         for reading in readings_of(study)
         for variant in VARIANTS
-        for one in attentions_wanted(study, reading, variant)
+        for attention in attentions_wanted(study, reading, variant)
     }
     return Needs(measurements=tuple(wanted.values()))
 
@@ -55,13 +56,13 @@ def values(
     known: Snapshot, wanted: tuple[AttentionWanted, ...], metric: str, epoch: int
 ) -> dict[int, tuple[float, str]]:
     """By seed the mean over images and layers, and the spec's id."""
-    found = {}
-    for one in wanted:
-        seen = (known.values(one.spec, one.name) or {}).get(epoch)
-        mean = seen["scopes"]["mean"].get(metric, [None])[0] if seen else None
+    by_seed = {}
+    for attention in wanted:
+        measured = (known.values(attention.spec, attention.name) or {}).get(epoch)
+        mean = measured["scopes"]["mean"].get(metric, [None])[0] if measured else None
         if mean is not None:
-            found[one.spec.seed] = (float(mean), one.spec.id)
-    return found
+            by_seed[attention.spec.seed] = (float(mean), attention.spec.id)
+    return by_seed
 
 
 def effect(study: Study, known: Snapshot, reading: Reading, metric: str, epoch: int, label: str) -> Effect | None:
@@ -75,97 +76,107 @@ def effect(study: Study, known: Snapshot, reading: Reading, metric: str, epoch: 
     return Effect(label, before, after, epoch, ids, seeds, study.stand_in)
 
 
-def make_table14(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
     """The four metrics at three epochs, and the two other coverages."""
-    rows, evidence = [], dict[str, dict[str, Any]]()
+    rows, evidence = [], dict[str, dict[str, Evidence]]()
+    metrics = [(heading, metric, f"table14/{name}") for name, (metric, heading) in METRICS.items()]
+    more = [(heading, metric, "") for metric, heading in MORE.items()]
     for reading in readings_of(study):
-        for paper_name, (metric, heading) in METRICS.items():
-            for epoch in EPOCHS:
-                label = f"table14/{paper_name}/{epoch}"
-                found = effect(study, known, reading, metric, study.at(epoch), label)
-                if found:
-                    evidence.setdefault(reading.name, {})[label] = found
-                head = (Cell(heading), Cell(str(study.at(epoch))), Cell(reading.title))
-                rows.append((*head, *difference_cells(found, printed(label))))
-        for metric, heading in MORE.items():
-            for epoch in EPOCHS:
-                found = effect(study, known, reading, metric, study.at(epoch), f"{metric}/{epoch}")
-                if found:  # CIFAR has no masks
-                    head = (Cell(heading), Cell(str(study.at(epoch))), Cell(reading.title))
-                    rows.append((*head, *difference_cells(found, None)))
-    columns = ("Metric", "Epoch", "Reading", *COLUMNS)
+        for heading, metric, cell in (*metrics, *more):
+            for epoch in ATTENTION_EPOCHS:
+                label = f"{cell}/{epoch}" if cell else ""
+                measured = effect(study, known, reading, metric, study.at(epoch), label)
+                if label and measured:
+                    evidence.setdefault(reading.name, {})[label] = measured
+                if label or measured:  # CIFAR has no masks
+                    head = map(Cell, (heading, str(study.at(epoch)), reading.title))
+                    rows.append((*head, *difference_cells(measured, printed(label) if label else None)))
+    columns = (*headings_of(("Metric", "Epoch", READING)), *difference_columns())
     settings = attentions_wanted(study, study.readings[0], "plain")[0].settings
     note = (
         f"{settings.sample} test images of {shown_dataset(study, 'cifar100')}, mean over layers and images; from the "
         "class token, heads averaged, renormalised over patches. The reading 'other instruments' averages all queries. "
         "The paper does not define object coverage; docs/method.md says why ours is a share of patches. "
-        f"{stands_note(study, EPOCHS)}{NOTE}"
+        f"{stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
     )
-    return RecipeOutput((ResultTable("table14", "Table 14: attention", columns, tuple(rows), note),), evidence=evidence)
+    return RecipeOutput((Table("table14", "Table 14: attention", columns, tuple(rows), note),), evidence=evidence)
 
 
-def make_figure9(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
     """The four metrics over training, and their change at its end."""
-    title, panels, epochs = "Figure 9: attention over training", [], attention_epochs(study)
-    evidence: dict[str, dict[str, Any]] = {}
+    title, panels, epochs = "Figure 9: attention over training", list[Lines](), attention_epochs(study)
+    evidence: dict[str, dict[str, Evidence]] = {}
     for paper_name, (metric, heading) in METRICS.items():
         lines = [_line(study, known, variant, metric, epochs) for variant in VARIANTS]
-        panels.append(Panel(heading.partition(" (p")[0], "epoch", heading.partition(" (")[0].lower(), tuple(lines)))
+        panels.append(Lines(heading.partition(" (p")[0], "epoch", heading.partition(" (")[0].lower(), tuple(lines)))
         for reading in readings_of(study):
-            found = effect(study, known, reading, metric, study.epochs, f"figure9/{paper_name}")
-            if found:
-                evidence.setdefault(reading.name, {})[found.label] = found
+            measured = effect(study, known, reading, metric, study.epochs, f"figure9/{paper_name}")
+            if measured:
+                evidence.setdefault(reading.name, {})[measured.label] = measured
     if not all(has_points(panel.lines) for panel in panels):
-        caption = "Waits for the measurements of Table 14."
-        return RecipeOutput(figures=(ResultFigure("figure9", title, "", caption, missing=True),))
+        return RecipeOutput(figures=(Figure("figure9", title, (), caption=WAITS),))
     caption = (
         "Mean over layers and images; bands are 95% intervals over seeds, thin lines are seeds where there are few."
     )
-    svg = draw("panels", "figure9", Panels(title, tuple(panels), columns=2))
-    return RecipeOutput(figures=(ResultFigure("figure9", title, svg, caption),), evidence=evidence)
+    return RecipeOutput(figures=(Figure("figure9", title, panels, 2, caption),), evidence=evidence)
 
 
-def _line(study: Study, known: Snapshot, variant: Any, metric: str, epochs: tuple[int, ...]) -> Line:
+def _line(study: Study, known: Snapshot, variant: str, metric: str, epochs: tuple[int, ...]) -> Line:
     wanted = attentions_wanted(study, study.readings[0], variant)
-    seen = [values(known, wanted, metric, epoch) for epoch in epochs]
-    seeds = tuple(tuple(at[seed][0] if seed in at else None for at in seen) for seed in study.seeds)
+    by_epoch = [values(known, wanted, metric, epoch) for epoch in epochs]
+    seeds = tuple(tuple(at[seed][0] if seed in at else None for at in by_epoch) for seed in study.seeds)
     points = tuple(estimate(column) for column in zip(*seeds, strict=True))
     return curve_line(variant.capitalize(), variant, Curve(epochs, points, seeds))
 
 
-def make_maps(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make_maps(study: Study, known: Snapshot) -> RecipeOutput:
     """The last layer of several images (Figure 4), and the first, third and last layer of one (Figure 7), by epoch."""
     first = {variant: attentions_wanted(study, study.readings[0], variant)[0] for variant in VARIANTS}
-    kept = {variant: known.values(one.spec, one.name) or {} for variant, one in first.items()}
-    epochs = sorted({study.at(epoch) for epoch in EPOCHS})
+    kept = {variant: known.values(wanted.spec, wanted.name) or {} for variant, wanted in first.items()}
+    epochs = sorted({study.at(epoch) for epoch in ATTENTION_EPOCHS})
     titles = {"figure4": "Figure 4: attention through training", "figure7": "Figure 7: attention by layer"}
-    if any(epoch not in found for epoch in epochs for found in kept.values()):
-        caption = "Waits for the measurements of Table 14."
-        return RecipeOutput(
-            figures=tuple(ResultFigure(name, title, "", caption, missing=True) for name, title in titles.items())
-        )
-    seen = kept["plain"][epochs[0]]
-    layers, last = seen["layers"], seen["layers"][-1]
-    shown = list(dict.fromkeys([layers[0], layers[min(2, len(layers) - 1)], last]))
+    if any(epoch not in values for epoch in epochs for values in kept.values()):
+        waiting = (Figure(name, title, (), caption=WAITS) for name, title in titles.items())
+        return RecipeOutput(figures=tuple(waiting))
+    shown = kept["plain"][epochs[0]]
+    layers, last = shown["layers"], shown["layers"][-1]
+    chosen = list(dict.fromkeys([layers[0], layers[min(2, len(layers) - 1)], last]))
     rows = {
-        "figure4": [(seen["labels"][image], image, last) for image in range(len(seen["pixels"]))],
-        "figure7": [(f"layer {layers.index(layer) + 1}", 0, layer) for layer in shown],
+        "figure4": [(shown["labels"][image], image, last) for image in range(len(shown["pixels"]))],
+        "figure7": [(f"layer {layers.index(layer) + 1}", 0, layer) for layer in chosen],
     }
+
+    def images(label: str, image: int, layer: str, *, titled: bool) -> Iterator[Image]:
+        """A row of the figure: the image, then its maps of both variants by epoch."""
+        pixels = pixels_of(shown["pixels"][image]).transpose(1, 2, 0) / 255
+        yield Image("", pixels, label=label)
+        for epoch in epochs:
+            for variant in VARIANTS:
+                weights = np.array(kept[variant][epoch]["maps"][layer][image], float)
+                side = math.isqrt(len(weights))
+                yield Image(
+                    f"{variant.capitalize()}\nepoch {epoch}" if titled else "",
+                    pixels if np.isfinite(weights).all() else None,
+                    weights.reshape(side, side) * len(weights),
+                    scale="attention / uniform",
+                    colour=variant,
+                    apart=variant == VARIANTS[0],
+                )
+
     caption = (
         f"Seed {first['plain'].spec.seed}; from the class token, heads averaged, in multiples of the uniform weight."
     )
-    figures = []
-    for name, title in titles.items():
-        columns = tuple((variant, f"epoch {epoch}") for epoch in epochs for variant in VARIANTS)
-        made = tuple(
-            MapRow(
-                label,
-                pixels_of(seen["pixels"][image]),
-                tuple(np.array(kept[variant][epoch]["maps"][layer][image]) for epoch in epochs for variant in VARIANTS),
-            )
-            for label, image, layer in rows[name]
+    columns = 1 + len(epochs) * len(VARIANTS)
+    figures = [
+        Figure(
+            name,
+            title,
+            [panel for i, row in enumerate(rows[name]) for panel in images(*row, titled=i == 0)],
+            columns,
+            caption,
         )
-        figures.append(ResultFigure(name, title, draw("maps", name, MapPicture(title, columns, made)), caption))
+        for name, title in titles.items()
+    ]
     return RecipeOutput(figures=tuple(figures))
 
 

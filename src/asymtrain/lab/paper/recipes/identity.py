@@ -1,15 +1,12 @@
 """What costs nothing at inference, and what idle branches do: nothing. Behind all tables, and none of them."""
 
-from typing import Any
-
-from asymtrain.lab.paper.evidence import Quantity
-from asymtrain.lab.paper.identity_values import MANY, IdentityWanted
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, asymmetric_spec, table_values
-from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.paper.evidence import Evidence, Quantity
+from asymtrain.lab.paper.measurements import MANY, IdentityWanted
+from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, Study, asymmetric_spec, table_values
+from asymtrain.lab.paper.tables import arch_cell, number
+from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 
 
 def wanted(study: Study, arch: str) -> IdentityWanted:
@@ -23,37 +20,41 @@ def needs(study: Study, known: Snapshot) -> Needs:
     return Needs(measurements=tuple(wanted(study, arch) for arch in ARCHS))
 
 
-def make(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make(study: Study, known: Snapshot) -> RecipeOutput:
     """Differences; an identity is a row of zeros."""
-    rows, evidence = [], dict[str, Any]()
+    rows, evidence = [], dict[str, Evidence]()
     for arch in ARCHS:
-        one = wanted(study, arch)
-        found = (known.values(one.spec, one.name) or {}).get(1)
-        if found is None:
-            rows.append((Cell(NAMES[arch]), *(missing_cell() for _ in range(3))))
+        identity = wanted(study, arch)
+        measured = (known.values(identity.spec, identity.name) or {}).get(1)
+        if measured is None:
+            rows.append((arch_cell(arch), *missing_cells(3)))
             continue
-        ids, label = (one.spec.id,), f"inference/{arch}"
-        numbers = [float(found[name]) for name in ("outputs", "parameters", "weights")]
-        rows.append((Cell(NAMES[arch]), *(Cell(f"{number:g}", number, ids) for number in numbers)))
-        evidence[label] = Quantity(label, (max(map(abs, numbers[:2])),), 1, ids, (one.spec.seed,), study.stand_in)
-    columns = ("Backbone", "Outputs after strip", "Weights more", f"Weights, N = 1 against N = {MANY}")
+        ids, seeds = (identity.spec.id,), (identity.spec.seed,)
+        outputs, parameters, weights = (float(measured[name]) for name in ("outputs", "parameters", "weights"))
+        rows.append((arch_cell(arch), Cell(outputs, ids), Cell(parameters, ids), Cell(weights, ids)))
+        for label, value in ((f"inference/{arch}", max(abs(outputs), abs(parameters))), (f"identity/{arch}", weights)):
+            evidence[label] = Quantity(label, (value,), 1, ids, seeds, study.stand_in)
+    headings = ("Outputs after strip", "Weights more", f"Weights, N = 1 against N = {MANY}")
+    columns = (Column("Backbone"), *(number(name, None) for name in headings))
     note = (
         "Largest difference between a network that had branches and one that never had, on test images; how many "
         "weights it has more; and the largest difference of a weight after an epoch of training with 1 and with "
         f"{MANY} branches, one of them live."
     )
-    table = ResultTable("identity", "Branches leave nothing behind, idle ones do nothing", columns, tuple(rows), note)
+    table = Table("identity", "Branches leave nothing behind, idle ones do nothing", columns, tuple(rows), note)
     return RecipeOutput((table,), evidence={study.readings[0].name: evidence} if evidence else {})
 
 
-RECIPE = Recipe(
-    name="identity",
-    covers=("identity",),
-    title="Identities: inference cost, and N under single activation",
-    question="Is the trained network the plain one, and the same for every N?",
-    how="One epoch of training of each backbone, then a comparison of weights and outputs.",
-    claims=("c36",),
-    needs=needs,
-    make=make,
-    beyond=True,
+RECIPES = (
+    Recipe(
+        name="identity",
+        covers=("identity",),
+        title="Identities: inference cost, and N under single activation",
+        question="Is the trained network the plain one, and the same for every N?",
+        how="One epoch of training of each backbone, then a comparison of weights and outputs.",
+        claims=("c36",),
+        needs=needs,
+        make=make,
+        beyond=True,
+    ),
 )

@@ -1,26 +1,20 @@
 """Table 1 and Figure 5: accuracy on CIFAR-100 against redundancy, and the dose at equal settings."""
 
-from typing import cast
-
 from asymtrain.lab.paper.comparisons import (
     Comparison,
     compare,
     effect_of,
-    effect_table,
     evidence_of,
     improvement,
     interval,
     specs_of,
 )
-from asymtrain.lab.paper.cosine_beside import cosine_table
-from asymtrain.lab.paper.effect_sizes import sizes_table
-from asymtrain.lab.paper.image_intervals import COLUMN, NOTE, image_interval_cell
-from asymtrain.lab.paper.known import Snapshot
-from asymtrain.lab.paper.panels import Colour, Line, Panel, Panels, has_points
-from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.result import ResultFigure
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, readings_for, table_values
+from asymtrain.lab.paper.figures import has_points
+from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, Study, readings_for, table_values
+from asymtrain.lab.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, sizes_table
+from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.statistics import NAMES
 
 LEVELS = (1, 7, 10, 20)
@@ -57,14 +51,15 @@ def needs(study: Study, known: Snapshot) -> Needs:
     return Needs(specs_of([*comparisons(study), *doses(study)]))
 
 
-def make(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make(study: Study, known: Snapshot) -> RecipeOutput:
     """The table, the table at equal settings, effect sizes, the cosine of each row, and the dose-response curve."""
     main, dose = comparisons(study), doses(study)
     headings = ("Backbone", "N")
     tables = (
         effect_table(known, main, "table1", "Table 1: accuracy against redundancy", headings,
-                     f"Each row has Table 13's weight decay and alpha, so N is not all that differs. {NOTE}",
-                     (COLUMN, image_interval_cell)),
+                     "Each row has Table 13's weight decay and alpha, so N is not all that differs. "
+                     f"{OVER_IMAGES_NOTE}",
+                     over_images=True),
         effect_table(known, dose, "table1-equal", "Table 1 at equal settings: only N differs", headings,
                      f"Learning rate, weight decay and alpha are Table 13's at N = {DOSE}. With one live branch the "
                      "trained network is the same for every N: these rows are equal unless all branches are active. "
@@ -73,43 +68,41 @@ def make(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
         cosine_table(known, main, "table1-cosine", "Table 1: the gradient cosine beside the change", headings,
                      study.window),
     )  # fmt: skip
-    figure = _figure(study, known, main, draw)
-    evidence = evidence_of(known, main)
-    for reading, found in evidence_of(known, dose).items():
-        evidence.setdefault(reading, {}).update(found)
-    return RecipeOutput(tables, (figure,), evidence)
+    # The labels of the two families differ, so one list serves both.
+    return RecipeOutput(tables, (_figure(study, known, main),), evidence_of(known, [*main, *dose]))
 
 
-def _figure(study: Study, known: Snapshot, main: list[Comparison], draw: Draw) -> ResultFigure:
+def _figure(study: Study, known: Snapshot, main: list[Comparison]) -> Figure:
     title = "Figure 5: improvement against redundancy"
     lines: list[Line] = []
     for arch in ARCHS:
-        cells = [one for one in main if one.reading == study.readings[0] and one.label.startswith(f"table1/{arch}/")]
-        effects = [effect_of(known, one) for one in cells]
+        rows = [row for row in main if row.reading == study.readings[0] and row.arch == arch]
+        effects = [effect_of(known, row) for row in rows]
         changes = [None if effect is None else improvement(effect) for effect in effects]
-        ends = [None if effect is None else interval(effect) for effect in effects]
+        intervals = [None if effect is None else interval(effect) for effect in effects]
         x = tuple(float(level) for level in LEVELS)
-        low = tuple(None if end is None else end.low for end in ends)
-        high = tuple(None if end is None else end.high for end in ends)
-        colour = cast(Colour, arch)
-        lines.append(Line(NAMES[arch], colour, x, tuple(changes), low, high, marker=True))
-        paper = tuple(one.paper.improvement if one.paper else None for one in cells)
-        lines.append(Line(f"{NAMES[arch]}, paper", colour, x, paper, dash="dotted"))
+        low = tuple(None if ends is None else ends.low for ends in intervals)
+        high = tuple(None if ends is None else ends.high for ends in intervals)
+        lines.append(Line(NAMES[arch], arch, x, tuple(changes), low, high, marker=True))
+        paper = tuple(row.paper.improvement if row.paper else None for row in rows)
+        lines.append(Line(f"{NAMES[arch]}, paper", arch, x, paper, dash="dotted"))
     if not has_points(lines[::2]):
-        return ResultFigure("figure5", title, "", "Waits for the runs of Table 1.", missing=True)
-    panel = Panel("", "branches at each point (N)", "improvement over Plain (%)", tuple(lines), zero=True, ticks=LEVELS)
+        return Figure("figure5", title, (), caption="Waits for the runs of Table 1.")
+    panel = Lines("", "branches at each point (N)", "improvement over Plain (%)", tuple(lines), zero=True, ticks=LEVELS)
     caption = "Bars are 95% intervals over seeds, not corrected. Dotted: the paper's. Settings are those of Table 13."
-    return ResultFigure("figure5", title, draw("panels", "figure5", Panels(title, (panel,))), caption)
+    return Figure("figure5", title, (panel,), caption=caption)
 
 
-RECIPE = Recipe(
-    name="table1",
-    covers=("table1", "figure5"),
-    title="Table 1, Figure 5: accuracy on CIFAR-100 against redundancy",
-    question="Do branches help the ViT, hurt the CNN, and does it grow with their number?",
-    how="Plain and Asymmetric of each seed start from the same weights and see the same images in the same order. "
-    "Learning rate, weight decay and alpha are Table 13's; test accuracy after the last epoch is compared.",
-    claims=("c01", "c02", "c03", "c04", "c05", "c06", "c35"),
-    needs=needs,
-    make=make,
+RECIPES = (
+    Recipe(
+        name="table1",
+        covers=("table1", "figure5"),
+        title="Table 1, Figure 5: accuracy on CIFAR-100 against redundancy",
+        question="Do branches help the ViT, hurt the CNN, and does it grow with their number?",
+        how="Plain and Asymmetric of each seed start from the same weights and see the same images in the same order. "
+        "Learning rate, weight decay and alpha are Table 13's; test accuracy after the last epoch is compared.",
+        claims=("c01", "c02", "c03", "c04", "c05", "c06", "c35"),
+        needs=needs,
+        make=make,
+    ),
 )

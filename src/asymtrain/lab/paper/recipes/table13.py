@@ -1,16 +1,23 @@
 """Table 13: the settings that a three-stage search chooses, beside the paper's."""
 
 from asymtrain.lab.paper.comparisons import needs_of
-from asymtrain.lab.paper.fairness import extra_trials, gains_table, trials_table
-from asymtrain.lab.paper.known import Snapshot
 from asymtrain.lab.paper.numbers import all_hyperparameters
-from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.result import Cell, ResultTable, missing_cell
-from asymtrain.lab.paper.searched import gold_search, state_of, trials
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, shown_dataset
+from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.paper.searches import (
+    TRIAL,
+    extra_trials,
+    gains_table,
+    gold_search,
+    state_of,
+    trial_cells,
+    trials,
+    trials_table,
+)
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, Study, shown_dataset
+from asymtrain.lab.paper.tables import NOTHING, arch_cell, headings_of, number
+from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.search import Search, SearchResult
-from asymtrain.lab.statistics import NAMES
 
 DATASETS = ("cifar100", "cifar10")
 FIELDS = {"learning_rate": "Learning rate", "weight_decay": "Weight decay", "alpha": "Alpha"}
@@ -23,14 +30,14 @@ def searches(study: Study, *, fair: bool = False) -> dict[tuple[str, str], Searc
 
 def needs(study: Study, known: Snapshot) -> Needs:
     """All trials of the stages that can be named."""
-    found = [trials(search, known) for search in searches(study).values()]
+    trials_of = [trials(search, known) for search in searches(study).values()]
     if study.fair:
         fair = searches(study, fair=True)
-        found += [extra_trials(search, fair[case], known) for case, search in searches(study).items()]
-    return needs_of(study, [], *found)
+        trials_of += [extra_trials(search, fair[case], known) for case, search in searches(study).items()]
+    return needs_of(study, [], *trials_of)
 
 
-def make(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make(study: Study, known: Snapshot) -> RecipeOutput:
     """What was chosen beside the paper's, and every trial; then those of Plain where it gets some of its own."""
     states = {key: state_of(search, known) for key, search in searches(study).items()}
     return RecipeOutput(
@@ -38,11 +45,11 @@ def make(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
     )
 
 
-def _fair_tables(study: Study, known: Snapshot) -> tuple[ResultTable, ...]:
+def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
     if not study.fair:
         return ()
     states = [
-        ((shown_dataset(study, dataset), NAMES[arch]), state_of(search, known))
+        ((Cell(shown_dataset(study, dataset)), arch_cell(arch)), state_of(search, known))
         for (dataset, arch), search in searches(study, fair=True).items()
     ]
     headings = ("Data", "Backbone")
@@ -50,25 +57,24 @@ def _fair_tables(study: Study, known: Snapshot) -> tuple[ResultTable, ...]:
     return gains, trials_table("table13-fair-trials", headings, states)
 
 
-def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> ResultTable:
+def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> Table:
     rows = []
-    for dataset in DATASETS:
-        for arch in ARCHS:
-            paper = [row for row in all_hyperparameters() if row.arch == arch] if dataset == "cifar100" else [None]
-            for printed in paper:
-                level = "any" if printed is None else f"{printed.redundancy}x"
-                cells = [Cell(shown_dataset(study, dataset)), Cell(NAMES[arch]), Cell(level)]
-                for name in FIELDS:
-                    cells += [
-                        _chosen_cell(states[dataset, arch], name),
-                        Cell("—") if printed is None else Cell(f"{getattr(printed, name):g}", getattr(printed, name)),
-                    ]
-                rows.append(tuple(cells))
-    headings = [text for shown in FIELDS.values() for text in (shown, f"Paper: {shown.lower()}")]
-    return ResultTable(
+    for (dataset, arch), state in states.items():
+        paper = [row for row in all_hyperparameters() if row.arch == arch] if dataset == "cifar100" else [None]
+        for printed in paper:
+            cells = [
+                Cell(shown_dataset(study, dataset)),
+                arch_cell(arch),
+                Cell("any" if printed is None else f"{printed.redundancy}x"),
+            ]
+            for name in FIELDS:
+                cells += [_chosen_cell(state, name), NOTHING if printed is None else Cell(getattr(printed, name))]
+            rows.append(tuple(cells))
+    pairs = [(number(name, None), number(name.lower(), None, papers=True)) for name in FIELDS.values()]
+    return Table(
         "table13",
         "Table 13: settings found by the search",
-        ("Data", "Backbone", "N", *headings),
+        (*headings_of(("Data", "Backbone", "N")), *(column for pair in pairs for column in pair)),
         tuple(rows),
         "Learning rate and weight decay are searched on Plain, so they cannot depend on N; with one live branch alpha "
         "cannot either. Our values are therefore the same in every row of a backbone. * marks an end of the grid.",
@@ -78,30 +84,25 @@ def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> Result
 def _chosen_cell(state: SearchResult, name: str) -> Cell:
     for stage in state.stages:
         if stage.chosen and name in stage.chosen:
-            ids = tuple(one for trial in stage.trials for one in trial.spec_ids)
-            edge = "*" if name in stage.edges else ""
-            return Cell(f"{stage.chosen[name]:g}{edge}", float(stage.chosen[name]), ids)
-    return missing_cell()
+            ids = tuple(spec_id for trial in stage.trials for spec_id in trial.spec_ids)
+            return Cell(float(stage.chosen[name]), ids, mark="*" if name in stage.edges else "")
+    return Cell(missing=True)
 
 
-def _tried(study: Study, states: dict[tuple[str, str], SearchResult]) -> ResultTable:
+def _tried(study: Study, states: dict[tuple[str, str], SearchResult]) -> Table:
     rows = []
     for (dataset, arch), state in states.items():
+        head = (Cell(shown_dataset(study, dataset)), arch_cell(arch))
         for stage in state.stages:
             for trial in stage.trials:
-                shown = ", ".join(f"{value:g}" for value in trial.settings.values())
-                mark = "chosen" if stage.chosen == trial.settings else ""
-                mean = missing_cell() if trial.mean is None else Cell(f"{trial.mean:.3f}", trial.mean, trial.spec_ids)
-                texts = [shown_dataset(study, dataset), NAMES[arch], stage.stage.name, shown]
-                count = Cell(str(trial.n), trial.n, trial.spec_ids) if trial.n else missing_cell()
-                rows.append((*map(Cell, texts), mean, count, Cell(mark)))
+                settings = ", ".join(f"{value:g}" for value in trial.settings.values())
+                rows.append((*head, Cell(stage.stage.name), Cell(settings), *trial_cells(stage, trial)))
         for later in [stage for stages in state.search.rounds for stage in stages][len(state.stages) :]:
-            texts = [shown_dataset(study, dataset), NAMES[arch], later.name]
-            rows.append((*map(Cell, texts), *(missing_cell() for _ in range(3)), Cell("")))
-    return ResultTable(
+            rows.append((*head, Cell(later.name), *missing_cells(3), Cell("")))
+    return Table(
         "table13-trials",
         "What the search tried",
-        ("Data", "Backbone", "Stage", "Value", "Validation accuracy", "n", ""),
+        (*headings_of(("Data", "Backbone", "Stage", "Value")), *TRIAL),
         tuple(rows),
         f"Best validation accuracy within {study.search_epochs} epochs, mean over search seeds "
         f"{', '.join(map(str, study.sizes.search_seeds))}; test accuracy is never computed.",
@@ -114,14 +115,16 @@ def _notes(states: dict[tuple[str, str], SearchResult]) -> tuple[str, ...]:
     return (f"{edges} of {len(chosen)} chosen values lie at an end of their grid.",) if chosen else ()
 
 
-RECIPE = Recipe(
-    name="table13",
-    covers=("table13",),
-    title="Table 13: hyperparameters by the three-stage search",
-    question="Which learning rate, weight decay and alpha does validation accuracy choose?",
-    how="Learning rate on Plain, then weight decay on Plain, then alpha on Asymmetric, each grid as one stack, on "
-    "seeds that no final result uses.",
-    claims=(),
-    needs=needs,
-    make=make,
+RECIPES = (
+    Recipe(
+        name="table13",
+        covers=("table13",),
+        title="Table 13: hyperparameters by the three-stage search",
+        question="Which learning rate, weight decay and alpha does validation accuracy choose?",
+        how="Learning rate on Plain, then weight decay on Plain, then alpha on Asymmetric, each grid as one stack, on "
+        "seeds that no final result uses.",
+        claims=(),
+        needs=needs,
+        make=make,
+    ),
 )

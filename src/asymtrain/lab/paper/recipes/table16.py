@@ -1,70 +1,69 @@
 """Table 16: three branches, all or one active, each side with settings of its own."""
 
-from asymtrain.lab.paper.comparisons import Comparison, compare, effect_table, evidence_of, needs_of
-from asymtrain.lab.paper.fairness import chosen_regularisers, extra_trials, regulariser_words, trials_table
-from asymtrain.lab.paper.known import Snapshot
+from asymtrain.lab.paper.comparisons import Comparison, compare, evidence_of, needs_of
 from asymtrain.lab.paper.numbers import Hyperparameters
-from asymtrain.lab.paper.readings import PRIMARY
-from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.result import ResultTable
-from asymtrain.lab.paper.searched import TRIED, chosen, dual_of, state_of, trials
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, readings_for, shown_dataset, table_values
+from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.paper.searches import (
+    TRIED,
+    chosen,
+    chosen_regularisers,
+    dual_of,
+    extra_trials,
+    regulariser_words,
+    state_of,
+    trials,
+    trials_table,
+)
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import ARCHS, PRIMARY, Study, readings_for, shown_dataset, table_values
+from asymtrain.lab.paper.tables import arch_cell, effect_table
+from asymtrain.lab.report.table import Table
 from asymtrain.lab.statistics import NAMES
 
 ACTIVATIONS = {"all": {"activation": "all", "combine": "sum"}, "one": {"activation": "last"}}
 
 
-def comparisons(study: Study, known: Snapshot) -> list[Comparison]:
-    """Six cells. The activation is the table's own, and the losses' sum over classes would want a search of its own."""
-    found = []
+def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
+    """Six cells; with `fair` the same Asymmetric runs against a Plain that had as many trials.
+
+    The activation is the table's own, and the losses' sum over classes would want a search of its own.
+    """
+    rows = []
     for reading in readings_for(study, TRIED, "accuracy"):
         for activation, auxiliary in ACTIVATIONS.items():
             for arch in ARCHS:
+                label = f"table16/{activation}/{arch}"
+                heading: tuple[str, ...] = (f"{activation} active", NAMES[arch])
                 plain, asymmetric = _values(study, known, arch, activation)
-                found.append(
+                settings = None
+                if fair:
+                    settings = chosen_regularisers(dual_of(study, arch, activation, fair=True), known)
+                    heading = (*heading, regulariser_words(settings))
+                    asymmetric = None if settings is None else asymmetric
+                rows.append(
                     compare(
-                        study, reading, f"table16/{activation}/{arch}", (f"{activation} active", NAMES[arch]), arch,
-                        "cifar100", asymmetric, TRIED, auxiliary, plain_values=plain,
+                        study, reading, f"fair/{label}" if fair else label, heading, arch, "cifar100", asymmetric,
+                        TRIED, auxiliary, plain_values=plain, plain_settings=settings, paper=label,
                     )
                 )  # fmt: skip
-    return found
-
-
-def fair_comparisons(study: Study, known: Snapshot) -> list[Comparison]:
-    """The same Asymmetric runs against a Plain that had as many trials; none where the study does not ask for it."""
-    found = []
-    for reading in readings_for(study, TRIED, "accuracy") if study.fair else []:
-        for activation, auxiliary in ACTIVATIONS.items():
-            for arch in ARCHS:
-                plain, asymmetric = _values(study, known, arch, activation)
-                settings = chosen_regularisers(dual_of(study, arch, activation, fair=True), known)
-                heading = (f"{activation} active", NAMES[arch], regulariser_words(settings))
-                found.append(
-                    compare(
-                        study, reading, f"fair/table16/{activation}/{arch}", heading, arch, "cifar100",
-                        None if settings is None else asymmetric, TRIED, auxiliary, plain_values=plain,
-                        plain_settings=settings, paper=f"table16/{activation}/{arch}",
-                    )
-                )  # fmt: skip
-    return found
+    return rows
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
     """The dual searches, then the runs with what they chose."""
-    listed = [*comparisons(study, known), *fair_comparisons(study, known)]
+    rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
     if study.hyperparameters == "paper":
-        return needs_of(study, listed)
+        return needs_of(study, rows)
     cases = [(arch, activation) for activation in ACTIVATIONS for arch in ARCHS]
     searches = [trials(dual_of(study, *case), known) for case in cases]
     if study.fair:
         searches += [extra_trials(dual_of(study, *case), dual_of(study, *case, fair=True), known) for case in cases]
-    return needs_of(study, listed, *searches)
+    return needs_of(study, rows, *searches)
 
 
-def make(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make(study: Study, known: Snapshot) -> RecipeOutput:
     """One table; two more on a Plain with as many trials where that is asked for."""
-    listed = comparisons(study, known)
+    rows = comparisons(study, known)
     note = f"Learnt: {shown_dataset(study, 'cifar100')}."
     for activation in ACTIVATIONS:
         for arch in ARCHS:
@@ -75,25 +74,25 @@ def make(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
             note += f" {NAMES[arch]}, {activation}: {'; '.join(shown) or 'not yet chosen'}."
     note += " These are learning rate, weight decay and alpha."
     table = effect_table(
-        known, listed, "table16", "Table 16: dual search, three branches", ("Branches", "Backbone"), note
+        known, rows, "table16", "Table 16: dual search, three branches", ("Branches", "Backbone"), note
     )
-    return RecipeOutput((table, *_fair_tables(study, known)), evidence=evidence_of(known, listed))
+    return RecipeOutput((table, *_fair_tables(study, known)), evidence=evidence_of(known, rows))
 
 
-def _fair_tables(study: Study, known: Snapshot) -> tuple[ResultTable, ...]:
-    listed = fair_comparisons(study, known)
-    if not listed:
+def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
+    if not study.fair:
         return ()
+    rows = comparisons(study, known, fair=True)
     note = (
         "Plain has the learning rate and weight decay that were chosen for it, and the regularisation that the search "
         "then chose for it among as many trials as alpha had. Verdicts take the table before: the paper's Plain had no "
         "such trials."
     )
     # Plain's trials do not depend on which branches are active: one search of each backbone has them all.
-    states = [((NAMES[arch],), state_of(dual_of(study, arch, "one", fair=True), known)) for arch in ARCHS]
+    states = [((arch_cell(arch),), state_of(dual_of(study, arch, "one", fair=True), known)) for arch in ARCHS]
     return (
         effect_table(
-            known, listed, "table16-fair", "Table 16 against a Plain with as many trials",
+            known, rows, "table16-fair", "Table 16 against a Plain with as many trials",
             ("Branches", "Backbone", "Plain with"), note,
         ),
         trials_table("table16-fair-trials", ("Backbone",), states),
@@ -107,18 +106,21 @@ def _values(
     if study.hyperparameters == "paper":
         values = table_values(study, arch, 1)
         return values, values
-    found = chosen(dual_of(study, arch, activation), known)
-    return (None, None) if found is None else (found["plain"], found["asymmetric"])
+    settings = chosen(dual_of(study, arch, activation), known)
+    return (None, None) if settings is None else (settings["plain"], settings["asymmetric"])
 
 
-RECIPE = Recipe(
-    name="table16",
-    covers=("table16",),
-    title="Table 16: dual search, three branches, all or one active",
-    question="Does the effect remain where Plain and Asymmetric each have their best settings?",
-    how="Learning rate and weight decay are searched for Plain and for Asymmetric separately, then alpha; the chosen "
-    f"settings are trained with the final seeds. Read with {PRIMARY.title}; all active means that losses are summed.",
-    claims=("c33", "c34"),
-    needs=needs,
-    make=make,
+RECIPES = (
+    Recipe(
+        name="table16",
+        covers=("table16",),
+        title="Table 16: dual search, three branches, all or one active",
+        question="Does the effect remain where Plain and Asymmetric each have their best settings?",
+        how="Learning rate and weight decay are searched for Plain and for Asymmetric separately, then alpha; the "
+        f"chosen settings are trained with the final seeds. Read with {PRIMARY.title}; all active means that losses "
+        "are summed.",
+        claims=("c33", "c34"),
+        needs=needs,
+        make=make,
+    ),
 )

@@ -1,20 +1,21 @@
 """Tables 3 and 4, Figures 3 and 8: how training goes with and without branches."""
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
-from asymtrain.lab.instruments.trajectory.trajectory import BOUNDS, CURVES, convergence_epoch, curve, gap, parting
-from asymtrain.lab.paper.comparisons import Comparison, compare, specs_of
-from asymtrain.lab.paper.differences import COLUMNS, NOTE, difference_cells
-from asymtrain.lab.paper.evidence import Effect
-from asymtrain.lab.paper.known import Snapshot, class_count, first_epochs
+from asymtrain.lab.instruments.curves import BOUNDS, CURVES, curve, gap
+from asymtrain.lab.instruments.trajectory.measure import convergence_epoch, parting
+from asymtrain.lab.paper.comparisons import Comparison, compare, pairs_of, specs_of
+from asymtrain.lab.paper.evidence import Effect, Evidence
+from asymtrain.lab.paper.figures import curve_line, has_points
 from asymtrain.lab.paper.numbers import printed
-from asymtrain.lab.paper.panels import Line, Panel, Panels, curve_line, has_points
-from asymtrain.lab.paper.recipe import Draw, Needs, Recipe, RecipeOutput
+from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
-from asymtrain.lab.paper.result import Cell, ResultFigure, ResultTable
-from asymtrain.lab.paper.sizes import ARCHS
-from asymtrain.lab.paper.study import Study, readings_for, stands_note, table_values
+from asymtrain.lab.paper.snapshot import Snapshot, class_count, first_epochs
+from asymtrain.lab.paper.study import ARCHS, Study, readings_for, stands_note, table_values
+from asymtrain.lab.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, difference_cells, difference_columns
+from asymtrain.lab.report.figure import Dash, Figure, Line, Lines
+from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import NAMES
 
@@ -38,16 +39,14 @@ def needs(study: Study, known: Snapshot) -> Needs:
 
 
 def effect(
-    study: Study, known: Snapshot, one: Comparison, label: str, epochs: int, value: Callable[[Run], float | None]
+    study: Study, known: Snapshot, comparison: Comparison, label: str, epochs: int, value: Callable[[Run], float | None]
 ) -> Effect | None:
     """A value of each run's first 100 epochs, paired by seed; pairs without it are left out."""
     pairs = []
-    for plain, asymmetric in zip(one.plain, one.asymmetric, strict=True):
-        if plain.id in known.runs and asymmetric.id in known.runs:
-            runs = [first_epochs(known.runs[spec.id], study.window) for spec in (plain, asymmetric)]
-            before, after = map(value, runs)
-            if before is not None and after is not None:
-                pairs.append((plain, asymmetric, before, after))
+    for plain, asymmetric in pairs_of(known, comparison):
+        before, after = (value(first_epochs(run, study.window)) for run in (plain, asymmetric))
+        if before is not None and after is not None:
+            pairs.append((plain.spec, asymmetric.spec, before, after))
     if not pairs:
         return None
     return Effect(
@@ -63,8 +62,8 @@ def effect(
 
 def convergence(run: Run) -> float | None:
     """First epoch within 1% of the best validation accuracy; none for a diverged run."""
-    seen = [epoch.validation_accuracy for epoch in run.history if epoch.validation_accuracy is not None]
-    return float(convergence_epoch(seen)) if seen and run.outcome == "finished" else None
+    accuracies = [epoch.validation_accuracy for epoch in run.history if epoch.validation_accuracy is not None]
+    return float(convergence_epoch(accuracies)) if accuracies and run.outcome == "finished" else None
 
 
 def final(run: Run) -> float | None:
@@ -79,142 +78,142 @@ def gap_at(number: int) -> Callable[[Run], float | None]:
     return lambda run: gap(run.history[number - 1]) if len(run.history) >= number else None
 
 
-def _table(
-    study: Study,
-    known: Snapshot,
-    cells: Sequence[tuple[str, str, str, int, Callable[[Run], float | None]]],
-    digits: int,
-    printed_digits: int | None = None,
-) -> tuple[list[tuple[Cell, ...]], dict[str, dict[str, Any]]]:
-    """Rows and evidence of cells (backbone, what, label, epochs, value), for each reading."""
-    rows, evidence = [], dict[str, dict[str, Any]]()
-    for one in comparisons(study):
-        for arch, what, label, epochs, value in cells:
-            if arch != one.plain[0].arch:
+@dataclass(frozen=True)
+class Row:
+    """A row of Table 3 or 4: its cell's label, the epoch it is of, and how a run's value is read."""
+
+    arch: str
+    label: str
+    epoch: int
+    value: Callable[[Run], float | None]
+
+
+def _rows(
+    study: Study, known: Snapshot, rows: Sequence[Row], *, epochs: bool = False
+) -> tuple[tuple[tuple[Cell, ...], ...], dict[str, dict[str, Evidence]]]:
+    """Cells and evidence for each reading; with the epoch in a column of its own where rows differ in it."""
+    cells, evidence = [], dict[str, dict[str, Evidence]]()
+    for comparison in comparisons(study):
+        for row in rows:
+            if row.arch != comparison.arch:
                 continue
-            found = effect(study, known, one, label, epochs, value)
-            if found is not None:
-                evidence.setdefault(one.reading.name, {})[label] = found
-            head = (Cell(NAMES[arch]), Cell(what), Cell(one.reading.title))
-            rows.append((*head, *difference_cells(found, printed(label), digits, printed_digits)))
-    return rows, evidence
+            measured = effect(study, known, comparison, row.label, row.epoch, row.value)
+            if measured is not None:
+                evidence.setdefault(comparison.reading.name, {})[row.label] = measured
+            head = [arch_cell(row.arch), *([Cell(str(row.epoch))] if epochs else []), Cell(comparison.reading.title)]
+            cells.append((*head, *difference_cells(measured, printed(row.label))))
+    return tuple(cells), evidence
 
 
-def make_table3(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
     """Convergence epoch and final validation accuracy."""
-    tables, evidence = [], dict[str, dict[str, Any]]()
-    for what, title, value, digits, printed_digits in (
-        ("convergence", "Table 3: convergence epoch", convergence, 1, 0),  # of one run it is a whole number
-        ("final", "Table 3: final validation accuracy", final, 4, 4),
+    tables, evidence = [], dict[str, dict[str, Evidence]]()
+    note = (
+        f"First {study.window} epochs. Converged: the first epoch within 1% of the best validation accuracy. "
+        f"{DIFFERENCE_NOTE}"
+    )
+    for what, title, value, columns in (
+        # Of one run the epoch is a whole number, and the paper prints one.
+        ("convergence", "Table 3: convergence epoch", convergence, difference_columns(1, printed_digits=0)),
+        ("final", "Table 3: final validation accuracy", final, difference_columns(4)),
     ):
-        cells = [(arch, what, f"table3/{arch}/{what}", study.window, value) for arch in ARCHS]
-        rows, found = _table(study, known, cells, digits, printed_digits)
-        shown = tuple((row[0], *row[2:]) for row in rows)
-        note = (
-            f"First {study.window} epochs. Converged: the first epoch within 1% of the best validation accuracy. {NOTE}"
-        )
-        tables.append(ResultTable(f"table3-{what}", title, ("Backbone", "Reading", *COLUMNS), shown, note))
-        for reading, labelled in found.items():
+        rows = [Row(arch, f"table3/{arch}/{what}", study.window, value) for arch in ARCHS]
+        cells, quantities = _rows(study, known, rows)
+        tables.append(Table(f"table3-{what}", title, (Column("Backbone"), READING, *columns), cells, note))
+        for reading, labelled in quantities.items():
             evidence.setdefault(reading, {}).update(labelled)
     return RecipeOutput(tuple(tables), evidence=evidence)
 
 
-def make_table4(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make_table4(study: Study, known: Snapshot) -> RecipeOutput:
     """Training less validation accuracy at three epochs."""
-    cells = [
-        (arch, str(study.at(epoch)), f"table4/{arch}/{epoch}", study.at(epoch), gap_at(study.at(epoch)))
+    rows = [
+        Row(arch, f"table4/{arch}/{epoch}", study.at(epoch), gap_at(study.at(epoch)))
         for arch in ARCHS
         for epoch in GAP_EPOCHS
     ]
-    rows, evidence = _table(study, known, cells, 4)
+    cells, evidence = _rows(study, known, rows, epochs=True)
     note = (
-        "Training accuracy is that of the batches as they were trained, dropout included: so the gap may be negative."
+        "Training accuracy is that of the batches as they were trained, dropout included: so the gap may be negative. "
+        f"{stands_note(study, GAP_EPOCHS)}{DIFFERENCE_NOTE}"
     )
-    note += f" {stands_note(study, GAP_EPOCHS)}{NOTE}"
-    columns = ("Backbone", "Epoch", "Reading", *COLUMNS)
-    return RecipeOutput(
-        (ResultTable("table4", "Table 4: generalisation gap", columns, tuple(rows), note),), evidence=evidence
-    )
+    columns = (Column("Backbone"), Column("Epoch"), READING, *difference_columns(4))
+    return RecipeOutput((Table("table4", "Table 4: generalisation gap", columns, cells, note),), evidence=evidence)
 
 
-def _sides(study: Study, known: Snapshot, one: Comparison) -> dict[str, list[Run]]:
-    sides = {"plain": one.plain, "asymmetric": one.asymmetric}
+def _sides(study: Study, known: Snapshot, comparison: Comparison) -> dict[str, list[Run]]:
+    sides = {"plain": comparison.plain, "asymmetric": comparison.asymmetric}
     return {
         name: [first_epochs(run, study.window) for run in known.of(specs) if run.outcome == "finished"]
         for name, specs in sides.items()
     }
 
 
-def _lines(sides: dict[str, list[Run]], what: str, dash: Any = "solid", suffix: str = "") -> list[Line]:
+def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suffix: str = "") -> list[Line]:
     lines = [
-        curve_line(f"{name.capitalize()}{suffix}", name, curve(runs, CURVES[what], within=BOUNDS[what]), dash=dash)  # type: ignore[arg-type]
+        curve_line(f"{name.capitalize()}{suffix}", name, curve(runs, CURVES[what], within=BOUNDS[what]), dash=dash)
         for name, runs in sides.items()
     ]
     return [line for line in lines if has_points([line])]
 
 
-def _trained(study: Study, known: Snapshot) -> tuple[list[tuple[str, dict[str, list[Run]]]], str]:
-    """Both sides of the backbones that have them, by name, and a word on those that are still to come."""
-    found = [(one.heading[0], _sides(study, known, one)) for one in comparisons(study)[: len(ARCHS)]]
-    there = [(name, sides) for name, sides in found if all(sides.values())]
-    absent = [name for name, sides in found if not all(sides.values())]
-    return there, f" To come: {', '.join(absent)}." if absent else ""
+def _trained(study: Study, known: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
+    """By backbone both sides of those that have them, and a word on those that are still to come."""
+    sides = {row.arch: _sides(study, known, row) for row in comparisons(study)[: len(ARCHS)]}
+    absent = [NAMES[arch] for arch, runs in sides.items() if not all(runs.values())]
+    trained = {arch: runs for arch, runs in sides.items() if all(runs.values())}
+    return trained, f" To come: {', '.join(absent)}." if absent else ""
 
 
 def _waits(name: str, title: str) -> RecipeOutput:
-    caption = f"Waits for the runs of Table 1 at N = {DOSE}."
-    return RecipeOutput(figures=(ResultFigure(name, title, "", caption, missing=True),))
+    return RecipeOutput(figures=(Figure(name, title, (), caption=f"Waits for the runs of Table 1 at N = {DOSE}."),))
 
 
-def make_figure3(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make_figure3(study: Study, known: Snapshot) -> RecipeOutput:
     """Accuracy, loss and gap of each backbone, with the epoch at which the curves part."""
-    title, panels, words = "Figure 3: learning trajectories", [], []
-    there, to_come = _trained(study, known)
-    if not there:
+    title, panels, words = "Figure 3: learning trajectories", list[Lines](), []
+    trained, to_come = _trained(study, known)
+    if not trained:
         return _waits("figure3", title)
-    for name, sides in there:
-        parted = parting(sides["plain"], sides["asymmetric"]).epoch
+    for arch, sides in trained.items():
+        name, parted = NAMES[arch], parting(sides["plain"], sides["asymmetric"]).epoch
         marks = () if parted is None else (float(parted),)
         words.append(f"{name} {'never' if parted is None else f'at epoch {parted}'}")
         accuracy = [*_lines(sides, "validation_accuracy"), *_lines(sides, "train_accuracy", "dashed", ", training")]
+        loss, gaps = _lines(sides, "main_loss"), _lines(sides, "gap")
         panels += [
-            Panel(f"{name}: accuracy", "epoch", "accuracy", tuple(accuracy), marks),
-            Panel(f"{name}: main loss", "epoch", "main loss", tuple(_lines(sides, "main_loss")), log=True),
-            Panel(f"{name}: gap", "epoch", "training - validation", tuple(_lines(sides, "gap")), zero=True),
+            Lines(f"{name}: accuracy", "epoch", "accuracy", tuple(accuracy), marks, about=arch),
+            Lines(f"{name}: main loss", "epoch", "main loss", tuple(loss), log=True, about=arch),
+            Lines(f"{name}: gap", "epoch", "training - validation", tuple(gaps), zero=True, about=arch),
         ]
     caption = (
         "Mean over seeds with its 95% interval, or with each seed where there are few; dashed is training "
         "accuracy. The vertical line is the first epoch from which "
         f"the interval of the paired difference in validation accuracy stays off 0: {'; '.join(words)}.{to_come}"
     )
-    svg = draw("panels", "figure3", Panels(title, tuple(panels), columns=3))
-    return RecipeOutput(figures=(ResultFigure("figure3", title, svg, caption),))
+    return RecipeOutput(figures=(Figure("figure3", title, panels, 3, caption),))
 
 
-def make_figure8(study: Study, known: Snapshot, draw: Draw) -> RecipeOutput:
+def make_figure8(study: Study, known: Snapshot) -> RecipeOutput:
     """Loss components, then gradient norms, of each backbone."""
-    title, top, bottom = "Figure 8: loss components and gradient norms", [], []
-    there, to_come = _trained(study, known)
-    if not there:
+    title, top, bottom = "Figure 8: loss components and gradient norms", list[Lines](), list[Lines]()
+    trained, to_come = _trained(study, known)
+    if not trained:
         return _waits("figure8", title)
-    for name, sides in there:
-        losses = [
-            *_lines(sides, "main_loss", suffix=", main"),
-            *_lines(sides, "auxiliary_loss", "dashed", ", auxiliary"),
-        ]
-        norms = [
-            *_lines(sides, "main_norm", suffix=", main"),
-            *_lines(sides, "auxiliary_norm", "dashed", ", auxiliary"),
-        ]
-        top.append(Panel(f"{name}: loss", "epoch", "loss", tuple(losses), log=True))
-        bottom.append(Panel(f"{name}: gradient norm", "epoch", "norm", tuple(norms), log=True))
+    norms_of_plain = False
+    for arch, sides in trained.items():
+        for panels, what, words, label in ((top, "loss", "loss", "loss"), (bottom, "norm", "gradient norm", "norm")):
+            main = _lines(sides, f"main_{what}", suffix=", main")
+            auxiliary = _lines(sides, f"auxiliary_{what}", "dashed", ", auxiliary")
+            heading = f"{NAMES[arch]}: {words}"
+            panels.append(Lines(heading, "epoch", label, (*main, *auxiliary), log=True, about=arch))
+        norms_of_plain |= any(line.colour == "plain" for line in bottom[-1].lines)
     caption = (
         "Mean over seeds with its 95% interval. Auxiliary loss and gradient are those of the branches, before alpha."
     )
-    if not any(line.label.startswith("Plain") for panel in bottom for line in panel.lines):
+    if not norms_of_plain:
         caption += " Gradient norms are recorded where the cosine is, so Plain has none."
-    svg = draw("panels", "figure8", Panels(title, (*top, *bottom), columns=len(there)))
-    return RecipeOutput(figures=(ResultFigure("figure8", title, svg, f"{caption}{to_come}"),))
+    return RecipeOutput(figures=(Figure("figure8", title, (*top, *bottom), len(trained), f"{caption}{to_come}"),))
 
 
 HOW = (

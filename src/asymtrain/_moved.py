@@ -1,0 +1,85 @@
+"""Old names that still work, each with a `DeprecationWarning` that says the new one.
+
+    asymtrain.engine            modules of the lab, which stood beside the library: a finder at import
+    attach(over_classes=...)    arguments: `renamed_arguments`
+    models.BUILDERS             names of a module: `old_name`, in that module's `__getattr__`
+
+Nothing is imported here until an old name is used.
+"""
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any, ParamSpec, TypeVar
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_LAB = ["cli", "data", "engine", "executors", "paper", "report", "runs", "scales", "search", "statistics", "store"]
+MOVED_MODULES = {
+    **{name: f"lab.{name}" for name in _LAB},
+    "measure": "lab.instruments",
+    "resonance": "lab.probe",
+}
+
+
+def renamed_arguments(**new_names: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
+    """Let a function take arguments by their old names: `@renamed_arguments(draw="initialization")`."""
+
+    def decorate(function: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
+        name = function.__name__
+
+        @functools.wraps(function)
+        def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Result:
+            for old, new in new_names.items():
+                if old in kwargs:
+                    if new in kwargs:
+                        raise TypeError(f"{name}() got both {new!r} and {old!r}, its old name")
+                    warnings.warn(f"{name}({old}=...) is now {name}({new}=...)", DeprecationWarning, stacklevel=2)
+                    kwargs[new] = kwargs.pop(old)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
+def old_name(module: str, name: str, **new_names: str) -> Any:
+    """What a module's `__getattr__` answers: `return old_name(__name__, name, BUILDERS="BACKBONES")`."""
+    if name not in new_names:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(f"{module}.{name} is now {module}.{new_names[name]}", DeprecationWarning, stacklevel=3)
+    return getattr(import_module(module), new_names[name])
+
+
+class _MovedModules(MetaPathFinder, Loader):
+    """Finds `asymtrain.engine.reference` and gives `asymtrain.lab.engine.reference`, the module itself and no copy."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """A spec for an old path; None for every other module."""
+        package, _, rest = fullname.partition(".")
+        if package != "asymtrain":
+            return None
+        if rest.partition(".")[0] == "alignment":
+            raise ModuleNotFoundError(
+                "asymtrain.alignment is the function; its module is now asymtrain.gradients", name=fullname
+            )
+        return ModuleSpec(fullname, self) if rest.partition(".")[0] in MOVED_MODULES else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Put the module of the new path where the import looks for its result."""
+        package, old, *rest = module.__name__.split(".")
+        new = ".".join([package, MOVED_MODULES[old], *rest])
+        warnings.warn(f"{module.__name__} is now {new}", DeprecationWarning, stacklevel=2)
+        sys.modules[module.__name__] = import_module(new)
+
+
+# First: the ordinary finder would load `asymtrain.engine.reference` a second time, under its old name.
+sys.meta_path.insert(0, _MovedModules())

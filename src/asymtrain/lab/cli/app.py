@@ -1,0 +1,32 @@
+"""The program that `asymtrain` starts."""
+
+from typing import Annotated
+
+import typer
+
+from asymtrain.lab.cli import COMMANDS, PURPOSE
+from asymtrain.lab.cli.loading import HELP, LazyGroup
+from asymtrain.version import VERSION
+
+app = typer.Typer(name="asymtrain", cls=LazyGroup, pretty_exceptions_enable=False, context_settings=HELP)
+
+
+@app.callback(invoke_without_command=True, help=PURPOSE)
+def start(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
+) -> None:
+    """Show the version, or help where no command is given."""
+    if version:
+        typer.echo(f"asymtrain {VERSION}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def _stand_in() -> None:
+    """Is never called: the group puts the command itself in its place."""
+
+
+for _name, _line in COMMANDS.items():
+    app.command(_name, help=_line)(_stand_in)

@@ -1,0 +1,75 @@
+"""The device that trains, and torch's global settings: each is set for a block, and the caller's comes back."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from asymtrain.errors import UsageError
+
+
+def default_device(device: torch.device | str | None) -> torch.device:
+    """The device asked for, or the fastest there is; one that is unknown or not there is refused."""
+    if device is None:
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        chosen = torch.device(device)
+    except RuntimeError as problem:
+        raise UsageError(f"unknown device {device!r}: use cpu, cuda or cuda:0") from problem
+    if chosen.type == "cuda" and not torch.cuda.is_available():
+        raise UsageError(f"device {str(device)!r} was asked for, but torch sees no GPU: use --device cpu")
+    return chosen
+
+
+def device_name(device: torch.device) -> str:
+    """The GPU's product name, or the kind of device: what a run records."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+@contextmanager
+def float32_products(tf32: bool) -> Iterator[None]:
+    """Products of float32 numbers in full, or in TF32 where asked for."""
+    before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = tf32
+    try:
+        yield
+    finally:
+        torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32 = before
+
+
+@contextmanager
+def one_thread(device: torch.device) -> Iterator[None]:
+    """One thread on a CPU: sums then do not depend on how many processes train beside this one."""
+    before = torch.get_num_threads()
+    if device.type == "cpu":
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if device.type == "cpu":
+            torch.set_num_threads(before)
+
+
+@contextmanager
+def compiler_settings() -> Iterator[None]:
+    """What compiled programs need, while they are compiled and called."""
+    import torch._dynamo.config
+    import torch._functorch.config
+
+    # Every shape is one compilation; torch's default limit of eight would fall back to eager silently.
+    # A measured step goes back through one graph twice; a compiled backward would otherwise take what the
+    # forward saved as scratch memory in the first pass.
+    with torch._dynamo.config.patch(recompile_limit=256), torch._functorch.config.patch(donated_buffer=False):
+        yield
+
+
+@contextmanager
+def evaluating(module: torch.nn.Module) -> Iterator[None]:
+    """Evaluation mode; afterwards every submodule is in the mode that it was in."""
+    before = {part: part.training for part in module.modules()}
+    try:
+        module.eval()
+        yield
+    finally:
+        for part, training in before.items():
+            part.training = training

@@ -1,0 +1,116 @@
+"""All parameters of a stack in one flat matrix (R, P): the named views into it, and sums over its layers.
+
+One matrix makes the optimiser a single elementwise pass, a cast to bfloat16 one kernel, and a checkpoint one
+tensor. Gradients are taken with respect to the views, which are leaves of their own: autograd never sees the
+matrix (a slice of one flat leaf would have a backward that fills the whole of it).
+
+A layer is a module that owns parameters. Every parameter begins at a multiple of `ALIGNMENT` entries, so a row
+of so many entries belongs to one layer: sums over rows, then one small product, give all layers at once.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+ALIGNMENT = 64  # elements; keeps every view at an address that the fast matrix kernels accept
+
+
+@dataclass(frozen=True)
+class FlatParameters:
+    """Names, shapes and offsets of one run's parameters in a row of the matrix."""
+
+    names: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]
+    size: int
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Tensor]) -> "FlatParameters":
+        """Of one run's parameters, in their order."""
+        offsets, at = [], 0
+        for value in parameters.values():
+            offsets.append(at)
+            at += -(-value.numel() // ALIGNMENT) * ALIGNMENT
+        return cls(tuple(parameters), tuple(tuple(v.shape) for v in parameters.values()), tuple(offsets), at)
+
+    def views(self, flat: Tensor) -> dict[str, Tensor]:
+        """Named views (R, *shape) into flat (R, P)."""
+        return {
+            name: flat[:, start : start + prod(shape)].view(-1, *shape)
+            for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True)
+        }
+
+    def pack(self, runs: Sequence[Mapping[str, Tensor]]) -> Tensor:
+        """A flat float32 matrix (R, P) from one mapping for each run; the gaps between parameters are zero."""
+        flat = torch.zeros(len(runs), self.size)
+        for name, view in self.views(flat).items():
+            for row, run in zip(view, runs, strict=True):
+                row.copy_(run[name])
+        return flat
+
+    def gather(self, tensors: Mapping[str, Tensor], runs: int) -> Tensor:
+        """One float32 matrix (R, P) from named gradients (R, *shape); a missing one is zero."""
+        device = next(iter(tensors.values())).device
+        pieces, at = [], 0
+        for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True):
+            if name in tensors:
+                if start > at:
+                    pieces.append(torch.zeros(runs, start - at, device=device))
+                pieces.append(tensors[name].reshape(runs, -1).float())
+                at = start + prod(shape)
+        if at < self.size:
+            pieces.append(torch.zeros(runs, self.size - at, device=device))
+        return torch.cat(pieces, 1)
+
+    def mask(self, names: Iterable[str]) -> Tensor:
+        """1 at the entries of the named parameters, 0 elsewhere: (1, P)."""
+        chosen, mask = set(names), torch.zeros(1, self.size)
+        for name, view in self.views(mask).items():
+            view.fill_(float(name in chosen))
+        return mask
+
+
+class Layers(NamedTuple):
+    """Which rows belong to which of L layers; `names` says which those are."""
+
+    members: Tensor  # (P / ALIGNMENT, L), float64: 1 where a row belongs to a layer
+    inside: Tensor  # (1, P): 1 at the entries of parameters, 0 in the gaps between them
+    names: tuple[str, ...]
+
+
+def layers_of(layout: FlatParameters, shared: Iterable[str], device: torch.device) -> Layers:
+    """The layers of the shared parameters; rows of other parameters belong to none."""
+    wanted = set(shared)
+    names = tuple(dict.fromkeys(layer_name(name) for name in layout.names if name in wanted))
+    members = torch.zeros(layout.size // ALIGNMENT, len(names), dtype=torch.float64)
+    ends = (*layout.offsets[1:], layout.size)
+    for name, start, end in zip(layout.names, layout.offsets, ends, strict=True):
+        if name in wanted:
+            members[start // ALIGNMENT : end // ALIGNMENT, names.index(layer_name(name))] = 1
+    return Layers(members.to(device), layout.mask(layout.names).to(device), names)
+
+
+def layer_name(parameter: str) -> str:
+    """The module that owns a parameter; the parameter itself where the model owns it."""
+    return parameter.rpartition(".")[0] or parameter
+
+
+def layer_sums(flat: Tensor, members: Tensor) -> Tensor:
+    """Sums over the entries of each layer: (R, P) -> (R, L), in float64."""
+    return flat.view(len(flat), -1, ALIGNMENT).sum(2).double() @ members
+
+
+def dialogue_sums(total: Tensor, auxiliary: Tensor, applied: Tensor, members: Tensor) -> Tensor:
+    """Products of main and auxiliary gradient in each layer, (3, R, L): with each other, main's square, auxiliary's.
+
+    The main gradient is what the applied part (R, 1) of the auxiliary one leaves of the total, so that the update
+    stays as it was.
+    """
+    main = total - applied * auxiliary
+    return torch.stack(
+        [layer_sums(product, members) for product in (main * auxiliary, main * main, auxiliary.square())]
+    )

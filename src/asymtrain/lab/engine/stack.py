@@ -1,0 +1,268 @@
+"""Many runs at once in one program; the package's docstring draws one epoch.
+
+A stack knows nothing of files or of other stacks: `state` and `load_state` are all a checkpoint needs.
+"""
+
+import math
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.devices import compiler_settings, device_name
+from asymtrain.lab.engine.device_data import DeviceData
+from asymtrain.lab.engine.losses import MAIN, Gradients, Strategy, gradients, stack_loss
+from asymtrain.lab.engine.optimizer import Moments
+from asymtrain.lab.engine.parameters import FlatParameters, layers_of
+from asymtrain.lab.engine.programs import CapturedSteps, Programs
+from asymtrain.lab.engine.setup import (
+    alpha_at,
+    build_backbone,
+    decays,
+    initial_parameters,
+    learning_rate,
+    measures_at,
+    run_data,
+)
+from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
+from asymtrain.lab.engine.tally import Tally, epoch_record
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.models import Parameters
+from asymtrain.models._kernels import load_kernels
+
+EVALUATION_IMAGES = 4000  # in one forward pass: of all runs together, or of each by itself
+
+
+class Stack:
+    """R runs that train together. They may differ in seed, alpha, rates, noise and in being Plain."""
+
+    def __init__(
+        self,
+        specs: list[RunSpec],
+        dataset: Dataset,
+        *,
+        device: torch.device | str = "cpu",
+        strategy: Strategy = "batched",
+    ) -> None:
+        self.specs, self.strategy, self.device = specs, strategy, torch.device(device)
+        load_kernels(self.device)
+        self.backbone = build_backbone(specs[0], dataset)
+        self.loss = stack_loss(specs, self.backbone)
+        # What the runs share on the auxiliary side; Plain runs have nothing to say there.
+        self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
+        data = [run_data(spec, dataset) for spec in specs]
+        bias = self.lead.branch_bias == "prior"
+        starts = [
+            initial_parameters(spec, dataset, mine, branches=self.loss.branches, bias=bias)
+            for spec, mine in zip(specs, data, strict=True)
+        ]
+        # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
+        self.parameters = FlatParameters.of(
+            max(starts, key=lambda start: sum(value.numel() for value in start.values()))
+        )
+        self.weights = self.parameters.pack(starts).to(self.device)
+        self.moments = Moments.zeros(self.weights)
+        self.dtype = torch.bfloat16 if specs[0].precision == "bf16" else torch.float32
+        self.data = DeviceData(specs, dataset, data, self.backbone, self.device, self.dtype)
+        self.alpha = torch.zeros(len(specs), device=self.device)
+        self.rate = torch.zeros(len(specs), 1, device=self.device)
+        self.decay = self._decay(starts[0])
+        image_shape = dataset.train.images.shape[1:]
+        self.shared = self._shared_names(image_shape)
+        self.layers = layers_of(self.parameters, self.shared, self.device)
+        self.tally = Tally(len(specs), len(self.layers.names), self.device)
+        self.whole = needs_both_gradients(self.lead)
+        self.programs = self._programs(image_shape)
+        self.captured = CapturedSteps() if self.device.type == "cuda" else None
+        self.epoch, self.step = 0, 0
+        self.histories: list[list[Epoch]] = [[] for _ in specs]
+        self.diverged = [False] * len(specs)
+        self.answers: list[bytes | None] = [None] * len(specs)
+        self.seconds = 0.0  # spent in the epoch at hand
+
+    @property
+    def finished(self) -> bool:
+        """All epochs are trained, or no run is left that could go on."""
+        return self.epoch >= self.specs[0].epochs or all(self.diverged)
+
+    def advance(self, pause: Callable[[], bool] = lambda: False) -> None:
+        """Train to the end of the epoch, or to the next step at which `pause` says so."""
+        start = time.perf_counter()
+        steps, every = self.data.steps, self.lead.cosine_every
+        for rate, alpha, spec in zip(self.rate, self.alpha, self.specs, strict=True):
+            rate.fill_(learning_rate(spec, self.epoch))
+            alpha.fill_(alpha_at(spec, self.epoch))
+        self.data.start_epoch(self.epoch, self.step)
+        while self.step < steps:
+            measure = measures_at(every, self.epoch * steps + self.step, steps)
+            self._run_step(measure)
+            self.step += 1
+            if self.step < steps and pause():
+                self.seconds += time.perf_counter() - start
+                return
+        self._close_epoch(start)
+
+    def train_step(self, measure: bool) -> None:
+        """One step of every run, as written; on a GPU this is captured."""
+        batch = self.programs.next_batch()
+        weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
+        step = gradients(
+            self.programs.losses,
+            self.parameters,
+            weights,
+            batch,
+            self.alpha,
+            strategy=self.strategy,
+            gather=self.programs.gather,
+            shared=self.shared if self.loss.branches and (measure or self.whole) else None,
+        )
+        if measure:
+            self._measure(step)
+        gradient = step.total
+        if step.auxiliary is not None and self.whole:
+            gradient = self.programs.signal(
+                step.total,
+                step.auxiliary,
+                self.alpha[:, None],
+                self.data.keys["noise"],
+                self.data.global_step - 1,  # the counter has moved on
+                self.layers.members,
+                self.layers.inside,
+            )
+        self.programs.update(self.weights, gradient, self.moments, self.rate, self.decay)
+        self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
+
+    @torch.no_grad()
+    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
+        """Which of images[indices] each run classifies right: indices (R, n) -> (R, n)."""
+        runs, count = indices.shape
+        weights = self.weights.to(self.dtype)
+        size = min(count, max(1, EVALUATION_IMAGES // runs) if self.strategy == "batched" else EVALUATION_IMAGES)
+        right = []
+        for chosen in indices.split(max(1, size), 1):
+            # Filling up the last chunk keeps one shape, so that one compiled program serves all.
+            filled = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
+            with compiler_settings() if self.captured else nullcontext():
+                logits = self._logits(self.parameters.views(weights), self.programs.chunk(images, filled))
+            right.append(MAIN.correct(logits[:, : chosen.shape[1]], labels[chosen]))
+        return torch.cat(right, 1)
+
+    def results(self) -> list[Run]:
+        """The record of each run; call it when the stack is finished."""
+        name, columns = device_name(self.device), (self.specs, self.histories, self.diverged, self.answers)
+        return [
+            Run(spec, tuple(history), "diverged", name, self.strategy)
+            if lost
+            else Run(spec, tuple(history), "finished", name, self.strategy, answers)
+            for spec, history, lost, answers in zip(*columns, strict=True)
+        ]
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors that, with `epoch`, `step`, `histories` and `diverged`, make this stack go on where it is."""
+        return {
+            "weights": self.weights,
+            "first": self.moments.first,
+            "second": self.moments.second,
+            "updates": self.moments.updates,
+            **self.tally.state(),
+        }
+
+    def changing(self) -> dict[str, Tensor]:
+        """All tensors that a step changes."""
+        return {**self.state(), "step": self.data.step, "global_step": self.data.global_step}
+
+    def load_state(self, state: dict[str, Tensor]) -> None:
+        """Inverse of `state`, in place: captured graphs keep their addresses."""
+        for name, value in self.state().items():
+            value.copy_(state[name])
+
+    def _close_epoch(self, start: float) -> None:
+        totals = self.tally.read(self.data.size)
+        finite = self.weights.isfinite().all(1).tolist()  # the last step may have lost what its loss does not show
+        validation = self._validation()
+        test = self._test()
+        self.seconds += time.perf_counter() - start
+        for r, spec in enumerate(self.specs):
+            self.diverged[r] = self.diverged[r] or not (finite[r] and math.isfinite(totals[r].main_loss))
+            if spec.cosine_every != self.lead.cosine_every:  # a Plain run that was measured at its neighbours' steps
+                totals[r] = totals[r]._replace(main_norm=None)
+            if not self.diverged[r]:
+                share = self.seconds / len(self.specs)  # a run's share of the stack's time
+                self.histories[r].append(
+                    epoch_record(spec, self.epoch + 1, totals[r], validation[r], test[r], share, self.layers.names)
+                )
+        self.tally.clear()
+        self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
+
+    def _run_step(self, measure: bool) -> None:
+        if self.captured is None:
+            self.train_step(measure)
+        else:
+            self.captured.run(measure, lambda: self.train_step(measure), self.changing())
+
+    def _programs(self, image_shape: tuple[int, ...]) -> Programs:
+        signal = update_gradient(self.lead.signal, self.lead.aggregator) if self.whole else _no_signal
+        written = Programs(
+            losses=self.loss,
+            gather=self.parameters.gather,
+            forward=self.loss.logits,
+            next_batch=self.data.next_batch,
+            chunk=self.data.chunk,
+            signal=signal,
+        )
+        if self.device.type != "cuda":
+            return written
+        lead, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
+        signals = (self.lead.signal, self.lead.aggregator)
+        of_backbone = (lead.arch, lead.arch_options, image_shape, self.parameters)
+        return written.compiled((*of_backbone, self.loss.settings, signals, self.dtype, runs, lead.batch))
+
+    def _logits(self, parameters: Parameters, images: Tensor) -> Tensor:
+        """Logits (R, B, C) without dropout, by the stack's strategy."""
+        if self.strategy == "batched":
+            return self.programs.forward(parameters, images)
+        rows = range(len(images))
+        parts = [{name: value[r : r + 1] for name, value in parameters.items()} for r in rows]
+        return torch.cat([self.programs.forward(parts[r], images[r : r + 1]) for r in rows])
+
+    def _measure(self, step: Gradients) -> None:
+        auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
+        applied = torch.zeros_like(self.alpha) if self.loss.detached else self.alpha
+        self.tally.add_dialogue(self.programs.dialogue(step.total, auxiliary, applied[:, None], self.layers.members))
+
+    def _validation(self) -> list[float | None]:
+        if not self.data.validation.shape[1]:
+            return [None] * len(self.specs)
+        right = self.right_answers(self.data.images, self.data.clean_labels, self.data.validation)
+        return list(right.double().mean(1).tolist())
+
+    def _test(self) -> list[float | None]:
+        last = self.epoch + 1 == self.specs[0].epochs
+        if not (self.specs[0].test == "every" or (self.specs[0].test == "last" and last)):
+            return [None] * len(self.specs)
+        everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
+        right = self.right_answers(self.data.test_images, self.data.test_labels, everything)
+        if last:
+            self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
+        return list(right.double().mean(1).tolist())
+
+    def _decay(self, start: dict[str, Tensor]) -> Tensor:
+        decayed = {name for name, value in start.items() if decays(self.lead, name, value)}
+        strength = torch.tensor([[spec.weight_decay] for spec in self.specs], device=self.device)
+        return strength if len(decayed) == len(start) else strength * self.parameters.mask(decayed).to(self.device)
+
+    def _shared_names(self, image_shape: tuple[int, ...]) -> list[str]:
+        """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
+        views = self.parameters.views(self.weights[:1].cpu())
+        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
+        _, features = self.backbone.stacked(leaves, torch.zeros(1, 2, *image_shape))
+        reached = torch.autograd.grad([f.sum() for f in features], list(leaves.values()), allow_unused=True)
+        return [name for name, g in zip(leaves, reached, strict=True) if g is not None]
+
+
+def _no_signal(*_: Tensor) -> Tensor:
+    raise AssertionError("this stack's update is the gradient of its total loss")

@@ -1,0 +1,198 @@
+"""Gradient alignment through training, from recorded runs: final, average, least and largest cosine, share in conflict.
+
+The engine records the cosine between main and auxiliary gradients at chosen steps of each epoch. Here these become
+the numbers of a run, with an interval over its batches, and of several seeds, with an interval over them. Pure
+functions; a cosine that is undefined is None and enters no mean.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.gradients._intervals import COSINES, Bounds, batch_means, mean
+from asymtrain.lab.instruments.curves import Curve, by_setting, curve
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
+
+VARIANTS: dict[str, dict[str, Any]] = {
+    "trained": {},
+    "frozen": {"branch_weights": "frozen"},
+    "detached": {"signal": "detached"},
+}
+"""Branches as trained with the run; frozen at initialisation; trained on detached features, where the cosine is that of
+the gradient that the branches would send back, and the backbone is Plain's."""
+NO_BRANCHES = "none of these runs has branches: alignment needs Asymmetric runs"
+
+
+@dataclass(frozen=True)
+class RunConflict:
+    """The alignment of one run. Means are over its epochs, each epoch's value being a mean over its measured steps.
+
+    Attributes:
+        final: mean cosine of the last epoch.
+        mean: average over epochs.
+        min, max: of a single measured step.
+        epoch_min, epoch_max: of an epoch's mean.
+        conflict: share of measured steps with a negative cosine.
+        low, high: interval of `mean` over batches, by batch means: blocks of epochs, at most 20. A drift through
+            training widens it. Cut at -1 and 1.
+        blocks, autocorrelation: number of blocks, and the correlation between neighbouring ones; well above 0, the
+            interval is too narrow for the mean of a longer training like this.
+        undefined: epochs without a cosine.
+        layers: average cosine of each layer, where the run recorded them.
+    """
+
+    id: str
+    seed: int
+    outcome: str
+    epochs: int
+    undefined: int
+    final: float | None
+    mean: float | None
+    min: float | None
+    max: float | None
+    epoch_min: float | None
+    epoch_max: float | None
+    conflict: float | None
+    low: float | None
+    high: float | None
+    blocks: int
+    autocorrelation: float | None
+    main_norm: float | None
+    auxiliary_norm: float | None
+    layers: tuple[tuple[str, float | None], ...]
+
+
+@dataclass(frozen=True)
+class Conflict:
+    """The alignment of runs that differ in their seed only; estimates are over seeds.
+
+    A run that diverged is in, with the epochs before it did; `RunConflict.outcome` names it.
+    """
+
+    spec: RunSpec  # of the first seed
+    variant: str  # "trained", "frozen", "detached", or another signal's name
+    runs: tuple[RunConflict, ...]
+    final: Estimate
+    mean: Estimate
+    min: Estimate  # of each seed's least step
+    max: Estimate
+    conflict: Estimate
+    main_norm: Estimate
+    auxiliary_norm: Estimate
+    layers: tuple[tuple[str, Estimate], ...]
+
+    @property
+    def diverged(self) -> int:
+        """How many runs diverged."""
+        return sum(run.outcome == "diverged" for run in self.runs)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        values = dataclasses.asdict(self)
+        layers = {name: dataclasses.asdict(cosine) for name, cosine in self.layers}
+        runs = [{**run, "layers": dict(run["layers"])} for run in values["runs"]]
+        return {**values, "spec": self.spec.to_dict(), "runs": runs, "layers": layers}
+
+
+def variant_specs(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
+    """The spec with its branches as each of `VARIANTS` says."""
+    specs = []
+    for name in names:
+        if name not in VARIANTS:
+            raise unknown_name("variant of the branches", name, VARIANTS)
+        specs.append(dataclasses.replace(spec, **VARIANTS[name]))
+    return specs
+
+
+def variant_of(spec: RunSpec) -> str:
+    """Which of `VARIANTS` a spec is; the signal's name where it is another."""
+    if spec.signal != "gradient":
+        return spec.signal
+    return "frozen" if spec.branch_weights == "frozen" else "trained"
+
+
+def run_conflict(run: Run, confidence: float = 0.95) -> RunConflict:
+    """The alignment of one run."""
+    spec, history = run.spec, run.history
+    if spec.redundancy == 0:
+        raise UsageError(f"run {spec.id} is Plain: it has no auxiliary gradient; choose an Asymmetric run")
+    if spec.cosine_every == 0:
+        raise UsageError(f"run {spec.id} recorded no cosine: train it with cosine_every of 1 or more")
+    cosines = _seen(history, "cosine")
+    low, high, blocks, autocorrelation = batch_means(cosines, confidence, least=1, within=COSINES)
+    return RunConflict(
+        id=spec.id,
+        seed=spec.seed,
+        outcome=run.outcome,
+        epochs=len(history),
+        undefined=len(history) - len(cosines),
+        final=history[-1].cosine if history else None,
+        mean=mean(cosines),
+        min=min(_seen(history, "cosine_min"), default=None),
+        max=max(_seen(history, "cosine_max"), default=None),
+        epoch_min=min(cosines, default=None),
+        epoch_max=max(cosines, default=None),
+        conflict=mean(_seen(history, "conflict")),
+        low=low,
+        high=high,
+        blocks=blocks,
+        autocorrelation=autocorrelation,
+        main_norm=mean(_seen(history, "main_norm")),
+        auxiliary_norm=mean(_seen(history, "auxiliary_norm")),
+        layers=_layers(history),
+    )
+
+
+def conflicts(runs: Iterable[Run], confidence: float = 0.95) -> list[Conflict]:
+    """One entry for each spec with branches, its seeds together, in the order of the runs; Plain runs are passed."""
+    asymmetric = {run.spec.id: run for run in runs if run.spec.redundancy > 0}.values()
+    if not asymmetric:
+        raise UsageError(NO_BRANCHES)
+    groups = by_setting(asymmetric, lambda run: run.spec).values()
+    return [_together(sorted(group, key=lambda run: run.spec.seed), confidence) for group in groups]
+
+
+def cosine_curve(runs: Sequence[Run], confidence: float = 0.95) -> Curve:
+    """The cosine of each epoch that every run reached: one that ended early must not move the mean by leaving it."""
+    reached = min(len(run.history) for run in runs)
+    cut = [Run(run.spec, run.history[:reached], run.outcome) for run in runs]
+    return curve(cut, lambda epoch: epoch.cosine, confidence, COSINES)
+
+
+def _together(runs: Sequence[Run], confidence: float) -> Conflict:
+    parts = tuple(run_conflict(run, confidence) for run in runs)
+    names = dict.fromkeys(name for part in parts for name, _ in part.layers)
+
+    def over_seeds(name: str, within: Bounds = COSINES) -> Estimate:
+        return estimate((getattr(part, name) for part in parts), confidence, within)
+
+    return Conflict(
+        spec=runs[0].spec,
+        variant=variant_of(runs[0].spec),
+        runs=parts,
+        final=over_seeds("final"),
+        mean=over_seeds("mean"),
+        min=over_seeds("min"),
+        max=over_seeds("max"),
+        conflict=over_seeds("conflict", SHARES),
+        main_norm=over_seeds("main_norm", POSITIVE),
+        auxiliary_norm=over_seeds("auxiliary_norm", POSITIVE),
+        layers=tuple(
+            (name, estimate((dict(part.layers).get(name) for part in parts), confidence, COSINES)) for name in names
+        ),
+    )
+
+
+def _seen(history: Sequence[Epoch], name: str) -> list[float]:
+    return [value for epoch in history if (value := getattr(epoch, name)) is not None]
+
+
+def _layers(history: Sequence[Epoch]) -> tuple[tuple[str, float | None], ...]:
+    cosines: dict[str, list[float]] = {}
+    for epoch in history:
+        for name, value in epoch.layer_cosines or ():
+            cosines.setdefault(name, []).extend(() if value is None else (value,))
+    return tuple((name, mean(values)) for name, values in cosines.items())

@@ -1,0 +1,170 @@
+"""The page of gradient alignment: Tables 2 and 15 of the paper, with intervals, and the cosine over training."""
+
+from collections.abc import Sequence
+
+from asymtrain.lab.instruments.alignment.measure import Conflict, conflicts, cosine_curve
+from asymtrain.lab.instruments.curves import Curve, cells, counted, spec_labels
+from asymtrain.lab.instruments.instrument import Page
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Lines
+from asymtrain.lab.report.table import Cell, Column, Interval, Table
+from asymtrain.lab.runs import Run
+
+VARIANT_FIELDS = ("branch_weights", "signal")  # named in a column of their own
+MEANINGS = {
+    "trained": "learn with the network, as in training",
+    "frozen": "keep their initial weights",
+    "detached": "learn beside a Plain network that they do not influence, and the cosine is of the gradient that they "
+    "would send back",
+    "noise": "learn, and noise of the same norm takes the place of their gradient",
+    "gated": "learn, and their gradient is weighted by its cosine where that is positive",
+}
+LEAD = (
+    "The cosine between the gradients of the main and of the auxiliary loss, over the weights that both reach: above "
+    "zero they pull the same way, below zero against each other. It is measured on training batches before the "
+    "update, and measuring changes no weight."
+)
+
+
+def alignment_page(runs: Sequence[Run], confidence: float = 0.95) -> Page:
+    """Tables, figures and numbers of the runs with branches."""
+    groups = conflicts(runs, confidence)
+    labels = spec_labels([group.spec for group in groups], without=VARIANT_FIELDS)
+    by_id = {run.spec.id: run for run in runs}
+    curves = [cosine_curve([by_id[run.id] for run in group.runs], confidence) for group in groups]
+    measured = [run.spec for run in runs if run.spec.redundancy]
+    every = " and ".join(map(str, sorted({spec.cosine_every for spec in measured})))
+    return Page(
+        title="Gradient alignment",
+        lead=LEAD,
+        tables=alignment_tables(groups, labels, confidence),
+        figures=[*_curve_figures(groups, labels, curves), *_layer_figures(groups, labels)],
+        document={
+            "measurement": "alignment",
+            "confidence": confidence,
+            "groups": [
+                {"label": label, **group.to_dict(), "cosine": _points(curve)}
+                for label, group, curve in zip(labels, groups, curves, strict=True)
+            ],
+        },
+        specs=measured,
+        facts={"Measured": f"every {every} steps and at the start of each epoch"},
+    )
+
+
+def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confidence: float = 0.95) -> list[Table]:
+    """Over seeds, gradient norms, within each run, and layer by layer where that was recorded."""
+    level = f"{confidence:.0%} interval"
+    named = [(label, group, [run.id for run in group.runs]) for label, group in zip(labels, groups, strict=True)]
+    kinds = "; ".join(f"{variant} ones {MEANINGS[variant]}" for variant in dict.fromkeys(g.variant for g in groups))
+    lost = " A run that diverged counts with the epochs before it did." if any(g.diverged for g in groups) else ""
+    has_norms = any(group.main_norm.mean is not None for group in groups)
+    old = "" if has_norms else " Conflicts and gradient norms were not recorded yet when these runs were trained."
+    head = (Column("Backbone"), Column("Branches"))
+    final, average, cosine, least, largest, correlation = (
+        Column(name, "number", signed=True, digits=2 if name == "Correlation" else 3)
+        for name in ("Final", "Average", level, "Least", "Largest", "Correlation")
+    )
+    tables = [
+        Table(
+            "cosine",
+            "Gradient cosine",
+            (*head, final, average, cosine, least, largest, Column("In conflict", "share", digits=0),
+             Column("Seeds", "count")),
+            tuple(
+                cells(ids, label, g.variant, g.final.mean, g.mean.mean, g.mean, g.min.mean, g.max.mean,
+                      g.conflict.mean, counted(len(g.runs), g.diverged))
+                for label, g, ids in named
+            ),
+            "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
+            "largest: of a single measured step. In conflict: share of measured steps with a negative cosine. "
+            f"Branches: {kinds}.{lost}{old}",
+        )
+    ]  # fmt: skip
+    if has_norms:
+        norms = ("Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}")
+        tables.append(
+            Table(
+                "norms",
+                "Gradient norms",
+                (*head, *(Column(name, "number", significant=True) for name in norms)),
+                tuple(
+                    cells(ids, label, g.variant, g.main_norm.mean, g.main_norm, g.auxiliary_norm.mean, g.auxiliary_norm)
+                    for label, g, ids in named
+                ),
+                "Average over epochs, over the weights that both losses reach; the auxiliary gradient before alpha.",
+            )
+        )
+    over_batches = Column(f"{level} over batches", "number", signed=True)
+    tables.append(
+        Table(
+            "runs",
+            "Within each run",
+            (*head, Column("Seed", "count"), average, over_batches, Column("Blocks", "count"), correlation,
+             Column("Undefined", "count")),
+            tuple(
+                cells([run.id], label, g.variant, run.seed, run.mean,
+                      None if run.low is None or run.high is None else Interval(run.low, run.high), run.blocks,
+                      run.autocorrelation, Cell(run.undefined, mark=f"of {run.epochs}"))
+                for label, g, _ in named
+                for run in g.runs
+            ),
+            "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
+            "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
+            "rather than another one. Undefined: epochs in which a gradient was zero at every measured step.",
+            detail=True,
+        )
+    )  # fmt: skip
+    by_layer = tuple(
+        cells(ids, f"{label}, {layer}", g.variant, values.mean, values, values.n)
+        for label, g, ids in named
+        for layer, values in g.layers
+    )
+    if by_layer:
+        columns = (Column("Layer"), Column("Branches"), Column("Average cosine", "number", signed=True), cosine,
+                   Column("Seeds", "count"))  # fmt: skip
+        note = "Average over epochs of each layer's own cosine, over the weights of the layer that both losses reach."
+        tables.append(Table("layers", "Layer by layer", columns, by_layer, note, detail=True))
+    return tables
+
+
+def _curve_figures(groups: Sequence[Conflict], labels: Sequence[str], curves: Sequence[Curve]) -> list[Figure]:
+    """One for all backbones; where kinds of branches are compared, one for each backbone."""
+    title, caption = "Gradient cosine over training", "Means over seeds; the bands are their intervals."
+    chosen: dict[tuple[str, str], list[tuple[str, Curve]]] = {}
+    several = len({group.variant for group in groups}) > 1
+    for label, group, values in zip(labels, groups, curves, strict=True):
+        if several:  # what is compared stands in one figure
+            key = f"cosine-{list(dict.fromkeys(labels)).index(label)}", f"{title}, {label}"
+        else:
+            key = f"cosine-{group.variant}", title
+        chosen.setdefault(key, []).append((group.variant if several else label, values))
+    return [Figure(name, words, [_cosines(lines)], caption=caption) for (name, words), lines in chosen.items()]
+
+
+def _cosines(curves: Sequence[tuple[str, Curve]]) -> Lines:
+    lines = tuple(curve.line(label, i) for i, (label, curve) in enumerate(curves))
+    return Lines("", "epoch", "gradient cosine", lines, zero=True)
+
+
+def _layer_figures(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Figure]:
+    """Average cosine of each layer, the first at the top."""
+    several, figures = len({group.variant for group in groups}) > 1, []
+    for i, (label, group) in enumerate(zip(labels, groups, strict=True)):
+        seeds = [dict(run.layers) for run in group.runs]
+        bars = tuple(
+            Bar(layer, e.mean, e.low, e.high, tuple(c for s in seeds if (c := s.get(layer)) is not None))
+            for layer, e in group.layers
+        )
+        if bars:
+            title = f"Layers of {label}, {group.variant}" if several else f"Layers of {label}"
+            panel = Bars("", "average gradient cosine", "asymmetric", bars)
+            caption = "Diamonds are means, bars their intervals, dots single seeds."
+            figures.append(Figure(f"layers-{i}", title, [panel], caption=caption))
+    return figures
+
+
+def _points(curve: Curve) -> list[dict[str, float | int | None]]:
+    return [
+        {"epoch": epoch, "n": point.n, "mean": point.mean, "low": point.low, "high": point.high}
+        for epoch, point in zip(curve.epochs, curve.points, strict=True)
+    ]

@@ -1,0 +1,330 @@
+"""How a vision transformer attends: maps of every layer and head on a sample of images, and how they are spread.
+
+    measure_attention(state, dataset)       a state of a run
+    measure_states(states, dataset)         many of them, on the same images
+    measure_model(model, images)            any model whose queries and keys can be reached
+
+Nothing is changed: parameters, modes, buffers and random numbers are after a measurement what they were before.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.normalise import normalise
+from asymtrain.lab.devices import default_device, evaluating
+from asymtrain.lab.engine.setup import build_backbone, run_data
+from asymtrain.lab.engine.states import State
+from asymtrain.lab.instruments.attention.maps import (
+    Read,
+    attention_layers,
+    from_class_token,
+    over_queries,
+    recorded_attention,
+    rollout,
+)
+from asymtrain.lab.instruments.attention.metrics import all_metrics, patch_grid, patch_shares, saliency_region
+from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
+from asymtrain.lab.runs import RunSpec
+from asymtrain.models import Backbone, Parameters, build
+
+CHUNK = 256  # images in one forward pass: bounds the memory of the maps
+MOST_PREFIX = 8  # tokens before the patches that models have: a class token, registers, a distillation token
+
+
+def measure_attention(
+    state: State,
+    dataset: Dataset,
+    settings: AttentionSettings | None = None,
+    device: torch.device | str | None = None,
+) -> AttentionResult:
+    """The attention of one training state on a sample of the dataset's test images."""
+    return measure_states([state], dataset, settings, device)[0]
+
+
+def measure_states(
+    states: Sequence[State],
+    dataset: Dataset,
+    settings: AttentionSettings | None = None,
+    device: torch.device | str | None = None,
+    *,
+    keep: int = 0,
+    progress: Callable[[State], None] | None = None,
+) -> list[AttentionResult]:
+    """The attention of many states of one dataset, each on the same images; maps of the first `keep` are kept.
+
+    `progress` is called with each state that is measured.
+    """
+    settings, where = settings or AttentionSettings(), default_device(device)
+    chosen = settings.indices(len(dataset.test))
+    pixels = torch.from_numpy(dataset.test.images[chosen])
+    masks = None if dataset.test.masks is None else torch.from_numpy(dataset.test.masks[chosen])
+    regions = {name: region.to(where) for name, region in _regions(pixels, masks, settings).items()}
+    pixels = pixels.to(where)
+    backbones: dict[object, Backbone] = {}
+    statistics: dict[object, tuple[Tensor, Tensor]] = {}
+    results = []
+    for state in states:
+        spec = state.spec
+        kind = (spec.arch, spec.arch_options)
+        trained_on = (spec.validation, spec.split_seed, spec.per_class, spec.seed)
+        if kind not in backbones:
+            backbones[kind] = build_backbone(spec, dataset).to(where).eval()
+            check_spec(spec, dataset, settings)
+        if trained_on not in statistics:  # a second for each seed of CIFAR: not for each epoch again
+            data = run_data(spec, dataset)
+            statistics[trained_on] = (data.mean.to(where), data.std.to(where))
+        _check_state(state, backbones[kind])
+        images = normalise(pixels, *statistics[trained_on])
+        weights = {name: value.to(where) for name, value in state.parameters.items() if not _of_branch(name)}
+        call = partial(_call, backbones[kind], weights)
+        result = _measure(backbones[kind], call, images, regions, settings, keep=keep)
+        results.append(dataclasses.replace(result, images=tuple(chosen), spec=spec, epoch=state.epoch))
+        if progress:
+            progress(state)
+    return results
+
+
+def has_attention(arch: str) -> bool:
+    """Has this backbone attention? Its options and the data do not matter."""
+    return bool(attention_layers(build(arch, classes=2, seed=0)))  # the seed keeps torch's random numbers as they are
+
+
+def check_spec(spec: RunSpec, dataset: Dataset, settings: AttentionSettings) -> list[str]:
+    """The names of the attention layers of a spec; what cannot be measured is refused before it is trained."""
+    layers = list(attention_layers(build_backbone(spec, dataset)))
+    if not layers:
+        raise UsageError(f"{spec.arch} has no attention: measure a vision transformer (vit)")
+    _check_layers(layers, settings)
+    settings.indices(len(dataset.test))
+    return layers
+
+
+def measure_model(
+    model: nn.Module,
+    images: Tensor,
+    settings: AttentionSettings | None = None,
+    *,
+    prefix: int = 1,
+    read: Read | None = None,
+    pixels: Tensor | None = None,
+    masks: Tensor | None = None,
+    forward: Callable[[Tensor], object] | None = None,
+    keep: int = 0,
+) -> AttentionResult:
+    """The attention of any model on images (B, 3, H, W) as it takes them; all of them, `settings.sample` is not read.
+
+    `prefix` tokens stand before the patches; one that leaves no grid is refused where another leaves one. `read` finds
+    queries and keys in layers that are not recognised (named in `settings.layers`; the rollout is then one of these
+    layers alone). `pixels` are the images before normalisation, for the saliency; `masks` (B, H, W) the objects, bool
+    or from 0 to 1. `forward` calls the model where `model(images)` does not. The model is measured in evaluation mode
+    and left as it was. Its attention is checked (see `maps`).
+    """
+    settings = settings or AttentionSettings()
+    _check_model(model, settings, read)
+    _check_images(images, pixels, masks)
+    if prefix < 0:
+        raise UsageError(f"prefix is how many tokens stand before the patches, 0 or more: got {prefix}")
+    regions = _regions(images if pixels is None else pixels, masks, settings)
+    regions = {name: region.to(images.device) for name, region in regions.items()}
+    with evaluating(model):
+        call = forward or model
+        return _measure(model, call, images, regions, settings, prefix=prefix, read=read, check=True, keep=keep)
+
+
+@torch.no_grad()
+def _measure(
+    model: nn.Module,
+    call: Callable[[Tensor], object],
+    images: Tensor,
+    regions: Mapping[str, Tensor],
+    settings: AttentionSettings,
+    *,
+    prefix: int = 1,
+    read: Read | None = None,
+    check: bool = False,
+    keep: int = 0,
+) -> AttentionResult:
+    only = _recorded_layers(settings, read)
+    parts: list[AttentionResult] = []
+    for start in range(0, len(images), CHUNK):
+        chunk = slice(start, start + CHUNK)
+        with recorded_attention(model, only, read=read, check=check) as seen:
+            call(images[chunk])
+        if not any(not settings.layers or name in settings.layers for name in seen):
+            raise UsageError(
+                "no attention layer that is asked for ran in this forward pass: call the module that holds them"
+            )
+        attention = {name: passes[-1] for name, passes in seen.items()}
+        if check and not parts:
+            check_grid(attention, images.shape[-2:], settings, prefix=prefix)
+        inside = {name: region[chunk] for name, region in regions.items()}
+        parts.append(_spread(attention, inside, settings, prefix, keep=max(0, keep - start)))
+    values = {metric: np.concatenate([part.values[metric] for part in parts], 1) for metric in parts[0].values}
+    maps = {name: np.concatenate([part.maps[name] for part in parts]) for name in parts[0].maps}
+    shares = {name: float(region.float().mean()) for name, region in regions.items()}
+    return dataclasses.replace(parts[0], values=values, maps=maps, shares=shares)
+
+
+def _call(model: nn.Module, weights: Parameters, images: Tensor) -> object:
+    return functional_call(model, dict(weights), (images,), strict=False)  # buffers stay the module's
+
+
+def _regions(pixels: Tensor, masks: Tensor | None, settings: AttentionSettings) -> dict[str, Tensor]:
+    """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object where there are masks."""
+    salient = {"saliency": saliency_region(pixels, settings.saliency_share)}
+    return salient if masks is None else {"mask": masks.to(torch.float32), **salient}
+
+
+def _recorded_layers(settings: AttentionSettings, read: Read | None) -> tuple[str, ...] | None:
+    # A rollout needs every layer, whichever is reported; a reader knows those alone that it is given for.
+    return None if read is None else settings.layers or None
+
+
+def _check_model(model: nn.Module, settings: AttentionSettings, read: Read | None) -> None:
+    with recorded_attention(model, _recorded_layers(settings, read), read=read):
+        pass  # finding the layers says what is wrong; nothing runs yet
+    if read is None:
+        _check_layers(attention_layers(model), settings)
+
+
+def _check_images(images: Tensor, pixels: Tensor | None, masks: Tensor | None) -> None:
+    if images.ndim != 4 or not images.numel():
+        raise UsageError(f"images must be one or more, as (batch, 3, height, width): got {tuple(images.shape)}")
+    if pixels is not None and (pixels.ndim != 4 or len(pixels) != len(images)):
+        raise UsageError(
+            f"pixels must be those of the {len(images)} images, (batch, 3, height, width): got {tuple(pixels.shape)}"
+        )
+    if masks is None:
+        return
+    wanted = (len(images), *images.shape[-2:])
+    if masks.shape != wanted:
+        raise UsageError(f"masks must be {wanted}, one for each image in its size: got {tuple(masks.shape)}")
+    if masks.dtype != torch.bool:
+        low, high = masks.min().item(), masks.max().item()
+        if not 0 <= low <= high <= 1:
+            hint = "divide them by 255" if low >= 0 and 1 < high <= 255 else "give 1 for the object and 0 elsewhere"
+            raise UsageError(f"masks must be bool or lie within 0 and 1, got {low:g} to {high:g}: {hint}")
+
+
+def _check_layers(known: Iterable[str], settings: AttentionSettings) -> None:
+    names = list(known)
+    for name in settings.layers if names else ():
+        if name not in names:
+            raise unknown_name("attention layer", name, names)
+
+
+def _check_state(state: State, backbone: Backbone) -> None:
+    wanted = {name: tuple(value.shape) for name, value in backbone.named_parameters()}
+    given = {name: tuple(value.shape) for name, value in state.parameters.items() if not _of_branch(name)}
+    if given != wanted:
+        differing = sorted(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))
+        raise UsageError(
+            f"the state is from another backbone than its spec {state.spec.id} ({state.spec.arch}): "
+            f"{differing[0]} differs; load the state that was saved with this spec"
+        )
+
+
+def _of_branch(name: str) -> bool:
+    return name.startswith("branch")
+
+
+def _spread(
+    attention: Mapping[str, Tensor], regions: Mapping[str, Tensor], settings: AttentionSettings, prefix: int, keep: int
+) -> AttentionResult:
+    """Metrics of attention {layer: (B, heads, T, T)} in the order of the layers, and the first `keep` maps.
+
+    regions: pixels (B, H, W) of 0 and 1, by "mask" and "saliency". A region is left out where the patches are no grid
+    over the pixels, and the rollout where the layers do not have the same tokens.
+    """
+    by_query = from_class_token if settings.query == "class_token" else over_queries
+    reduce = partial(by_query, prefix=prefix, renormalise=settings.renormalise)
+    layers = tuple(name for name in attention if not settings.layers or name in settings.layers)
+    # The average of the heads first, then each head: (B, 1 + heads, patches).
+    maps = {
+        name: torch.cat([reduce(attention[name].mean(1, keepdim=True)), reduce(attention[name])], 1) for name in layers
+    }
+    rolled = []
+    if len({layer.shape[-2:] for layer in attention.values()}) == 1:
+        maps["rollout"], rolled = reduce(rollout(list(attention.values())))[:, None], ["rollout"]
+    metrics = {name: _metrics(values, regions, settings) for name, values in maps.items()}
+    scopes = ["mean", *rolled]
+    for name in layers:
+        scopes += [name, *(f"{name}:{head}" for head in range(maps[name].shape[1] - 1))]
+    values = {}
+    for metric in metrics[layers[0]]:
+        if all(metric in by_metric for by_metric in metrics.values()):
+            parts = [metrics[name][metric] for name in (*rolled, *layers)]
+            mean = torch.stack([metrics[name][metric][:, 0] for name in layers]).mean(0)
+            values[metric] = torch.cat([mean[:, None], *parts], 1).mT.double().cpu().numpy()
+    kept = {name: averaged[:keep, 0].double().cpu().numpy() for name, averaged in maps.items()}
+    return AttentionResult(settings, layers, maps[layers[0]].shape[-1], tuple(scopes), values, {}, maps=kept)
+
+
+def check_grid(
+    attention: Mapping[str, Tensor], size: Sequence[int], settings: AttentionSettings, *, prefix: int
+) -> None:
+    """Refuse a prefix that leaves no grid over images of this size where another one does: it was miscounted.
+
+    The first layer that is reported decides: later ones may have merged or dropped tokens. Where no prefix leaves a
+    grid, the tokens are of another kind, and nothing is said.
+    """
+    first = next(name for name in attention if not settings.layers or name in settings.layers)
+    tokens, (height, width) = attention[first].shape[-1], size
+    if prefix >= tokens or _covers(tokens - prefix, height, width):  # that no patch is left is said with the maps
+        return
+    better = {
+        other: tokens - other
+        for other in range(min(MOST_PREFIX, tokens - 2) + 1)  # a single patch is no grid
+        if _is_square(tokens - other) or patch_grid(tokens - other, height, width)
+    }
+    if better:
+        # Patches that cut the image evenly are the likelier ones, then the nearest count.
+        best = min(better, key=lambda other: (not _cuts_evenly(better[other], height, width), abs(other - prefix)))
+        alone = ', with query="mean" as there is no class token' if not best and settings.query != "mean" else ""
+        raise UsageError(
+            f"{tokens} tokens with prefix={prefix} leave {tokens - prefix} patches, which are no grid: "
+            f"prefix={best} leaves {better[best]}{alone}"
+        )
+
+
+def _is_square(patches: int) -> bool:
+    return math.isqrt(patches) ** 2 == patches
+
+
+def _cuts_evenly(patches: int, height: int, width: int) -> bool:
+    side = math.isqrt(patches)
+    rows, columns = patch_grid(patches, height, width) or (side, side)
+    return height % rows == 0 and width % columns == 0
+
+
+def _covers(patches: int, height: int, width: int) -> bool:
+    """Could this be a grid over the image? Square patches may leave a margin, or go beyond it."""
+    if _is_square(patches) or patch_grid(patches, height, width):
+        return True
+    sides = range(1, max(height, width) + 1)
+    return any(
+        patches in ((height // side) * (width // side), -(-height // side) * -(-width // side)) for side in sides
+    )
+
+
+def _metrics(maps: Tensor, regions: Mapping[str, Tensor], settings: AttentionSettings) -> dict[str, Tensor]:
+    shares: dict[str, Tensor] = {}
+    for name, region in regions.items():
+        height, width = region.shape[-2:]
+        grid = patch_grid(maps.shape[-1], height, width)
+        if grid is not None and height % grid[0] == 0 and width % grid[1] == 0:
+            shares[name] = patch_shares(region, *grid)[:, None]
+        elif name == "mask":
+            raise UsageError(
+                f"{maps.shape[-1]} patches are no grid over masks of {height} x {width} pixels: leave out masks"
+            )
+    return all_metrics(maps, threshold=settings.threshold, mask=shares.get("mask"), salient=shares.get("saliency"))

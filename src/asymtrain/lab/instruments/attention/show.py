@@ -1,0 +1,245 @@
+"""The page of a measurement of attention: metrics over training and by layer, and maps over images."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.instruments.attention import MOST_IMAGES
+from asymtrain.lab.instruments.attention.metrics import LABELS, patch_grid
+from asymtrain.lab.instruments.attention.result import (
+    AttentionResult,
+    AttentionSettings,
+    Floats,
+    Summary,
+    summarise,
+)
+from asymtrain.lab.instruments.instrument import Page
+from asymtrain.lab.report.figure import Figure, Image, Line, Lines
+from asymtrain.lab.report.table import Cell, Column, Mean, Table
+from asymtrain.lab.statistics.estimates import Estimate
+
+VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
+SCALE = "attention / uniform"
+SHORT = {
+    "peak_strength": "peak",
+    "entropy": "entropy",
+    "gini": "Gini",
+    "coverage_above": "above threshold",
+    "coverage_of_mask": "on object",
+    "coverage_of_saliency": "on salient",
+}
+BANDS = "Means of the runs; bands are 95% intervals."
+MAPS = "The average of the heads, in multiples of the uniform value; one scale for all maps."
+
+
+def attention_page(
+    results: Sequence[AttentionResult], dataset: Dataset, facts: Mapping[str, str], *, images: int = 4
+) -> Page:
+    """Tables, figures and numbers."""
+    summaries, first = summarise(results), results[0]
+    specs = list(dict.fromkeys(result.state[0] for result in results))
+    return Page(
+        title="Attention",
+        lead=_lead(summaries, first),
+        tables=[over_epochs(summaries), by_part(summaries, first.layers)],
+        figures=[*metric_figures(summaries, first.layers), *map_figures(results, dataset, images)],
+        document={
+            "settings": first.settings.key,
+            "layers": list(first.layers),
+            "patches": first.patches,
+            "images": list(first.images),
+            "shares": dict(first.shares),
+            "summary": [summary.to_dict() for summary in summaries],
+            "runs": [_run(result) for result in results],
+        },
+        specs=specs,
+        facts={**facts, "Maps": describe(first.settings), "Sample": _sample(first)},
+    )
+
+
+def over_epochs(summaries: Sequence[Summary], scope: str = "mean") -> Table:
+    """Each metric at each epoch, one column for each group of runs and for their differences."""
+    chosen = [summary for summary in summaries if summary.scope == scope]
+    groups = list(dict.fromkeys(summary.group for summary in chosen))
+    estimates = {(summary.metric, summary.epoch, summary.group): summary.estimate for summary in chosen}
+    epochs = sorted({summary.epoch for summary in chosen})
+    rows = tuple(
+        (Cell(LABELS[metric]), Cell(epoch), *(_cell(estimates.get((metric, epoch, group))) for group in groups))
+        for metric in _metrics(chosen)
+        for epoch in epochs
+    )
+    over = " or ".join(sorted({f"{summary.estimate.n} {summary.over}" for summary in chosen}))
+    note = f"Mean over layers. ± is half of the 95% interval over {over}"
+    is_cut = any(cell.mark for row in rows for cell in row)
+    note += "; one that would leave the possible values is cut there and given by its ends." if is_cut else "."
+    if any(summary.over == "images" for summary in chosen):
+        note += " An interval over images is of one seed: other seeds may lie outside."
+    columns = (Column("metric"), Column("epoch", "count"), *(Column(group, "number") for group in groups))
+    return Table("epochs", "Metrics over training", columns, rows, note)
+
+
+def by_part(summaries: Sequence[Summary], layers: Sequence[str]) -> Table:
+    """Each part of the network at the last epoch, one column for each metric."""
+    last = max(summary.epoch for summary in summaries)
+    chosen = [summary for summary in summaries if summary.epoch == last and summary.variant != "difference"]
+    estimates = {(summary.scope, summary.group, summary.metric): summary.estimate for summary in chosen}
+    names = {"mean": "mean of layers", **{layer: f"layer {i}" for i, layer in enumerate(layers, 1)}}
+    metrics = _metrics(chosen)
+    rows = tuple(
+        (
+            Cell(f"{names.get(scope, scope)}, {group}"),
+            *(_undefined(estimates.get((scope, group, metric))) for metric in metrics),
+        )
+        for scope in dict.fromkeys(summary.scope for summary in chosen)
+        for group in dict.fromkeys(summary.group for summary in chosen)
+    )
+    columns = (Column("part"), *(Column(SHORT[metric], "number") for metric in metrics))
+    title = f"Parts of the network after epoch {last}"
+    return Table("parts", title, columns, rows, "Means of the runs.", detail=True)
+
+
+def describe(settings: AttentionSettings) -> str:
+    """Which maps the settings choose, in words."""
+    query = "from the class token" if settings.query == "class_token" else "averaged over all queries"
+    whole = "renormalised over the patches" if settings.renormalise else "not renormalised over the patches"
+    return f"{query}, {whole}; a patch counts as covered above {settings.threshold:g} times the uniform value"
+
+
+def metric_figures(summaries: Sequence[Summary], layers: Sequence[str]) -> list[Figure]:
+    """A panel for each metric, Plain beside Asymmetric: over the epochs, and over the layers at the last of them."""
+    epochs, figures = sorted({summary.epoch for summary in summaries}), []
+    runs = [summary for summary in summaries if summary.variant != "difference"]
+    if len(epochs) > 1:
+        panels = _panels([s for s in runs if s.scope == "mean"], "epoch", lambda summary: summary.epoch)
+        title = "Metrics over training, mean over layers"
+        figures.append(Figure("epochs", title, panels, 2 if len(panels) <= 4 else 3, BANDS))
+    if len(layers) > 1:
+        last = [summary for summary in runs if summary.scope in layers and summary.epoch == epochs[-1]]
+        panels = _panels(last, "layer", lambda summary: layers.index(summary.scope) + 1)
+        title = f"Metrics by layer after epoch {epochs[-1]}"
+        figures.append(Figure("layers", title, panels, 2 if len(panels) <= 4 else 3, BANDS))
+    return figures
+
+
+def map_figures(results: Sequence[AttentionResult], dataset: Dataset, images: int) -> list[Figure]:
+    """Maps of the last layer over several images, and of every layer over one, of the first seed."""
+    if not images:
+        return []
+    layers, seed = results[0].layers, results[0].state[0].seed
+    rows = [("", image, layers[-1]) for image in range(min(images, len(results[0].images)))]
+    last = maps_figure("maps", f"Maps of layer {len(layers)}, seed {seed}", results, dataset, rows)
+    rows = [(f"layer {i}", 0, layer) for i, layer in enumerate(layers, 1)]
+    return [last, maps_figure("maps-by-layer", f"Maps of one image by layer, seed {seed}", results, dataset, rows)]
+
+
+def maps_figure(
+    name: str,
+    title: str,
+    results: Sequence[AttentionResult],
+    dataset: Dataset,
+    rows: Sequence[tuple[str, int, str]],
+) -> Figure:
+    """Rows (label, image of the sample, layer or "rollout"): the image, then at each epoch Plain beside Asymmetric.
+
+    Of each epoch and variant the first result is shown: of the first seed, and of the first settings.
+    """
+    if 1 + max(image for _, image, _ in rows) > MOST_IMAGES:
+        raise UsageError(f"a figure of maps shows {MOST_IMAGES} images at most, got {1 + max(i for _, i, _ in rows)}")
+    shown: dict[tuple[int, str], AttentionResult] = {}
+    for result in results:
+        spec, epoch = result.state
+        shown.setdefault((epoch, spec.variant), result)
+    columns = sorted(shown, key=lambda column: (column[0], VARIANTS.index(column[1])))
+    panels: list[Image] = []
+    for r, (label, image, scope) in enumerate(rows):
+        pixels = dataset.test.images[results[0].images[image]]
+        panels.append(map_image(pixels, label=label))
+        for c, (epoch, variant) in enumerate(columns):
+            kept = shown[epoch, variant].maps.get(scope)
+            heat = kept[image] if kept is not None and image < len(kept) else None
+            heading = f"{variant.capitalize()}\nepoch {epoch}" if r == 0 else ""
+            apart = c == 0 or columns[c - 1][0] != epoch
+            panels.append(map_image(pixels, heat, title=heading, colour=variant, apart=apart, is_map=True))
+    return Figure(name, title, panels, 1 + len(columns), MAPS)
+
+
+def map_image(pixels: Any, heat: Floats | None = None, *, is_map: bool = False, **look: Any) -> Image:
+    """An image (3, H, W) of bytes, under a map (patches,) where it is one; one that is undefined is said to be none."""
+    picture = np.asarray(pixels).transpose(1, 2, 0) / 255
+    if not is_map:
+        return Image(look.pop("title", ""), picture, **look)
+    if heat is None or not np.isfinite(heat).all():
+        return Image(look.pop("title", ""), None, scale=SCALE, **look)
+    grid = patch_grid(len(heat), *picture.shape[:2])
+    assert grid is not None, "the maps of a picture lie on the grid of its patches"
+    return Image(look.pop("title", ""), picture, heat.reshape(grid) * len(heat), SCALE, **look)
+
+
+def _panels(summaries: Sequence[Summary], x_label: str, x_of: Callable[[Summary], int]) -> list[Lines]:
+    panels = []
+    for metric in _metrics(summaries):
+        lines = []
+        for group in dict.fromkeys(summary.group for summary in summaries):
+            chosen = [summary for summary in summaries if (summary.group, summary.metric) == (group, metric)]
+            points = sorted((x_of(summary), summary.estimate) for summary in chosen)
+            x = tuple(float(at) for at, _ in points)
+            mean, low, high = (tuple(getattr(point, end) for _, point in points) for end in ("mean", "low", "high"))
+            variant = chosen[0].variant
+            lines.append(Line(variant.capitalize(), variant, x, mean, low, high))
+        panels.append(Lines(LABELS[metric], x_label, "", tuple(lines)))
+    return panels
+
+
+def _lead(summaries: Sequence[Summary], result: AttentionResult) -> str:
+    last = max(summary.epoch for summary in summaries)
+    text = f"How the attention of {result.patches} patches is spread, on {len(result.images)} test images."
+    for summary in summaries:
+        values = summary.estimate
+        chosen = (summary.variant, summary.epoch, summary.scope, summary.metric) == (
+            "difference",
+            last,
+            "mean",
+            "entropy",
+        )
+        if chosen and values.mean is not None and values.low is not None and values.high is not None:
+            word = "higher" if values.low > 0 else "lower" if values.high < 0 else "not clearly different"
+            text += (
+                f" After epoch {last} the entropy of the maps of {summary.group.split(' - ')[0]} is {word}: by "
+                f"{values.mean:+.3f} nats (95% interval over {summary.over}: {values.low:+.3f} to {values.high:+.3f})."
+            )
+    return text
+
+
+def _sample(result: AttentionResult) -> str:
+    shares = {"mask": "objects fill", "saliency": "the salient region fills"}
+    parts = [f"{shares[name]} {share:.1%} of them" for name, share in result.shares.items()]
+    return f"{len(result.images)} test images, the same for every run; {', '.join(parts)}"
+
+
+def _run(result: AttentionResult) -> dict[str, Any]:
+    spec, epoch = result.state
+    return {"id": spec.id, "variant": spec.variant, "seed": spec.seed, "epoch": epoch, **result.to_dict()}
+
+
+def _metrics(chosen: Sequence[Summary]) -> list[str]:
+    return [metric for metric in LABELS if any(summary.metric == metric for summary in chosen)]
+
+
+def _undefined(values: Estimate | None) -> Cell:
+    return Cell("undefined" if values is None or values.mean is None else values.mean)
+
+
+def _cell(values: Estimate | None) -> Cell:
+    """The mean, with half of its interval, or with both ends where the interval is cut at one side."""
+    if values is None:
+        return Cell("")
+    if values.mean is None or values.low is None or values.high is None:
+        return _undefined(values)
+    below, above = values.mean - values.low, values.high - values.mean
+    if math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-9):
+        return Cell(Mean(values.mean, above))
+    return Cell(values.mean, mark=f"({values.low:.3f} to {values.high:.3f})")

@@ -1,0 +1,119 @@
+"""Values over training, as means over seeds with intervals; and what runs that differ in their seed only are called."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import TypeVar
+
+from asymtrain.gradients._intervals import ANYTHING, COSINES, Bounds
+from asymtrain.lab.report.figure import Colour, Line
+from asymtrain.lab.report.table import Cell, Interval, Value
+from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec
+from asymtrain.lab.statistics import NAMES
+from asymtrain.lab.statistics.estimates import DIFFERENCES, POSITIVE, SHARES, Estimate, estimate
+
+T = TypeVar("T")
+
+
+def gap(epoch: Epoch) -> float | None:
+    """Generalisation gap: training accuracy less validation accuracy.
+
+    Training accuracy is that of the batches as they were trained, during the epoch; so early in training, and under
+    dropout or augmentation, the gap may be negative.
+    """
+    return None if epoch.validation_accuracy is None else epoch.train_accuracy - epoch.validation_accuracy
+
+
+BOUNDS: dict[str, Bounds] = {
+    "train_accuracy": SHARES,
+    "validation_accuracy": SHARES,
+    "gap": DIFFERENCES,
+    "main_loss": POSITIVE,
+    "auxiliary_loss": POSITIVE,
+    "main_norm": POSITIVE,
+    "auxiliary_norm": POSITIVE,
+    "cosine": COSINES,
+}
+"""The least and the largest value of each curve: its intervals are cut there."""
+CURVES: dict[str, Callable[[Epoch], float | None]] = {
+    name: gap if name == "gap" else attrgetter(name) for name in BOUNDS
+}
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A value over training: for each epoch the mean over seeds with its interval, and each seed's own value."""
+
+    epochs: tuple[int, ...]
+    points: tuple[Estimate, ...]
+    seeds: tuple[tuple[float | None, ...], ...]  # (runs, epochs)
+
+    def line(self, label: str, colour: Colour, *, thin: bool = False) -> Line:
+        """For a figure; a thin line is the lesser of two and has no band."""
+        x, means = tuple(map(float, self.epochs)), tuple(point.mean for point in self.points)
+        if thin:
+            return Line(label, colour, x, means, thin=True)
+        low, high = (tuple(getattr(point, end) for point in self.points) for end in ("low", "high"))
+        return Line(label, colour, x, means, low, high)
+
+
+def curve(
+    runs: Sequence[Run], value: Callable[[Epoch], float | None], confidence: float = 0.95, within: Bounds = ANYTHING
+) -> Curve:
+    """A value of each epoch over runs of the same length; see `estimate` for `within`."""
+    seeds = tuple(tuple(value(epoch) for epoch in run.history) for run in runs)
+    return curve_of(seeds, confidence, within)
+
+
+def curve_of(seeds: tuple[tuple[float | None, ...], ...], confidence: float = 0.95, within: Bounds = ANYTHING) -> Curve:
+    """The curve of values by seed and epoch."""
+    points = tuple(estimate(values, confidence, within) for values in zip(*seeds, strict=True))
+    return Curve(tuple(range(1, len(points) + 1)), points, seeds)
+
+
+def by_setting(items: Iterable[T], spec_of: Callable[[T], RunSpec]) -> dict[RunSpec, list[T]]:
+    """Those that differ in their seed only, together, in the order in which they come; the key has seed 0."""
+    groups: dict[RunSpec, list[T]] = {}
+    for item in items:
+        groups.setdefault(dataclasses.replace(spec_of(item), seed=0), []).append(item)
+    return groups
+
+
+def differing_settings(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[list[str]]:
+    """For each spec, every setting in which specs of its backbone differ, in words.
+
+    The seed, the dataset and the fields in `without` are never named.
+    """
+    names = [name for name in DEFAULTS if name not in {"arch", "seed", "dataset", *without}]
+    shown: dict[str, list[str]] = {}
+    for arch in dict.fromkeys(spec.arch for spec in specs):
+        alike = [spec for spec in specs if spec.arch == arch]
+        shown[arch] = [name for name in names if len({getattr(spec, name) for spec in alike}) > 1]
+    return [[f"{name.replace('_', ' ')} {getattr(spec, name)}" for name in shown[spec.arch]] for spec in specs]
+
+
+def spec_labels(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[str]:
+    """A short name for each spec: its backbone, the dataset where there are several, and what differs."""
+    several = len({spec.dataset for spec in specs}) > 1
+    return [
+        ", ".join([NAMES.get(spec.arch, spec.arch), *([spec.dataset] if several else ()), *differing])
+        for spec, differing in zip(specs, differing_settings(specs, without), strict=True)
+    ]
+
+
+def cells(spec_ids: Iterable[str], *values: Value | Cell | Estimate) -> tuple[Cell, ...]:
+    """A row of a table that comes from these runs. An estimate stands for its interval, where it has one."""
+    ids = tuple(spec_ids)
+
+    def cell(value: Value | Cell | Estimate) -> Cell:
+        if isinstance(value, Estimate):
+            value = None if value.low is None or value.high is None else Interval(value.low, value.high)
+        return dataclasses.replace(value, spec_ids=ids) if isinstance(value, Cell) else Cell(value, ids)
+
+    return tuple(map(cell, values))
+
+
+def counted(runs: int, diverged: int) -> Cell:
+    """How many runs there are, and how many of them diverged."""
+    return Cell(runs, mark=f"({diverged} diverged)" if diverged else "")

@@ -1,0 +1,156 @@
+"""What the units that branches see do: how many are silent, how large they are, in how many directions they vary.
+
+A bias-free sigmoid branch begins at 1/2 for every class and soon wants 1 / classes for all of them. It can only get
+there by changing the features, and the first steps of training show what that does to them. `feature_statistics` takes
+the features of any model; `follow_features` follows the first steps of a run.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.normalise import normalise
+from asymtrain.lab.engine.reference import train_reference
+from asymtrain.lab.engine.setup import build_backbone, run_data
+from asymtrain.lab.runs import RunSpec
+from asymtrain.models import Backbone
+
+PLAIN = "plain"
+VARIANTS: dict[str, dict[str, Any]] = {
+    PLAIN: {},
+    "trained": {},
+    "prior": {"branch_bias": "prior"},
+    "softmax": {"objective": "softmax"},
+    "random": {"branch_labels": "random"},
+    "frozen": {"branch_weights": "frozen"},
+}
+"""No branches; branches as they train with the run; with a bias that begins at the classes' shares; with a softmax
+loss; with random labels; frozen at initialisation."""
+
+
+@dataclass(frozen=True)
+class FeatureStatistics:
+    """The features of one point over many images.
+
+    Attributes:
+        units: how many features there are.
+        silent: share of the units that have the same value for every image. After a ReLU that value is 0.
+        scale: root mean square over units and images.
+        directions: in how many directions features vary about their mean: the exponential of the entropy of the shares
+            that principal components have in the variance. 1 is a line. None where nothing varies.
+    """
+
+    units: int
+    silent: float
+    scale: float
+    directions: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return dataclasses.asdict(self)
+
+
+def feature_statistics(features: Tensor) -> FeatureStatistics:
+    """Of features (images, units). Average the positions of a map or a sequence first, as branches do."""
+    if features.ndim != 2 or len(features) < 2 or not features.shape[1]:
+        raise UsageError(f"features must be (images, units) of two images or more, got {tuple(features.shape)}")
+    if not features.isfinite().all():
+        raise UsageError("features hold NaN or inf: the network has diverged")
+    values = features.detach().double().cpu()
+    varies = (values != values[:1]).any(0)
+    centred = values - values.mean(0)
+    strengths = torch.linalg.svdvals(centred[:, varies]) ** 2 if varies.any() else values.new_zeros(1)
+    directions = None
+    if (total := strengths.sum().item()) > 0:
+        shares = strengths[strengths > 0] / total
+        directions = math.exp(-(shares * shares.log()).sum().item())
+    return FeatureStatistics(
+        units=values.shape[1],
+        silent=1 - varies.double().mean().item(),
+        scale=values.square().mean().sqrt().item(),
+        directions=directions,
+    )
+
+
+def feature_variants(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
+    """The Asymmetric spec in each of `VARIANTS` that is named, Plain first."""
+    specs = [spec.plain()]
+    for name in names:
+        if name not in VARIANTS:
+            raise unknown_name("variant of the branches", name, VARIANTS)
+        if name != PLAIN:
+            specs.append(dataclasses.replace(spec, **VARIANTS[name]))
+    return list(dict.fromkeys(specs))
+
+
+def variant_of(spec: RunSpec) -> str:
+    """Which of `VARIANTS` a spec is."""
+    if spec.redundancy == 0:
+        return PLAIN
+    for name, fields in VARIANTS.items():
+        if fields and all(getattr(spec, field) == value for field, value in fields.items()):
+            return name
+    return "trained"
+
+
+def follow_features(
+    spec: RunSpec,
+    dataset: Dataset,
+    steps: Sequence[int],
+    *,
+    images: int = 500,
+    device: torch.device | str = "cpu",
+    progress: Callable[[int, int], None] | None = None,
+) -> dict[int, tuple[FeatureStatistics, ...]]:
+    """Train the first steps of a run, and look at the features of its points after those in `steps`; 0 is before.
+
+    Features are those of the first test images, without dropout. The steps are the run's own: measuring changes none.
+    """
+    wanted = check_steps(spec, dataset, steps)
+    if not 2 <= images <= len(dataset.test.images):
+        raise UsageError(f"images must lie in 2..{len(dataset.test.images)}, got {images}")
+    data = run_data(spec, dataset)
+    shown = torch.from_numpy(dataset.test.images[:images]).to(device)
+    shown = normalise(shown, data.mean.to(device), data.std.to(device))
+    followed: dict[int, tuple[FeatureStatistics, ...]] = {}
+
+    def look(step: int, model: Backbone) -> None:
+        with torch.no_grad():
+            followed[step] = tuple(map(feature_statistics, model.features(shown)[1]))
+
+    def after(step: int, model: Backbone) -> None:
+        done = step + 1
+        if done in wanted:
+            look(done, model)
+        if progress is not None:
+            progress(done, wanted[-1])
+        if done == wanted[-1]:
+            raise _Enough
+
+    if wanted[0] == 0:
+        look(0, build_backbone(spec, dataset).to(device))
+    if wanted[-1]:
+        with suppress(_Enough):
+            train_reference(spec, dataset, device=device, on_step=after)
+    return followed
+
+
+def check_steps(spec: RunSpec, dataset: Dataset, steps: Sequence[int]) -> list[int]:
+    """The steps in their order, each once; refuses what the run does not have."""
+    wanted = sorted(set(steps))
+    most = spec.epochs * -(-len(run_data(spec, dataset).train) // spec.batch)
+    if not wanted or wanted[0] < 0 or wanted[-1] > most:
+        raise UsageError(f"steps must lie in 0..{most}, the steps of this run, got {list(steps)}")
+    return wanted
+
+
+class _Enough(Exception):
+    """The last step was seen."""

@@ -1,0 +1,173 @@
+"""What an instrument is: options in, a result out, and the page of that result.
+
+    Options ── the command line's, as a dataclass
+       │
+    measure(options, bench) ── the bench has the runs that were chosen, their states, the store and the progress line
+       │
+    page(options, result) ── tables, figures and numbers, all of them values
+
+`asymtrain measure NAME`, its page and the store's rows are made from these three alone. An instrument looks at a run or
+at a training state, and changes nothing.
+
+This file and the `__init__` of each instrument are read for --help: what needs torch is imported where it is used.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+
+from asymtrain.errors import UsageError
+
+if TYPE_CHECKING:
+    from asymtrain.lab.engine.states import State
+    from asymtrain.lab.report.figure import Figure
+    from asymtrain.lab.report.table import Table
+    from asymtrain.lab.runs import Run, RunSpec
+
+RUN_OPTIONS = ("run", "data", "arch", "scale", "seeds", "epochs", "redundancy", "alpha", "precision")
+Say = Callable[..., None]  # say(text), and say(text, brief=True) for what a terminal alone shows
+Options = TypeVar("Options")
+Result = TypeVar("Result")
+
+
+class Bench(ABC):
+    """What a command lends to an instrument: the runs that were chosen, and where to compute and to keep."""
+
+    stored: bool  # were stored runs named, with all their settings?
+    quick: bool  # are these fresh runs of the small scale?
+    store: Path
+    states_folder: Path
+    device: str | None
+    data_root: Path | None
+
+    @abstractmethod
+    def choose(
+        self,
+        archs: Sequence[str] = (),
+        default_seeds: Sequence[int] = (),
+        *,
+        with_plain: bool = False,
+        **fields: Any,
+    ) -> "list[RunSpec]":
+        """The specs that the user chose: stored runs, or fresh Asymmetric ones, with Plain before each if asked for.
+
+        `archs` and `default_seeds` are measured where none is chosen. `fields` are further fields of fresh specs; None
+        leaves a default. Writes nothing, and refuses a folder that could not be written.
+        """
+
+    @abstractmethod
+    def named(self, spec: "RunSpec") -> bool:
+        """Was this run asked for by name? False for one that is there because of `--run all`."""
+
+    @abstractmethod
+    def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
+        """The runs of the specs in their order: from the store, or trained into it where they are missing."""
+
+    @abstractmethod
+    def telling(self, start: str) -> AbstractContextManager[Say]:
+        """Say how far it is on stderr, until the block ends."""
+
+    @abstractmethod
+    def remark(self, text: str) -> None:
+        """A line on stderr."""
+
+    def states(
+        self, specs: "Sequence[RunSpec]", epochs: Iterable[int], words: str = "training: epoch"
+    ) -> "list[State]":
+        """Weights after epochs, trained where no state is kept; `words` stand before the count of epochs."""
+        from asymtrain.lab.engine.states import states_at
+
+        where: dict[str, Any] = {"device": self.device, "data_root": self.data_root, "cache": self.states_folder}
+        with self.telling("training") as say:
+            return states_at(specs, epochs, **where, progress=counting(say, words))
+
+    def keep(self, spec: "RunSpec", name: str, values: Mapping[int, Any], *, fresh: bool = False) -> None:
+        """Keep values, by epoch or step, beside the stored run that they are of.
+
+        Those of a run that is not stored are dropped, unless `fresh`: the store then learns the spec.
+        """
+        from asymtrain.lab.store import Store
+
+        if not (self.stored or fresh):
+            return
+        self.store.parent.mkdir(parents=True, exist_ok=True)
+        with Store(self.store) as opened:
+            if fresh:
+                opened.know([spec])  # and not asked for: it need not be trained to its end
+            if fresh or opened.finished([spec.id]):
+                opened.add_measurement(spec.id, name, values, again=True)
+
+    def kept(self, name: str, specs: "Sequence[RunSpec]") -> "dict[RunSpec, dict[int, Any]]":
+        """What `keep` kept, of the specs of which there is something."""
+        from asymtrain.lab.store import Store
+
+        if not self.store.exists():
+            return {}
+        by_id: dict[str, dict[int, Any]] = {}
+        with Store(self.store, read_only=True) as opened:
+            for value in opened.measurements(name, [spec.id for spec in specs]):
+                by_id.setdefault(value.spec_id, {})[value.epoch] = value.value
+        return {spec: by_id[spec.id] for spec in specs if spec.id in by_id}
+
+
+@dataclass(frozen=True)
+class Page:
+    """What people read of a result. An empty line in `lead` starts a new paragraph."""
+
+    title: str
+    lead: str
+    tables: "Sequence[Table]"
+    figures: "Sequence[Figure]"
+    document: Mapping[str, Any]  # the numbers as JSON values
+    specs: "Sequence[RunSpec]"  # of the runs that were measured
+    facts: Mapping[str, str] = field(default_factory=dict)  # further ones of how it was made
+    page_only: "Sequence[Table]" = ()  # tables that are too long for a screen
+
+
+class Stopped(Exception):
+    """Ctrl-C, with a line that says what is kept; `result` is what can be shown all the same."""
+
+    def __init__(self, message: str, result: Any = None) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class Instrument(ABC, Generic[Options, Result]):
+    """One way to look at training. The docstring of an instrument is the help of its command."""
+
+    name: ClassVar[str]  # of the command and of its files
+    options: type[Options]  # a dataclass whose fields are options, see `lab.cli.groups`
+    run_options: ClassVar[tuple[str, ...]] = RUN_OPTIONS  # which of the shared options it has; "states" is another
+
+    @abstractmethod
+    def measure(self, options: Options, bench: Bench) -> Result:
+        """Look at the runs that were chosen. What cannot be measured is refused before anything is trained."""
+
+    @abstractmethod
+    def page(self, options: Options, result: Result) -> Page:
+        """Tables, figures and numbers of a result."""
+
+
+def counting(say: Say, words: str) -> Callable[[int, int], None]:
+    """A `progress(done, total)` that says it after `words`; ten lines are enough for a log."""
+
+    def tell(done: int, total: int) -> None:
+        say(f"{words} {done} of {total}", brief=done * 10 // total == (done - 1) * 10 // total)
+
+    return tell
+
+
+def comma_words(text: str) -> list[str]:
+    """The parts of a list with commas."""
+    return [part.strip() for part in text.split(",") if part.strip()]
+
+
+def comma_numbers(text: str, advice: str, least: int = 0) -> tuple[int, ...]:
+    """Whole numbers from a list with commas, each once. The advice has {} for the text that is none."""
+    parts = comma_words(text)
+    if not parts or not all(part.isdecimal() and int(part) >= least for part in parts):
+        raise UsageError(advice.format(repr(text)))
+    return tuple(dict.fromkeys(map(int, parts)))

@@ -1,0 +1,190 @@
+"""The states that a landscape compares: one run at several redundancies, each checked, with its sample and its loss."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from asymtrain import streams
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.normalise import normalise
+from asymtrain.lab.engine.losses import Batch, stack_loss
+from asymtrain.lab.engine.setup import alpha_at, build_backbone, random_labels, run_data
+from asymtrain.lab.engine.states import State, states_at
+from asymtrain.lab.instruments.landscape.backbone import Score, main_score
+from asymtrain.lab.instruments.landscape.result import LandscapeSettings, Level
+from asymtrain.lab.instruments.landscape.surface import Parameters, is_branch, parameter_count
+from asymtrain.lab.runs import RunSpec
+
+REDUNDANCIES = (0, 1, 20, 300)
+_DATA_FIELDS = ("dataset", "dataset_options", "per_class", "label_noise", "validation", "split_seed", "seed")
+_LOSS_FIELDS = ("objective", "branch_labels", "combine", "over_classes")
+
+
+def states_of_redundancies(
+    specs: Iterable[RunSpec],
+    redundancies: Sequence[int] = REDUNDANCIES,
+    epoch: int = 0,
+    *,
+    device: torch.device | str | None = None,
+    data_root: Path | None = None,
+    cache: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> list[State]:
+    """States of each spec at each redundancy after an epoch (0: before training); 0 is Plain.
+
+    With single activation and an independent draw, every redundancy from 1 on trains the same network with the same
+    live branch: it is made once, for the least of them. A run that diverged before the epoch is an error. `progress`
+    is that of `states_at`.
+    """
+    if not redundancies or min(redundancies) < 0:
+        raise UsageError(f"redundancies must be 0 (Plain) or more, got {list(redundancies)}")
+    wanted = [dataclasses.replace(spec, redundancy=n) for spec in specs for n in dict.fromkeys(redundancies)]
+    least = min((n for n in redundancies if n), default=0)
+    trained = {spec: _representative(spec, least) for spec in wanted}
+    distinct = list(dict.fromkeys(trained.values()))
+    states = states_at(distinct, [epoch], device=device, data_root=data_root, cache=cache, progress=progress)
+    known = {state.spec: state for state in states}
+    for spec in distinct:
+        if spec not in known:
+            raise UsageError(f"the run of seed {spec.seed} diverged before epoch {epoch}: look at an earlier one")
+    return [State(spec, epoch, known[trained[spec]].parameters) for spec in wanted]
+
+
+def _representative(spec: RunSpec, least: int) -> RunSpec:
+    if spec.redundancy and spec.activation == "last" and spec.draw == "independent":
+        return dataclasses.replace(spec, redundancy=least)
+    return spec
+
+
+class Sample(NamedTuple):
+    """The images a surface is computed on, on the device."""
+
+    images: Tensor  # (B, 3, H, W), normalised
+    targets: Tensor  # (B,)
+    branch_targets: Tensor  # (B,), of a run whose branches learn random labels
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A state, ready to be evaluated. Subjects with the same `leader` (an index) have equal losses everywhere."""
+
+    state: State
+    level: Level
+    center: Parameters  # what moves
+    counted: Parameters  # what a direction has entries for: the backbone and the live branches
+    leader: int
+    idle: tuple[int, int]  # idle branches at each point, and the weights of one of them over all points
+
+
+def subjects_of(
+    states: Sequence[State], dataset: Dataset, settings: LandscapeSettings, device: torch.device
+) -> tuple[list[Subject], dict[int, tuple[Sample, Score]]]:
+    """The states, checked, and the sample and loss of each leader."""
+    if not states:
+        raise UsageError("there is no state to measure: give at least one")
+    lead = states[0].spec
+    samples: dict[tuple[object, ...], Sample] = {}
+    scores: dict[int, tuple[Sample, Score]] = {}
+    subjects: list[Subject] = []
+    leaders: dict[int, tuple[object, ...]] = {}
+    seen: set[tuple[int, int, int]] = set()
+    for index, state in enumerate(states):
+        spec = state.spec
+        if (spec.arch, spec.arch_options, spec.dataset) != (lead.arch, lead.arch_options, lead.dataset):
+            raise UsageError(
+                f"a landscape is of one backbone on one dataset, got {_backbone(lead)} and {_backbone(spec)}: "
+                "measure them apart"
+            )
+        _check_state(state, dataset)
+        level = _level(state)
+        if (key := (level.seed, level.epoch, level.redundancy)) in seen:
+            raise UsageError(f"redundancy {level.redundancy} of seed {level.seed} is there twice: measure them apart")
+        seen.add(key)
+        total = settings.loss == "total" and spec.redundancy > 0
+        data = tuple(getattr(spec, name) for name in _DATA_FIELDS)
+        if data not in samples:
+            samples[data] = draw_sample(spec, dataset, settings.sample, device)
+        alpha = alpha_at(spec, min(state.epoch, spec.epochs - 1)) if total else 0.0
+        loss = (*(getattr(spec, name) for name in _LOSS_FIELDS), alpha) if total else ()
+        same = (data, spec.label_smoothing, loss)
+        center = {n: v for n, v in state.parameters.items() if total or not is_branch(n)}
+        leader = next((i for i, key in leaders.items() if key == same and _equal(subjects[i].center, center)), index)
+        if leader == index:
+            leaders[index] = same
+            score = _total_score(spec, dataset, samples[data], alpha) if total else None
+            main = main_score(samples[data].targets, spec.label_smoothing)
+            scores[index] = (samples[data], score or main)
+        size = sum(v.numel() // len(v) for n, v in state.parameters.items() if is_branch(n))
+        idle = (level.parameters - level.live_parameters) // size if size else 0
+        subjects.append(Subject(state, level, center, state.parameters, leader, (idle, size)))
+    return subjects, scores
+
+
+def _backbone(spec: RunSpec) -> str:
+    options = ", ".join(f"{name}={value}" for name, value in spec.arch_options)
+    return f"{spec.arch}{f' ({options})' if options else ''} on {spec.dataset}"
+
+
+def _check_state(state: State, dataset: Dataset) -> None:
+    expected = {name: value.shape for name, value in build_backbone(state.spec, dataset).named_parameters()}
+    given = {name: value.shape for name, value in state.parameters.items() if not is_branch(name)}
+    for name in [*expected, *given]:
+        if expected.get(name) != given.get(name):
+            has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (given, expected))
+            raise UsageError(
+                f"the state is not one of this {state.spec.arch} on {dataset.name}: of {name} it has {has}, the "
+                f"backbone {wants}"
+            )
+    if bool(state.spec.redundancy) != any(map(is_branch, state.parameters)):
+        raise UsageError(f"the state of a run with redundancy {state.spec.redundancy} must hold its live branches")
+
+
+def _level(state: State) -> Level:
+    spec = state.spec
+    branches = [value for name, value in state.parameters.items() if is_branch(name)]
+    live = parameter_count(state.parameters)
+    idle = sum((spec.redundancy - len(value)) * (value.numel() // len(value)) for value in branches)
+    return Level(spec.id, spec.seed, spec.redundancy, state.epoch, live, live + idle)
+
+
+def _equal(first: Parameters, second: Parameters) -> bool:
+    return first.keys() == second.keys() and all(torch.equal(first[name], second[name]) for name in first)
+
+
+def draw_sample(spec: RunSpec, dataset: Dataset, size: int, device: torch.device) -> Sample:
+    """Training images of a run, drawn without repeats and keyed by its seed, with the labels it learns."""
+    data = run_data(spec, dataset)
+    if size > len(data.train):
+        raise UsageError(f"the sample of {size} is larger than the {len(data.train)} training images: take fewer")
+    order = torch.randperm(len(data.train), generator=streams.generator(spec.seed, "landscape sample"))
+    chosen = data.train[np.sort(order[:size].numpy())]
+    images = normalise(torch.from_numpy(dataset.train.images[chosen]), data.mean, data.std)
+    random = random_labels(spec.seed, len(dataset.train.labels), dataset.classes)[torch.from_numpy(chosen)]
+    return Sample(images.to(device), torch.from_numpy(data.labels[chosen]).to(device), random.to(device))
+
+
+def _total_score(spec: RunSpec, dataset: Dataset, sample: Sample, alpha: float) -> Score:
+    """main + alpha * auxiliary, from the engine's own loss of a point."""
+    if spec.activation not in ("last", "all"):
+        raise UsageError(
+            f"the total loss with activation {spec.activation!r} differs from step to step: measure the main loss"
+        )
+    objective = stack_loss([spec], build_backbone(spec, dataset))
+    main = main_score(sample.targets, spec.label_smoothing)
+    labels = sample.branch_targets if spec.branch_labels == "random" else sample.targets
+
+    def score(logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
+        targets = labels.expand(len(logits), -1)
+        batch = Batch(sample.images, targets, torch.ones_like(labels), None, None)
+        points = [objective.point(parameters, k, point, batch) for k, point in enumerate(features)]
+        auxiliary = torch.stack(points).double().mean(2).sum(0)
+        return main(logits, features, parameters) + alpha * auxiliary
+
+    return score

@@ -1,0 +1,190 @@
+"""How training went, from recorded runs: convergence, generalisation gap, when two ways of training part.
+
+Pure functions of `Run`s. Estimates are means over seeds with t intervals, cut at the values that there can be. A
+diverged run has no trajectory to its end: it is left out and counted.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.instruments.curves import BOUNDS, CURVES, Curve, by_setting, curve, curve_of
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.statistics.estimates import DIFFERENCES, SHARES, Estimate, estimate
+
+PHASES = (0.1, 0.5, 1.0)  # of training, at which the gap is reported: epochs 10, 50 and 100 of 100
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """Runs that differ in their seed only.
+
+    Attributes:
+        convergence: epoch from which a run is as good as at its best, see `convergence_epoch`; over seeds.
+        convergence_of_mean: that epoch of the mean curve.
+        final: validation accuracy after the last epoch.
+        best: highest validation accuracy.
+        gaps: generalisation gap at chosen epochs.
+    """
+
+    spec: RunSpec  # of the first seed
+    seeds: tuple[int, ...]
+    diverged: int
+    convergence: Estimate
+    convergence_of_mean: int
+    final: Estimate
+    best: Estimate
+    gaps: tuple[tuple[int, Estimate], ...]
+    curves: dict[str, Curve]
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        gaps = {str(epoch): dataclasses.asdict(value) for epoch, value in self.gaps}
+        return {**dataclasses.asdict(self), "spec": self.spec.to_dict(), "variant": self.spec.variant, "gaps": gaps}
+
+
+@dataclass(frozen=True)
+class Parting:
+    """When the validation curves of Plain and Asymmetric part: their paired difference over training.
+
+    Attributes:
+        epoch: first epoch from which the interval of the difference excludes 0, on one side, to the last epoch; None
+            where there is none. The intervals are those of single epochs, not of the whole curve at once.
+        side: whether Asymmetric is above or below Plain from there on.
+        pairs: seeds that both have.
+        difference: Asymmetric - Plain.
+    """
+
+    epoch: int | None
+    side: Literal["above", "below"] | None
+    pairs: int
+    difference: Curve
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Asymmetric runs beside the Plain runs of the same settings."""
+
+    plain: Trajectory
+    asymmetric: Trajectory
+    parting: Parting
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        parting = dataclasses.asdict(self.parting)
+        return {"plain": self.plain.to_dict(), "asymmetric": self.asymmetric.to_dict(), "parting": parting}
+
+
+@dataclass(frozen=True)
+class Trajectories:
+    """Comparisons of Asymmetric with Plain; trajectories without a partner; specs of which every seed diverged."""
+
+    comparisons: tuple[Comparison, ...]
+    alone: tuple[Trajectory, ...]
+    lost: tuple[RunSpec, ...]
+
+
+def convergence_epoch(accuracies: Sequence[float], tolerance: float = 0.01) -> int:
+    """First epoch, from 1, whose accuracy is within `tolerance` of the best: at least (1 - tolerance) times it."""
+    if not accuracies:
+        raise UsageError("a run of no epochs has no convergence epoch")
+    if not 0 <= tolerance < 1:
+        raise UsageError(f"the tolerance is a share of the best accuracy between 0 and 1, got {tolerance:g}")
+    least = (1 - tolerance) * max(accuracies) - 1e-12  # accuracies are counts over images: this is rounding
+    return next(number for number, value in enumerate(accuracies, start=1) if value >= least)
+
+
+def default_gap_epochs(epochs: int) -> tuple[int, ...]:
+    """A tenth of training, half of it, its end."""
+    return tuple(dict.fromkeys(max(1, round(share * epochs)) for share in PHASES))
+
+
+def trajectory(
+    runs: Sequence[Run],
+    *,
+    tolerance: float = 0.01,
+    gap_epochs: Sequence[int] | None = None,
+    confidence: float = 0.95,
+) -> Trajectory:
+    """The trajectory of runs that differ in their seed only."""
+    whole = sorted((run for run in runs if run.outcome == "finished"), key=lambda run: run.spec.seed)
+    if not whole:
+        raise UsageError(f"all {len(runs)} runs diverged: there is no trajectory; lower the learning rate")
+    spec = whole[0].spec
+    for run in whole:
+        if any(epoch.validation_accuracy is None for epoch in run.history):
+            raise UsageError(f"run {run.spec.id} has no validation accuracy: train it with validation='split'")
+    wanted = default_gap_epochs(spec.epochs) if gap_epochs is None else tuple(gap_epochs)
+    for number in wanted:
+        if not 1 <= number <= spec.epochs:
+            raise UsageError(f"epoch {number} is not one of the {spec.epochs} epochs of run {spec.id}")
+    curves = {name: curve(whole, value, confidence, BOUNDS[name]) for name, value in CURVES.items()}
+    accuracies = [[value for value in seed if value is not None] for seed in curves["validation_accuracy"].seeds]
+    means = [point.mean for point in curves["validation_accuracy"].points if point.mean is not None]
+    return Trajectory(
+        spec=spec,
+        seeds=tuple(run.spec.seed for run in whole),
+        diverged=len(runs) - len(whole),
+        convergence=estimate(
+            (convergence_epoch(values, tolerance) for values in accuracies), confidence, (1, spec.epochs)
+        ),
+        convergence_of_mean=convergence_epoch(means, tolerance),
+        final=estimate((values[-1] for values in accuracies), confidence, SHARES),
+        best=estimate((max(values) for values in accuracies), confidence, SHARES),
+        gaps=tuple((number, curves["gap"].points[number - 1]) for number in wanted),
+        curves={name: values for name, values in curves.items() if any(point.n for point in values.points)},
+    )
+
+
+def parting(plain: Sequence[Run], asymmetric: Sequence[Run], confidence: float = 0.95) -> Parting:
+    """When the validation accuracies of two ways of training part, from the seeds that both finished."""
+    others = {run.spec.seed: run for run in plain if run.outcome == "finished"}
+    both = [(others[run.spec.seed], run) for run in asymmetric if run.outcome == "finished" and run.spec.seed in others]
+    both.sort(key=lambda pair: pair[1].spec.seed)
+    seeds = tuple(tuple(map(_difference, a.history, b.history)) for a, b in both)
+    difference = curve_of(seeds, confidence, DIFFERENCES)
+    parted, side = None, None
+    for epoch, point in reversed(list(zip(difference.epochs, difference.points, strict=True))):
+        here = _side(point)
+        if here is None or (side is not None and here != side):
+            break
+        parted, side = epoch, here
+    return Parting(parted, side, len(both), difference)
+
+
+def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
+    """The trajectories of all runs, Asymmetric beside Plain where both are there.
+
+    `options` are those of `trajectory`. Runs belong together when they differ in their seed only; one group of Plain
+    runs may be the partner of several Asymmetric ones.
+    """
+    groups = by_setting({run.spec.id: run for run in runs}.values(), lambda run: run.spec)
+    kept = {spec: group for spec, group in groups.items() if any(run.outcome == "finished" for run in group)}
+    lost = [group for spec, group in groups.items() if spec not in kept]
+    if not kept:
+        if not lost:
+            raise UsageError("there is no run to follow: give at least one")
+        raise UsageError(f"all {sum(map(len, lost))} runs diverged: there is no trajectory; lower the learning rate")
+    followed = {spec: trajectory(group, **options) for spec, group in kept.items()}
+    pairs = [(spec.plain(), spec) for spec in kept if spec.redundancy > 0 and spec.plain() in kept]
+    confidence = options.get("confidence", 0.95)
+    paired = {spec for pair in pairs for spec in pair}
+    return Trajectories(
+        tuple(Comparison(followed[a], followed[b], parting(kept[a], kept[b], confidence)) for a, b in pairs),
+        tuple(followed[spec] for spec in kept if spec not in paired),
+        tuple(group[0].spec for group in lost),
+    )
+
+
+def _difference(plain: Epoch, asymmetric: Epoch) -> float | None:
+    if plain.validation_accuracy is None or asymmetric.validation_accuracy is None:
+        return None
+    return asymmetric.validation_accuracy - plain.validation_accuracy
+
+
+def _side(point: Estimate) -> Literal["above", "below"] | None:
+    if point.low is None or point.high is None or point.low <= 0 <= point.high:
+        return None
+    return "above" if point.low > 0 else "below"

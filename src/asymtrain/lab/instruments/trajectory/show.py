@@ -1,0 +1,153 @@
+"""The page of training trajectories: Tables 3 and 4 and Figures 3 and 8 of the paper, with intervals."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from asymtrain.lab.instruments.curves import cells, counted, spec_labels
+from asymtrain.lab.instruments.instrument import Page
+from asymtrain.lab.instruments.trajectory.measure import (
+    Comparison,
+    Trajectories,
+    Trajectory,
+    compare_trajectories,
+)
+from asymtrain.lab.report.figure import Figure, Lines
+from asymtrain.lab.report.table import Cell, Column, Table
+from asymtrain.lab.runs import Run
+
+LEAD = (
+    "How training went with and without branches: when validation accuracy was near its best, how far training "
+    "accuracy ran ahead of it, and from which epoch on the two ways of training differ."
+)
+# By figure: the axis, the curve drawn thick, the one drawn thin, what these are called, and the caption.
+CURVES: dict[str, tuple[str, str, str, tuple[str, str] | None, str]] = {
+    "accuracy": (
+        "accuracy", "validation_accuracy", "train_accuracy", ("validation", "training"),
+        "Thick: validation; thin: training. The dotted vertical line is where the validation curves part.",
+    ),
+    "gap": ("generalisation gap", "gap", "", None, "Training accuracy less validation accuracy."),
+    "loss": (
+        "loss", "main_loss", "auxiliary_loss", ("main", "auxiliary"),
+        "Thick: main loss; thin: auxiliary loss, before alpha.",
+    ),
+    "norm": (
+        "gradient norm", "main_norm", "auxiliary_norm", ("main", "auxiliary"),
+        "Thick: main gradient; thin: auxiliary gradient, before alpha; over the weights that both reach.",
+    ),
+}  # fmt: skip
+Group = tuple[str, list[Trajectory]]  # a label, and Plain beside Asymmetric or one of them alone
+
+
+def trajectory_page(
+    runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None, confidence: float = 0.95
+) -> Page:
+    """Tables, figures and numbers of the runs."""
+    result = compare_trajectories(runs, tolerance=tolerance, gap_epochs=gap_epochs, confidence=confidence)
+    sides = [*([pair.plain, pair.asymmetric] for pair in result.comparisons), *([side] for side in result.alone)]
+    labels = spec_labels([group[-1].spec for group in sides])
+    groups = list(zip(labels, sides, strict=True))
+    lost = f"\n\nOf {len(result.lost)} settings every seed diverged; they are not shown." if result.lost else ""
+    return Page(
+        title="Training trajectories",
+        lead=LEAD + lost,
+        tables=trajectory_tables(result, groups, tolerance, confidence),
+        figures=trajectory_figures(result, groups),
+        document={
+            "measurement": "trajectory",
+            "tolerance": tolerance,
+            "confidence": confidence,
+            "comparisons": [
+                {"label": label, **pair.to_dict()} for label, pair in zip(labels, result.comparisons, strict=False)
+            ],
+            "alone": [side.to_dict() for side in result.alone],
+            "lost": [spec.to_dict() for spec in result.lost],
+        },
+        specs=[run.spec for run in runs],
+    )
+
+
+def trajectory_tables(
+    result: Trajectories, groups: Sequence[Group], tolerance: float = 0.01, confidence: float = 0.95
+) -> list[Table]:
+    """Convergence and final accuracy, the generalisation gap, where the curves part."""
+    interval = Column(f"{confidence:.0%} interval", "number")
+    sides = [(label, side, side.spec.variant.capitalize()) for label, group in groups for side in group]
+    diverged = " Diverged runs are left out." if any(side.diverged for _, side, _ in sides) else ""
+    head = (Column("Backbone"), Column("Training"))
+    tables = [
+        Table(
+            "convergence",
+            "Convergence and accuracy",
+            (*head, Column("Convergence", "number", digits=1), Column(interval.name, "number", digits=1),
+             Column("Of the mean", "count"), Column("Final accuracy", "number"), interval, Column("Seeds", "count")),
+            tuple(
+                cells(_ids(side), label, words, side.convergence.mean, side.convergence, side.convergence_of_mean,
+                      side.final.mean, side.final, counted(len(side.seeds), side.diverged))
+                for label, side, words in sides
+            ),
+            f"Convergence: the first epoch whose validation accuracy is within {100 * tolerance:.3g}% of the run's "
+            "best; the mean over seeds, and that epoch of the mean curve. Final accuracy: validation, after the last "
+            f"epoch.{diverged}",
+        ),
+        Table(
+            "gap",
+            "Generalisation gap",
+            (*head, Column("Epoch", "count"), Column("Gap", "number"), interval),
+            tuple(
+                cells(_ids(side), label, words, epoch, gap.mean, gap)
+                for label, side, words in sides
+                for epoch, gap in side.gaps
+            ),
+            "Training accuracy, on the batches as they were trained, less validation accuracy after the epoch.",
+        ),
+    ]  # fmt: skip
+    if result.comparisons:
+        signed = (Column(name, "number", signed=True) for name in ("Final difference", interval.name))
+        columns = (Column("Backbone"), Column("From epoch", "count"), Column("Asymmetric is"), *signed,
+                   Column("Pairs", "count"))  # fmt: skip
+        rows = tuple(_parting_row(label, pair) for (label, _), pair in zip(groups, result.comparisons, strict=False))
+        note = (
+            "The first epoch from which the interval of the paired difference in validation accuracy excludes 0, "
+            "on one side, to the end. The intervals are of single epochs."
+        )
+        tables.append(Table("parting", "Where the curves part", columns, rows, note))
+    return tables
+
+
+def trajectory_figures(result: Trajectories, groups: Sequence[Group]) -> list[Figure]:
+    """Accuracy, difference, gap, losses and gradient norms of each group."""
+    figures = []
+    for i, (label, sides) in enumerate(groups):
+        parting = result.comparisons[i].parting if i < len(result.comparisons) else None
+        marks = (float(parting.epoch),) if parting and parting.epoch is not None else ()
+        for kind, (axis, thick, thin, kinds, caption) in CURVES.items():
+            lines = tuple(
+                side.curves[name].line(side.spec.variant.capitalize(), side.spec.variant, thin=name == thin)
+                for name in (thin, thick)
+                for side in sides
+                if name in side.curves
+            )
+            words = "gradient norms" if kind == "norm" else kind
+            panel = Lines("", "epoch", axis, lines, marks if kind == "accuracy" else (), zero=kind == "gap",
+                          log=kind in ("loss", "norm"), kinds=kinds)  # fmt: skip
+            if lines:
+                figures.append(Figure(f"{kind}-{i}", f"{label}: {words}", [panel], caption=caption))
+            if kind == "accuracy" and parting and parting.pairs:
+                line = parting.difference.line("Asymmetric", "asymmetric")
+                panel = Lines("", "epoch", "difference in accuracy", (line,), marks, zero=True)
+                caption = "Asymmetric less Plain of one seed, validation accuracy."
+                figures.append(Figure(f"difference-{i}", f"{label}: difference", [panel], caption=caption))
+    return figures
+
+
+def _parting_row(label: str, pair: Comparison) -> tuple[Cell, ...]:
+    parting, points = pair.parting, pair.parting.difference.points
+    ids = (*_ids(pair.plain), *_ids(pair.asymmetric))
+    if not points:
+        return cells(ids, label, None, None, None, None, 0)
+    epoch = "never" if parting.epoch is None else parting.epoch
+    return cells(ids, label, epoch, parting.side or "neither", points[-1].mean, points[-1], parting.pairs)
+
+
+def _ids(side: Trajectory) -> tuple[str, ...]:
+    return tuple(replace(side.spec, seed=seed).id for seed in side.seeds)

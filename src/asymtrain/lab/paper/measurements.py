@@ -1,0 +1,314 @@
+"""The measurements that recipes ask for: attention, landscapes, identities.
+
+Each kind says what it wants of a study and how it is taken; values go into the store under the spec's id.
+"""
+
+import base64
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from asymtrain.branches import attach
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.normalise import normalise
+from asymtrain.lab.engine import default_device, load_for
+from asymtrain.lab.engine.setup import build_backbone, run_data
+from asymtrain.lab.engine.states import State, initial_state, states_at
+from asymtrain.lab.instruments.attention.measure import measure_states
+from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
+from asymtrain.lab.instruments.landscape.measure import measure_landscape
+from asymtrain.lab.instruments.landscape.result import LandscapeSettings, row_values
+from asymtrain.lab.paper.recipe import Measuring
+from asymtrain.lab.paper.snapshot import shown_versions
+from asymtrain.lab.paper.study import Reading, Study, asymmetric_spec, over_seeds, plain_spec, table_values
+from asymtrain.lab.runs import DEFAULTS, RunSpec
+from asymtrain.lab.store import Store
+from asymtrain.lab.store.provenance import current
+
+# Attention, for Table 14 and Figures 4, 7 and 9: of the ViT, Plain and Asymmetric, through training
+
+ATTENTION_EPOCHS = (20, 60, 100)  # of Table 14
+BETWEEN = (40, 80)  # more points for the curves of Figure 9
+ATTENTION_REDUNDANCY = 20
+TOGETHER = 10  # runs that are trained again at a time: as fast as all at once, and within ten minutes on a large GPU
+MAP_DIGITS = 5  # of a kept map: more than a figure can show
+
+
+@dataclass(frozen=True)
+class AttentionWanted:
+    """One run's attention at several epochs; the maps of the first `keep` images are kept for the figures."""
+
+    spec: RunSpec
+    settings: AttentionSettings
+    epochs: tuple[int, ...]
+    keep: int = 0
+    kind: str = "attention"
+
+    @property
+    def name(self) -> str:
+        """Instrument, settings and epochs: the same run looked at elsewhere is another measurement."""
+        kept = f" maps={self.keep}" if self.keep else ""
+        return f"{self.settings.key} epochs={'+'.join(map(str, self.epochs))}{kept}"
+
+
+def attention_epochs(study: Study) -> tuple[int, ...]:
+    """Those of the table, some between, and the end of training."""
+    return tuple(sorted({*(study.at(epoch) for epoch in (*ATTENTION_EPOCHS, *BETWEEN)), study.epochs}))
+
+
+def attentions_wanted(study: Study, reading: Reading, variant: str) -> tuple[AttentionWanted, ...]:
+    """One for each seed of a variant: the runs of Table 1 at N = 20."""
+    settings = AttentionSettings(**{"query": reading.queries, **study.sizes.attention})
+    values = table_values(study, "vit", ATTENTION_REDUNDANCY)
+    if variant == "plain":
+        spec = plain_spec(study, "vit", "cifar100", values)
+    else:
+        spec = asymmetric_spec(study, reading, "vit", "cifar100", values, ATTENTION_REDUNDANCY)
+    first, epochs = study.seeds[0], attention_epochs(study)
+    return tuple(
+        AttentionWanted(seeded, settings, epochs, study.sizes.attention_images if seeded.seed == first else 0)
+        for seeded in over_seeds(study, spec)
+    )
+
+
+def measure_attentions(
+    wanted: list[AttentionWanted], device: str | None, data_root: Path | None, cache: Path
+) -> Iterator[tuple[AttentionWanted, dict[int, Any]]]:
+    """Metrics by epoch, and maps where they are kept. Runs are trained to the epochs that the cache does not hold.
+
+    A few runs at a time: what was measured is stored before the next ones are trained, so that little is lost when
+    time is over.
+    """
+    groups: dict[RunSpec, list[AttentionWanted]] = {}
+    for attention in sorted(wanted, key=lambda attention: attention.spec.seed):
+        groups.setdefault(attention.spec, []).append(attention)
+    specs = list(groups)
+    for start in range(0, len(specs), TOGETHER):
+        chunk = specs[start : start + TOGETHER]
+        members = [attention for spec in chunk for attention in groups[spec]]
+        epochs = sorted({epoch for attention in members for epoch in attention.epochs})
+        states = states_at(chunk, epochs, device=device, data_root=data_root, cache=cache)
+        for attention in members:
+            dataset = load_for(attention.spec, data_root)
+            own = [state for state in states if state.spec == attention.spec and state.epoch in attention.epochs]
+            # A run that diverged has no state at later epochs, and its values say so by being absent.
+            results = measure_states(own, dataset, attention.settings, device, keep=attention.keep)
+            yield attention, {result.epoch or 0: _value(result, dataset, attention.keep) for result in results}
+
+
+def _value(result: AttentionResult, dataset: Dataset, keep: int) -> dict[str, Any]:
+    value = result.to_dict()
+    # The figures and tables look at layers and their mean; single heads would be most of the bytes.
+    value["scopes"] = {scope: means for scope, means in value["scopes"].items() if ":" not in scope}
+    if keep:
+        shown = list(result.images[:keep])
+        value["maps"] = {layer: maps.round(MAP_DIGITS).tolist() for layer, maps in result.maps.items()}
+        value["pixels"] = [pixels_text(dataset.test.images[index]) for index in shown]
+        value["labels"] = [dataset.class_names[dataset.test.labels[index]] for index in shown]
+    return value
+
+
+def pixels_text(image: npt.NDArray[np.uint8]) -> str:
+    """An image (3, H, W) as text, so that a figure can be drawn where the data are not."""
+    return base64.b64encode(np.ascontiguousarray(image).tobytes()).decode()
+
+
+def pixels_of(text: str) -> npt.NDArray[np.uint8]:
+    """Inverse of `pixels_text`, for square images."""
+    flat = np.frombuffer(base64.b64decode(text), np.uint8)
+    side = round((len(flat) / 3) ** 0.5)
+    return flat.reshape(3, side, side)
+
+
+# The landscape of Tables 5 and 6: around initial networks, at every redundancy, along the same directions
+
+LANDSCAPE_LEVELS = (0, 1, 20, 300)
+CASES = (("mlp", "cifar10"), ("cnn", "cifar100"), ("vit", "cifar100"))
+VIEWS = (("all", "variance"), ("all", "norm"))
+_OF_TRAINING = ("learning_rate", "weight_decay", "batch", "precision", "test")
+SURFACE_DIGITS = 7  # of a kept surface: more than a figure can show
+
+
+@dataclass(frozen=True)
+class LandscapeWanted:
+    """The surfaces around one initial network; `keep` says whether the first draw's are kept for a figure."""
+
+    spec: RunSpec  # Plain: all redundancies share its weights
+    settings: LandscapeSettings
+    keep: bool
+    kind: str = "landscape"
+
+    @property
+    def name(self) -> str:
+        """Instrument, settings and levels."""
+        return f"{self.settings.key} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
+
+    @property
+    def epochs(self) -> tuple[int, ...]:
+        """Before training."""
+        return (0,)
+
+
+def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[LandscapeWanted, ...]:
+    """One for each seed.
+
+    Initial weights do not depend on how they would be trained, so no setting of training is in the spec: studies of
+    any length and precision share the measurement.
+    """
+    settings = LandscapeSettings(**study.sizes.landscape)
+    spec = plain_spec(study, arch, dataset, table_values(study, arch, 20))
+    spec = dataclasses.replace(spec, epochs=1, **{name: DEFAULTS[name] for name in _OF_TRAINING})
+    keep = (arch, dataset) == CASES[0]
+    return tuple(
+        LandscapeWanted(dataclasses.replace(spec, seed=seed), settings, keep and seed == study.seeds[0])
+        for seed in study.seeds
+    )
+
+
+def measure_landscapes(
+    wanted: list[LandscapeWanted], device: str | None, data_root: Path | None, cache: Path
+) -> Iterator[tuple[LandscapeWanted, dict[int, Any]]]:
+    """Surfaces in numbers, and those that are kept."""
+    for landscape in wanted:
+        spec, dataset = landscape.spec, load_for(landscape.spec, data_root)
+        specs = [spec, *(dataclasses.replace(spec, redundancy=level, alpha=1.0) for level in LANDSCAPE_LEVELS[1:])]
+        result = measure_landscape(
+            [initial_state(spec, dataset) for spec in specs], dataset, landscape.settings, device=device
+        )
+        value: dict[str, Any] = {
+            "rows": [row_values(row) for row in result.rows],
+            "seconds": result.seconds,
+            "device": result.device,
+        }
+        if landscape.keep:
+            value["surfaces"] = [
+                {"redundancy": level, "scaling": scaling, "losses": losses.round(SURFACE_DIGITS).tolist()}
+                for (_, level, directions, scaling), losses in result.surfaces.items()
+                if (directions, scaling) in VIEWS
+            ]
+        yield landscape, {0: value}
+
+
+# Two identities: a stripped network is one that never had branches, and idle branches change no weight
+
+MANY = 20
+IMAGES = 64
+
+
+@dataclass(frozen=True)
+class IdentityWanted:
+    """Both identities of one run, after one epoch."""
+
+    spec: RunSpec  # with one branch
+    name: str = "identity"
+    epochs: tuple[int, ...] = (1,)
+    kind: str = "identity"
+
+
+def measure_identities(
+    wanted: list[IdentityWanted], device: str | None, data_root: Path | None, cache: Path
+) -> Iterator[tuple[IdentityWanted, dict[int, Any]]]:
+    """How far the networks are apart: 0 where the identity is exact."""
+    for identity in wanted:
+        short = dataclasses.replace(identity.spec, epochs=1)
+        pair = [dataclasses.replace(short, redundancy=count) for count in (1, MANY)]
+        # Each by itself: a stack of other members may round otherwise.
+        few, many = (states_at([spec], [1], device=device, data_root=data_root)[0] for spec in pair)
+        yield identity, {1: {"many": MANY, "weights": weights_apart(few, many), **_stripped(few, data_root)}}
+
+
+def weights_apart(first: State, second: State) -> float:
+    """The largest difference of a backbone weight."""
+    names = [name for name in first.parameters if not name.startswith("branch.")]
+    return max(float((first.parameters[name] - second.parameters[name]).abs().max()) for name in names)
+
+
+def _stripped(state: State, data_root: Path | None) -> dict[str, float]:
+    """A network that had branches against one that never had: outputs, and the number of weights."""
+    dataset = load_for(state.spec, data_root)
+    data = run_data(state.spec, dataset)
+    images = normalise(torch.from_numpy(dataset.test.images[:IMAGES]), data.mean, data.std)
+    weights = {name: value for name, value in state.parameters.items() if not name.startswith("branch.")}
+    never, had = (build_backbone(state.spec, dataset) for _ in range(2))
+    for network in (never, had):
+        network.load_state_dict(weights)
+        network.eval()
+    branches = attach(
+        had, list(had.points), images, dataset.classes, MANY, layout=had.layout, pool=had.pool, seed=state.spec.seed
+    )
+    with torch.inference_mode():
+        branches.strip()
+        apart = float((had(images) - never(images)).abs().max())
+    count = sum(value.numel() for value in had.state_dict().values()) - sum(
+        v.numel() for v in never.state_dict().values()
+    )
+    return {"outputs": apart, "parameters": float(count)}
+
+
+# How each kind is taken and kept
+
+Values = Mapping[int, Any]
+Take = Callable[["list[Any]", str | None, Path | None, Path], Iterator[tuple[Any, Values]]]
+
+INSTRUMENTS: dict[str, Take] = {
+    "landscape": measure_landscapes,
+    "attention": measure_attentions,
+    "identity": measure_identities,
+}
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where measurements are taken and kept."""
+
+    store: Path
+    device: str | None = None
+    data_root: Path | None = None
+
+    @property
+    def cache(self) -> Path:
+        """Training states that were trained for a measurement."""
+        return self.store.with_name(self.store.name + ".states")
+
+
+def take(wanted: Iterable[Measuring], workplace: Workplace) -> Iterator[Measuring]:
+    """Take what is wanted, store each value as it comes, and yield what was stored."""
+    kinds: dict[str, list[Measuring]] = {}
+    for measuring in wanted:
+        kinds.setdefault(measuring.kind, []).append(measuring)
+    for kind, members in kinds.items():
+        began = time.perf_counter()
+        measured = INSTRUMENTS[kind](members, workplace.device, workplace.data_root, workplace.cache)
+        for measuring, values in measured:
+            with Store(workplace.store) as store:
+                store.know([measuring.spec])  # and not asked for: it need not be trained
+                seconds = time.perf_counter() - began
+                origin = with_origin(values, workplace.device, seconds)
+                store.add_measurement(measuring.spec.id, measuring.name, origin)
+            yield measuring
+            began = time.perf_counter()
+
+
+def with_origin(values: Values, device: str | None, seconds: float) -> Values:
+    """The values with device, versions and seconds in the first of them, where the instrument did not say.
+
+    Seconds count from the measurement before: of runs that are trained again together, the first has the training.
+    Only their sum over a recipe's measurements is shown.
+    """
+    if not values:
+        return values
+    used = default_device(device)
+    origin = {
+        "device": torch.cuda.get_device_name(used) if used.type == "cuda" else used.type,
+        "seconds": seconds,
+        "versions": shown_versions(dataclasses.asdict(current())),
+    }
+    first = min(values)
+    return {**values, first: {**origin, **values[first]}}

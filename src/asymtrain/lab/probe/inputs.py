@@ -1,0 +1,320 @@
+"""What the user gives, as the probe uses it: copies of the model, the logits in its outputs, batches, places.
+
+The user's model stays as it is: the probe works on copies, and puts every random state back.
+"""
+
+import copy
+import random
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from asymtrain import streams
+from asymtrain.branches._attaching import refuse_wrapped
+from asymtrain.branches._dry_run import call, undisturbed
+from asymtrain.branches._nested import Selector, first_feature, select, tensors_in
+from asymtrain.errors import UsageError, error_line
+
+Source = nn.Module | Callable[[], nn.Module]
+
+HOLD_OUT = 5  # every fifth batch
+MOST_HELD_OUT = 32  # batches: runs are compared twice on them, which takes time from training
+MOST_BYTES = 2**30  # of batches that are kept, where they come from an iterator
+LOOKED_AT = 16  # batches that are searched for a second class, and for targets that no logit stands for
+LEAST_SIBLINGS = 3  # of one kind make repeated blocks
+LARGEST_SHARE = 0.6  # of the layers, that makes a child the one to go down into
+MOST_PLACES = 6
+
+
+def fresh_model(source: Source, seed: int) -> nn.Module:
+    """A model to work on, in float32 and in training mode: a copy of the module, or what the function builds.
+
+    A function is called with torch's random state set by `seed`, so each seed has initial weights of its own; a
+    module's copies all start from its weights.
+    """
+    model = _copied(source) if isinstance(source, nn.Module) else _built(source, seed)
+    refuse_wrapped(model)
+    devices = {parameter.device for parameter in model.parameters()}
+    if not devices:
+        raise UsageError("the model has no parameters: there is nothing to train")
+    if any(device.type == "meta" for device in devices):
+        raise UsageError(
+            "the model has no weights yet (its parameters are on the meta device): load or build them first"
+        )
+    if len(devices) > 1:
+        listed = " and ".join(sorted(map(str, devices)))
+        raise UsageError(
+            f"the model lies on {listed}: move it to one device to probe it, model.to({str(devices.pop())!r})"
+        )
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError("no parameter of the model is trained (requires_grad is False everywhere): unfreeze some")
+    # Weights in half precision cannot be trained by an ordinary optimizer.
+    if any(parameter.dtype in (torch.float16, torch.bfloat16) for parameter in model.parameters()):
+        model = model.float()
+    return model.train()
+
+
+def _copied(model: nn.Module) -> nn.Module:
+    refuse_wrapped(model)
+    try:
+        return copy.deepcopy(model)
+    except Exception as error:
+        raise UsageError(
+            f"the model cannot be copied ({error_line(error)}): give a function that builds it, "
+            "probe(lambda: build_model(), ...)"
+        ) from error
+
+
+def _built(source: Callable[[], nn.Module], seed: int) -> nn.Module:
+    if not callable(source):
+        raise UsageError(f"probe takes an nn.Module or a function that builds one, got a {type(source).__name__}")
+    torch.manual_seed(seed)
+    return checked_module(source())
+
+
+def checked_module(value: Any) -> nn.Module:
+    """What a user's function gave, if it is a module."""
+    if not isinstance(value, nn.Module):
+        raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
+    return value
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Whatever is drawn inside, torch's, Python's and numpy's random states are afterwards what they were."""
+    # Looked up, not imported: the library needs torch alone.
+    numpy = sys.modules.get("numpy")
+    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)
+
+
+def read_logits(output: object, selector: Selector | None) -> Tensor:
+    """Logits (B, C): the output itself, its `logits`, or the part that the user picks."""
+    if selector is not None:
+        logits = select(output, selector)
+        if logits is None:
+            raise UsageError(f"the model's output (a {type(output).__name__}) has no tensor at logits={selector!r}")
+    elif isinstance(output, Tensor):
+        logits = output
+    elif isinstance(output, tuple) and len(output) > 1 and not isinstance(output, Mapping):
+        fields = getattr(output, "_fields", None)
+        listed = f" ({', '.join(fields)})" if fields else ""
+        raise UsageError(
+            f"the model returns {len(output)} outputs{listed}, as models with auxiliary heads of their own do: build "
+            "it without them (aux_logits=False), or say which one holds the logits (logits=0); attach works as ever"
+        )
+    else:
+        logits = select(output, 0 if isinstance(output, tuple | list) else "logits")
+        if logits is None:
+            raise UsageError(
+                f"the model returns a {type(output).__name__} without `logits`: say which part holds them, "
+                "logits=lambda output: ..."
+            )
+    if logits.ndim != 2:
+        raise UsageError(
+            f"the model's logits have shape {tuple(logits.shape)}, not (batch, classes): the probe is for "
+            "classifiers; pick another part of the output with logits="
+        )
+    return logits
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What the model is called with, and class indices (B,)."""
+
+    inputs: Any
+    targets: Tensor
+
+    def to(self, device: torch.device) -> "Batch":
+        """The batch on a device."""
+        return Batch(_moved(self.inputs, device), self.targets.to(device))
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Batches by number, split into those to train on and those held out: the same ones for every run of a probe."""
+
+    items: Sequence[Any]
+    train_numbers: Sequence[int]
+    held_out_numbers: Sequence[int]
+
+    def order(self, seed: int, steps: int) -> list[int]:
+        """Which batch is trained on at each step: every batch once in an order of the seed's own, then again."""
+        key, count = torch.tensor([streams.key(seed, "probe order")]), len(self.train_numbers)
+        epochs = (streams.permutations(key, epoch, count)[0].tolist() for epoch in range(-(-steps // count)))
+        return [self.train_numbers[i] for epoch in epochs for i in epoch][:steps]
+
+    def batch(self, number: int, device: torch.device) -> Batch:
+        """One batch on the device."""
+        return read_batch(self.items[number]).to(device)
+
+    def sample(self, device: torch.device) -> Any:
+        """Inputs that the model can be called with once, to see what it does."""
+        return self.batch(self.train_numbers[0], device).inputs
+
+    def held_out(self, device: torch.device) -> Iterable[Batch]:
+        """The batches that are never trained on."""
+        return (self.batch(number, device) for number in self.held_out_numbers)
+
+    def held_out_size(self) -> int:
+        """How many samples are held out."""
+        return sum(len(read_batch(self.items[number]).targets) for number in self.held_out_numbers)
+
+    def classes_seen(self) -> list[int]:
+        """Targets in the first batches to train on, each once."""
+        return sorted(_targets_in(self.items, self.train_numbers[:LOOKED_AT]))
+
+
+def gather(source: Any, most: int) -> Batches:
+    """Split what the user gave: anything with a length and numbers is read by number, the rest is kept in memory.
+
+    At most `most` batches are kept, or a gigabyte. Batches of a single sample are left out.
+    """
+    by_number = isinstance(source, Sized) and hasattr(source, "__getitem__") and not isinstance(source, Mapping)
+    items = source if by_number else _kept(source, most)
+    count = min(len(items), most)
+    if count < 1:
+        raise UsageError("there is no batch: give a list or a DataLoader of (inputs, targets)")
+    # Of a dataset that makes its batches when they are asked for, the last alone may be short.
+    looked_at = range(count) if isinstance(items, list) else (0, count - 1)
+    sizes = {i: len(read_batch(items[i]).targets) for i in looked_at}
+    numbers = [i for i in range(count) if sizes.get(i, 2) > 1]
+    if sizes[0] < 2 or not numbers:
+        raise UsageError("the batches hold one sample each: a gradient of one sample says little; give 16 or more")
+    if len(numbers) < 2:
+        raise UsageError("one batch is too few, since some are held out: give at least 2, better 50")
+    targets = _targets_in(items, numbers[:LOOKED_AT])
+    if len(targets) == 1:
+        raise UsageError(
+            f"the first {min(len(numbers), LOOKED_AT)} batches hold one class only ({targets.pop()}): there is nothing "
+            "to tell apart; shuffle the data, or add classes"
+        )
+    held_out = numbers[HOLD_OUT - 1 :: HOLD_OUT][:MOST_HELD_OUT] if len(numbers) >= HOLD_OUT else numbers[-1:]
+    return Batches(items, [i for i in numbers if i not in set(held_out)], held_out)
+
+
+def read_batch(item: Any) -> Batch:
+    """Inputs and targets of one item: a pair, or a mapping with `labels`."""
+    inputs: Any
+    if isinstance(item, Mapping):
+        if "labels" not in item:
+            raise UsageError(
+                f"a batch is a mapping without 'labels' (it has {', '.join(map(str, item))}): name them so"
+            )
+        inputs, targets = {name: value for name, value in item.items() if name != "labels"}, item["labels"]
+    elif isinstance(item, tuple | list) and len(item) == 2:
+        inputs, targets = tuple(item[0]) if isinstance(item[0], list) else item[0], item[1]
+    else:
+        raise UsageError(f"a batch must be (inputs, targets) or a mapping with 'labels', got a {type(item).__name__}")
+    is_tensor = isinstance(targets, Tensor)
+    if not is_tensor or targets.ndim != 1 or targets.is_floating_point() or targets.dtype == torch.bool:
+        raise UsageError(
+            "targets must be a tensor of class indices, one for each sample, got "
+            f"{tuple(targets.shape) if is_tensor else type(targets).__name__}: give batches as a DataLoader makes them"
+        )
+    return Batch(inputs, targets.long())
+
+
+def _targets_in(items: Sequence[Any], numbers: Iterable[int]) -> set[int]:
+    return {int(target) for number in numbers for target in read_batch(items[number]).targets.unique()}
+
+
+def _kept(source: Any, most: int) -> list[Any]:
+    if not isinstance(source, Iterable):
+        raise UsageError(f"batches must be a list, a DataLoader or another iterable, got a {type(source).__name__}")
+    kept: list[Any] = []
+    used = 0
+    for item in islice(source, most):
+        kept.append(item)
+        used += sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(item))
+        if used > MOST_BYTES:
+            break
+    return kept
+
+
+def _moved(value: Any, device: torch.device) -> Any:
+    if isinstance(value, Tensor):
+        return value.to(device, torch.float32 if value.dtype in (torch.float16, torch.bfloat16) else value.dtype)
+    if isinstance(value, Mapping):
+        return {name: _moved(part, device) for name, part in value.items()}
+    if isinstance(value, tuple | list):
+        return tuple(_moved(part, device) for part in value)
+    return value
+
+
+def find_blocks(model: nn.Module, sample: object) -> list[str]:
+    """Places where the user names none: the model's repeated blocks, at most six; `UsageError` where there are none.
+
+    The search goes down from the model into the child that holds most of the layers, until it finds at least three
+    siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt.
+    """
+    points = getattr(model, "points", None)
+    if isinstance(points, tuple) and points and all(isinstance(name, str) for name in points):
+        return list(points)
+    ran = _modules_with_features(model, sample)
+    prefix, module = "", model
+    while True:
+        sizes = {f"{prefix}{name}": _layers(child) for name, child in module.named_children()}
+        sizes = {name: size for name, size in sizes.items() if size}
+        kinds: dict[type, list[str]] = {}
+        for name in filter(ran.__contains__, sizes):
+            kinds.setdefault(type(model.get_submodule(name)), []).append(name)
+        siblings = max(kinds.values(), key=len, default=[])
+        if len(siblings) >= LEAST_SIBLINGS:
+            return _evenly(siblings)
+        largest = max(sizes, key=sizes.__getitem__, default="")
+        module = model.get_submodule(largest)
+        if not sizes or sizes[largest] < LARGEST_SHARE * sum(sizes.values()) or not list(module.children()):
+            others = [name for name in sizes if name in ran]
+            if len(others) > 1:
+                return _evenly(others)
+            raise UsageError(
+                "no repeated blocks were found in the model: name places with at=, for example at='layers.*'"
+            )
+        prefix = f"{largest}."
+
+
+def _layers(module: nn.Module) -> int:
+    """How many modules hold weights themselves."""
+    return sum(bool(list(part.parameters(recurse=False))) for part in module.modules())
+
+
+def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
+    """Modules that ran and gave a feature that is not the model's own output."""
+    seen: dict[str, Tensor] = {}
+    hooks = []
+    for name, module in model.named_modules():
+
+        def keep(_: nn.Module, __: object, output: object, name: str = name) -> None:
+            feature = first_feature(output)
+            if feature is not None and feature.ndim >= 2:
+                seen[name] = feature
+
+        hooks.append(module.register_forward_hook(keep))
+    try:
+        with undisturbed(model):
+            output = first_feature(call(model, sample))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name for name, feature in seen.items() if name and feature is not output}
+
+
+def _evenly(names: Sequence[str]) -> list[str]:
+    """At most `MOST_PLACES` of them, the last among them, at even distances."""
+    if len(names) <= MOST_PLACES:
+        return list(names)
+    return [names[round((i + 1) * len(names) / MOST_PLACES) - 1] for i in range(MOST_PLACES)]

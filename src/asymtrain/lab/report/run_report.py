@@ -1,0 +1,229 @@
+"""The report of a set of runs: one self-contained HTML page, and the rows beside it.
+
+The page depends on the runs, the command and the versions it is given, and on nothing else: built again from the
+same runs it has the same bytes.
+"""
+
+import platform
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from markupsafe import Markup
+
+from asymtrain.lab.report.drawing import draw
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines, Numbers
+from asymtrain.lab.report.page import render_template, write_files
+from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, make_rows
+from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
+from asymtrain.lab.statistics import NAMES
+from asymtrain.version import VERSION
+
+FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
+
+# What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
+KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every", "cosine_by")]
+
+
+def write_report(
+    runs: Iterable[Run], out: Path, command: str | None = None, versions: Mapping[str, str] | None = None
+) -> Summary:
+    """Write rows.csv, history.csv and report.html into the folder `out`, and return what they say.
+
+    `versions` are those the runs were trained with; by default the ones in use now.
+    """
+    summary = summarise(runs)
+    texts = {
+        "rows": summary.rows.to_csv(index=False, lineterminator="\n"),
+        "history": summary.history.to_csv(index=False, lineterminator="\n"),
+        "report": render(summary, command, current_versions() if versions is None else versions),
+    }
+    write_files(out, {FILES[kind]: text for kind, text in texts.items()})
+    return summary
+
+
+def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -> str:
+    """The page as text."""
+    differing, common = _settings(summary)
+    return render_template(
+        "report.html.j2",
+        title=_title(summary),
+        lead=_lead(summary),
+        answers=[(row["verdict"], row["sentence"]) for row in summary.comparisons],
+        waiting=summary.waiting,
+        untested=summary.untested,
+        comparisons=comparison_table(summary),
+        effect=Markup(draw(effect_figure(summary)) if summary.comparisons else ""),
+        curves=_drawn(summary, learning_curves),
+        cosines=_drawn(summary, cosine_over_training),
+        seeds=seeds_table(summary),
+        facts=_facts(summary, command, versions),
+        differing=differing,
+        common=common,
+    )
+
+
+def current_versions() -> dict[str, str]:
+    """What decides a run's numbers beside its spec."""
+    return {"asymtrain": VERSION, "torch": torch.__version__, "Python": platform.python_version()}
+
+
+def seeds_table(summary: Summary) -> Table:
+    """A row for each pair of runs."""
+    columns = (
+        Column("Backbone"),
+        Column("Seed", "count"),
+        Column("Plain", "number", digits=4),
+        Column("Asymmetric", "number", digits=4),
+        Column("Change", "number", "%", 1, signed=True),
+        Column("Cosine", "number", signed=True),
+        Column("Run ids"),
+    )
+    rows = []
+    for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
+        for pair in pairs.to_dict("records"):
+            accuracies = [
+                Cell(pair[side], (pair[f"{side}_id"],), mark="(diverged)" if pair[f"{side}_diverged"] else "")
+                for side in ("plain", "asymmetric")
+            ]
+            change = 100 * (pair["asymmetric"] - pair["plain"]) / pair["plain"] if pair["plain"] else None
+            cosine = None if pd.isna(pair["cosine"]) else pair["cosine"]
+            ids = f"{pair['plain_id']} {pair['asymmetric_id']}"
+            rows.append((row["label"], pair["seed"], *accuracies, change, cosine, ids))
+    return Table("seeds", "Each seed", columns, make_rows(rows))
+
+
+def effect_figure(summary: Summary) -> Figure:
+    """Each comparison's improvement in percent with its interval; the dots are the seeds."""
+    bars = []
+    for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
+        changes = 100 * (pairs["asymmetric"] - pairs["plain"]) / row["plain_mean"] if row["plain_mean"] else ()
+        bars.append(Bar(row["label"], row["improvement"], row["low"], row["high"], tuple(map(float, changes))))
+    panel = Bars("", "improvement over Plain (%)", "asymmetric", tuple(bars))
+    return Figure("effect", "Improvement over Plain", [panel])
+
+
+def learning_curves(history: pd.DataFrame, name: str, label: str) -> Figure:
+    """Accuracy over training: each seed as a thin line, the mean of a variant as a thick one.
+
+    `history` holds the epochs of one comparison. Validation accuracy where there is one, else training accuracy.
+    """
+    measure = "validation_accuracy" if history["validation_accuracy"].notna().any() else "train_accuracy"
+    lines = tuple(
+        _mean_line(history[history["variant"] == variant], measure, variant, variant.capitalize())
+        for variant in ("plain", "asymmetric")
+    )
+    panel = Lines("", "epoch", measure.replace("_", " "), lines)
+    return Figure(f"curve{name}", f"Learning curves, {label}", [panel])
+
+
+def cosine_over_training(history: pd.DataFrame, name: str, label: str) -> Figure:
+    """Cosine between the gradients of the two objectives: each seed, their mean, and the range within epochs."""
+    measured = history[(history["variant"] == "asymmetric") & history["cosine"].notna()]
+    lines = (_mean_line(measured, "cosine", "asymmetric", "", ("cosine_min", "cosine_max")),) if len(measured) else ()
+    panels = [Lines("", "epoch", "gradient cosine", lines, zero=True)] if lines else []
+    return Figure(f"cosine{name}", f"Gradient cosine, {label}", panels)
+
+
+def _mean_line(
+    history: pd.DataFrame, measure: str, variant: str, label: str, ends: tuple[str, str] | None = None
+) -> Line:
+    epochs = sorted(history["epoch"].unique())
+    runs = [run.set_index("epoch") for _, run in history.groupby("id", sort=False)]
+    by_epoch = history.groupby("epoch")
+
+    def over_epochs(values: "pd.Series[Any]") -> Numbers:
+        return tuple(None if pd.isna(value) else float(value) for value in values.reindex(epochs))
+
+    low: Numbers = ()
+    high: Numbers = ()
+    if ends:
+        low, high = over_epochs(by_epoch[ends[0]].min()), over_epochs(by_epoch[ends[1]].max())
+    # Over the epochs that every run reached: a run that ended early must not move the mean by leaving it.
+    mean = over_epochs(by_epoch[measure].mean().where(by_epoch.size() == len(runs)))
+    seeds = tuple(over_epochs(run[measure]) for run in runs)
+    return Line(label, variant, tuple(map(float, epochs)), mean, low, high, seeds)
+
+
+def _drawn(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figure]) -> list[tuple[str, Markup]]:
+    """The figure of each comparison that has one, under the comparison's name."""
+    drawn = []
+    for i, (row, pairs) in enumerate(zip(summary.comparisons, summary.pairs, strict=True)):
+        history = summary.history[summary.history["id"].isin([*pairs["plain_id"], *pairs["asymmetric_id"]])]
+        figure = figure_of(history, str(i), row["label"])
+        if not figure.missing:
+            drawn.append((row["label"], Markup(draw(figure))))
+    return drawn
+
+
+def _title(summary: Summary) -> str:
+    datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
+    return f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric"
+
+
+def _lead(summary: Summary) -> str:
+    if not summary.comparisons:
+        return "No seed has been trained both plainly and with branches yet, so there is nothing to compare."
+    archs = _listing([NAMES.get(arch, arch) for arch in summary.rows["arch"].unique()])
+    counts = sorted({row["n"] for row in summary.comparisons})
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s'[: counts[0] - 1]}"
+    datasets = _listing(summary.rows["dataset"].unique())
+    return (
+        f"{archs} learnt {datasets} with {seeds} each: once plainly, and once with auxiliary branches that exist "
+        "during training only. Both start from the same weights and see the same images in the same order. What is "
+        "compared is the accuracy on test images after the last epoch." + _controls(summary)
+    )
+
+
+def _controls(summary: Summary) -> str:
+    """What all the branches have that is not the default: a reader must not take a control for the method."""
+    ids = [name for pairs in summary.pairs for name in pairs["asymmetric_id"]]
+    rows = summary.rows[summary.rows["id"].isin(ids)]
+    values = {name: set(rows[name]) for name in KINDS}
+    controls = [
+        f"{name.replace('_', ' ')} {shared.pop()}"
+        for name, shared in values.items()
+        if len(shared) == 1 and DEFAULTS[name] not in shared
+    ]
+    return f" The branches are not the default ones: {_listing(controls)}." if controls else ""
+
+
+def _listing(items: Iterable[object]) -> str:
+    *most, last = [str(item) for item in items]
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -> dict[str, str]:
+    rows = summary.rows
+    facts = {"Command": command} if command else {}
+    facts["Runs"] = f"{len(rows)}, of which {(rows['outcome'] == 'diverged').sum()} diverged"
+    facts["Training time"] = f"{duration(rows['seconds'].sum())}, summed over runs"
+    facts["Device"] = ", ".join(sorted(set(rows["device"]))) or NOTHING
+    facts["Engine path"] = ", ".join(sorted(set(rows["path"]))) or NOTHING
+    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions.items()) or NOTHING
+    return facts
+
+
+def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:
+    """Settings of the Asymmetric runs: by comparison where they differ, else one value for all."""
+    differing, common = [], {}
+    runs = [summary.rows[summary.rows["id"].isin(pairs["asymmetric_id"])] for pairs in summary.pairs]
+    for name in DEFAULTS if runs else ():
+        if name in ("arch", "seed"):
+            continue
+        values = [_listing([_shown(value) for value in group[name].unique()]) for group in runs]
+        if len(set(values)) > 1:
+            differing.append((name.replace("_", " "), *values))
+        else:
+            common[name.replace("_", " ")] = values[0]
+    columns = (Column("Setting"), *(Column(row["label"]) for row in summary.comparisons))
+    return Table("settings", "Settings that differ", columns, make_rows(differing)), common
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, str):
+        return value.strip("{}").replace('"', "") or "default"
+    return "not set" if pd.isna(value) else f"{value:g}" if isinstance(value, float) else str(value)

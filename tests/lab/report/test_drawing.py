@@ -1,0 +1,383 @@
+"""Figures as SVG: one figure of every kind, with what all of them share, and then what each kind draws."""
+
+import base64
+import io
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib as mpl
+import numpy as np
+import PIL.Image
+import pytest
+
+from asymtrain.lab.report.drawing import GRID, INK, draw, figure_style, is_wide, lay_out, overlay, reach_of, size_of
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Image, Line, Lines, Surface
+
+X = (1.0, 2.0, 3.0, 4.0)
+PIXELS = np.random.default_rng(0).integers(0, 256, (16, 16, 3)) / 255
+HEAT = np.arange(16).reshape(4, 4) / 4
+
+
+def curve(label, colour, shift=0.0, **more):
+    return Line(label, colour, X, tuple(0.1 * x + shift for x in X), **more)
+
+
+PLAIN = curve("Plain", "plain", seeds=((0.1, 0.2, None, None), (0.2, 0.2, 0.3, 0.4)))
+ASYMMETRIC = curve("Asymmetric", "asymmetric", 0.1, low=(0.1, None, 0.2, 0.3), high=(0.3, None, 0.6, 0.7))
+AXES = ("", "epoch", "accuracy")
+GRID_X = (-2.0, -1.0, 0.0, 1.0, 2.0)
+
+
+def surface(scale, title="Plain", **more):
+    values = tuple(tuple(scale * (x * x + y) for y in GRID_X) for x in GRID_X)
+    return Surface(title, GRID_X, GRID_X, values, "loss - middle", **more)
+
+
+def bars(title, colour="mlp", labels=("a", "b")):
+    shown = (Bar(labels[0], 1.0, -1.0, 3.0, (0.5, 2.0)), Bar(labels[1], None))
+    return Bars(title, "effect (%)", colour, shown)
+
+
+def images(missing=False):
+    first = Image("", PIXELS, label="<row>")
+    maps = Image("Plain\nepoch 1", PIXELS, HEAT, "attention / uniform", colour="plain", apart=True)
+    return [first, maps, Image("Asymmetric\nepoch 1", None if missing else PIXELS, colour="asymmetric")]
+
+
+PANELS = {
+    "lines": [Lines(*AXES, (PLAIN, ASYMMETRIC), marks=(2.0,), zero=True)],
+    "several": [Lines(f"Panel {i}", "epoch", "", (PLAIN, ASYMMETRIC)) for i in range(5)],
+    "ticks": [Lines(*AXES, (PLAIN,), ticks=X, tick_labels=("a", "b", "c", "d"), ring=(2.0, 0.2))],
+    "log": [Lines(*AXES, (curve("MLP", "mlp", marker=True),), log=True)],
+    "marks": [Lines(*AXES, (curve("one", 5, marker=True, joined=False), curve("two", "ink", hollow=True)))],
+    "bars": [bars("MLP"), bars("CNN", "cnn"), bars("ViT", "vit")],
+    "contours": [surface(1e-4, group="a"), surface(2e-4, group="a"), surface(1.0, group="b"), surface(2.0, group="b")],
+    "reliefs": [surface(1e-4, relief=True), surface(2e-4, "10x", relief=True)],
+    "images": images(),
+}
+
+
+def figure(kind, name="f", title="A figure", columns=3):
+    return Figure(name, title, PANELS[kind], 2 if kind == "contours" else columns)
+
+
+def single(*lines, **more):
+    return Figure("f", "A figure", [Lines(*AXES, lines, **more)])
+
+
+def ids(svg):
+    return re.findall(r'\bid="([^"]+)"', svg)
+
+
+every_kind = pytest.mark.parametrize("kind", PANELS)
+
+
+@every_kind
+def test_the_same_figure_gives_the_same_bytes_whatever_the_users_settings(kind):
+    first = draw(figure(kind))
+    with mpl.rc_context({"font.size": 30, "lines.linewidth": 9, "svg.fonttype": "path"}):
+        assert draw(figure(kind)) == first
+
+
+@every_kind
+def test_a_figure_is_xml_that_says_its_title_and_has_no_dates_style_sheets_or_stand_ins(kind):
+    svg = draw(figure(kind, title='A "figure" & more'))
+    assert ET.fromstring(svg).attrib["aria-label"] == 'A "figure" & more'
+    assert "<style" not in svg
+    assert not re.search(r"\d{4}-\d{2}-\d{2}", svg)
+    assert INK not in svg
+    assert GRID not in svg
+    assert not re.search(r"\bnan\b", svg, re.IGNORECASE)
+
+
+@every_kind
+def test_figures_of_one_page_share_no_ids_and_each_reference_has_its_target(kind):
+    first, second = (draw(figure(kind, name)) for name in ("a", "b"))
+    assert ids(first)
+    assert not {*ids(first)} & {*ids(second)}
+    assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', first)} <= {*ids(first)}
+
+
+@pytest.mark.parametrize("kind", ["lines", "bars"])
+def test_the_two_variants_and_the_ink_take_their_colours_from_the_page(kind):
+    svg = draw(figure(kind))
+    for name in ("--plain", "--asymmetric", "--ink", "--rule"):
+        assert f"var({name}, #" in svg
+
+
+@every_kind
+def test_the_size_is_known_without_drawing(kind):
+    shown = ET.fromstring(draw(figure(kind))).attrib["viewBox"].split()
+    assert [float(size) / 72 for size in shown[2:]] == pytest.approx(size_of(figure(kind)), abs=1e-4)
+
+
+def test_panels_side_by_side_make_a_figure_wide():
+    assert is_wide(figure("several"))
+    assert is_wide(figure("bars"))
+    assert not is_wide(figure("several", columns=1))
+    assert not is_wide(figure("lines"))
+    assert not is_wide(Figure("f", "waits", []))
+
+
+def test_panels_of_two_kinds_are_our_mistake():
+    with pytest.raises(AssertionError, match="one kind"):
+        draw(Figure("f", "", [*PANELS["lines"], *PANELS["bars"]]))
+
+
+# Lines
+
+
+def axes_of(shown):
+    with figure_style():
+        return lay_out(shown).axes[0]
+
+
+def test_seeds_are_thin_means_thick_and_a_variant_has_one_dash():
+    axes = axes_of(single(PLAIN))
+    widths = [line.get_linewidth() for line in axes.lines]
+    assert widths == [0.8, 0.8, 2.0]
+    assert [len(line.get_xdata()) for line in axes.lines] == [2, 4, 4]
+    assert {line.get_linestyle() for line in axes.lines} == {"--"}
+    assert axes_of(single(ASYMMETRIC)).lines[0].get_linestyle() == "-"
+    assert axes_of(single(curve("", "plain", dash="solid"))).lines[0].get_linestyle() == "-"
+
+
+def test_intervals_are_a_band_or_bars_where_points_are_marked():
+    band = axes_of(single(ASYMMETRIC))
+    assert len(band.collections) == 1
+    ends = band.collections[0].get_paths()[0].get_extents()
+    assert (ends.y0, ends.y1) == pytest.approx((0.1, 0.7))
+    marked = axes_of(single(curve("", "mlp", low=(0.0, None, 0.1, 0.2), high=(0.3, 1.0, 0.5, 0.6), marker=True)))
+    assert not marked.collections
+    bars_drawn = [tuple(line.get_ydata()) for line in marked.lines if len(line.get_xdata()) == 2]
+    assert bars_drawn == [(0.0, 0.3), (0.1, 0.5), (0.2, 0.6)]
+
+
+def test_a_missing_value_is_passed_over_and_a_gap_where_points_are_marked():
+    values = (0.1, None, 0.3, 0.4)
+    (line,) = axes_of(single(Line("", "mlp", X, values))).lines
+    assert list(line.get_xdata()) == [1, 3, 4]
+    (line,) = axes_of(single(Line("", "mlp", X, values, marker=True))).lines
+    assert np.isnan(line.get_ydata()).tolist() == [False, True, False, False]
+
+
+def test_one_point_is_drawn_as_a_marker():
+    (line,) = axes_of(single(Line("", "mlp", X, (None, 0.5, None, None)))).lines
+    assert line.get_marker() == "o"
+    (line,) = axes_of(single(curve("", "mlp"))).lines
+    assert line.get_marker() == ""
+
+
+def test_seeds_of_marked_points_are_dots():
+    axes = axes_of(single(curve("", "asymmetric", seeds=((0.1, None, 0.2, 0.3),), marker=True)))
+    dots = axes.lines[0]
+    assert (dots.get_linestyle(), dots.get_marker()) == ("None", "o")
+    assert list(dots.get_xdata()) == [1, 3, 4]
+
+
+def test_points_that_are_not_joined_have_a_mark_for_each_colour():
+    lines = [curve(str(i), i, marker=True, joined=False) for i in range(3)]
+    drawn = axes_of(single(*lines)).lines
+    assert len({line.get_marker() for line in drawn}) == 3
+    assert {line.get_linestyle() for line in drawn} == {"None"}
+
+
+def test_colours_of_a_list_repeat_in_thicker_lines():
+    first, later = axes_of(single(curve("a", 1), curve("b", 5))).lines
+    assert first.get_color() == later.get_color()
+    assert later.get_linewidth() > first.get_linewidth()
+
+
+def legend_texts(shown):
+    with figure_style():
+        canvas = lay_out(shown)
+    return [text.get_text() for legend in canvas.legends for text in legend.get_texts()]
+
+
+def test_lines_of_one_label_share_an_entry_and_an_empty_label_has_none():
+    lines = (curve("Plain", "plain", thin=True), curve("Plain", "plain"), curve("", "mlp"))
+    assert legend_texts(single(*lines)) == ["Plain"]
+    assert legend_texts(single(*lines, kinds=("validation", "training"))) == ["Plain", "validation", "training"]
+    assert legend_texts(single(curve("Plain", "plain"), kinds=("validation", "training"))) == ["Plain"]
+    assert legend_texts(single(curve("", "mlp"))) == []
+    assert legend_texts(figure("several")) == ["Plain", "Asymmetric"]
+    with figure_style():
+        (entry,) = lay_out(single(*lines)).legends[0].get_lines()
+    assert entry.get_linewidth() == 2.0  # of the thick one
+
+
+@pytest.mark.parametrize("length", [3, 16, 38])
+@pytest.mark.parametrize("count", [1, 4, 6, 9])
+def test_a_legend_lies_inside_the_figure_and_above_the_axes(count, length):
+    shown = single(*(curve(f"{'x' * (length - 1)}{i}", i) for i in range(count)))
+    with figure_style():
+        canvas = lay_out(shown)
+        canvas.draw_without_rendering()
+    box, axes = canvas.legends[0].get_window_extent(), canvas.axes[0].get_window_extent()
+    assert canvas.bbox.x0 <= box.x0
+    assert box.x1 <= canvas.bbox.x1
+    assert box.y1 <= canvas.bbox.y1
+    assert box.y0 >= axes.y1
+    assert axes.height > 0.4 * canvas.bbox.height
+
+
+def test_marks_zero_ring_and_ticks():
+    axes = axes_of(
+        single(curve("", "mlp"), marks=(2.5,), zero=True, ring=(2.0, 0.2), ticks=X, tick_labels=tuple("abcd"))
+    )
+    zero, mark, _, ring = axes.lines
+    assert list(zero.get_ydata()) == [0, 0]
+    assert list(mark.get_xdata()) == [2.5, 2.5]
+    assert (list(ring.get_xdata()), ring.get_fillstyle()) == ([2.0], "none")
+    assert [text.get_text() for text in axes.get_xticklabels()] == ["a", "b", "c", "d"]
+    assert len(axes_of(single(curve("", "mlp"))).lines) == 1
+
+
+def test_an_axis_is_logarithmic_where_all_values_are_positive():
+    band = {"low": (-9.0, -9.0, -9.0, -9.0), "high": (9.0, 9.0, 9.0, 9.0)}
+    axes = axes_of(single(curve("", "mlp", **band), log=True))
+    assert axes.get_yscale() == "log"
+    assert axes.get_ylim() == pytest.approx((0.1 / 1.3, 0.4 * 1.3))  # the band does not stretch it
+    assert axes_of(single(curve("", "mlp", -0.1), log=True)).get_yscale() == "linear"
+    assert axes_of(single(curve("", "mlp"), from_zero=True)).get_ylim()[0] == 0
+    assert axes_of(single(curve("", "mlp"))).get_ylim()[0] > 0
+
+
+def test_whole_numbers_have_whole_ticks():
+    ticks = axes_of(single(Line("", "mlp", (1.0, 2.0), (0.1, 0.2)))).get_xticks()
+    assert all(float(tick).is_integer() for tick in ticks)
+    ticks = axes_of(single(Line("", "mlp", (1.5, 2.0), (0.1, 0.2)))).get_xticks()
+    assert not all(float(tick).is_integer() for tick in ticks)
+
+
+# Bars
+
+
+def test_an_axis_reaches_as_far_as_the_intervals_unless_they_dwarf_what_was_measured():
+    assert reach_of(bars("")) == pytest.approx(1.1 * 3.0)
+    wide = Bars("", "", "mlp", (Bar("a", 1.0, -500.0, 502.0, (0.5, 2.0)),))
+    assert reach_of(wide) == pytest.approx(1.1 * 3 * 2.0)
+    assert reach_of(Bars("", "", "mlp", (Bar("a", 0.0, 0.0, 0.0, (0.0, 0.0)),))) > 0
+    assert reach_of(Bars("", "", "mlp", (Bar("a", None),))) > 0
+
+
+def bar_markers(bar):
+    axes = axes_of(Figure("f", "", [Bars("", "effect", "mlp", (bar,))]))
+    return {line.get_marker(): line for line in axes.lines}
+
+
+def test_a_cut_end_is_an_arrow():
+    assert {"<", ">"} & bar_markers(Bar("a", 1.0, -500.0, 502.0, (2.0,))).keys() == {"<", ">"}
+    assert {"<", ">"} & bar_markers(Bar("a", 1.0, 0.5, 502.0, (2.0,))).keys() == {">"}
+    assert not {"<", ">"} & bar_markers(Bar("a", 1.0, -1.0, 3.0, (2.0,))).keys()
+
+
+def test_a_bar_has_its_estimate_its_interval_and_its_seeds():
+    drawn = bar_markers(Bar("a", 1.0, -1.0, 3.0, (0.5, 2.0)))
+    assert list(drawn["D"].get_xdata()) == [1.0]
+    assert list(drawn["o"].get_xdata()) == [0.5, 2.0]
+    axes = axes_of(Figure("f", "", [Bars("", "effect", "mlp", (Bar("a", 1.0, -1.0, 3.0),))]))
+    assert [-1.0, 3.0] in [list(line.get_xdata()) for line in axes.lines]
+    assert "D" not in bar_markers(Bar("a", None))
+
+
+def test_an_axis_shows_0_and_no_empty_half():
+    left, right = axes_of(Figure("f", "", [Bars("", "", "mlp", (Bar("a", 5.0, 4.0, 6.0),))])).get_xlim()
+    assert -1 < left < 0
+    assert right > 6
+    left, right = axes_of(Figure("f", "", [Bars("", "", "mlp", (Bar("a", -5.0, -6.0, -4.0),))])).get_xlim()
+    assert left < -6
+    assert 0 < right < 1
+
+
+def test_panels_with_the_same_rows_and_words_say_them_once():
+    svg = draw(figure("bars"))
+    assert svg.count(">a<") == 1
+    assert svg.count(">effect (%)<") == 1
+    other = Figure("f", "", [bars("MLP"), bars("CNN", labels=("c", "d"))], 2)
+    assert all(draw(other).count(f">{label}<") == 1 for label in "abcd")
+
+
+# Surfaces
+
+
+def test_surfaces_of_one_group_share_a_scale():
+    with figure_style():
+        canvas = lay_out(figure("contours"))
+    *panels, first, second = canvas.axes
+    assert len(panels) == 4
+    assert first.get_ylim() == pytest.approx((-2e-4 * 2, 2e-4 * 6))
+    assert second.get_ylim() == pytest.approx((-2.0 * 2, 2.0 * 6))
+
+
+def test_the_first_index_goes_along_x():
+    values = ((0.0, 0.0), (1.0, 1.0))  # rises with x
+    axes = axes_of(Figure("f", "", [Surface("", (0.0, 1.0), (0.0, 1.0), values)]))
+    contour = next(c for c in axes.collections if len(c.get_paths()) > 1)
+    boxes = [path.get_extents() for path in contour.get_paths() if len(path.vertices)]
+    assert boxes[0].x1 < boxes[-1].x1
+    assert boxes[0].y1 == boxes[-1].y1
+
+
+def test_gaps_and_flat_surfaces_are_drawn():
+    holes = ((None, 1.0, 2.0), (1.0, None, 2.0), (1.0, 1.0, 1.0))
+    flat = ((1.0,) * 3,) * 3
+    for values in (holes, flat, ((None,) * 3,) * 3):
+        for relief in (False, True):
+            shown = Surface("", (0.0, 1.0, 2.0), (0.0, 1.0, 2.0), values, relief=relief)
+            assert draw(Figure("f", "", [shown])).startswith("<svg")
+
+
+def test_a_relief_names_its_unit_once():
+    assert draw(figure("reliefs")).count("loss - middle in units of 1e-3") == 1
+
+
+# Images
+
+
+def pictures_in(svg):
+    found = re.findall(r'href="data:image/png;base64,([^"]+)"', svg)
+    return [np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(text)))) for text in found]
+
+
+def test_a_picture_is_embedded_as_it_is_and_a_map_over_it():
+    svg = draw(figure("images"))
+    shown = [picture for picture in pictures_in(svg) if picture.shape[:2] == (16, 16)]  # without the bar of colours
+    assert len(shown) == 3
+    assert np.array_equal(shown[0][..., :3], np.round(PIXELS * 255))
+    assert not np.array_equal(shown[1], shown[0])
+    for text in ("Plain", "epoch 1", "attention / uniform", "&lt;row&gt;"):
+        assert text in svg
+
+
+def test_nothing_to_show_is_said():
+    assert draw(Figure("f", "", images(missing=True), 3)).count(">none<") == 1
+    assert ">none<" not in draw(figure("images"))
+
+
+def test_an_overlay_is_bright_where_the_map_is():
+    peak = np.ones((4, 4))
+    peak[1, 1] = 8.0
+    grey = np.full((16, 16, 3), 100 / 255)
+    drawn = overlay(Image("", grey, peak), top=8.0).astype(int).sum(-1)
+    inside = drawn[4:8, 4:8]
+    assert inside.min() == inside.max() > drawn[0, 0]
+    drawn[4:8, 4:8] = drawn[0, 0]
+    assert (drawn == drawn[0, 0]).all()
+
+
+def test_one_scale_of_colours_for_all_and_more_than_its_end_is_its_end():
+    one, two, four, nine = (overlay(Image("", PIXELS, np.full((4, 4), level)), 4.0) for level in (1.0, 2.0, 4.0, 9.0))
+    assert not np.array_equal(one, two)
+    assert np.array_equal(four, nine)
+
+
+def test_a_map_that_does_not_divide_its_picture_is_our_mistake():
+    with pytest.raises(AssertionError, match="grid"):
+        overlay(Image("", PIXELS, np.ones((3, 4))), 2.0)
+
+
+def test_a_gap_stands_before_a_column_that_is_apart():
+    with figure_style():
+        first, second, third, *_ = (axes.get_position().x0 for axes in lay_out(figure("images")).axes)
+    assert second - first > 1.1 * (third - second)

@@ -1,0 +1,71 @@
+"""Device names, and torch's global settings: set for a block, and restored, also after an error."""
+
+import pytest
+import torch
+
+from asymtrain import UsageError
+from asymtrain.lab.data import load
+from asymtrain.lab.devices import compiler_settings, default_device, float32_products, one_thread
+from asymtrain.lab.engine import plan, train_reference, train_stack
+from asymtrain.lab.runs import RunSpec
+
+
+def settings():
+    import torch._dynamo.config
+    import torch._functorch.config
+
+    return (
+        torch.backends.cuda.matmul.allow_tf32,
+        torch.backends.cudnn.allow_tf32,
+        torch.get_num_threads(),
+        torch._dynamo.config.recompile_limit,
+        torch._functorch.config.donated_buffer,
+        torch.get_default_dtype(),
+        torch.are_deterministic_algorithms_enabled(),
+    )
+
+
+BLOCKS = {
+    "full products": (lambda: float32_products(tf32=False), {0: False, 1: False}),
+    "TF32": (lambda: float32_products(tf32=True), {0: True, 1: True}),
+    "one thread": (lambda: one_thread(torch.device("cpu")), {2: 1}),
+    "compiler": (compiler_settings, {3: 256, 4: False}),
+}
+
+
+@pytest.mark.parametrize(("block", "wanted"), BLOCKS.values(), ids=BLOCKS)
+def test_a_setting_holds_in_its_block_and_is_restored(block, wanted):
+    before, inside = settings(), []
+
+    def fail():
+        with block():
+            inside.extend(settings())
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        fail()
+    assert {number: inside[number] for number in wanted} == wanted
+    assert settings() == before
+
+
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
+def test_training_leaves_the_settings_as_they_were(precision):
+    dataset = load("shapes", classes=2, size=16, test_size=4, image_size=8)
+    spec = RunSpec(arch_options={"widths": (4,)}, batch=8, epochs=1, precision=precision)
+    before = settings()
+    train_stack(plan([spec], torch.device("cpu"))[0], dataset, torch.device("cpu"))
+    train_reference(spec, dataset)
+    assert settings() == before
+
+
+def test_device_names():
+    assert default_device("cpu") == default_device(torch.device("cpu")) == torch.device("cpu")
+    assert default_device(None).type in ("cpu", "cuda")
+    with pytest.raises(UsageError, match="unknown device 'gpu': use cpu, cuda or cuda:0"):
+        default_device("gpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there_is_refused():
+    with pytest.raises(UsageError, match="device 'cuda:0' was asked for, but torch sees no GPU: use --device cpu"):
+        default_device(torch.device("cuda:0"))

@@ -1,0 +1,45 @@
+"""Values of every field of a spec, for tests that try many."""
+
+from hypothesis import strategies as st
+
+from asymtrain import models
+from asymtrain.lab.runs import DEFAULTS, choices
+
+# Fields that specs did not have from the start, each at another value than its default.
+LATER_FIELDS = {
+    "alpha_schedule": "early",
+    "objective": "softmax",
+    "branch_labels": "random",
+    "branch_bias": "prior",
+    "branch_weights": "frozen",
+    "signal": "noise",
+    "aggregator": "pcgrad",
+    "label_smoothing": 0.1,
+    "cosine_by": "layer",
+}
+
+# Named choices, added below, and values of every other field.
+VALUES = {
+    "dataset": st.sampled_from(["shapes", "cifar10", "folder:./très loin"]),
+    "dataset_options": st.dictionaries(st.sampled_from(["classes", "size", "seed"]), st.integers(0, 10**6)),
+    "per_class": st.none() | st.integers(1, 5000),
+    "label_noise": st.floats(0, 1),
+    "split_seed": st.none() | st.integers(0, 2**70),
+    "arch": st.sampled_from(sorted(models.BACKBONES)),
+    "arch_options": st.fixed_dictionaries(
+        {}, optional={"image_size": st.integers(8, 64), "points": st.lists(st.integers(0, 5))}
+    ),
+    "redundancy": st.integers(0, 300),
+    "alpha": st.floats(0, 1e6),
+    "learning_rate": st.floats(1e-12, 1e3),
+    "weight_decay": st.floats(0, 10),
+    "batch": st.integers(1, 4096),
+    "epochs": st.integers(1, 1000),
+    "seed": st.integers(0, 2**70),
+    "cosine_every": st.integers(0, 1000),
+    "label_smoothing": st.floats(0, 0.999),
+}
+for _name in DEFAULTS:
+    if choices(_name):
+        VALUES[_name] = st.sampled_from(choices(_name))
+fields = st.fixed_dictionaries({}, optional=VALUES)
