@@ -135,10 +135,10 @@ def unknown_word(words):
         return first
     command = load_command(first)
     for word in rest:
-        if hasattr(command, "commands"):
-            if word not in command.commands:
+        if hasattr(command, "get_command"):  # a group, which may load its commands when they are called
+            command = command.get_command(None, word)
+            if command is None:
                 return word
-            command = command.commands[word]
         elif word.startswith("--"):
             known = {name for option in command.params for name in (*option.opts, *option.secondary_opts)}
             if word.partition("=")[0] not in {*known, "--help"}:
