@@ -24,6 +24,7 @@ FILES = (
     "alphas",
     "schedules",
     "controls",
+    "fitting",
 )
 
 
