@@ -38,11 +38,7 @@ def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
     Call it before `backward`: it keeps the graph, and leaves `.grad` and the parameters as they are.
     Two plain backward passes, so it works under autocast and with a compiled model.
     """
-    named = trained_parameters(model)
-    parameters = [value for _, value in named]
-    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=True, called="the auxiliary loss")
-    return compare_gradients([name for name, _ in named], mains, auxiliaries)
+    return gradients_of_both(main, auxiliary, model, keep_graph=True)[0]
 
 
 def backward_with_alignment(
@@ -59,50 +55,59 @@ def backward_with_alignment(
             "DistributedDataParallel averages gradients inside backward: call alignment on its .module, then backward"
         )
     measured, gradients = gradients_of_both(main, auxiliary, model, branches)
-    with torch.no_grad():
-        for parameter, g, h in gradients:
-            if h is not None:
-                total = alpha * h if g is None else g + alpha * h
-            elif g is not None:
-                total = g.clone()  # autograd may hand out one tensor for two parameters
-            else:
-                continue
-            parameter.grad = total if parameter.grad is None else parameter.grad.add_(total)
+    for parameter, g, h in gradients:
+        accumulate(parameter, g, None if h is None else alpha * h)
     return measured
 
 
 def gradients_of_both(
-    main: Tensor, auxiliary: Tensor, model: nn.Module, branches: nn.Module | None
+    main: Tensor, auxiliary: Tensor, model: nn.Module, branches: nn.Module | None = None, *, keep_graph: bool = False
 ) -> tuple[Alignment, list[tuple[nn.Parameter, Tensor | None, Tensor | None]]]:
-    """The alignment, and each parameter of `model` and `branches` with its two gradients; the graph is freed."""
-    named = trained_parameters(model)
-    known = {id(value) for _, value in named}
+    """The alignment, and each parameter of `model` and `branches` with its two gradients."""
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    if not named:
+        raise UsageError("the model has no parameter that requires a gradient: alignment needs shared parameters")
+    known = {id(value) for value in named.values()}
     more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
-    parameters = [*(value for _, value in named), *more]
+    parameters = [*named.values(), *more]
     mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False, called="the auxiliary loss")
-    measured = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=keep_graph, called="the auxiliary loss")
+    # Without `strict`: the branches' own gradients, which come last, have no name in the model.
+    measured = compare_gradients(zip(named, mains, auxiliaries))  # noqa: B905
     return measured, list(zip(parameters, mains, auxiliaries, strict=True))
+
+
+@torch.no_grad()
+def accumulate(parameter: nn.Parameter, first: Tensor | None, second: Tensor | None = None) -> None:
+    """Add to `.grad` those of two gradients that there are."""
+    reached = [gradient for gradient in (first, second) if gradient is not None]
+    if reached:
+        # A copy of a single one: autograd may hand out one tensor for two parameters.
+        total = reached[0] + reached[1] if len(reached) > 1 else reached[0].clone()
+        parameter.grad = total if parameter.grad is None else parameter.grad.add_(total)
 
 
 def cosine(first: Sequence[Tensor], second: Sequence[Tensor]) -> float | None:
     """Cosine between two gradients, each given as a list of tensors; `None` where one is zero or not finite."""
-    return _summed(_products(first, second)).cosine
-
-
-def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Parameters that require a gradient, with their names; an error where there are none."""
-    named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
-    if not named:
-        raise UsageError("the model has no parameter that requires a gradient: alignment needs shared parameters")
-    return named
+    return _summed(_products(zip(first, second, strict=True))).cosine
 
 
 def gradients_of(
-    loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool, called: str = "a loss"
+    loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool, called: str
 ) -> tuple[Tensor | None, ...]:
     """Gradients of a loss; None for a parameter that it does not reach. `called` is its name in errors."""
-    _check_loss(loss, called)
+    # The loss's value is not looked at: that would wait for the device.
+    if not isinstance(loss, Tensor):
+        raise UsageError(
+            f"{called} must be a tensor, got {type(loss).__name__}: give the loss itself, not its .item() or a number"
+        )
+    if loss.numel() != 1:
+        raise UsageError(f"{called} has shape {tuple(loss.shape)}: reduce it to one number, such as by .mean()")
+    if not loss.requires_grad:
+        raise UsageError(
+            f"{called} is a constant and does not depend on the model: compute it from the model's output, "
+            "without detach() or no_grad()"
+        )
     try:
         return torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True)
     except RuntimeError as error:
@@ -115,34 +120,13 @@ def gradients_of(
         ) from error
 
 
-def _check_loss(loss: object, called: str) -> None:
-    """Refuse what has no gradient. The value is not looked at: that would wait for the device."""
-    if not isinstance(loss, Tensor):
-        raise UsageError(
-            f"{called} must be a tensor, got {type(loss).__name__}: give the loss itself, not its .item() or a number"
-        )
-    if loss.numel() != 1:
-        raise UsageError(f"{called} has shape {tuple(loss.shape)}: reduce it to one number, such as by .mean()")
-    if not loss.requires_grad:
-        raise UsageError(
-            f"{called} is a constant and does not depend on the model: compute it from the model's output, "
-            "without detach() or no_grad()"
-        )
-
-
-def compare_gradients(
-    names: Sequence[str], mains: Sequence[Tensor | None], auxiliaries: Sequence[Tensor | None]
-) -> Alignment:
-    """The alignment of two gradients that are given parameter by parameter."""
-    reached = [
-        (name.replace("_orig_mod.", ""), g, h)  # torch.compile's prefix is no part of the name
-        for name, g, h in zip(names, mains, auxiliaries, strict=True)
-        if g is not None and h is not None
-    ]
+def compare_gradients(gradients: Iterable[tuple[str, Tensor | None, Tensor | None]]) -> Alignment:
+    """The alignment of two gradients that are given parameter by parameter, with the parameter's name."""
+    # torch.compile's prefix is no part of a name.
+    reached = {name.replace("_orig_mod.", ""): (g, h) for name, g, h in gradients if g is not None and h is not None}
     if not reached:
         raise UsageError("no parameter is reached by both losses: are the branches attached, not detached?")
-    products = _products([g for _, g, _ in reached], [h for _, _, h in reached])
-    both = {name: product for (name, _, _), product in zip(reached, products, strict=True)}
+    both = dict(zip(reached, _products(reached.values()), strict=True))
     shared = {name: product for name, product in both.items() if product[1] != 0 and product[2] != 0} or both
     layers: dict[str, list[tuple[float, float, float]]] = {}
     for name, product in shared.items():
@@ -154,17 +138,15 @@ def compare_gradients(
     )
 
 
-def _products(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[tuple[float, float, float]]:
+def _products(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[float, float, float]]:
     """For each pair of tensors: their product, and the square of each. One transfer from the device for all."""
-    if not first and not second:
-        return []
-    device = first[0].device
-    sums = []
-    for g, h in zip(first, second, strict=True):
+    sums: list[Tensor] = []
+    for g, h in pairs:
         g, h = g.detach().double(), h.detach().double()
         g, h = (g.to_dense(), h.to_dense()) if g.is_sparse or h.is_sparse else (g, h)
-        sums.append(torch.stack([(g * h).sum(), g.square().sum(), h.square().sum()]).to(device))
-    return [(row[0], row[1], row[2]) for row in torch.stack(sums).tolist()]
+        row = torch.stack([(g * h).sum(), g.square().sum(), h.square().sum()])
+        sums.append(row.to(sums[0].device) if sums else row)
+    return [(row[0], row[1], row[2]) for row in torch.stack(sums).tolist()] if sums else []
 
 
 def _summed(products: Iterable[tuple[float, float, float]]) -> LayerAlignment:

@@ -9,40 +9,35 @@ from asymtrain.gradients._intervals import COSINES, batch_means, deviation, mean
 
 
 @dataclass(frozen=True)
-class AlignmentSummary:
-    """What a log of alignments says. Cosines are over the steps where one is defined; `None` where there is no such.
+class CosineSummary:
+    """The cosines of one training run. They are over the steps where one is defined; `None` where there is no such.
 
-    Attributes:
-        steps: alignments that were added.
-        undefined: how many of them have no cosine.
-        final: cosine of the last one added.
-        mean, std, min, max: over steps; std divides by their number less one.
-        conflict: share of steps with a negative cosine.
-        low, high: interval of the mean over batches, by batch means: the steps are cut into `blocks` runs of equal
-            length, and the t interval is that of the blocks' means. Steps close in time resemble each other, so an
-            interval over single steps would be too narrow. A drift through training widens this one. Cut at -1
-            and 1.
-        blocks: how many blocks there are; 0 and no interval below 10 steps.
-        autocorrelation: between neighbouring blocks (lag 1). Well above 0, the interval is still too narrow.
-        main_norm, auxiliary_norm: mean gradient norms over all steps whose norms are finite.
-        by_layer: mean cosine of each layer.
+    The interval is that of the mean over batches, by batch means: the steps are cut into `blocks` runs of equal length,
+    and the t interval is that of the blocks' means. Steps close in time resemble each other, so an interval over single
+    steps would be too narrow. A drift through training widens this one.
     """
 
-    steps: int
-    undefined: int
+    undefined: int  # steps without a cosine
     final: float | None
     mean: float | None
-    std: float | None
     min: float | None
     max: float | None
-    conflict: float | None
-    low: float | None
+    conflict: float | None  # share of steps with a negative cosine
+    low: float | None  # the interval, cut at -1 and 1; none where there are too few steps for it
     high: float | None
     blocks: int
-    autocorrelation: float | None
-    main_norm: float | None
+    autocorrelation: float | None  # between neighbouring blocks; well above 0, the interval is still too narrow
+    main_norm: float | None  # mean over the steps whose norm is finite
     auxiliary_norm: float | None
-    by_layer: Mapping[str, float | None]
+
+
+@dataclass(frozen=True)
+class AlignmentSummary(CosineSummary):
+    """What a log of alignments says. It has an interval from 10 steps on."""
+
+    steps: int  # alignments that were added
+    std: float | None  # over steps; divides by their number less one
+    by_layer: Mapping[str, float | None]  # mean cosine of each layer
 
 
 class AlignmentLog:
