@@ -21,11 +21,7 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _LAB = ["cli", "data", "engine", "executors", "paper", "report", "runs", "scales", "search", "statistics", "store"]
-MOVED_MODULES = {
-    **{name: f"lab.{name}" for name in _LAB},
-    "measure": "lab.instruments",
-    "resonance": "lab.probe",
-}
+MOVED_MODULES = {**{name: f"lab.{name}" for name in _LAB}, "measure": "lab.instruments", "resonance": "lab.probe"}
 
 
 def renamed_arguments(**new_names: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:

@@ -11,14 +11,7 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from asymtrain.branches._axes import (
-    Axis,
-    BatchEvidence,
-    FeatureEvidence,
-    batch_evidence,
-    feature_axis_of,
-    lets_through,
-)
+from asymtrain.branches._axes import Axis, BatchEvidence, FeatureEvidence, batch_evidence, feature_axis_of, lets_through
 from asymtrain.branches._nested import Selector, first_feature, select, tensors_in
 from asymtrain.errors import UsageError, error_line
 

@@ -4,7 +4,7 @@ Axis letters: B batch, N branches at a place, C classes, D width of a place.
 """
 
 from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from typing import Literal
 
 import torch
@@ -116,29 +116,21 @@ class Head(nn.Module):
 
     def forward(self, feature_BD: Tensor, step: Tensor | None) -> Tensor:
         """Logits (B, C) of the live branch; (N, B, C) where all are live."""
-        weight, bias = self.live, self.bias
+        weight: Tensor = self.live
+        bias: Tensor | None = self.bias
         if self.activation in ("random", "cycle"):
             assert step is not None
             # An index tensor, not a Python number: a compiled graph must not be rebuilt for every choice.
-            index = choose_branch(self.activation, self.place_key, step, self.redundancy)
-            weight_CD = weight.index_select(0, index.reshape(1)).squeeze(0)
-            bias_C = None if bias is None else bias.index_select(0, index.reshape(1)).squeeze(0)
-            return _linear(feature_BD, weight_CD, bias_C)
-        if self.activation == "last":
-            return _linear(feature_BD, weight, bias)
-        flat = None if bias is None else bias.flatten()
-        joint_BNC = _linear(feature_BD, weight.flatten(0, 1), flat).unflatten(-1, weight.shape[:2])
-        return joint_BNC.transpose(0, 1)
-
-
-def _linear(feature: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    # In the weights' own precision, so that the loss is the same inside and outside autocast.
-    with _without_autocast(weight.device.type):
-        return F.linear(feature.to(weight.dtype), weight, bias)
-
-
-def _without_autocast(device: str) -> AbstractContextManager[object]:
-    # torch 2.11 cannot trace the question; what is compiled is on a device that has autocast.
-    if torch.compiler.is_compiling() or torch.amp.is_autocast_available(device):
-        return torch.autocast(device, enabled=False)
-    return nullcontext()
+            index = choose_branch(self.activation, self.place_key, step, self.redundancy).reshape(1)
+            weight = weight.index_select(0, index).squeeze(0)
+            bias = None if bias is None else bias.index_select(0, index).squeeze(0)
+        device = weight.device.type
+        # torch 2.11 cannot trace the question; what is compiled is on a device that has autocast.
+        has_autocast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)
+        # In the weights' own precision, so that the loss is the same inside and outside autocast.
+        with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
+            # One product for all branches that are live.
+            rows = F.linear(
+                feature_BD.to(weight.dtype), weight.flatten(0, -2), None if bias is None else bias.flatten()
+            )
+        return rows.unflatten(-1, weight.shape[:2]).transpose(0, 1) if weight.ndim == 3 else rows

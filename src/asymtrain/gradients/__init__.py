@@ -4,13 +4,7 @@ Pure functions, and a log for a training loop. A cosine with a zero gradient is 
 never NaN.
 """
 
-from asymtrain.gradients._alignment import (
-    Alignment,
-    LayerAlignment,
-    alignment,
-    backward_with_alignment,
-    cosine,
-)
+from asymtrain.gradients._alignment import Alignment, LayerAlignment, alignment, backward_with_alignment, cosine
 from asymtrain.gradients._log import AlignmentLog, AlignmentSummary
 
 __all__ = [
