@@ -12,15 +12,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from asymtrain._moved import renamed_arguments
-from asymtrain.branches._axes import BatchEvidence, infer_layout
+from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches
-from asymtrain.branches._dry_run import Sight, dry_run
-from asymtrain.branches._heads import Activation, Head, Initialization, choice_key, draw_branches
+from asymtrain.branches._dry_run import dry_run
+from asymtrain.branches._heads import Activation, BranchReduction, Head, Initialization, LossFn, Settings, draw_branches
 from asymtrain.branches._nested import Selector
-from asymtrain.branches._places import Where, check_option_keys, find_places, option_for
+from asymtrain.branches._places import Where, by_place, find_places
 from asymtrain.branches._pooling import Pool, Reader
-from asymtrain.branches._scores import BranchReduction, Objective, Settings
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import ClassReduction
 
@@ -40,7 +39,7 @@ def attach(
     layout: str | Mapping[str, str] | None = None,
     output: Selector | Mapping[str, Selector] | None = None,
     class_reduction: ClassReduction = "mean",
-    loss_fn: Objective | None = None,
+    loss_fn: LossFn | None = None,
     bias: Tensor | None = None,
     seed: int = 0,
     dtype: torch.dtype | None = None,
@@ -94,14 +93,14 @@ def attach(
     refuse_wrapped(model)
     places = find_places(model, at)
     refuse_places(model, places)
-    for by_place, what in ((pool, "pool"), (layout, "layout"), (output, "output")):
-        check_option_keys(by_place, list(places), what)
+    pools = by_place(pool, places, "pool", "mean")
+    layouts = by_place(layout, places, "layout", None)
+    selectors = by_place(output, places, "output", None)
 
-    selectors = {name: option_for(output, name, None) for name in places}
     sights, batch = dry_run(model, places, sample, selectors)
     readers, rows = {}, {}
     for name, place in places.items():
-        wanted = Reader(option_for(layout, name, None), option_for(pool, name, "mean"), selectors[name])
+        wanted = Reader(layouts[name], pools[name], selectors[name])
         readers[name], rows[name] = _read_place(name, place, wanted, sights.get(name), batch)
 
     heads = {}
@@ -109,7 +108,7 @@ def attach(
     for index, ((name, row), weights) in enumerate(zip(rows.items(), drawn, strict=True)):
         # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
         kind = torch.promote_types(row.dtype, torch.float32) if dtype is None else dtype
-        heads[name] = Head(weights, activation, choice_key(seed, index), bias).to(row.device, kind)
+        heads[name] = Head(weights, activation, bias, seed, index).to(row.device, kind)
     branches = Branches(heads, readers, Settings(branch_reduction, class_reduction, loss_fn, allow_skipped))
     if branches.step is not None:
         branches.step = branches.step.to(next(iter(rows.values())).device)
@@ -149,7 +148,7 @@ def _read_place(
         )
     layout = wanted.layout
     if layout is None and not sight.feature.is_nested and not callable(wanted.pool):
-        layout = infer_layout(name, tuple(sight.feature.shape), sight.evidence, batch)
+        layout = infer_layout(name, tuple(sight.feature.shape), sight, batch)
     if layout is not None and wanted.pool == "class_token" and len(layout) != 3:
         raise UsageError(
             f"place {name!r} has layout {layout!r}, which has no single token axis for pool='class_token': "

@@ -4,7 +4,7 @@ A name is a module's path as `model.named_modules()` spells it. In a glob, `*` s
 segment, so `blocks.*` is the blocks and not what is inside them; `**` is any number of segments.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
@@ -42,24 +42,21 @@ def module_at(model: nn.Module, place: str) -> nn.Module:
     return model if place == ROOT else model.get_submodule(place)
 
 
-def option_for(option: T | Mapping[str, T], place: str, default: T) -> T:
-    """The value of an option at a place: the option itself, or a mapping's first key that fits the place."""
+def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, default: T) -> dict[str, T]:
+    """The value of an option at each place: the option itself, or that of a mapping's first key that fits the place.
+
+    A key that fits no place is refused: it would do nothing.
+    """
+    names = list(places)
     if not isinstance(option, Mapping):
-        return option
-    return next((value for key, value in option.items() if fits(key, place)), default)
-
-
-def check_option_keys(option: object, places: Sequence[str], what: str) -> None:
-    """Refuse a mapping with a key that fits no place: it would do nothing."""
-    if isinstance(option, Mapping):
-        for key in option:
-            if not isinstance(key, str):
-                kind = type(key).__name__
-                raise UsageError(
-                    f"the keys of `{what}` are place names or globs, got a {kind}: {what}={{'blocks.*': ...}}"
-                )
-            if not any(fits(key, place) for place in places):
-                raise unknown_name(f"place in `{what}`", key, places)
+        return dict.fromkeys(names, option)
+    for key in option:
+        if not isinstance(key, str):
+            kind = type(key).__name__
+            raise UsageError(f"the keys of `{what}` are place names or globs, got a {kind}: {what}={{'blocks.*': ...}}")
+        if not any(fits(key, name) for name in names):
+            raise unknown_name(f"place in `{what}`", key, names)
+    return {name: next((value for key, value in option.items() if fits(key, name)), default) for name in names}
 
 
 def fits(pattern: str, name: str) -> bool:

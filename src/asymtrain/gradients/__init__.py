@@ -4,8 +4,15 @@ Pure functions, and a log for a training loop. A cosine with a zero gradient is 
 never NaN.
 """
 
-from asymtrain.gradients._alignment import Alignment, LayerAlignment, alignment, backward_with_alignment, cosine
-from asymtrain.gradients._log import AlignmentLog, AlignmentSummary
+from asymtrain.gradients._alignment import (
+    Alignment,
+    AlignmentLog,
+    AlignmentSummary,
+    LayerAlignment,
+    alignment,
+    backward_with_alignment,
+    cosine,
+)
 
 __all__ = [
     "Alignment",

@@ -150,13 +150,11 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         if main is None or self.branches is None:
             return output
         targets = self.targets(batch)
-        losses, auxiliary = losses_in_training(self.branches, targets, main)
+        auxiliary, logged = losses_in_training(self.branches, targets, main)
         every = trainer.log_every_n_steps if self.every is None else self.every
-        if every and losses and (trainer.global_step + 1) % every == 0:
+        if every and auxiliary.requires_grad and (trainer.global_step + 1) % every == 0:
             measured = alignment(main, auxiliary, module)
             self.alignments.add(measured)
-            logged = {"branch_loss": auxiliary.detach()}
-            logged |= {f"branch_loss/{place}": loss.detach() for place, loss in losses.items()}
             if measured.cosine is not None:
                 logged["gradient_cosine"] = torch.tensor(measured.cosine)
             module.log_dict(logged, on_step=True, on_epoch=False, batch_size=len(targets))

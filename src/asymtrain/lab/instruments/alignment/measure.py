@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.gradients._alignment import CosineSummary
 from asymtrain.gradients._intervals import COSINES, Bounds, batch_means, mean
-from asymtrain.gradients._log import CosineSummary
 from asymtrain.lab.instruments.curves import Curve, by_setting, curve
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
