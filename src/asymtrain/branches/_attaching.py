@@ -93,7 +93,7 @@ def attach(
     refuse_wrapped(model)
     places = find_places(model, at)
     refuse_places(model, places)
-    pools = by_place(pool, places, "pool", "mean")
+    pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
 

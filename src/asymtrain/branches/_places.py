@@ -61,26 +61,25 @@ def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, defa
 
 def fits(pattern: str, name: str) -> bool:
     """Whether a glob fits a dotted name, segment by segment."""
-    return _fits(pattern.split("."), name.split("."))
 
+    def fit(globs: list[str], segments: list[str]) -> bool:
+        if not globs:
+            return not segments
+        if globs[0] == "**":
+            return any(fit(globs[1:], segments[skip:]) for skip in range(len(segments) + 1))
+        return bool(segments) and fnmatchcase(segments[0], globs[0]) and fit(globs[1:], segments[1:])
 
-def _fits(pattern: list[str], name: list[str]) -> bool:
-    if not pattern:
-        return not name
-    if pattern[0] == "**":
-        return any(_fits(pattern[1:], name[skip:]) for skip in range(len(name) + 1))
-    return bool(name) and fnmatchcase(name[0], pattern[0]) and _fits(pattern[1:], name[1:])
+    return fit(pattern.split("."), name.split("."))
 
 
 def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
+    kind = type(item).__name__
     if isinstance(item, nn.Module):
         names = [name for name, module in modules.items() if module is item]
         if not names:
-            kind = type(item).__name__
             raise UsageError(f"`at` holds a {kind} that is not part of the model: give a module of the model itself")
         return names[:1]
     if not isinstance(item, str):
-        kind = type(item).__name__
         raise UsageError(f"`at` takes module names, globs or modules, or a list of them, got a {kind}")
     if not any(mark in item for mark in "*?["):
         name = item or ROOT

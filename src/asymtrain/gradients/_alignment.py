@@ -73,8 +73,8 @@ def gradients_of_both(
     parameters = [*named.values(), *more]
     mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
     auxiliaries = gradients_of(auxiliary, parameters, keep_graph=keep_graph, called="the auxiliary loss")
-    # Without `strict`: the branches' own gradients, which come last, have no name in the model.
-    measured = compare_gradients(zip(named, mains, auxiliaries))  # noqa: B905
+    # Not strict: the branches' own gradients come last, and have no name in the model.
+    measured = compare_gradients(zip(named, mains, auxiliaries, strict=False))
     return measured, list(zip(parameters, mains, auxiliaries, strict=True))
 
 
