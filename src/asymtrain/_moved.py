@@ -20,12 +20,8 @@ from typing import Any, ParamSpec, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-_LAB = ["cli", "data", "engine", "executors", "paper", "report", "runs", "scales", "search", "statistics", "store"]
-MOVED_MODULES = {
-    **{name: f"lab.{name}" for name in _LAB},
-    "measure": "lab.instruments",
-    "resonance": "lab.probe",
-}
+_LAB = ("cli", "data", "engine", "executors", "paper", "report", "runs", "scales", "search", "statistics", "store")
+MOVED_MODULES = {**{name: f"lab.{name}" for name in _LAB}, "measure": "lab.instruments", "resonance": "lab.probe"}
 
 
 def renamed_arguments(**new_names: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
@@ -65,13 +61,13 @@ class _MovedModules(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """A spec for an old path; None for every other module."""
         package, _, rest = fullname.partition(".")
+        first = rest.partition(".")[0]
         if package != "asymtrain":
             return None
-        if rest.partition(".")[0] == "alignment":
-            raise ModuleNotFoundError(
-                "asymtrain.alignment is the function; its module is now asymtrain.gradients", name=fullname
-            )
-        return ModuleSpec(fullname, self) if rest.partition(".")[0] in MOVED_MODULES else None
+        if first == "alignment":
+            reason = "asymtrain.alignment is the function; its module is now asymtrain.gradients"
+            raise ModuleNotFoundError(reason, name=fullname)
+        return ModuleSpec(fullname, self) if first in MOVED_MODULES else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module of the new path where the import looks for its result."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.gradients._alignment import CosineSummary
 from asymtrain.gradients._intervals import COSINES, Bounds, batch_means, mean
 from asymtrain.lab.instruments.curves import Curve, by_setting, curve
 from asymtrain.lab.runs import Epoch, Run, RunSpec
@@ -27,42 +28,20 @@ NO_BRANCHES = "none of these runs has branches: alignment needs Asymmetric runs"
 
 
 @dataclass(frozen=True)
-class RunConflict:
+class RunConflict(CosineSummary):
     """The alignment of one run. Means are over its epochs, each epoch's value being a mean over its measured steps.
 
-    Attributes:
-        final: mean cosine of the last epoch.
-        mean: average over epochs.
-        min, max: of a single measured step.
-        epoch_min, epoch_max: of an epoch's mean.
-        conflict: share of measured steps with a negative cosine.
-        low, high: interval of `mean` over batches, by batch means: blocks of epochs, at most 20. A drift through
-            training widens it. Cut at -1 and 1.
-        blocks, autocorrelation: number of blocks, and the correlation between neighbouring ones; well above 0, the
-            interval is too narrow for the mean of a longer training like this.
-        undefined: epochs without a cosine.
-        layers: average cosine of each layer, where the run recorded them.
+    `final` is the mean cosine of the last epoch, `undefined` counts epochs, the blocks of the interval are epochs. Over
+    single measured steps are `min`, `max` and `conflict`.
     """
 
     id: str
     seed: int
     outcome: str
     epochs: int
-    undefined: int
-    final: float | None
-    mean: float | None
-    min: float | None
-    max: float | None
-    epoch_min: float | None
+    epoch_min: float | None  # of an epoch's mean
     epoch_max: float | None
-    conflict: float | None
-    low: float | None
-    high: float | None
-    blocks: int
-    autocorrelation: float | None
-    main_norm: float | None
-    auxiliary_norm: float | None
-    layers: tuple[tuple[str, float | None], ...]
+    layers: tuple[tuple[str, float | None], ...]  # average cosine of each layer, where the run recorded them
 
 
 @dataclass(frozen=True)
