@@ -34,8 +34,7 @@ def checkpoints_of(store: Path) -> Path:
 def checkpointed(store: Path) -> set[str]:
     """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
     folder = checkpoints_of(store)
-    begun = [stack for stack in unfinished_plans(folder) if (folder / stack.id / STATE).is_file()]
-    return _members(*begun)
+    return _members(*(stack for stack in unfinished_plans(folder) if (folder / stack.id / STATE).is_file()))
 
 
 def choose_stacks(
@@ -48,7 +47,11 @@ def choose_stacks(
     """
     left = {spec.id: spec for spec in missing}
     kept: list[StackPlan] = []
-    for old in _earlier(checkpoints, device):
+    # The halves of a stack that was too large come before the whole, which may still be there.
+    begun = sorted(unfinished_plans(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
+    # Those that were planned for another kind of device are too small or too large.
+    planned = [plans for _, kind, plans in _read_plans(checkpoints) if kind == device.type]
+    for old in chain(begun, *planned):
         members = _members(old)
         if members & left.keys() and not members & _members(*kept) and _is_free(old, left, record):
             if fresh:
@@ -82,15 +85,6 @@ def tidy(record: Store, checkpoints: Path) -> None:
 
 def _members(*plans: StackPlan) -> set[str]:
     return {spec.id for stack_plan in plans for spec in stack_plan.specs}
-
-
-def _earlier(checkpoints: Path, device: torch.device) -> list[StackPlan]:
-    """Stacks that were begun, then those that were planned for this kind of device (for another, they are too small
-    or too large)."""
-    # The halves of a stack that was too large come before the whole, which may still be there.
-    begun = sorted(unfinished_plans(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
-    planned = [plans for _, kind, plans in _read_plans(checkpoints) if kind == device.type]
-    return begun + list(chain.from_iterable(planned))
 
 
 def _is_free(stack_plan: StackPlan, ours: Container[str], record: Store) -> bool:

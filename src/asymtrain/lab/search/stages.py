@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from asymtrain.errors import UsageError, unknown_name
@@ -17,42 +18,25 @@ BOTH: tuple[Variant, ...] = ("plain", "asymmetric")
 
 @dataclass(frozen=True)
 class Stage:
-    """One grid.
+    """One grid."""
 
-    Attributes:
-        name: what is searched.
-        trains: the variant whose runs are trained, with what was chosen for it before.
-        decides: the variants that take the chosen settings over.
-        candidates: the settings that are tried; of equals the earliest is chosen.
-    """
-
-    name: str
-    trains: Variant
-    decides: tuple[Variant, ...]
-    candidates: tuple[Settings, ...]
+    name: str  # what is searched
+    trains: Variant  # whose runs are trained, with what was chosen for it before
+    decides: tuple[Variant, ...]  # who takes the chosen settings over
+    candidates: tuple[Settings, ...]  # of equals the earliest is chosen
 
 
 @dataclass(frozen=True)
 class Search:
-    """Rounds of stages for one backbone on one dataset. Stages of a round do not wait for each other.
-
-    Attributes:
-        strategy: how the values are found.
-        base: the final Asymmetric run that the values are for.
-        rounds: what is tried, in order.
-        start: settings of both variants until a stage decides them.
-        seeds: of the search runs; never those of final runs.
-        epochs: of the search runs; by default three quarters of the base's.
-        criterion: validation accuracy of each run's best epoch, or of its last.
-    """
+    """Rounds of stages for one backbone on one dataset. Stages of a round do not wait for each other."""
 
     strategy: str
-    base: RunSpec
+    base: RunSpec  # the final Asymmetric run that the values are for
     rounds: tuple[tuple[Stage, ...], ...]
-    start: Settings = field(default_factory=dict)
-    seeds: tuple[int, ...] = SEARCH_SEEDS
-    epochs: int | None = None
-    criterion: Criterion = "best"
+    start: Settings = field(default_factory=dict)  # of both variants until a stage decides them
+    seeds: tuple[int, ...] = SEARCH_SEEDS  # of the search runs; never those of final runs
+    epochs: int | None = None  # of the search runs; by default three quarters of the base's
+    criterion: Criterion = "best"  # validation accuracy of each run's best epoch, or of its last
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(dict.fromkeys(self.seeds)))
@@ -64,25 +48,23 @@ class Search:
         # Measured as often as Plain is: a round that trains both sides is then one stack.
         recorded = {name: DEFAULTS[name] for name in ("cosine_every", "cosine_by")}
         changes: dict[str, Any] = {"epochs": self.epochs, "test": "never", **recorded}
-        base = dataclasses.replace(side(self.base, variant), **changes)
-        tried = with_settings(base, settings)
+        tried = with_settings(dataclasses.replace(side(self.base, variant), **changes), settings)
         return [dataclasses.replace(tried, seed=seed) for seed in self.seeds]
 
 
 def side(base: RunSpec, variant: Variant) -> RunSpec:
-    """The base itself, or its Plain partner."""
     return base.plain() if variant == "plain" else base
 
 
 def with_settings(spec: RunSpec, settings: Settings) -> RunSpec:
     """The spec with these values: of its fields, or of its backbone's options."""
-    fields: dict[str, Any] = {name: value for name, value in settings.items() if name in DEFAULTS}
-    # An option that is the default already is not written down: the same run keeps the same id.
-    options = {
-        name: value for name, value in settings.items() if name not in DEFAULTS and option_value(spec, name) != value
-    }
-    if options:
-        fields["arch_options"] = {**dict(spec.arch_options), **options}
+    fields: dict[str, Any] = {}
+    options = dict(spec.arch_options)
+    for name, value in settings.items():
+        if name in DEFAULTS:
+            fields[name] = value
+        elif option_value(spec, name) != value:  # a default is not written down: the same run keeps the same id
+            fields["arch_options"] = options = {**options, name: value}
     return dataclasses.replace(spec, **fields)
 
 
@@ -98,15 +80,14 @@ def _check(search: Search) -> None:
         raise UsageError("a search chooses by validation accuracy: it needs validation='split'")
     if search.rounds and not search.seeds:
         raise UsageError("a search needs at least one seed")
-    final = sorted(FINAL_SEEDS.intersection(search.seeds))
-    if final:
+    if final := sorted(FINAL_SEEDS.intersection(search.seeds)):
         raise UsageError(
             f"seed {final[0]} is one of the final runs ({min(FINAL_SEEDS)} to {max(FINAL_SEEDS)}): "
             f"give the search others, such as {SEARCH_SEEDS[0]}"
         )
     if search.criterion not in get_args(Criterion):
         raise unknown_name("criterion of a search", search.criterion, get_args(Criterion))
-    for stage in (stage for stages in search.rounds for stage in stages):
+    for stage in chain.from_iterable(search.rounds):
         if not stage.candidates:
             raise UsageError(f"there is no {stage.name} to try: give one value or more")
         for candidate in stage.candidates:
