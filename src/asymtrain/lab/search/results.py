@@ -49,11 +49,16 @@ class Trial:
 
 @dataclass(frozen=True)
 class StageResult:
-    """A grid and what came of it. `chosen` is None until every run of every trial is there."""
+    """A grid and what came of it."""
 
     stage: Stage
     trials: tuple[Trial, ...]
-    chosen: Settings | None
+
+    @property
+    def chosen(self) -> Settings | None:
+        """The settings with the highest mean accuracy, the first of equals; None where a run is missing."""
+        complete = bool(self.trials) and not any(None in trial.accuracies for trial in self.trials)
+        return max(self.trials, key=lambda trial: trial.mean or 0.0).settings if complete else None
 
     @property
     def edges(self) -> dict[str, str]:
@@ -140,7 +145,7 @@ def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] 
                 diverged = sum(run is not None and run.outcome == "diverged" for run in known)
                 trials.append(Trial(candidate, tuple(specs), accuracies, diverged))
                 missing.update({spec_id: spec for spec_id, spec in specs.items() if spec_id not in runs})
-            results.append(StageResult(stage, tuple(trials), choose(trials)))
+            results.append(StageResult(stage, tuple(trials)))
         # Only now: stages of one round do not wait for each other.
         for result in results[-len(stages) :]:
             for variant in result.stage.decides:
@@ -148,14 +153,6 @@ def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] 
         if missing:
             break
     return SearchResult(search, tuple(results), decided, tuple(missing.values()))
-
-
-def choose(trials: Iterable[Trial]) -> Settings | None:
-    """The settings with the highest mean accuracy, the first of equals; None where a run is missing."""
-    trials = list(trials)
-    if not trials or any(None in trial.accuracies for trial in trials):
-        return None
-    return max(trials, key=lambda trial: trial.mean or 0.0).settings
 
 
 def chosen_spec(result: SearchResult, variant: Variant, **changes: Any) -> RunSpec:

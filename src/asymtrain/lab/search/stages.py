@@ -1,14 +1,20 @@
-"""A search as a value: which settings are tried at which stage, and which run a trial is."""
+"""A search as a value: which settings are tried at which stage, and which run a trial is. The paper's two orders:
+
+gold    learning rate on Plain  ->  weight decay on Plain  ->  alpha on Asymmetric
+                                                               (fair: and regularisers on Plain)
+dual    learning rate on each   ->  weight decay on each   ->  alpha on Asymmetric
+"""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, get_args
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import DEFAULTS, RunSpec
-from asymtrain.lab.search.grids import FINAL_SEEDS, SEARCH_SEEDS, option_value, search_epochs
+from asymtrain.lab.search import grids
+from asymtrain.lab.search.grids import FINAL_SEEDS, SEARCH_SEEDS, option_value
 
 Settings = Mapping[str, float]
 Variant = Literal["plain", "asymmetric"]
@@ -40,7 +46,8 @@ class Search:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(dict.fromkeys(self.seeds)))
-        object.__setattr__(self, "epochs", search_epochs(self.base.epochs) if self.epochs is None else self.epochs)
+        if self.epochs is None:
+            object.__setattr__(self, "epochs", grids.search_epochs(self.base.epochs))
         _check(self)
 
     def trial_specs(self, variant: Variant, settings: Settings) -> list[RunSpec]:
@@ -92,3 +99,55 @@ def _check(search: Search) -> None:
             raise UsageError(f"there is no {stage.name} to try: give one value or more")
         for candidate in stage.candidates:
             search.trial_specs(stage.trains, candidate)  # a value that no run can have shows now
+
+
+def gold_standard(base: RunSpec, **options: Any) -> Search:
+    """The paper's Pragmatic Gold Standard: Plain's learning rate and weight decay serve both, then alpha is searched.
+
+    `options` are `learning_rates`, `weight_decays`, `alphas` (None: the paper's grid for this backbone and dataset),
+    `fixed_weight_decay` while the learning rate is searched, and those of `Search`: seeds, epochs, criterion. With
+    `fair=True` Plain gets as many extra trials as alpha has values, of dropout (where the backbone has it) and label
+    smoothing.
+    """
+    return _search("gold", base, {"plain": BOTH}, **options)
+
+
+def dual_search(base: RunSpec, **options: Any) -> Search:
+    """Learning rate and weight decay for Plain and for Asymmetric, each by itself; options as in `gold_standard`.
+
+    The paper does not say which alpha that search had. Asymmetric is searched at the base's alpha, and alpha last;
+    `alphas=()` leaves it at the base's.
+    """
+    return _search("dual", base, {variant: (variant,) for variant in BOTH}, **options)
+
+
+def _search(
+    strategy: str,
+    base: RunSpec,
+    decides: Mapping[Variant, tuple[Variant, ...]],
+    *,
+    learning_rates: Sequence[float] = grids.LEARNING_RATES,
+    weight_decays: Sequence[float] = grids.WEIGHT_DECAYS,
+    alphas: Sequence[float] | None = None,
+    fixed_weight_decay: float = grids.FIXED_WEIGHT_DECAY,
+    fair: bool = False,
+    **options: Any,
+) -> Search:
+    """`decides`: the variants on which learning rate and weight decay are searched, and for which each decides."""
+    shared = {
+        "learning rate": one_by_one("learning_rate", learning_rates),
+        "weight decay": one_by_one("weight_decay", weight_decays),
+    }
+    rounds = [tuple(Stage(name, *sides, grid) for sides in decides.items()) for name, grid in shared.items()]
+    tried = one_by_one("alpha", grids.alpha_grid(base.arch, base.dataset) if alphas is None else alphas)
+    if tried or strategy == "gold":  # a gold standard without alphas is refused, as a grid without values
+        last = [Stage("alpha", "asymmetric", ("asymmetric",), tried)]
+        if fair:
+            last.append(Stage("regularisation", "plain", ("plain",), grids.plain_extras(base, len(tried))))
+        rounds.append(tuple(last))
+    elif fair:
+        raise UsageError("Plain gets as many extra trials as alpha has values: without alphas there are none")
+    return Search(strategy, base, tuple(rounds), {"weight_decay": fixed_weight_decay}, **options)
+
+
+STRATEGIES: dict[str, Callable[..., Search]] = {"gold": gold_standard, "dual": dual_search}
