@@ -31,7 +31,6 @@ STOP = "stop"  # tells a worker to write a checkpoint and end its stack
 
 
 def cores() -> int:
-    """Cores that this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(allowed(0)) if allowed else os.cpu_count() or 1
 
@@ -165,9 +164,8 @@ def _child_settings(device: torch.device) -> Iterator[None]:
         if mask:
             mask(signal.SIG_SETMASK, blocked)
         sys.modules["__main__"] = main
-        if threads is None:
-            os.environ.pop("OMP_NUM_THREADS", None)
-        else:
+        os.environ.pop("OMP_NUM_THREADS", None)
+        if threads is not None:
             os.environ["OMP_NUM_THREADS"] = threads
 
 

@@ -27,7 +27,6 @@ PLANS = "plans-*.json"
 
 
 def checkpoints_of(store: Path) -> Path:
-    """The folder of checkpoints beside a store."""
     return store.with_name(f"{store.name}.checkpoints")
 
 
@@ -109,10 +108,9 @@ def _read_plans(checkpoints: Path) -> list[tuple[Path, str, list[StackPlan]]]:
 
 
 def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]) -> None:
-    stacks = [stack_plan.to_dict() for stack_plan in plans]
     name = hashlib.sha256(",".join(stack_plan.id for stack_plan in plans).encode()).hexdigest()[:16]
     file = checkpoints / PLANS.replace("*", name)
-    content = json.dumps({"device": device.type, "stacks": stacks}, indent=1)
+    content = json.dumps({"device": device.type, "stacks": [stack_plan.to_dict() for stack_plan in plans]}, indent=1)
     try:
         write_into_new_folder(file, content.encode())
     except OSError as problem:

@@ -12,6 +12,7 @@ import json
 import sqlite3
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
@@ -54,12 +55,12 @@ class Table:
         return fields[: len(header)]
 
 
-SPECS = Table("specs", {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str})
+_SPEC = {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str}
 _RUN = dict.fromkeys(records.RUN_COLUMNS, str) | {"attempt": int, "dirty": int, "seconds": float}
 _EPOCH = dict.fromkeys(records.EPOCH_COLUMNS, float) | {"epoch": int, "layer_cosines": str}
 _VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
 TABLES = (
-    Table("specs", {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str}),
+    Table("specs", _SPEC),
     Table("runs", _RUN, added=1),
     Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH, added=5),
     Table("measurements", _VALUE),
@@ -67,6 +68,7 @@ TABLES = (
 
 T = TypeVar("T")
 Key = tuple[str, str]  # spec id and name of a measurement
+_first_two = itemgetter(0, 1)
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,7 @@ def read_export(folder: str | PathLike[str]) -> Export:
             if row[0] not in specs:
                 raise ValueError(f"a measurement of the unknown spec {row[0]}")
             json.loads(row[4])
-        return Export(folder, specs, runs, _group(tables["measurements"], lambda row: (row[0], row[1])))
+        return Export(folder, specs, runs, _group(tables["measurements"], _first_two))
     except UsageError:
         raise
     except (KeyError, TypeError, ValueError) as error:
@@ -140,9 +142,8 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     added = present = differing = values = 0
     try:
         with store.database.writing() as connection:
-            stored = _group(
-                records.select_records(connection, given.specs, every_attempt=True), lambda record: record.run.spec.id
-            )
+            in_store = records.select_records(connection, given.specs, every_attempt=True)
+            stored = _group(in_store, lambda record: record.run.spec.id)
             for spec_id, attempts in given.runs.items():
                 missing = _missing(stored.get(spec_id, []), attempts)
                 if missing is None:
@@ -152,7 +153,7 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
                     records.insert_record(connection, record)
                 added += len(missing)
                 present += len(attempts) - len(missing)
-            stored_values = _group(_select_values(connection), lambda row: (row[0], row[1]))
+            stored_values = _group(_select_values(connection), _first_two)
             for key, rows in given.values.items():
                 missing_values = _missing(stored_values.get(key, []), rows) or []
                 records.insert_specs(connection, [given.specs[key[0]]])
@@ -164,7 +165,6 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
 
 
 def _select_values(connection: sqlite3.Connection) -> Rows:
-    """Measured values of every attempt."""
     statement = f"SELECT {', '.join(_VALUE)} FROM measurements ORDER BY spec_id, name, attempt, epoch"
     return connection.execute(statement).fetchall()
 
@@ -221,18 +221,16 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
 
 def _make_records(specs: dict[str, RunSpec], runs: Rows, epochs: Rows) -> dict[str, list[Record]]:
     """The runs by spec id, attempts in order, each checked to be whole."""
-    histories = _group(epochs, lambda row: (row[0], row[1]))
-    read = []
+    histories = _group(epochs, _first_two)
+    by_spec: dict[str, list[Record]] = {}
     for row in runs:
-        values = dict(zip(records.RUN_COLUMNS, row, strict=True))
-        key = (values["spec_id"], values["attempt"])
-        history = tuple(records.make_epoch(epoch[2:]) for epoch in histories.pop(key, []))
-        record = records.make_record(specs[key[0]], history, values)
+        spec_id, attempt, *_ = row
+        history = tuple(records.make_epoch(epoch[2:]) for epoch in histories.pop((spec_id, attempt), []))
+        record = records.make_record(specs[spec_id], history, row)
         records.check_whole(record.run)
-        read.append(record)
+        by_spec.setdefault(spec_id, []).append(record)
     if histories:
         raise ValueError(f"epochs of {len(histories)} runs that are not there")
-    by_spec = _group(read, lambda record: record.run.spec.id)
     for spec_id, attempts in by_spec.items():
         if [record.attempt for record in attempts] != list(range(1, len(attempts) + 1)):
             raise ValueError(f"the attempts of {spec_id} are not 1 to {len(attempts)}")

@@ -86,7 +86,6 @@ def read_spec(spec_id: str, text: str) -> RunSpec:
 
 
 def insert_specs(connection: sqlite3.Connection, specs: Iterable[RunSpec]) -> None:
-    """Make the specs known; those that are known already stay."""
     connection.executemany("INSERT OR IGNORE INTO specs VALUES (?, ?, ?, ?, ?, ?)", map(spec_row, specs))
 
 
@@ -127,13 +126,12 @@ def select_records(
     histories = {run_id: tuple(make_epoch(row[1:]) for row in epochs) for run_id, epochs in by_run}
     order = {spec_id: number for number, spec_id in enumerate(specs)}
     return [
-        make_record(specs[row[1]], histories.get(row[0], ()), dict(zip(RUN_COLUMNS, row[1:], strict=True)))
+        make_record(specs[row[1]], histories.get(row[0], ()), row[1:])
         for row in sorted(rows, key=lambda row: (order[row[1]], row[2]))  # spec, then attempt
     ]
 
 
 def run_row(record: Record) -> tuple[Any, ...]:
-    """The values of `RUN_COLUMNS`."""
     run = record.run
     return (
         run.spec.id, record.attempt, run.outcome, run.device, run.path, run.seconds,
@@ -152,16 +150,14 @@ def make_epoch(row: Sequence[Any]) -> Epoch:
     """Inverse of `epoch_row`."""
     *numbers, text = row
     layers = tuple((name, value) for name, value in json.loads(text)) if text else None
-    values = (*numbers, layers)
-    return Epoch(*values)
+    return Epoch(*(*numbers, layers))
 
 
-def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: dict[str, Any]) -> Record:
+def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:
     """Inverse of `run_row`."""
-    answers = base64.b64decode(row["answers"]) if row["answers"] else None
-    run = Run(spec, history, outcome=row["outcome"], device=row["device"], path=row["path"], answers=answers)
-    code = {name: row[name] for name in PROVENANCE_COLUMNS} | {"dirty": bool(row["dirty"])}
-    return Record(run=run, attempt=row["attempt"], provenance=Provenance(**code), created=row["created"])
+    _, attempt, outcome, device, path, _, python, torch, asymtrain, commit, dirty, source, created, answers = row
+    run = Run(spec, history, outcome, device, path, base64.b64decode(answers) if answers else None)
+    return Record(run, attempt, Provenance(python, torch, asymtrain, commit, bool(dirty), source), created)
 
 
 def value_text(value: Any) -> str:

@@ -13,7 +13,7 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -62,26 +62,23 @@ class Summary:
         return Group("all", "all", "all", *(sum(getattr(group, name) for group in self.groups) for name in counts))
 
 
-def open_requests(connection: sqlite3.Connection, specs: Iterable[RunSpec], now: str, *, again: bool) -> None:
-    """Mark specs as wanted, except those that are pending already or, unless again, recorded."""
-    specs = list(specs)
-    insert_specs(connection, specs)
+def open_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], now: str, *, again: bool) -> None:
+    """Mark specs, given by id, as wanted, except those that are pending already or, unless again, recorded."""
+    insert_specs(connection, specs.values())
     pending = pending_ids(connection)
-    for spec_id in dict.fromkeys(spec.id for spec in specs):
+    for spec_id in specs:
         attempts = count_attempts(connection, spec_id)
         if spec_id not in pending and (again or attempts == 0):
             statement = "INSERT INTO requests (spec_id, runs_before, created) VALUES (?, ?, ?)"
             connection.execute(statement, (spec_id, attempts, now))
 
 
-def fail_requests(connection: sqlite3.Connection, specs: Iterable[RunSpec], reason: str, now: str) -> None:
+def fail_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], reason: str, now: str) -> None:
     """Close the specs' requests with a reason; a spec that another process recorded meanwhile did not fail."""
-    specs = list(specs)
     open_requests(connection, specs, now, again=False)
     pending = pending_ids(connection)
-    for spec_id in dict.fromkeys(spec.id for spec in specs):
-        if spec_id in pending:
-            connection.execute("INSERT INTO failures VALUES (?, ?, ?)", (pending[spec_id], reason, now))
+    rows = [(pending[spec_id], reason, now) for spec_id in specs if spec_id in pending]
+    connection.executemany("INSERT INTO failures VALUES (?, ?, ?)", rows)
 
 
 def select_failures(connection: sqlite3.Connection) -> list[Failure]:
@@ -101,14 +98,13 @@ def this_process() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{_start_of(os.getpid())}"
 
 
-def claim(connection: sqlite3.Connection, ids: Iterable[str], owner: str, seconds: float) -> set[str]:
-    """Take the specs that no other live process holds; returns those that are now the owner's."""
-    held, taken, until = held_claims(connection), set(), time.time() + seconds
-    for spec_id in ids:
-        if held.get(spec_id, owner) == owner:
-            connection.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", (spec_id, owner, until))
-            taken.add(spec_id)
-    return taken
+def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) -> set[str]:
+    """Take the specs that no other live process holds; returns those that are now this process's."""
+    held, owner, until = held_claims(connection), this_process(), time.time() + seconds
+    free = {spec_id for spec_id in ids if held.get(spec_id, owner) == owner}
+    rows = [(spec_id, owner, until) for spec_id in free]
+    connection.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", rows)
+    return free
 
 
 def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:

@@ -63,7 +63,7 @@ class Store:
     def request(self, specs: Iterable[RunSpec], *, again: bool = False) -> None:
         """Mark specs as wanted: they are pending until they are recorded or fail."""
         with self.database.writing() as connection:
-            requests.open_requests(connection, specs, _now(), again=again)
+            requests.open_requests(connection, {spec.id: spec for spec in specs}, _now(), again=again)
 
     def claim(self, specs: Iterable[RunSpec], *, again: bool = False, lease: float = LEASE) -> list[RunSpec]:
         """Request specs, and take those that are not recorded (unless again) nor held by another live process.
@@ -72,10 +72,9 @@ class Store:
         """
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
-            requests.open_requests(connection, unique.values(), _now(), again=again)
+            requests.open_requests(connection, unique, _now(), again=again)
             done = set() if again else _recorded(connection, unique)
-            wanted = [spec_id for spec_id in unique if spec_id not in done]
-            taken = requests.claim(connection, wanted, requests.this_process(), lease)
+            taken = requests.claim(connection, unique.keys() - done, lease)
         self._claimed = True
         return [spec for spec_id, spec in unique.items() if spec_id in taken]
 
@@ -88,7 +87,7 @@ class Store:
         """Record that specs could not be trained, and why; a later `add` or `request` supersedes it."""
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
-            requests.fail_requests(connection, unique.values(), reason, _now())
+            requests.fail_requests(connection, unique, reason, _now())
             requests.release(connection, unique)
 
     def pending(self) -> list[RunSpec]:
@@ -160,8 +159,8 @@ class Store:
             (attempts,) = connection.execute(statement, key).fetchone()
             if attempts and not again:
                 return False
-            now, texts = _now(), {epoch: _finite_json(value) for epoch, value in sorted(values.items())}
-            rows = [(*key, attempts + 1, epoch, text, now) for epoch, text in texts.items()]
+            now = _now()
+            rows = [(*key, attempts + 1, epoch, records.value_text(values[epoch]), now) for epoch in sorted(values)]
             records.insert_measurement_rows(connection, rows)
         return bool(rows)
 
@@ -174,7 +173,7 @@ class Store:
             ORDER BY spec_id, name, epoch"""
         with self.database.reading() as connection:
             rows = connection.execute(statement, (*parameters, name, name))
-            return [Measurement(*row[:3], json.loads(row[3])) for row in rows]
+            return [Measurement(spec_id, what, epoch, json.loads(text)) for spec_id, what, epoch, text in rows]
 
     def summary(self) -> Summary:
         """Counts of what the store holds, what is pending and what failed."""
@@ -189,10 +188,3 @@ def _now() -> str:
 def _recorded(connection: sqlite3.Connection, ids: Iterable[str] | None) -> set[str]:
     condition, values = records.among("spec_id", ids)
     return {row[0] for row in connection.execute(f"SELECT DISTINCT spec_id FROM runs WHERE {condition}", values)}
-
-
-def _finite_json(value: Any) -> str:
-    try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    except ValueError as error:
-        raise ValueError(f"a measurement must be finite, got {value!r}") from error
