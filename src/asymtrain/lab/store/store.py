@@ -1,4 +1,4 @@
-"""`Store`: a thin object over one file. Each method is one transaction; the work is in the modules beside it."""
+"""`Store`: a thin object over one file. Each method is one transaction; rows are made in the modules beside it."""
 
 import dataclasses
 import json
