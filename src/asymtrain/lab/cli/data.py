@@ -63,7 +63,6 @@ def catalogue(root: Path | None) -> list[dict[str, Any]]:
 
 
 def describe(dataset: "Dataset", json: bool) -> None:
-    """Print the sizes of a dataset."""
     size = dataset.train.images.shape[-2:]
     facts = {
         "name": dataset.name,

@@ -31,14 +31,12 @@ STORE_NAME = "runs.sqlite"
 
 
 def one_or_more(option: typer.CallbackParam, value: int | None) -> int | None:
-    """The check of an option that counts."""
     if value is not None and value < 1:
         raise UsageError(f"{option.opts[0]} must be 1 or more, got {value}")
     return value
 
 
 def above_zero(option: typer.CallbackParam, value: float | None) -> float | None:
-    """The check of an option that is a positive number."""
     if value is not None and not value > 0:
         raise UsageError(f"{option.opts[0]} must be above 0, got {value:g}")
     return value
@@ -89,11 +87,9 @@ class ScaleOptions:
     seeds: Annotated[str | None, SEEDS] = None
 
     def given(self) -> list[str]:
-        """The names of the options that were given."""
         return [name for name, value in vars(self).items() if value is not None]
 
     def get_scale(self) -> "Scale":
-        """The scale; `quick` where none is given."""
         from asymtrain.lab.scales import get_scale
 
         return get_scale(self.scale or "quick")
@@ -170,7 +166,6 @@ class OutputOptions(PageOptions):
 
     @property
     def store_path(self) -> Path:
-        """The store that is meant."""
         return self.store or self.out / STORE_NAME
 
     def check(self) -> None:
@@ -235,7 +230,6 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def parse_values(option: str, text: str | None, default: Sequence[float]) -> tuple[float, ...]:
-    """Numbers with commas; the default where nothing is given."""
     if text is None:
         return tuple(default)
     try:

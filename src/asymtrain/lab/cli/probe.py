@@ -65,7 +65,6 @@ class EffortOptions:
     every: Annotated[int, typer.Option(help="Steps between measurements.", callback=one_or_more)] = 5
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `probe` and `probe_backbone`."""
         alphas = () if self.no_pairs else parse_values("--alphas", self.alphas, (0.1, 1.0))
         if any(not alpha > 0 for alpha in alphas):
             raise UsageError(f"--alphas {self.alphas}: write numbers above 0; 0 is Plain, and is always run")
@@ -165,7 +164,6 @@ def probe_other_model(
 
 
 def show(result: "Probe", output: ProbeOutput, facts: Mapping[str, str]) -> None:
-    """Write the page; print the tables and the advice, or everything as JSON."""
     from asymtrain.lab.probe.page import probe_tables, write_probe
 
     files = write_probe(output.out, result, facts)

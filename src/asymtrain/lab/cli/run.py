@@ -91,7 +91,6 @@ def _stored(store: Path, ids: set[str]) -> set[str]:
 
 
 def document(summary: "Summary", specs: "list[RunSpec]", output: OutputOptions) -> dict[str, Any]:
-    """The result as JSON values."""
     from asymtrain.lab.report import FILES
 
     pairs_by_label = zip(summary.comparisons, summary.pairs, strict=True)

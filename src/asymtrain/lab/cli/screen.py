@@ -41,7 +41,6 @@ def stderr() -> Console:
 
 
 def show_json(value: Any) -> None:
-    """One JSON document on stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -132,7 +131,6 @@ def _parts(columns: Sequence[_Shown], room: int) -> list[list[_Shown]]:
 
 
 def show_summary(summary: "Summary") -> None:
-    """The table of comparisons, and a sentence for each."""
     from asymtrain.lab.report import comparison_table
 
     console = stdout()
@@ -201,7 +199,6 @@ class Display:
 
 @contextmanager
 def progress_display() -> Iterator[Display]:
-    """Show progress on stderr until the block ends."""
     console = stderr()
     width = max(6, min(24, console.width - 68))  # the counts come first
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=width), _Counts())
@@ -213,7 +210,6 @@ class _Counts(ProgressColumn):
     """Runs, epochs, images per second, time left."""
 
     def render(self, task: Task) -> Text:
-        """See `rich.progress.ProgressColumn`."""
         from asymtrain.lab.report import duration
 
         progress: Progress | None = task.fields.get("progress")

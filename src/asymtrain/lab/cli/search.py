@@ -82,7 +82,6 @@ class GridOptions:
     epochs: Annotated[int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.")] = None
 
     def searches(self, bases: "Sequence[RunSpec]", seeds: Sequence[int]) -> "list[Search]":
-        """A search for each of the final runs."""
         from asymtrain.lab.search import STRATEGIES, grids
 
         linear = [grids.is_linear(base.arch, base.dataset) for base in bases]
@@ -194,7 +193,6 @@ def show(context: typer.Context, results: "Sequence[SearchResult]", output: Sear
 
 
 def remarks(results: "Sequence[SearchResult]", store: Path, interrupted: bool, how_to_continue: str) -> None:
-    """What failed and why, and how to go on."""
     missing = {spec.id for result in results for spec in result.missing}
     if missing:
         show_failures(store, missing)
@@ -204,7 +202,6 @@ def remarks(results: "Sequence[SearchResult]", store: Path, interrupted: bool, h
 
 
 def table_13(base: "RunSpec") -> "SearchResult":
-    """The paper's values in place of a search's."""
     from asymtrain.lab.paper.numbers import hyperparameters
     from asymtrain.lab.search import given_values
 

@@ -40,7 +40,6 @@ def status(store: Annotated[Path, RECORD] = DEFAULT_OUT / STORE_NAME, json: Anno
 
 
 def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
-    """The summary as JSON values."""
     return {
         "store": str(summary.path),
         "groups": [dataclasses.asdict(group) for group in summary.groups],
@@ -101,7 +100,6 @@ def lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> list[str]:
 
 
 def divergence(run: "Run") -> str:
-    """When a run left the finite numbers."""
     epoch = f"{len(run.history) + 1} of {run.spec.epochs}"
     return f"the loss was not finite in epoch {epoch}, at learning rate {run.spec.learning_rate:g}"
 

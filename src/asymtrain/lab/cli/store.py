@@ -94,7 +94,6 @@ def lost_by_export(store: "Store", folder: Path) -> str | None:
 
 
 def _rows(store: "Store") -> set[Any]:
-    """Every run and every measured value."""
     values = {(row.spec_id, row.name, row.epoch, repr(row.value)) for row in store.measurements()}
     return {*store.records(every_attempt=True), *values}
 
@@ -110,7 +109,6 @@ def explained() -> Iterator[None]:
 
 
 def sentence(imported: "Imported", store: Path) -> str:
-    """What an import did, in one line."""
     text = f"Imported {count(imported.added, 'run')} into {store}"
     if imported.measurements:
         text += f", with {count(imported.measurements, 'measured value')}"
@@ -122,5 +120,4 @@ def sentence(imported: "Imported", store: Path) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -36,7 +36,6 @@ class Clock:
         return float("inf") if self.limit is None else self.limit - self.passed()
 
     def within(self, share: float) -> bool:
-        """Has less than this share of the time passed?"""
         return self.limit is None or self.passed() < share * self.limit
 
 

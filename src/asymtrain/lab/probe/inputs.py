@@ -155,7 +155,6 @@ class Batches:
         return self.batch(self.train_numbers[0], device).inputs
 
     def held_out_size(self) -> int:
-        """How many samples are held out."""
         return sum(len(read_batch(self.items[number]).targets) for number in self.held_out_numbers)
 
     def classes_seen(self) -> list[int]:

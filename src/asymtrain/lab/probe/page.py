@@ -96,7 +96,6 @@ def _trials_table(probe: Probe) -> Table:
 
 
 def probe_figures(probe: Probe) -> list[Figure]:
-    """Alignment over depth and over time, and what the short paired runs gave."""
     shadow = probe.shadow
     figures = [alignment_over_depth([*shadow.places, shadow.together]), alignment_over_time(shadow.places)]
     if probe.trials:
@@ -117,7 +116,6 @@ def probe_figures(probe: Probe) -> list[Figure]:
 
 
 def alignment_over_depth(findings: Sequence[PlaceFinding]) -> Figure:
-    """Mean alignment of each place with its interval, the first place at the top."""
     names = short_names([finding.place for finding in findings], LONGEST_ROW)
     bars = tuple(
         Bar(name, finding.alignment, finding.low, finding.high)

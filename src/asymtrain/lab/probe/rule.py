@@ -80,7 +80,6 @@ def kept_places(shadow: Shadow) -> list[str]:
 
 
 def outlook(shadow: Shadow, trial: Trial, rule: Rule = RULE) -> Outlook:
-    """What to expect of a trial's alpha."""
     level, trend = trial_scores(trial, rule)
     cosine = shadow.together.alignment
     score = rule.intercept + rule.level * level + rule.trend * trend
@@ -96,14 +95,12 @@ def trial_scores(trial: Trial, rule: Rule = RULE) -> tuple[float, float]:
 
 
 def outlook_alone(shadow: Shadow, rule: Rule = RULE) -> Outlook:
-    """What to expect by alignment alone, of any alpha."""
     cosine = shadow.together.alignment
     score = rule.alone_intercept + (0.0 if cosine is None else rule.alone * cosine)
     return Outlook(None, logistic(score), None, None, None, 0)
 
 
 def logistic(score: float) -> float:
-    """From a score to a probability."""
     return 1 / (1 + math.exp(-score))
 
 

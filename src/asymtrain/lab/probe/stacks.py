@@ -122,7 +122,6 @@ def read_trials(runs: Sequence[Run], alphas: Sequence[float], dataset: Dataset, 
 
 
 def with_places(spec: RunSpec, places: Sequence[str]) -> RunSpec:
-    """The spec with branches at these blocks only."""
     numbers = tuple(int(name.rpartition(".")[2]) for name in places)
     return dataclasses.replace(spec, arch_options={**dict(spec.arch_options), "points": numbers})  # type: ignore[arg-type]
 
