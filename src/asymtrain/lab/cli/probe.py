@@ -1,5 +1,6 @@
 """`asymtrain probe`: will auxiliary branches help this model, where, and how strongly?"""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from asymtrain.lab.cli.options import (
     parse_values,
     typed_command,
 )
-from asymtrain.lab.cli.screen import show_json, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import show_page, stderr
 
 if TYPE_CHECKING:
     from asymtrain.lab.probe import Probe
@@ -68,7 +69,7 @@ class EffortOptions:
         alphas = () if self.no_pairs else parse_values("--alphas", self.alphas, (0.1, 1.0))
         if any(not alpha > 0 for alpha in alphas):
             raise UsageError(f"--alphas {self.alphas}: write numbers above 0; 0 is Plain, and is always run")
-        counts = {"seeds": self.seeds, "steps": self.steps, "minutes": self.minutes, "every": self.every}
+        counts = {name: getattr(self, name) for name in ("seeds", "steps", "minutes", "every")}
         return {"alphas": alphas, **counts, "progress": stderr().print}
 
 
@@ -89,6 +90,7 @@ def probe(
     """
     arguments = effort.arguments()
     with loading():
+        from asymtrain.lab.probe.page import probe_tables, write_probe
         from asymtrain.lab.probe.sources import parse_option
         from asymtrain.lab.report import current_versions, duration
         from asymtrain.models import BACKBONES
@@ -109,7 +111,8 @@ def probe(
         "Time": duration(result.seconds),
         "Versions": ", ".join(f"{name} {version}" for name, version in current_versions().items()),
     }
-    show(result, output, facts)
+    files = write_probe(output.out, result, facts)
+    show_page(files, result.to_dict(), probe_tables(result), [str(result)], json=output.json)
 
 
 def probe_backbone(
@@ -123,12 +126,10 @@ def probe_backbone(
     if subject.at or subject.image_size is not None:
         given = "--at" if subject.at else "--image-size"
         raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
-    fields: dict[str, Any] = {"batch": subject.batch, "learning_rate": subject.learning_rate}
-    scale = get_scale(subject.scale)
-    spec = scaled_spec(scale, subject.model, subject.data, **fields)
-    if options:
-        chosen = {**dict(spec.arch_options), **options}
-        spec = scaled_spec(scale, subject.model, subject.data, **fields, arch_options=chosen)
+    fields = {"batch": subject.batch, "learning_rate": subject.learning_rate}
+    spec = scaled_spec(get_scale(subject.scale), subject.model, subject.data, **fields)
+    chosen: Any = {**dict(spec.arch_options), **options}
+    spec = dataclasses.replace(spec, arch_options=chosen)
     dataset = load_for(spec, where.data_root)
     result = stacks.probe_backbone(spec, dataset, device=where.device, data_root=where.data_root, **arguments)
     rate = f"learning rate {spec.learning_rate:g}, weight decay {spec.weight_decay:g}, batch {spec.batch}"
@@ -161,17 +162,3 @@ def probe_other_model(
     )
     images = f"{len(dataset.train)} images of {size} pixels, {dataset.classes} classes"
     return result, {"Images": images, "Training": f"learning rate {learning_rate:g}, batch {batch}"}
-
-
-def show(result: "Probe", output: ProbeOutput, facts: Mapping[str, str]) -> None:
-    from asymtrain.lab.probe.page import probe_tables, write_probe
-
-    files = write_probe(output.out, result, facts)
-    if output.json:
-        show_json({**result.to_dict(), "files": {kind: str(path) for kind, path in files.items()}})
-    else:
-        for table in probe_tables(result):
-            show_table(table, note=False)
-            stdout().print()
-        stdout().print(str(result))
-    stderr().print(f"Page: {files['page']}")

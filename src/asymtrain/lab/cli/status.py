@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import DEFAULT_OUT, JSON, RECORD, STORE_NAME
-from asymtrain.lab.cli.screen import show_json, show_table, stdout
+from asymtrain.lab.cli.screen import counted, show_json, show_table, stdout
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
@@ -78,10 +78,10 @@ def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "li
     ):
         console.print(line, soft_wrap=True)  # one line in a pipe, however long the reason
     if count := sum(state == BEGUN for _, state in pending):
-        runs = f"{_runs(count)} {'continues' if count == 1 else 'continue'}"
-        console.print(f"{runs} from a checkpoint when the same command is given again")
+        verb = "continues" if count == 1 else "continue"
+        console.print(f"{counted(count, 'run')} {verb} from a checkpoint when the same command is given again")
     if summary.devices:
-        console.print("trained on " + ", ".join(f"{name} ({_runs(count)})" for name, count in summary.devices))
+        console.print("trained on " + ", ".join(f"{name} ({counted(count, 'run')})" for name, count in summary.devices))
     if summary.last_write:
         console.print(f"last written {summary.last_write[:19].replace('T', ' ')} UTC")
 
@@ -106,10 +106,6 @@ def divergence(run: "Run") -> str:
 
 def _spec(spec: "RunSpec") -> dict[str, Any]:
     return {"id": spec.id, "spec": spec.to_dict()}
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} run{'' if count == 1 else 's'}"
 
 
 def _numbers(group: "Group") -> list[str]:
