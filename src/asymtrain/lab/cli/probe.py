@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.groups import flattened
@@ -36,34 +37,28 @@ class ModelOptions:
 
     model: Annotated[str, typer.Argument(help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.")]
     data: Annotated[str, DATA] = "shapes"
-    at: Annotated[
-        list[str] | None, typer.Option(help="Places: module names or globs. Default: the model's blocks.")
-    ] = None
-    batch: Annotated[int | None, typer.Option(help="Images in a batch. Default: 32; of a backbone its scale's.")] = None
-    image_size: Annotated[int | None, typer.Option(help="Pixels. Default: the model's own; on a CPU at most 64.")] = (
-        None
-    )
+    at: Annotated[list[str] | None, Option(help="Places: module names or globs. Default: the model's blocks.")] = None
+    batch: Annotated[int | None, Option(help="Images in a batch. Default: 32; of a backbone its scale's.")] = None
+    image_size: Annotated[int | None, Option(help="Pixels. Default: the model's own; on a CPU at most 64.")] = None
     learning_rate: Annotated[
-        float | None, typer.Option(help="Default: 0.001; of a backbone its scale's.", callback=above_zero)
+        float | None, Option(help="Default: 0.001; of a backbone its scale's.", callback=above_zero)
     ] = None
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the model's builder; may be repeated.")] = (
-        None
-    )
-    scale: Annotated[str, typer.Option(help="Of a backbone: quick (small networks) or paper (as published).")] = "quick"
+    option: Annotated[list[str] | None, Option(help="NAME=VALUE for the model's builder; may be repeated.")] = None
+    scale: Annotated[str, Option(help="Of a backbone: quick (small networks) or paper (as published).")] = "quick"
 
 
 @dataclass(frozen=True)
 class EffortOptions:
     """How long the probe measures."""
 
-    alphas: Annotated[str | None, typer.Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None
-    no_pairs: Annotated[bool, typer.Option("--no-pairs", help="Measure the alignment only.")] = False
-    seeds: Annotated[int, typer.Option(help="Pairs of short runs at each alpha.", callback=one_or_more)] = 3
-    steps: Annotated[int, typer.Option(help="Of the measurement and of each paired run.", callback=one_or_more)] = 400
+    alphas: Annotated[str | None, Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None
+    no_pairs: Annotated[bool, Option("--no-pairs", help="Measure the alignment only.")] = False
+    seeds: Annotated[int, Option(help="Pairs of short runs at each alpha.", callback=one_or_more)] = 3
+    steps: Annotated[int, Option(help="Of the measurement and of each paired run.", callback=one_or_more)] = 400
     minutes: Annotated[
-        float, typer.Option(help="Time limit: runs are shortened or left out to keep it.", callback=above_zero)
+        float, Option(help="Time limit: runs are shortened or left out to keep it.", callback=above_zero)
     ] = 8.0
-    every: Annotated[int, typer.Option(help="Steps between measurements.", callback=one_or_more)] = 5
+    every: Annotated[int, Option(help="Steps between measurements.", callback=one_or_more)] = 5
 
     def arguments(self) -> dict[str, Any]:
         alphas = () if self.no_pairs else parse_values("--alphas", self.alphas, (0.1, 1.0))

@@ -7,8 +7,9 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -278,21 +279,16 @@ def _count_layers(module: nn.Module) -> int:
 def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
     """Modules that ran and gave a feature that is not the model's own output."""
     seen: dict[str, Tensor] = {}
-    hooks = []
-    for name, module in model.named_modules():
 
-        def keep(_: nn.Module, __: object, output: object, name: str = name) -> None:
-            feature = first_feature(output)
-            if feature is not None and feature.ndim >= 2:
-                seen[name] = feature
+    def keep(name: str, _: nn.Module, __: object, output: object) -> None:
+        feature = first_feature(output)
+        if feature is not None and feature.ndim >= 2:
+            seen[name] = feature
 
-        hooks.append(module.register_forward_hook(keep))
-    try:
-        with undisturbed(model):
-            output = first_feature(call(model, sample))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, undisturbed(model):
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_hook(partial(keep, name)).remove)
+        output = first_feature(call(model, sample))
     return {name for name, feature in seen.items() if name and feature is not output}
 
 

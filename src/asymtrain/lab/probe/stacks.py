@@ -1,12 +1,12 @@
 """The probe of our own backbones: the paired runs are specs, and train as one stack of the engine."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from asymtrain.lab import executors
 from asymtrain.lab.data import Dataset
@@ -71,9 +71,7 @@ def shadow_of(
     spec = dataclasses.replace(base, seed=FIRST_SEED, redundancy=max(1, base.redundancy))
     images = ImageBatches(dataset, spec.batch, seed=FIRST_SEED, indices=run_data(spec, dataset).train)
 
-    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
-
+    optimizer = partial(torch.optim.AdamW, lr=spec.learning_rate, weight_decay=spec.weight_decay)
     with random_state_kept():
         backbone = build_backbone(spec, dataset)
         options = {"layout": backbone.layout, "pool": backbone.pool, "class_reduction": spec.over_classes}

@@ -56,9 +56,7 @@ class Settings:
     branch_options: Mapping[str, Any] = field(default_factory=dict)  # of `attach`
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        if self.optimizer is not None:
-            return self.optimizer(parameters)
-        return torch.optim.AdamW(parameters, lr=self.learning_rate)
+        return self.optimizer(parameters) if self.optimizer else torch.optim.AdamW(parameters, lr=self.learning_rate)
 
     def attach(self, model: nn.Module, places: list[str], sample: object, seed: int) -> Branches:
         return attach(model, places, sample, self.classes, seed=seed, **self.branch_options)
@@ -190,16 +188,14 @@ def _product_row(main: Gradient, auxiliary: Gradient) -> Tensor:
 
 def _summary(record: _Record, steps: int, classes: int, seconds: float) -> Shadow:
     last = max(1, len(record.scores) // LAST_PART)
-    scores = torch.stack(record.scores[-last:]).mean(0).tolist()
-    products = torch.stack(record.products).tolist()  # (measured, K + 1, 3)
-    chance, (main_loss, main_accuracy) = 1 / classes, scores.pop()
-    findings = []
-    for k, name in enumerate([*record.places, TOGETHER]):
-        loss, accuracy = scores[k] if k < len(scores) else (sum(row[0] for row in scores), None)
-        speed = None
-        if accuracy is not None and main_accuracy > chance:
-            speed = (accuracy - chance) / (main_accuracy - chance)
-        gradients = _gradient_fields(record.measured, [row[k] for row in products])
+    *scores, (main_loss, main_accuracy) = torch.stack(record.scores[-last:]).mean(0).tolist()
+    scores.append((sum(loss for loss, _ in scores), None))
+    products = torch.stack(record.products, 1).tolist()  # (K + 1, measured, 3)
+    chance, findings = 1 / classes, []
+    for name, (loss, accuracy), rows in zip([*record.places, TOGETHER], scores, products, strict=True):
+        known = accuracy is not None and main_accuracy > chance
+        speed = (accuracy - chance) / (main_accuracy - chance) if known else None
+        gradients = _gradient_fields(record.measured, rows)
         findings.append(PlaceFinding(place=name, **gradients, accuracy=accuracy, loss=loss, speed=speed))
     if all(value is None for value in findings[-1].cosines):
         reached = "no place is behind a trained parameter that the main loss reaches"

@@ -57,24 +57,15 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "asymtrain",
     "font.family": ["DejaVu Sans", "sans-serif"],
-    "font.size": 10,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
+    **dict.fromkeys(("font.size", "axes.titlesize"), 10),
+    "legend.fontsize": 9,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), GRID),
+    "grid.linewidth": 0.6,
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "path.simplify": False,
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 0),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "path.simplify"), False),
 }
 WIDE = 5.8  # inches; a wider figure gets a whole row of its page
 CUT = 3.0  # an interval that goes on farther than so many times the largest effect or seed ends in an arrow
@@ -287,9 +278,9 @@ def _draw_bars(canvas: Canvas, figure: Figure, panels: Sequence[Bars]) -> None:
         axes.tick_params(axis="y", pad=8)  # room for an arrow
         axes.axvline(0, color=INK, linewidth=0.8)
         reach = reach_of(panel)
-        values = [value for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
-        left = -reach if any(value < 0 for value in values if value is not None) else -0.05 * reach
-        right = reach if any(value > 0 for value in values if value is not None) else 0.05 * reach
+        values = [value or 0.0 for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
+        left = -reach if min(values, default=0.0) < 0 else -0.05 * reach
+        right = reach if max(values, default=0.0) > 0 else 0.05 * reach
         axes.set_xlim(left, right)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
@@ -332,12 +323,11 @@ def _draw_surfaces(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) ->
             values = _array(panel.values).T  # rows of an array go up
             drawn = axes.contourf(panel.x, panel.y, values, levels=levels, cmap="viridis", vmin=low, vmax=high)
             axes.contour(panel.x, panel.y, values, levels=levels, colors=INK, linewidths=0.3)
-            axes.set_aspect("equal")
-            axes.set_xlabel(panel.x_label)
+            axes.set(aspect="equal", xlabel=panel.x_label)
             if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
                 axes.set_ylabel(panel.y_label)
-            axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
-            axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(3, integer=True))
         form = ScalarFormatter()
         form.set_powerlimits((-2, 3))
         bar = canvas.colorbar(

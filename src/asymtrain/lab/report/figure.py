@@ -35,7 +35,10 @@ class Line:
 
 @dataclass(frozen=True)
 class Lines:
-    """One set of axes."""
+    """One set of axes.
+
+    `about` is the backbone that it is of, for those who want a part of the figure; empty where it is of several.
+    """
 
     title: str
     x_label: str
@@ -49,7 +52,7 @@ class Lines:
     tick_labels: tuple[str, ...] = ()  # words in place of their numbers
     ring: tuple[float, float] | None = None  # the point around which a ring is drawn
     kinds: tuple[str, str] | None = None  # what thick and thin lines are, for the legend
-    about: str = ""  # the backbone that it is of, for those who want a part of the figure; empty where of several
+    about: str = ""
 
 
 @dataclass(frozen=True)
