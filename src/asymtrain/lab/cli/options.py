@@ -5,7 +5,7 @@ command takes groups whole (`groups.flattened`), and derives one where it needs 
 
     @dataclass(frozen=True)
     class SearchOutput(OutputOptions):
-        out: Annotated[Path, OUT] = SEARCH_OUT
+        out: Annotated[Path, OUT] = Path("asymtrain-search")
 
 This file is read for --help too: what needs torch is imported where it is used.
 """

@@ -27,7 +27,6 @@ from asymtrain.lab.cli.screen import show_page, stderr
 if TYPE_CHECKING:
     from asymtrain.lab.probe import Probe
 
-PROBE_OUT = Path("asymtrain-probe")
 SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone."
 
 
@@ -72,7 +71,7 @@ class EffortOptions:
 class ProbeOutput(PageOptions):
     """The folder of a probe."""
 
-    out: Annotated[Path, OUT] = PROBE_OUT
+    out: Annotated[Path, OUT] = Path("asymtrain-probe")
 
 
 @flattened

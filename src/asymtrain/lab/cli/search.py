@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
     from asymtrain.lab.search import Search, SearchResult
 
-SEARCH_OUT = Path("asymtrain-search")
 TABLE_13 = "cifar100"  # the dataset of the paper's Table 13
 VALUES = typer.Option(help="Values with commas. Default: the paper's.")
 
@@ -112,7 +111,7 @@ class GridOptions:
 class SearchOutput(OutputOptions):
     """The folder and the store of a search."""
 
-    out: Annotated[Path, OUT] = SEARCH_OUT
+    out: Annotated[Path, OUT] = Path("asymtrain-search")
 
 
 @flattened
