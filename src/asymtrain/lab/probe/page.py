@@ -92,8 +92,9 @@ def probe_figures(probe: Probe) -> list[Figure]:
     if probe.trials:
         bars = []
         for trial, outlook in zip(probe.trials, probe.advice.outlooks, strict=True):
-            points = [_points(gain) for gain in (outlook.gain, outlook.low, outlook.high)]
-            bars.append(Bar(f"alpha {trial.alpha:g}", *points, tuple(100 * value for value in trial.differences)))
+            gain, low, high = (_points(share) for share in (outlook.gain, outlook.low, outlook.high))
+            seeds = tuple(100 * difference for difference in trial.differences)
+            bars.append(Bar(f"alpha {trial.alpha:g}", gain, low, high, seeds))
         caption = "Diamonds are means, bars their intervals, dots single pairs."
         panel = Bars("", "gain in held-out accuracy (points)", "asymmetric", tuple(bars))
         figures.append(Figure("gain", "Gain in the short runs", [panel], caption=caption))
@@ -111,9 +112,11 @@ def alignment_over_depth(findings: Sequence[PlaceFinding]) -> Figure:
 def alignment_over_time(findings: Sequence[PlaceFinding]) -> Figure:
     """The cosine over the steps of the probe, a line for each place: means over five measurements."""
     labels = short_names([finding.place for finding in findings], LONGEST_LABEL)
-    series = [map(tuple, smoothed(finding)) for finding in findings]
-    lines = tuple(Line(label, i, *points) for i, (label, points) in enumerate(zip(labels, series, strict=True)))
-    panel = Lines("", "step", "gradient cosine", lines, zero=True)
+    lines = []
+    for i, (label, finding) in enumerate(zip(labels, findings, strict=True)):
+        steps, cosines = smoothed(finding)
+        lines.append(Line(label, i, tuple(steps), tuple(cosines)))
+    panel = Lines("", "step", "gradient cosine", tuple(lines), zero=True)
     return Figure("time", "Alignment over time", [panel], caption=f"Means over {WINDOW} measurements.")
 
 

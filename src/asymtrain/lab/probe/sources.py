@@ -140,11 +140,8 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
         base = getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
         if not (inspect.isclass(kind) and issubclass(kind, base)):
             known = [config for config in dir(transformers) if config.endswith("Config")]
-            raise unknown_name(
-                "config class of transformers",
-                name,
-                [config for config in known if config.lower() == name.lower()] or known,
-            )
+            known = [config for config in known if config.lower() == name.lower()] or known
+            raise unknown_name("config class of transformers", name, known)
         config = _explained(lambda: kind(**options), text)
     sizes = [getattr(config, side, None) for side in ("image_size", "patch_size")]
     own, patch = (size[0] if isinstance(size, tuple | list) else size for size in sizes)

@@ -207,7 +207,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
             axes.plot(x, y, color=paint, linewidth=0.8, alpha=0.45, linestyle=_line_style(line)["linestyle"])
     x, y = _points(line.x, line.y, gaps=line.marker)
     axes.plot(x, y, **_line_style(line, alone=len(x) == 1))
-    ends = [end for end in zip(line.x, line.low, line.high, strict=False) if None not in end]
+    intervals = zip(line.x, line.low, line.high, strict=False)
+    ends = [(at, low, high) for at, low, high in intervals if low is not None and high is not None]
     if line.marker:
         for at, low, high in ends:
             axes.plot([at, at], [low, high], color=paint, linewidth=1.4)

@@ -38,9 +38,8 @@ def write_page(
     line in `lead` starts a new paragraph.
     """
     drawings = {figure.name: draw(figure) for figure in figures}
-    assert all(re.fullmatch(r"[\w.-]+", stem) for stem in (name, *drawings)), (
-        f"no part of a file's name: {[name, *drawings]}"
-    )
+    for stem in (name, *drawings):
+        assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
     assert len({*drawings, "page", "json"}) == len(figures) + 2, "figures share a name, or are called page or json"
     page = render_template(
         "measurement.html.j2",
