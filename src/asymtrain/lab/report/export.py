@@ -88,15 +88,12 @@ def _csv_column(column: Column, cells: Sequence[Cell]) -> tuple[list[str], list[
 
 def _csv_texts(value: Value, column: Column, digits: int | None, count: int) -> list[str]:
     """A value in so many texts, without plus and unit."""
-    numbers: tuple[float | str | None, ...] = (value.low, value.high) if isinstance(value, Interval) else \
-        (value.mean, value.deviation) if isinstance(value, Mean) else (value,)  # fmt: skip
     if digits is not None:
         column = dataclasses.replace(column, digits=digits)
-    texts = [
-        "" if number is None else number if isinstance(number, str) else
-        number_text(number, column, sign=False, ending=False)
-        for number in numbers
-    ]  # fmt: skip
+    texts = []
+    for part in dataclasses.astuple(value) if isinstance(value, Interval | Mean) else (value,):
+        is_number = isinstance(part, int | float)
+        texts.append(number_text(part, column, sign=False, ending=False) if is_number else part or "")
     return [*texts, *[""] * (count - len(texts))][:count]
 
 
