@@ -4,8 +4,8 @@ Either `PATH/train/<class>/*` and `PATH/test/<class>/*`, or `PATH/<class>/*`, of
 drawn to test on. Every image is scaled and centrally cropped to one square size.
 """
 
+import itertools
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -88,13 +88,9 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
 def _read(listing: Listing, image_size: int) -> ImageSet:
     counts = [len(images) for images in listing.values()]
     pixels = np.empty((sum(counts), 3, image_size, image_size), np.uint8)
-    for i, file in enumerate(_flat(listing)):
+    for i, file in enumerate(itertools.chain.from_iterable(listing.values())):
         pixels[i] = _read_image(file, image_size)
     return ImageSet(pixels, np.repeat(np.arange(len(counts), dtype=np.int64), counts))
-
-
-def _flat(listing: Listing) -> Iterable[Path]:
-    return (file for images in listing.values() for file in images)
 
 
 def _read_image(file: Path, image_size: int) -> Bytes:

@@ -132,6 +132,11 @@ def measures_at(every: int, step: int, steps: int) -> bool:
     return bool(every) and (step % every == 0 or step % steps == 0)
 
 
+def tests_at(spec: RunSpec, epoch: int) -> bool:
+    """Are the test images classified after this epoch (from 0)?"""
+    return spec.test == "every" or (spec.test == "last" and epoch + 1 == spec.epochs)
+
+
 def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
     """Does weight decay act on this parameter? `value` is one run's tensor."""
     branch = name.startswith("branch.")

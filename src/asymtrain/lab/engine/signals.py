@@ -20,6 +20,7 @@ Where one of the two is zero there is nothing to weigh: their sum is taken.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -53,6 +54,7 @@ def gate(total: Tensor, auxiliary: Tensor, alpha: Tensor, members: Tensor) -> Te
     return (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]
 
 
+@cache  # compiled forms are kept by function
 def update_gradient(signal: str, aggregator: str) -> Callable[..., Tensor]:
     """The gradient of the update, as a function of what `Stack` has.
 
@@ -107,10 +109,6 @@ def aggregated(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return combined
 
 
-def _sum(main: Tensor, product: Tensor, other: Tensor) -> Weights:
-    return torch.ones_like(main), torch.ones_like(other)
-
-
 def _pcgrad(main: Tensor, product: Tensor, other: Tensor) -> Weights:
     conflict = product.clamp(max=0)
     return 1 - conflict / main, 1 - conflict / other
@@ -142,7 +140,7 @@ def _aligned_mtl(main: Tensor, product: Tensor, other: Tensor) -> Weights:
 
 
 WEIGHTS: dict[str, Callable[[Tensor, Tensor, Tensor], Weights]] = {
-    "sum": _sum,
+    "sum": lambda main, product, other: (torch.ones_like(main), torch.ones_like(other)),
     "pcgrad": _pcgrad,
     "upgrad": _upgrad,
     "mgda": _mgda,

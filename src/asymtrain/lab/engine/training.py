@@ -142,12 +142,11 @@ class _Watch:
 
 
 def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:
-    """The dataset that a spec names."""
-    options = dict(spec.dataset_options)
+    """The dataset that a spec names; one at a time is kept, since CIFAR takes 180 MB."""
     key = (spec.dataset, spec.dataset_options, data_root)
     if key not in _LOADED:
-        _LOADED.clear()  # one dataset at a time: CIFAR takes 180 MB
-        _LOADED[key] = load(spec.dataset, root=data_root, **options)
+        _LOADED.clear()
+        _LOADED[key] = load(spec.dataset, root=data_root, **dict(spec.dataset_options))
     return _LOADED[key]
 
 

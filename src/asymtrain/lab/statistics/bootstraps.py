@@ -16,11 +16,7 @@ from asymtrain.lab.statistics.intervals import ROUNDING
 
 
 def bootstrap_seeds(
-    plain: Sequence[float],
-    asymmetric: Sequence[float],
-    confidence: float = 0.95,
-    draws: int = 9999,
-    seed: int = 0,
+    plain: Sequence[float], asymmetric: Sequence[float], confidence: float = 0.95, draws: int = 9999, seed: int = 0
 ) -> tuple[float, float]:
     """BCa interval, over seeds drawn as pairs, of the mean difference in percent of Plain's mean.
 
