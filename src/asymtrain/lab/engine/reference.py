@@ -140,7 +140,7 @@ class _Loop:
             test = right.double().mean().item()
             self.answers = np.packbits(right.cpu().numpy()).tobytes()  # those of the last epoch stay
         totals, seconds = _totals(sums, measured, names), time.perf_counter() - start
-        return epoch_record(spec, epoch + 1, totals, validation, test, seconds, names)
+        return epoch_record(spec, epoch + 1, totals, (validation, test), seconds, names)
 
     def losses(self, step: int, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, main and auxiliary loss of a batch, with their graph."""

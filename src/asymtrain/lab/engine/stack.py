@@ -22,7 +22,7 @@ from asymtrain.lab.engine.optimizer import Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
 from asymtrain.lab.engine.programs import CapturedSteps, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
-from asymtrain.lab.engine.tally import Tally, epoch_record
+from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.models import Parameters
 from asymtrain.models._kernels import load_kernels
@@ -153,13 +153,11 @@ class Stack:
 
     def results(self) -> list[Run]:
         """The record of each run; call it when the stack is finished."""
-        name, columns = device_name(self.device), (self.specs, self.histories, self.diverged, self.answers)
-        return [
-            Run(
-                spec, tuple(history), "diverged" if lost else "finished", name, self.strategy, None if lost else answers
-            )
-            for spec, history, lost, answers in zip(*columns, strict=True)
-        ]
+        name, runs = device_name(self.device), []
+        for spec, epochs, lost, answers in zip(self.specs, self.histories, self.diverged, self.answers, strict=True):
+            outcome: Literal["finished", "diverged"] = "diverged" if lost else "finished"
+            runs.append(Run(spec, tuple(epochs), outcome, name, self.strategy, None if lost else answers))
+        return runs
 
     def state(self) -> dict[str, Tensor]:
         """Tensors that, with `epoch`, `step`, `histories` and `diverged`, make this stack go on where it is."""
@@ -183,7 +181,7 @@ class Stack:
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.size)
         finite = self.weights.isfinite().all(1).tolist()  # the last step may have lost what its loss does not show
-        validation, test = self._accuracies()
+        accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
             self.diverged[r] = self.diverged[r] or not (finite[r] and math.isfinite(totals[r].main_loss))
@@ -191,9 +189,8 @@ class Stack:
                 totals[r] = totals[r]._replace(main_norm=None)
             if not self.diverged[r]:
                 share = self.seconds / len(self.specs)  # a run's share of the stack's time
-                self.histories[r].append(
-                    epoch_record(spec, self.epoch + 1, totals[r], validation[r], test[r], share, self.layers.names)
-                )
+                record = epoch_record(spec, self.epoch + 1, totals[r], accuracies[r], share, self.layers.names)
+                self.histories[r].append(record)
         self.tally.clear()
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
 
@@ -220,7 +217,7 @@ class Stack:
         parts = [{name: value[r : r + 1] for name, value in parameters.items()} for r in rows]
         return torch.cat([self.programs.forward(parts[r], images[r : r + 1]) for r in rows])
 
-    def _accuracies(self) -> tuple[list[float | None], list[float | None]]:
+    def _accuracies(self) -> list[Accuracies]:
         """Of every run on its validation images and on the test images, where they are asked for."""
         validation: list[float | None] = [None] * len(self.specs)
         test = validation
@@ -233,7 +230,7 @@ class Stack:
             test = right.double().mean(1).tolist()
             if self.epoch + 1 == self.specs[0].epochs:
                 self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
-        return validation, test
+        return list(zip(validation, test, strict=True))
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
         decayed = {name for name, value in start.items() if setup.decays(self.lead, name, value)}
