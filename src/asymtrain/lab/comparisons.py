@@ -32,8 +32,8 @@ def paired(
     for name in ("variant", "seed", "outcome", measure, *by):
         if name not in rows.columns:
             raise unknown_name("column of the rows", name, map(str, rows.columns))
-    values = {"accuracy": _accuracy(rows, measure), "diverged": rows["outcome"] == "diverged"}
-    runs = rows.assign(**values, cosine=rows.get("mean_cosine"))
+    accuracy, diverged = _accuracy(rows, measure), rows["outcome"] == "diverged"
+    runs = rows.assign(accuracy=accuracy, diverged=diverged, cosine=rows.get("mean_cosine"))
     shared, sides = [name for name in by if name not in AUXILIARY], []
     for variant, keys, more in (("plain", shared, []), ("asymmetric", by, ["cosine"])):
         side = runs[runs["variant"] == variant]

@@ -109,10 +109,7 @@ class _Pose:
         dx = (axis - self.x[:, None]) / self.radius[:, None]
         dy = (axis - self.y[:, None]) / self.radius[:, None]
         cos, sin = self.cos[:, None], self.sin[:, None]
-        return (
-            (dx * cos)[:, None, :] + (dy * sin)[:, :, None],
-            (dy * cos)[:, :, None] - (dx * sin)[:, None, :],
-        )
+        return (dx * cos)[:, None, :] + (dy * sin)[:, :, None], (dy * cos)[:, :, None] - (dx * sin)[:, None, :]
 
     def coverage(self, distance: Plane, image_size: int) -> Plane:
         """The share of each pixel inside an outline, from its signed distance."""

@@ -34,8 +34,8 @@ def adamw_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay
         # torch's own for each run: one pass over memory, where the elementwise form makes a dozen on a CPU.
         rows = zip(flat, gradient, moments.first, moments.second, rate.tolist(), decay.tolist(), strict=True)
         for weights, grad, first, second, (lr,), (weight_decay,) in rows:
-            tensors = ([weights], [grad], [first], [second], [], [moments.updates.float()])
-            _fused_adamw(*tensors, lr=lr, weight_decay=weight_decay)
+            updates = [moments.updates.float()]
+            _fused_adamw([weights], [grad], [first], [second], [], updates, lr=lr, weight_decay=weight_decay)
     else:
         adamw_elementwise_(flat, gradient, moments.first, moments.second, moments.updates + 1, rate, decay)
     moments.updates.add_(1)

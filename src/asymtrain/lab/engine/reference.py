@@ -175,7 +175,11 @@ class _Loop:
             others = torch.autograd.grad(auxiliary, list(named.values()), retain_graph=True)
         self.optimizer.zero_grad()
         if signal == "detached":
-            self.teach_branches(alpha * auxiliary)
+            assert self.branches is not None
+            own = [value for value in self.branches.parameters() if value.requires_grad]
+            learnt = torch.autograd.grad(alpha * auxiliary, own, retain_graph=True) if own else ()
+            for value, gradient in zip(own, learnt, strict=True):
+                value.grad = gradient
             main.backward()
         else:
             (main + alpha * auxiliary).backward()
@@ -198,13 +202,6 @@ class _Loop:
                 named[name].grad = gradient
         self.optimizer.step()
         return _measure(pairs) if measure else None
-
-    def teach_branches(self, loss: Tensor) -> None:
-        """Gradients for the branches alone."""
-        assert self.branches is not None
-        own = [value for value in self.branches.parameters() if value.requires_grad]
-        for value, gradient in zip(own, torch.autograd.grad(loss, own, retain_graph=True) if own else [], strict=True):
-            value.grad = gradient
 
     @torch.no_grad()
     def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
@@ -275,9 +272,8 @@ def _perturb(model: nn.Module, size: float) -> None:
 def _measure(pairs: Pairs) -> Measured:
     """Cosines, whole and by layer, and norms."""
     mains, auxiliaries = zip(*pairs.values(), strict=True)
-    by_layer = {}
-    for layer, names in _by_layers(pairs).items():
-        by_layer[layer] = cosine([pairs[name][0] for name in names], [pairs[name][1] for name in names])
+    grouped = {layer: [pairs[name] for name in names] for layer, names in _by_layers(pairs).items()}
+    by_layer = {layer: cosine(*zip(*group, strict=True)) for layer, group in grouped.items()}
     return Measured(cosine(mains, auxiliaries), _norm(mains), _norm(auxiliaries), by_layer)
 
 

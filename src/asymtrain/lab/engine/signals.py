@@ -34,9 +34,8 @@ Weights = tuple[Tensor, Tensor]  # of main and auxiliary gradient, (R,) each
 
 def needs_both_gradients(spec: RunSpec) -> bool:
     """Does the update need the auxiliary gradient by itself, at every step?"""
-    if spec.signal == "detached":  # no auxiliary gradient reaches the backbone, so there is nothing to combine
-        return False
-    return spec.signal in ("noise", "gated") or spec.aggregator != "sum"
+    # Where it is detached, none of it reaches the backbone: there is nothing to combine.
+    return spec.signal != "detached" and (spec.signal != "gradient" or spec.aggregator != "sum")
 
 
 def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Tensor, inside: Tensor) -> Tensor:
@@ -46,12 +45,6 @@ def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Ten
     wanted, present = layer_sums(auxiliary.square(), members), layer_sums(drawn.square(), members)
     scale = ((wanted / present).sqrt() @ members.T).float()  # (R, P / ALIGNMENT)
     return (drawn.view(*scale.shape, ALIGNMENT) * scale[:, :, None]).view_as(drawn)
-
-
-def gate(total: Tensor, auxiliary: Tensor, alpha: Tensor, members: Tensor) -> Tensor:
-    """The positive cosine between main and auxiliary gradient, 0 where it is undefined: (R, 1)."""
-    product, main, other = dialogue_sums(total, auxiliary, alpha, members).sum(2)
-    return (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]
 
 
 @cache  # compiled forms are kept by function
@@ -69,7 +62,9 @@ def update_gradient(signal: str, aggregator: str) -> Callable[..., Tensor]:
         before = part = alpha * auxiliary
         match signal:
             case "gated":
-                weight = gate(total, auxiliary, alpha, members)
+                product, main, other = dialogue_sums(total, auxiliary, alpha, members).sum(2)
+                # The positive cosine, 0 where it is undefined: (R, 1).
+                weight = (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]
                 if combine is None:
                     return total + alpha * (weight - 1) * auxiliary
                 part = weight * before

@@ -48,11 +48,8 @@ class Stack:
         # What the runs share on the auxiliary side; Plain runs have nothing to say there.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
         data = [setup.run_data(spec, dataset) for spec in specs]
-        bias = self.lead.branch_bias == "prior"
-        starts = [
-            setup.initial_parameters(spec, dataset, mine, branches=self.loss.branches, bias=bias)
-            for spec, mine in zip(specs, data, strict=True)
-        ]
+        sources = zip(specs, data, strict=True)
+        starts = [setup.initial_parameters(spec, dataset, own_data, self.lead) for spec, own_data in sources]
         # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
         largest = max(starts, key=lambda start: sum(value.numel() for value in start.values()))
         self.parameters = FlatParameters.of(largest)

@@ -37,8 +37,7 @@ class State:
 
 
 def initial_state(spec: RunSpec, dataset: Dataset) -> State:
-    bias = spec.branch_bias == "prior"
-    start = initial_parameters(spec, dataset, run_data(spec, dataset), branches=bool(spec.redundancy), bias=bias)
+    start = initial_parameters(spec, dataset, run_data(spec, dataset), spec)
     return State(spec, 0, {name: value.clone() for name, value in start.items()})
 
 

@@ -13,10 +13,8 @@ from scipy import stats
 from asymtrain.errors import UsageError
 from asymtrain.gradients._intervals import student_interval
 
-ROUNDING = 1e-12
-"""Accuracies and cosines are of order one: a deviation below this is rounding."""
-LEAST_WILCOXON = 6
-"""With five differences the smallest two-sided p is 1/16: the test cannot reach 5%."""
+ROUNDING = 1e-12  # accuracies and cosines are of order one: a deviation below this is rounding
+LEAST_WILCOXON = 6  # with five differences the smallest two-sided p is 1/16: the test cannot reach 5%
 
 
 @dataclass(frozen=True)
