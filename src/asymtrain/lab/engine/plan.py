@@ -88,11 +88,12 @@ def plan(
     stacks, order = [], {spec: i for i, spec in enumerate(specs)}
     for joined in _join_plain(groups):
         members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
-        strategy = strategy_for(members[0].arch, device)
-        size = min(_most(members[0].arch, strategy, device), most_runs or len(members))
-        if device.type == "cuda":
+        arch, on_gpu = members[0].arch, device.type == "cuda"
+        strategy = strategy_for(arch, device)
+        size = min((_MOST_ON_GPU if on_gpu else _MOST_ON_CPU)[strategy], most_runs or len(members))
+        if on_gpu:
             widest = max(members, key=lambda spec: spec.redundancy)  # a Plain member has no branches to count
-            size = min(size, runs_that_fit(widest, device))
+            size = min(size, runs_that_fit(widest, device), size if BACKBONES[arch].bound_by_calls else _MOST_TOKENS)
         count = max(-(-len(members) // size), min(workers, len(members)))
         # Sizes differ by at most one: fewer shapes to compile, and no straggler.
         parts = np.array_split(np.arange(len(members)), count)
@@ -108,12 +109,6 @@ def strategy_for(arch: str, device: torch.device) -> Strategy:
     """
     batches_well = BACKBONES[arch].batches_well if device.type == "cuda" else BACKBONES[arch].bound_by_calls
     return "batched" if batches_well else "side_by_side"
-
-
-def _most(arch: str, strategy: Strategy, device: torch.device) -> int:
-    if device.type != "cuda":
-        return _MOST_ON_CPU[strategy]
-    return _MOST_ON_GPU[strategy] if BACKBONES[arch].bound_by_calls else min(_MOST_TOKENS, _MOST_ON_GPU[strategy])
 
 
 def _key(spec: RunSpec) -> Key:
@@ -135,7 +130,6 @@ def _join_plain(groups: dict[Key, list[RunSpec]]) -> list[list[RunSpec]]:
 
 
 def runs_that_fit(spec: RunSpec, device: torch.device) -> int:
-    """At least one."""
     total = torch.cuda.get_device_properties(device).total_memory
     return max(1, int(_SHARE * total / bytes_of_run(spec)))
 

@@ -270,7 +270,6 @@ def _perturb(model: nn.Module, size: float) -> None:
 
 
 def _measure(pairs: Pairs) -> Measured:
-    """Cosines, whole and by layer, and norms."""
     mains, auxiliaries = zip(*pairs.values(), strict=True)
     grouped = {layer: [pairs[name] for name in names] for layer, names in _by_layers(pairs).items()}
     by_layer = {layer: cosine(*zip(*group, strict=True)) for layer, group in grouped.items()}
@@ -321,7 +320,6 @@ def _by_layers(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _norm(gradient: Iterable[Tensor]) -> float:
-    """Euclidean norm of a gradient given in parts."""
     return math.sqrt(math.fsum(part.double().square().sum().item() for part in gradient))
 
 

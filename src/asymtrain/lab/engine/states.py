@@ -95,15 +95,12 @@ def _train(
 def _states(stack: Stack) -> list[State]:
     """As it stands, without runs that diverged."""
     views = {name: view.cpu() for name, view in stack.parameters.views(stack.weights).items()}
-    return [
-        State(
-            spec,
-            stack.epoch,
-            {n: v[r].clone() for n, v in views.items() if spec.redundancy or not n.startswith("branch.")},
-        )
-        for r, spec in enumerate(stack.specs)
-        if not stack.diverged[r]
-    ]
+    states = []
+    for r, spec in enumerate(stack.specs):
+        if not stack.diverged[r]:
+            names = [name for name in views if spec.redundancy or not name.startswith("branch.")]
+            states.append(State(spec, stack.epoch, {name: views[name][r].clone() for name in names}))
+    return states
 
 
 def _file(cache: Path, spec: RunSpec, epoch: int) -> Path:

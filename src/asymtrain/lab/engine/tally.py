@@ -42,7 +42,6 @@ class Tally:
         self.clear()
 
     def clear(self) -> None:
-        """Start an epoch."""
         self.sums.zero_()
         self.layers.zero_()
         self.sums[self.LEAST].fill_(2.0)

@@ -56,9 +56,8 @@ def welch_interval(
 
 def welch_p_from_moments(first_mean: float, first_std: float, second_mean: float, second_std: float, n: int) -> float:
     """Two-tailed Welch p from printed means and deviations of two samples of `n` each."""
-    return float(
-        stats.ttest_ind_from_stats(first_mean, first_std, n, second_mean, second_std, n, equal_var=False).pvalue
-    )
+    test = stats.ttest_ind_from_stats(first_mean, first_std, n, second_mean, second_std, n, equal_var=False)
+    return float(test.pvalue)
 
 
 def equivalence_p(values: Sequence[float], margin: float) -> float:
