@@ -21,9 +21,7 @@ FILES = (
     "attention",
     "table16",
     "identity",
-    "alphas",
-    "schedules",
-    "controls",
+    "variants",
 )
 
 
