@@ -73,7 +73,6 @@ class Claim:
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """All claims, in the order of `claims.csv`."""
     tests = _tests()
     return tuple(
         Claim(row["id"], row["where"], row["claim"], row["quantity"], row["paper_value"], *tests[row["id"]])
@@ -108,7 +107,6 @@ FIGURE9 = {"object_coverage": "c23", "peak_strength": "c24", "gini_sparsity": "c
 
 
 def paper_change(label: str) -> float:
-    """The paper's improvement of a cell, in percent of Plain."""
     table, _, rest = label.partition("/")
     if table == "figure9":
         return _numbers(FIGURE9[rest])[0]
@@ -214,7 +212,6 @@ def _across(plain: str, asymmetric: str) -> Part:
 
 
 def _numbers(name: str) -> list[float]:
-    """The numbers of a claim's `paper_value`."""
     (values,) = [row["paper_value"] for row in rows("claims") if row["id"] == name]
     return [float(text) for text in values.split(";")]
 

@@ -75,7 +75,6 @@ def needs_of(study: Study, comparisons: Sequence[Comparison], *searches: Needs) 
 
 
 def specs_of(comparisons: Iterable[Comparison]) -> tuple[RunSpec, ...]:
-    """Every spec behind the comparisons, pairs side by side."""
     return unique(pair for row in comparisons for pair in zip(row.plain, row.asymmetric, strict=True))
 
 
@@ -121,6 +120,5 @@ def interval(effect: Effect, family: int = 1) -> Interval | None:
 
 
 def improvement(effect: Effect) -> float | None:
-    """In percent of Plain's mean."""
     base = float(np.mean(effect.plain))
     return 100 * (float(np.mean(effect.asymmetric)) - base) / base if base else None

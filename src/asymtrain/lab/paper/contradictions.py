@@ -272,12 +272,10 @@ def _number(label: str, field: str) -> float:
 
 
 def _label(settings: Hyperparameters) -> str:
-    """The cell of Table 1 with these settings."""
     return f"table1/{settings.arch}/{settings.redundancy}"
 
 
 def _plain_settings(settings: Hyperparameters) -> tuple[str, float, float]:
-    """What Plain has: no alpha, no N."""
     return settings.arch, settings.learning_rate, settings.weight_decay
 
 

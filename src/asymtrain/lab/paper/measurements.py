@@ -117,7 +117,6 @@ def _value(result: AttentionResult, dataset: Dataset, keep: int) -> dict[str, An
 
 
 def pixels_of(text: str) -> npt.NDArray[np.uint8]:
-    """A kept image; it is square."""
     flat = np.frombuffer(base64.b64decode(text), np.uint8)
     side = round((len(flat) / 3) ** 0.5)
     return flat.reshape(3, side, side)

@@ -60,7 +60,6 @@ def rows(name: str) -> tuple[Row, ...]:
 
 @cache
 def cells() -> Mapping[str, Printed]:
-    """Every printed cell by its label."""
     return {cell.label: cell for cell in (*_accuracies(), *_cosines(), *_changes(), *_landscapes())}
 
 
@@ -80,7 +79,6 @@ def labels(table: str) -> tuple[str, ...]:
 
 @cache
 def all_hyperparameters() -> tuple[Hyperparameters, ...]:
-    """Table 13, row by row."""
     settings = ("learning_rate", "weight_decay", "alpha")
     return tuple(
         Hyperparameters(row["architecture"], int(row["redundancy"]), *(float(row[name]) for name in settings))
@@ -89,7 +87,6 @@ def all_hyperparameters() -> tuple[Hyperparameters, ...]:
 
 
 def hyperparameters(arch: str, redundancy: int) -> Hyperparameters:
-    """The row of Table 13 for one backbone and redundancy."""
     for row in all_hyperparameters():
         if (row.arch, row.redundancy) == (arch, redundancy):
             return row

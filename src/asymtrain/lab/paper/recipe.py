@@ -100,7 +100,6 @@ class RecipeResult:
 
     @property
     def missing_count(self) -> int:
-        """Cells and figures that wait for rows."""
         cells = sum(cell.missing for table in self.tables for row in table.rows for cell in row)
         return cells + sum(figure.missing for figure in self.figures)
 

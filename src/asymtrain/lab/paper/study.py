@@ -294,7 +294,6 @@ def asymmetric_spec(
 
 
 def over_seeds(study: Study, spec: RunSpec) -> tuple[RunSpec, ...]:
-    """The spec with each of the study's seeds."""
     return _with_seeds(spec, tuple(study.seeds))
 
 
@@ -304,5 +303,4 @@ def _with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
 
 
 def unique(groups: Iterable[Iterable[RunSpec]]) -> tuple[RunSpec, ...]:
-    """All specs of all groups, each once, in order."""
     return tuple(dict.fromkeys(spec for group in groups for spec in group))

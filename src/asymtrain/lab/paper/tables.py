@@ -58,7 +58,6 @@ def headings_of(names: Headings) -> tuple[Column, ...]:
 
 
 def heading_cells(values: Sequence[str | float], *archs: str) -> list[Cell]:
-    """The first cells of a row, which is about these backbones."""
     first, *rest = values
     return [Cell(first, about=archs), *map(Cell, rest)]
 
@@ -109,7 +108,6 @@ def comparison_table(
 
 
 def family_sizes(comparisons: Sequence[Comparison]) -> Counter[str]:
-    """By reading, how many comparisons a table has."""
     return Counter(row.reading.name for row in comparisons)
 
 
@@ -352,7 +350,6 @@ def difference_columns(digits: int = 3, printed_digits: int | None = None) -> tu
 
 
 def difference_cells(effect: Effect | None, paper: Printed | None) -> list[Cell]:
-    """The cells under `difference_columns`."""
     printed_change, papers = None, [NOTHING] * 3
     if paper is not None and paper.plain is not None and paper.asymmetric is not None:
         printed_change = paper.asymmetric - paper.plain

@@ -266,7 +266,6 @@ def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
 def judge_all(
     evidence: Mapping[str, ByLabel], *, primary: str = "primary", alternates: Sequence[str] = ()
 ) -> tuple[Judgement, ...]:
-    """The verdicts on all claims, in the paper's order."""
     return tuple(judge(claim, evidence, primary=primary, alternates=alternates) for claim in claims())
 
 
@@ -413,7 +412,6 @@ STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their
 
 
 def number(value: float | None, judged: JudgedPart) -> str:
-    """A number in the unit of its part."""
     part = judged.part
     if value is None:
         return "undefined"
@@ -452,7 +450,6 @@ def _kind(judged: JudgedPart) -> str:
 
 
 def part_words(judged: JudgedPart) -> str:
-    """What a part looks at."""
     first, *rest = (cell_words(label) for label in judged.part.labels)
     if not rest:
         return first
@@ -470,7 +467,6 @@ def cell_words(label: str) -> str:
 
 
 def paper_words(claim: Claim, deciding: JudgedPart) -> str:
-    """The paper's number for the same part."""
     if claim.kind in ("share", "identity"):
         return claim.paper_value
     effect = number(deciding.part.paper, deciding)

@@ -114,7 +114,6 @@ def _table(
 
 
 def _figure(known: Snapshot, shown: Sequence[Comparison], name: str, title: str, partner: str) -> Figure:
-    """A panel for each backbone."""
     label = f"effect against {partner} (%)"
     panels = [
         Bars(display_name(arch), label, arch, tuple(_bar(known, row, len(shown)) for row in shown if row.arch == arch))
