@@ -8,7 +8,7 @@ from scipy import stats
 from shown_tables import headings, rows_by_heading
 
 from asymtrain.lab.paper.recipe import build_result
-from asymtrain.lab.paper.recipes import RECIPES, alphas, controls, schedules
+from asymtrain.lab.paper.recipes import RECIPES, variants
 from asymtrain.lab.paper.recipes.variants import EXACT, against_first, against_plain
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import SIZES, Study, parse_readings
@@ -56,7 +56,7 @@ def rows(table, backbone="ViT"):
 
 def test_only_what_the_paper_lacks_is_trained_for_them():
     paper = {spec for name in ("table1", "table2") for spec in RECIPES[name].needs(STUDY, Snapshot()).specs}
-    for name, ways, shared in (("schedules", schedules.VARIANTS, 1), ("controls", controls.VARIANTS, 3)):
+    for name, ways, shared in (("schedules", variants.SCHEDULES, 1), ("controls", variants.CONTROLS, 3)):
         specs = set(RECIPES[name].needs(STUDY, Snapshot()).specs)
         # Three backbones and four seeds, of Plain and of each way; `shared` ways are runs of Tables 1 and 2.
         assert len(specs) == 12 * (1 + len(ways))
@@ -64,7 +64,7 @@ def test_only_what_the_paper_lacks_is_trained_for_them():
 
 
 def test_each_way_changes_one_thing():
-    listed = against_plain(STUDY, "controls", controls.VARIANTS)
+    listed = against_plain(STUDY, "controls", variants.CONTROLS)
     for one in listed:
         arch = one.asymmetric[0].arch
         first = next(other for other in listed if other.plain == one.plain)
@@ -108,10 +108,10 @@ def test_controls_stand_against_plain_and_against_the_papers_branches():
 def test_detached_branches_are_exactly_nothing_and_said_to_be():
     known = known_of(STUDY, "controls")
     result = made(STUDY, known, "controls")
-    row = rows(result.tables[0])[controls.DETACHED]
+    row = rows(result.tables[0])[variants.DETACHED]
     assert (row["Effect"].text, row["Effect"].value, row["p"].value) == (EXACT, 0.0, 1.0)
     assert result.notes[0] == "Detached branches give Plain's answer to every test image in all 12 pairs."
-    assert f"an effect of exactly 0, for {controls.DETACHED}" in result.notes[1]
+    assert f"an effect of exactly 0, for {variants.DETACHED}" in result.notes[1]
     # One of them rounded otherwise: it is shown as it is.
     spec_id = next(one for one, run in known.runs.items() if run.spec.signal == "detached")
     run = known.runs[spec_id]
@@ -139,7 +139,7 @@ def test_sentences_follow_the_intervals_and_say_what_is_preliminary():
 
 def test_another_reading_has_rows_of_its_own_and_no_runs():
     best = Study(sizes=SIZES["paper"], seeds=STUDY.seeds, readings=parse_readings(["best,sum"]))
-    listed = against_plain(best, "controls", controls.VARIANTS)
+    listed = against_plain(best, "controls", variants.CONTROLS)
     assert [one.reading.name for one in listed[::24]] == ["primary", "best"]
     assert len(against_first(listed)) == 2 * 21
     assert all(other.plain == one.plain for one, other in itertools.pairwise(against_first(listed)[:7]))
@@ -158,7 +158,7 @@ def test_backbones_are_compared_at_equal_alpha():
         return Run(spec, (Epoch(1, 1.0, None, 0.5, 0.5, value, None, None, None, 0.1),))
 
     specs = RECIPES["alphas"].needs(STUDY, Snapshot()).specs
-    assert {spec.alpha for spec in specs if spec.redundancy} == set(alphas.ALPHAS)
+    assert {spec.alpha for spec in specs if spec.redundancy} == {variant.alpha for variant in variants.ALPHAS}
     assert len({(spec.learning_rate, spec.weight_decay) for spec in specs if spec.arch == "vit"}) == 1
     paper = set(RECIPES["table1"].needs(STUDY, Snapshot()).specs)
     assert len(set(specs) - paper) == 4 * (3 * 4 - 6)  # Table 1 has six of the twelve cells

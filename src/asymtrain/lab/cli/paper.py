@@ -90,7 +90,6 @@ class StudyOptions:
 
     @property
     def archs(self) -> tuple[str, ...]:
-        """The backbones that are meant."""
         return parse_archs(self.arch)
 
     def parts(self, names: list[str], study: "Study") -> "tuple[Recipe, ...]":

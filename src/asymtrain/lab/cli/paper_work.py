@@ -38,13 +38,11 @@ def workers_of(executor: str, address: str | None, device: str | None) -> Worker
 
 
 def build_results(recipes: Sequence[Recipe], study: Study, store: Path) -> tuple[list[RecipeResult], SpecsUsed]:
-    """The recipes' results from what the store holds, and the specs behind them."""
     known = read_store(store)
     return [build_result(recipe, study, known) for recipe in recipes], specs_behind(recipes, study, known)
 
 
 def failure_reasons(store: Path, ids: set[str]) -> list[str]:
-    """Why trainings failed."""
     if not store.exists():
         return []
     with Store(store, read_only=True) as opened:
@@ -77,7 +75,6 @@ def listing(
 
 
 def listing_table(rows: Iterable[Mapping[str, Any]]) -> Table:
-    """What `paper list` prints."""
     columns = (
         *map(Column, ("Name", "Covers", "Claims")),
         *(Column(name, "number") for name in ("Trainings", "Measurements", "Time left")),
@@ -107,7 +104,6 @@ def seconds_left(left: Missing, study: Study, known: Snapshot, workers: Workers)
 
 
 def plan_sentence(left: Missing, study: Study, known: Snapshot, workers: Workers) -> str:
-    """How much is missing, and how long it will take."""
     if not (left.specs or left.measurements or left.later):
         return "Nothing is missing."
     seconds, basis = seconds_left(left, study, known, workers)

@@ -31,27 +31,21 @@ Of = Literal["change", "asymmetric", "value"]
 
 @dataclass(frozen=True)
 class Part:
-    """One thing that must hold for a claim to hold.
+    """One thing that must hold for a claim to hold; `how` says what must hold of the interval.
 
-    Attributes:
-        how: what must hold of the interval.
-            `effect`: the verdict rule, against the paper's number. `sign`: its sign alone. `no effect`: within 1% of 0.
-            `near zero`: within 1.5 times the paper's number on both sides of 0 (what the paper calls near zero).
-            `difference`: the verdict rule for the second cell's change minus the first's, paired by seed.
-            `not reversed`: that difference is not clearly of the other sign.
-            `agreement`: a value and a change are both clear and have one sign.
-            `significant`: p < 0.001 (Bonferroni) and a large d_av in every cell. `zero`: every value is 0.
-        labels: of the evidence.
-        paper: the paper's number, None where it has none.
-        of: which number of a cell: its change in percent of Plain, its Asymmetric side, or the value of a `Quantity`.
-        sign: that the claim asserts, 1 or -1; 0 where it asserts none.
+    `effect`: the verdict rule, against the paper's number. `sign`: its sign alone. `no effect`: within 1% of 0.
+    `near zero`: within 1.5 times the paper's number on both sides of 0 (what the paper calls near zero).
+    `difference`: the verdict rule for the second cell's change minus the first's, paired by seed.
+    `not reversed`: that difference is not clearly of the other sign.
+    `agreement`: a value and a change are both clear and have one sign.
+    `significant`: p < 0.001 (Bonferroni) and a large d_av in every cell. `zero`: every value is 0.
     """
 
     how: How
-    labels: tuple[str, ...]
+    labels: tuple[str, ...]  # of the evidence
     paper: float | None = None
-    of: Of = "change"
-    sign: int = 0
+    of: Of = "change"  # in percent of Plain; or a cell's Asymmetric side, or the value of a `Quantity`
+    sign: int = 0  # that the claim asserts, 1 or -1; 0 where it asserts none
 
 
 @dataclass(frozen=True)
@@ -79,7 +73,6 @@ class Claim:
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    """All claims, in the order of `claims.csv`."""
     tests = _tests()
     return tuple(
         Claim(row["id"], row["where"], row["claim"], row["quantity"], row["paper_value"], *tests[row["id"]])
@@ -88,7 +81,6 @@ def claims() -> tuple[Claim, ...]:
 
 
 def claim(name: str) -> Claim:
-    """One claim by its id."""
     by_id = {claim.id: claim for claim in claims()}
     if name not in by_id:
         raise unknown_name("claim", name, by_id)
@@ -110,11 +102,14 @@ def epochs_wanted(label: str) -> int:
     return {"table2": 100, "table3": 100, "table5": 0, "table6": 0, "inference": 0}.get(parts[0], 200)
 
 
+# Figure 9 prints no cells: the claims have its numbers.
+FIGURE9 = {"object_coverage": "c23", "peak_strength": "c24", "gini_sparsity": "c25"}
+
+
 def paper_change(label: str) -> float:
-    """The paper's improvement of a cell, in percent of Plain."""
     table, _, rest = label.partition("/")
     if table == "figure9":
-        return {f"figure9/{metric}": value for metric, value in _figure9().items()}[label]
+        return _numbers(FIGURE9[rest])[0]
     change = printed(f"table1/{rest}" if table == "redundancy" else label).improvement
     assert change is not None, f"{label} has no change"
     return change
@@ -129,6 +124,8 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
     ]  # the deviation alone: range and gradient of a plane say the same
     coverage, plain_later = "table14/object_coverage/20", "table14/object_coverage/100"
     printed_coverage = _numbers("c22")
+    unmoved = Part("no effect", ("table10/cnn",), paper_change("table10/cnn"))
+    same = tuple(Part("zero", (f"inference/{arch}",), 0.0, "value") for arch in ("mlp", "cnn", "vit"))
     return {
         "c01": ("effect", _effects("table1/vit/20")),
         "c02": ("effect", _effects("table1/cnn/1")),
@@ -147,7 +144,7 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
         "c14": ("effect", _effects("table3/cnn/final")),
         "c15": ("ordering", _effects("table3/vit/convergence", "table3/vit/final")),
         "c16": ("effect", _effects("table4/vit/100")),
-        "c17": ("ordering", (_asymmetric("table4/cnn/50"),)),
+        "c17": ("ordering", (_value("effect", "table4/cnn/50", of="asymmetric"),)),
         "c18": ("landscape change", _effects("table5/mlp/300/std_loss")),
         "c19": ("landscape change", _effects("table6/cnn/300/std_loss")),
         "c20": ("landscape change", _effects("table6/vit/300/std_loss")),
@@ -164,13 +161,13 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
         "c27": ("attention", (_across(plain_later, coverage),)),
         "c28": ("effect", _effects(*(f"table8/mlp/{count}" for count in (100, 200, 500)))),
         "c29": ("monotone", _trend(few_shot, anchor=few_shot[-1])),
-        "c30": ("effect", (*_effects("table10/mlp"), _no_effect("table10/cnn"), *_effects("table10/vit"))),
+        "c30": ("effect", (*_effects("table10/mlp"), unmoved, *_effects("table10/vit"))),
         "c31": ("monotone", _trend(noisy, anchor=noisy[-1])),
         "c32": ("effect", _effects(*(f"table11/mlp/{share}" for share in (0.5, 0.7, 0.8)))),
         "c33": ("effect", _effects("table16/all/vit", "table16/one/vit")),
         "c34": ("effect", _effects("table16/all/cnn", "table16/one/cnn")),
         "c35": ("share", (Part("significant", labels("table1"), 1.0),)),
-        "c36": ("identity", tuple(_zero(f"inference/{arch}") for arch in ("mlp", "cnn", "vit"))),
+        "c36": ("identity", same),
     }  # fmt: skip
 
 
@@ -178,29 +175,14 @@ def _effects(*names: str) -> tuple[Part, ...]:
     return tuple(Part("effect", (name,), paper_change(name), sign=_sign_of(paper_change(name))) for name in names)
 
 
-def _sign(name: str, sign: int | None = None) -> Part:
-    paper = paper_change(name)
-    return Part("sign", (name,), paper, sign=_sign_of(paper) if sign is None else sign)
+def _sign(name: str) -> Part:
+    return Part("sign", (name,), paper_change(name), sign=_sign_of(paper_change(name)))
 
 
-def _no_effect(name: str) -> Part:
-    return Part("no effect", (name,), paper_change(name))
-
-
-def _zero(name: str) -> Part:
-    return Part("zero", (name,), 0.0, "value")
-
-
-def _value(how: How, name: str) -> Part:
-    paper = printed(name).value
-    assert paper is not None, f"{name} has no value"
-    return Part(how, (name,), paper, "value", _sign_of(paper))
-
-
-def _asymmetric(name: str) -> Part:
-    paper = printed(name).asymmetric
-    assert paper is not None, f"{name} has no Asymmetric side"
-    return Part("effect", (name,), paper, "asymmetric", _sign_of(paper))
+def _value(how: How, name: str, of: Literal["value", "asymmetric"] = "value") -> Part:
+    paper = getattr(printed(name), of)
+    assert isinstance(paper, float), f"{name} has no {of}"
+    return Part(how, (name,), paper, of, _sign_of(paper))
 
 
 def _difference(first: str, second: str, how: How = "difference", sign: int | None = None) -> Part:
@@ -229,13 +211,7 @@ def _across(plain: str, asymmetric: str) -> Part:
     return Part("effect", (plain, asymmetric), change, sign=_sign_of(change))
 
 
-def _figure9() -> Mapping[str, float]:
-    metrics = {"object_coverage": "c23", "peak_strength": "c24", "gini_sparsity": "c25"}
-    return {metric: _numbers(name)[0] for metric, name in metrics.items()}
-
-
 def _numbers(name: str) -> list[float]:
-    """The numbers of a claim's `paper_value`."""
     (values,) = [row["paper_value"] for row in rows("claims") if row["id"] == name]
     return [float(text) for text in values.split(";")]
 

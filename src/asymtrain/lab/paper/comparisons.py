@@ -22,27 +22,16 @@ from asymtrain.lab.statistics import Interval, t_interval
 
 @dataclass(frozen=True)
 class Comparison:
-    """One cell of the paper under one reading.
+    """One cell of the paper under one reading: its specs, Plain and Asymmetric over the same seeds."""
 
-    Attributes:
-        label: names it in the evidence: `table1/vit/20`.
-        heading: its first cells in the table.
-        arch: its backbone.
-        reading: under which it is made.
-        plain: the specs over seeds.
-        asymmetric: the specs over the same seeds.
-        paper: the paper's numbers.
-        stand_in: what stands in for the paper's data and networks.
-    """
-
-    label: str
-    heading: tuple[str | float, ...]
+    label: str  # names it in the evidence: `table1/vit/20`
+    heading: tuple[str | float, ...]  # its first cells in the table
     arch: str
     reading: Reading
     plain: tuple[RunSpec, ...]
     asymmetric: tuple[RunSpec, ...]
     paper: Printed | None = None
-    stand_in: str = ""
+    stand_in: str = ""  # what stands in for the paper's data and networks
 
 
 def compare(
@@ -86,7 +75,6 @@ def needs_of(study: Study, comparisons: Sequence[Comparison], *searches: Needs) 
 
 
 def specs_of(comparisons: Iterable[Comparison]) -> tuple[RunSpec, ...]:
-    """Every spec behind the comparisons, pairs side by side."""
     return unique(pair for row in comparisons for pair in zip(row.plain, row.asymmetric, strict=True))
 
 
@@ -100,7 +88,6 @@ def pairs_of(known: Snapshot, comparison: Comparison) -> list[tuple[Run, Run]]:
 
 
 def effect_of(known: Snapshot, comparison: Comparison) -> Effect | None:
-    """The finished pairs; None where there is none."""
     pairs = pairs_of(known, comparison)
     if not pairs:
         return None
@@ -116,11 +103,9 @@ def effect_of(known: Snapshot, comparison: Comparison) -> Effect | None:
 
 
 def evidence_of(known: Snapshot, comparisons: Iterable[Comparison]) -> dict[str, dict[str, Evidence]]:
-    """Effects by reading and label."""
     evidence: dict[str, dict[str, Evidence]] = {}
     for comparison in comparisons:
-        effect = effect_of(known, comparison)
-        if effect is not None:
+        if (effect := effect_of(known, comparison)) is not None:
             evidence.setdefault(comparison.reading.name, {})[comparison.label] = effect
     return evidence
 
@@ -135,6 +120,5 @@ def interval(effect: Effect, family: int = 1) -> Interval | None:
 
 
 def improvement(effect: Effect) -> float | None:
-    """In percent of Plain's mean."""
     base = float(np.mean(effect.plain))
     return 100 * (float(np.mean(effect.asymmetric)) - base) / base if base else None

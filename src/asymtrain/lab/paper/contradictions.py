@@ -4,7 +4,6 @@ Each check is a function, in the order of the paper's sections; `contradictions`
 of ours, except `single_activation`.
 """
 
-import functools
 import itertools
 import math
 from collections.abc import Callable, Mapping
@@ -34,19 +33,13 @@ class Contradiction:
     holds: bool
 
 
-Check = Callable[[], Contradiction]
-CHECKS: list[Check] = []
+Check = Callable[[], tuple[str, float, bool]]  # the sentence, the number that decides, and whether it contradicts
+CHECKS: list[tuple[str, str, Check]] = []
 
 
-def _check(name: str, where: str) -> Callable[[Callable[[], tuple[str, float, bool]]], Check]:
-    """Lists a function that gives the sentence, the number that decides, and whether it contradicts."""
-
-    def register(computed: Callable[[], tuple[str, float, bool]]) -> Check:
-        @functools.wraps(computed)
-        def check() -> Contradiction:
-            return Contradiction(name, where, *computed())
-
-        CHECKS.append(check)
+def _check(name: str, where: str) -> Callable[[Check], Check]:
+    def register(check: Check) -> Check:
+        CHECKS.append((name, where, check))
         return check
 
     return register
@@ -54,7 +47,7 @@ def _check(name: str, where: str) -> Callable[[Callable[[], tuple[str, float, bo
 
 def contradictions() -> tuple[Contradiction, ...]:
     """All of them, in the order of the paper's sections."""
-    return tuple(check() for check in CHECKS)
+    return tuple(Contradiction(name, where, *check()) for name, where, check in CHECKS)
 
 
 def equal_settings() -> list[tuple[Hyperparameters, Hyperparameters, float]]:
@@ -69,7 +62,6 @@ def equal_settings() -> list[tuple[Hyperparameters, Hyperparameters, float]]:
 
 @_check("redundancy at equal settings", "table 1, table 13, section 3.3.3")
 def redundancy_at_equal_settings() -> tuple[str, float, bool]:
-    """Single activation trains the same network for every N; Table 1 has different ones at equal settings."""
     row, other, p = min(equal_settings(), key=lambda pair: pair[2])
     first, second = (_number(_label(settings), "asymmetric") for settings in (row, other))
     # The same, with means as near and deviations as large as rounding allows.
@@ -85,7 +77,6 @@ def redundancy_at_equal_settings() -> tuple[str, float, bool]:
 
 @_check("Plain depends on redundancy", "table 1, table 13")
 def plain_depends_on_redundancy() -> tuple[str, float, bool]:
-    """Plain has no branches: with the same settings and seeds it is the same runs in every row."""
     apart = {
         f"{display_name(row.arch)} at N = {row.redundancy} and {other.redundancy}": abs(
             _number(_label(other), "plain") - _number(_label(row), "plain")
@@ -93,7 +84,7 @@ def plain_depends_on_redundancy() -> tuple[str, float, bool]:
         for row, other in itertools.combinations(all_hyperparameters(), 2)
         if _plain_settings(row) == _plain_settings(other)
     }
-    where = max(apart, key=lambda name: apart[name])
+    where = max(apart, key=apart.__getitem__)
     differing = sum(value > HALF_DIGIT for value in apart.values())
     sentence = (
         f"Plain has no branches, so with equal settings and the same ten seeds its rows must be one set of runs; "
@@ -104,7 +95,6 @@ def plain_depends_on_redundancy() -> tuple[str, float, bool]:
 
 @_check("weight decay depends on redundancy", "appendix C.1.1, table 13")
 def weight_decay_depends_on_redundancy() -> tuple[str, float, bool]:
-    """Stages 1 and 2 of the search look at Plain, which knows no N."""
     decays: dict[str, set[float]] = {}
     for row in all_hyperparameters():
         decays.setdefault(row.arch, set()).add(row.weight_decay)
@@ -118,7 +108,6 @@ def weight_decay_depends_on_redundancy() -> tuple[str, float, bool]:
 
 @_check("alphas on the edge of the grid", "appendix C.1.1, table 13")
 def alphas_on_the_edge() -> tuple[str, float, bool]:
-    """A best value at the edge of a grid says that the best lies outside."""
     chosen = [row.alpha for row in all_hyperparameters()]
     edge = [alpha for alpha in chosen if alpha in (min(LOG_ALPHAS), max(LOG_ALPHAS))]
     sentence = (
@@ -130,7 +119,6 @@ def alphas_on_the_edge() -> tuple[str, float, bool]:
 
 @_check("smoothing counted from Plain", "section 3.3.3, table 5")
 def smoothing_counted_from_plain() -> tuple[str, float, bool]:
-    """Section 3.3.3 gives the change from Plain as the change from one branch."""
     single, many = (1 + _number(f"table5/mlp/{n}/std_loss", "improvement") / 100 for n in (1, 300))
     change = 100 * (many / single - 1)
     sentence = (
@@ -142,7 +130,6 @@ def smoothing_counted_from_plain() -> tuple[str, float, bool]:
 
 @_check("consistently positive cosine", "section 4.4.1, table 2")
 def positive_cosine_with_a_negative_minimum() -> tuple[str, float, bool]:
-    """The text says consistently positive."""
     least = _number("table2/vit/min", "value")
     sentence = f'The ViT\'s cosine "consistently remains in positive territory"; its printed minimum is {least:+.4f}.'
     return sentence, least, least < 0
@@ -150,7 +137,6 @@ def positive_cosine_with_a_negative_minimum() -> tuple[str, float, bool]:
 
 @_check("sign of the cosine", "table 2, table 3")
 def cosine_sign_against_table3() -> tuple[str, float, bool]:
-    """The MLP's cosine is negative, and its runs of the same section gain."""
     cosine, gain = _number("table2/mlp/average", "value"), _number("table3/mlp/final", "improvement")
     sentence = (
         f"The sign of the cosine is to tell the sign of the effect; the MLP has {cosine:+.4f} on average and ends "
@@ -161,7 +147,6 @@ def cosine_sign_against_table3() -> tuple[str, float, bool]:
 
 @_check("two Asymmetric CNNs", "table 1, table 3")
 def cnn_of_table3_against_table1() -> tuple[str, float, bool]:
-    """The collapse of Table 3 is in no row of Table 1."""
     collapsed = _number("table3/cnn/final", "asymmetric")
     others = [_number(label, "asymmetric") for label in labels("table1") if "/cnn/" in label]
     sentence = (
@@ -173,7 +158,6 @@ def cnn_of_table3_against_table1() -> tuple[str, float, bool]:
 
 @_check("overfitting with a negative gap", "figure 3, table 4")
 def overfitting_with_a_negative_gap() -> tuple[str, float, bool]:
-    """Figure 3 says massive overfitting; Table 4 has training accuracy below validation accuracy."""
     plain, asymmetric = (_number("table4/cnn/100", side) for side in ("plain", "asymmetric"))
     sentence = (
         f"Figure 3 speaks of massive overfitting of the Asymmetric CNN; its gap at epoch 100 is {asymmetric}, "
@@ -184,7 +168,6 @@ def overfitting_with_a_negative_gap() -> tuple[str, float, bool]:
 
 @_check("Plain differs between tables", "tables 1, 7 to 10, 12")
 def plain_differs_between_tables() -> tuple[str, float, bool]:
-    """The same network on the same full training set has other accuracies in appendix B."""
     pairs = [
         ("MLP, CIFAR-100", "table1/mlp/20", "table8/mlp/500"),
         ("MLP, CIFAR-100", "table1/mlp/20", "table12/mlp/0.0"),
@@ -203,10 +186,9 @@ def plain_differs_between_tables() -> tuple[str, float, bool]:
 
 @_check("every main result significant", "appendix E, table 1")
 def every_result_significant() -> tuple[str, float, bool]:
-    """Appendix E: p < 0.001 and a large effect everywhere."""
     p_values = {label: _number(label, "p") for label in labels("table1")}
     above = [p for p in p_values.values() if p >= 0.001]
-    failing = max(p_values, key=lambda label: p_values[label])
+    failing = max(p_values, key=p_values.__getitem__)
     spread = (_number(failing, "plain_std") + _number(failing, "asymmetric_std")) / 2
     d_av = (_number(failing, "asymmetric") - _number(failing, "plain")) / spread
     sentence = (
@@ -219,7 +201,6 @@ def every_result_significant() -> tuple[str, float, bool]:
 
 @_check("attention more holistic with training", "appendix D, table 14")
 def holistic_attention_that_narrows() -> tuple[str, float, bool]:
-    """Appendix D: more holistic as training progresses."""
     early, late = (_number(f"table14/object_coverage/{epoch}", "asymmetric") for epoch in (20, 100))
     gini_early, gini_late = (_number(f"table14/gini_sparsity/{epoch}", "asymmetric") for epoch in (20, 100))
     sentence = (
@@ -231,7 +212,6 @@ def holistic_attention_that_narrows() -> tuple[str, float, bool]:
 
 @_check("which attention is diffuse", "appendix D.3, table 14")
 def plain_attention_called_diffuse() -> tuple[str, float, bool]:
-    """Appendix D.3 calls Plain diffuse; Table 14 has it the more concentrated one."""
     metrics = {"map_entropy": 1, "peak_strength": -1, "gini_sparsity": -1}  # which way is more diffuse
     cells = [(f"table14/{metric}/{epoch}", way) for metric, way in metrics.items() for epoch in (20, 60, 100)]
     opposite = sum(way * (_number(cell, "asymmetric") - _number(cell, "plain")) > 0 for cell, way in cells)
@@ -244,7 +224,6 @@ def plain_attention_called_diffuse() -> tuple[str, float, bool]:
 
 @_check("landscapes are nearly planes", "section 4.2, tables 5 and 6")
 def surfaces_are_planes() -> tuple[str, float, bool]:
-    """On a plane over 51 points, deviation and slope say the same: slope = deviation * 2 sqrt(3) / 50."""
     surfaces = rows("table05_06_landscape")
     factor, half = 2 * math.sqrt(3) / 50, 0.00005
     fits = sum(
@@ -280,26 +259,23 @@ def single_activation(identity: Mapping[str, Quantity]) -> tuple[str, bool | Non
         return f"{theory}; but {pairs} differ by up to {max(differences):.3g}.", False
     return (
         f"{theory}; {pairs} are equal to the last bit. What differs with N in Table 1 at equal settings "
-        f"(p = {redundancy_at_equal_settings().number:.1g}) came from another draw of the live branch, other settings "
+        f"(p = {redundancy_at_equal_settings()[1]:.1g}) came from another draw of the live branch, other settings "
         "or more live branches.",
         True,
     )
 
 
 def _number(label: str, field: str) -> float:
-    """A printed number, which must exist."""
     number = getattr(printed(label), field)
     assert isinstance(number, float), f"{label} has no {field}"
     return number
 
 
 def _label(settings: Hyperparameters) -> str:
-    """The cell of Table 1 with these settings."""
     return f"table1/{settings.arch}/{settings.redundancy}"
 
 
 def _plain_settings(settings: Hyperparameters) -> tuple[str, float, float]:
-    """What Plain has: no alpha, no N."""
     return settings.arch, settings.learning_rate, settings.weight_decay
 
 

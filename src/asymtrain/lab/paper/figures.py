@@ -19,5 +19,4 @@ def curve_line(label: str, colour: Colour, curve: Curve, *, dash: Dash = "solid"
 
 
 def has_points(lines: Iterable[Line]) -> bool:
-    """Is there anything to draw?"""
     return any(value is not None for line in lines for value in line.y)

@@ -59,7 +59,6 @@ class AttentionWanted:
 
 
 def attention_epochs(study: Study) -> tuple[int, ...]:
-    """Those of the table, some between, and the end of training."""
     return tuple(sorted({*(study.at(epoch) for epoch in (*ATTENTION_EPOCHS, *BETWEEN)), study.epochs}))
 
 
@@ -110,18 +109,14 @@ def _value(result: AttentionResult, dataset: Dataset, keep: int) -> dict[str, An
     if keep:
         shown = list(result.images[:keep])
         value["maps"] = {layer: maps.round(MAP_DIGITS).tolist() for layer, maps in result.maps.items()}
-        value["pixels"] = [pixels_text(dataset.test.images[index]) for index in shown]
+        # Images (3, H, W) as text, so that a figure can be drawn where the data are not.
+        pixels = (np.ascontiguousarray(dataset.test.images[index]).tobytes() for index in shown)
+        value["pixels"] = [base64.b64encode(flat).decode() for flat in pixels]
         value["labels"] = [dataset.class_names[dataset.test.labels[index]] for index in shown]
     return value
 
 
-def pixels_text(image: npt.NDArray[np.uint8]) -> str:
-    """An image (3, H, W) as text, so that a figure can be drawn where the data are not."""
-    return base64.b64encode(np.ascontiguousarray(image).tobytes()).decode()
-
-
 def pixels_of(text: str) -> npt.NDArray[np.uint8]:
-    """Inverse of `pixels_text`, for square images."""
     flat = np.frombuffer(base64.b64decode(text), np.uint8)
     side = round((len(flat) / 3) ** 0.5)
     return flat.reshape(3, side, side)
@@ -143,17 +138,12 @@ class LandscapeWanted:
     spec: RunSpec  # Plain: all redundancies share its weights
     settings: LandscapeSettings
     keep: bool
+    epochs: tuple[int, ...] = (0,)  # before training
     kind: str = "landscape"
 
     @property
     def name(self) -> str:
-        """Instrument, settings and levels."""
         return f"{self.settings.key} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
-
-    @property
-    def epochs(self) -> tuple[int, ...]:
-        """Before training."""
-        return (0,)
 
 
 def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[LandscapeWanted, ...]:
@@ -175,18 +165,13 @@ def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[LandscapeW
 def measure_landscapes(
     wanted: list[LandscapeWanted], device: str | None, data_root: Path | None, cache: Path
 ) -> Iterator[tuple[LandscapeWanted, dict[int, Any]]]:
-    """Surfaces in numbers, and those that are kept."""
     for landscape in wanted:
         spec, dataset = landscape.spec, load_for(landscape.spec, data_root)
         specs = [spec, *(dataclasses.replace(spec, redundancy=level, alpha=1.0) for level in LANDSCAPE_LEVELS[1:])]
-        result = measure_landscape(
-            [initial_state(spec, dataset) for spec in specs], dataset, landscape.settings, device=device
-        )
-        value: dict[str, Any] = {
-            "rows": [row_values(row) for row in result.rows],
-            "seconds": result.seconds,
-            "device": result.device,
-        }
+        initial = [initial_state(spec, dataset) for spec in specs]
+        result = measure_landscape(initial, dataset, landscape.settings, device=device)
+        rows = [row_values(row) for row in result.rows]
+        value: dict[str, Any] = {"rows": rows, "seconds": result.seconds, "device": result.device}
         if landscape.keep:
             value["surfaces"] = [
                 {"redundancy": level, "scaling": scaling, "losses": losses.round(SURFACE_DIGITS).tolist()}
@@ -221,13 +206,9 @@ def measure_identities(
         pair = [dataclasses.replace(short, redundancy=count) for count in (1, MANY)]
         # Each by itself: a stack of other members may round otherwise.
         few, many = (states_at([spec], [1], device=device, data_root=data_root)[0] for spec in pair)
-        yield identity, {1: {"many": MANY, "weights": weights_apart(few, many), **_stripped(few, data_root)}}
-
-
-def weights_apart(first: State, second: State) -> float:
-    """The largest difference of a backbone weight."""
-    names = [name for name in first.parameters if not name.startswith("branch.")]
-    return max(float((first.parameters[name] - second.parameters[name]).abs().max()) for name in names)
+        names = [name for name in few.parameters if not name.startswith("branch.")]
+        apart = max(float((few.parameters[name] - many.parameters[name]).abs().max()) for name in names)
+        yield identity, {1: {"many": MANY, "weights": apart, **_stripped(few, data_root)}}
 
 
 def _stripped(state: State, data_root: Path | None) -> dict[str, float]:
@@ -246,10 +227,8 @@ def _stripped(state: State, data_root: Path | None) -> dict[str, float]:
     with torch.inference_mode():
         branches.strip()
         apart = float((had(images) - never(images)).abs().max())
-    count = sum(value.numel() for value in had.state_dict().values()) - sum(
-        v.numel() for v in never.state_dict().values()
-    )
-    return {"outputs": apart, "parameters": float(count)}
+    sizes = [sum(value.numel() for value in network.state_dict().values()) for network in (never, had)]
+    return {"outputs": apart, "parameters": float(sizes[1] - sizes[0])}
 
 
 # How each kind is taken and kept
@@ -266,7 +245,7 @@ INSTRUMENTS: dict[str, Take] = {
 
 @dataclass(frozen=True)
 class Workplace:
-    """Where measurements are taken and kept."""
+    """Where measurements are taken and kept; `cache` has the states that were trained for them."""
 
     store: Path
     device: str | None = None
@@ -274,7 +253,6 @@ class Workplace:
 
     @property
     def cache(self) -> Path:
-        """Training states that were trained for a measurement."""
         return self.store.with_name(self.store.name + ".states")
 
 
@@ -287,11 +265,10 @@ def take(wanted: Iterable[Measuring], workplace: Workplace) -> Iterator[Measurin
         began = time.perf_counter()
         measured = INSTRUMENTS[kind](members, workplace.device, workplace.data_root, workplace.cache)
         for measuring, values in measured:
+            whole = with_origin(values, workplace.device, time.perf_counter() - began)
             with Store(workplace.store) as store:
                 store.know([measuring.spec])  # and not asked for: it need not be trained
-                seconds = time.perf_counter() - began
-                origin = with_origin(values, workplace.device, seconds)
-                store.add_measurement(measuring.spec.id, measuring.name, origin)
+                store.add_measurement(measuring.spec.id, measuring.name, whole)
             yield measuring
             began = time.perf_counter()
 

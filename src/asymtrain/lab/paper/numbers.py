@@ -60,13 +60,10 @@ def rows(name: str) -> tuple[Row, ...]:
 
 @cache
 def cells() -> Mapping[str, Printed]:
-    """Every printed cell by its label."""
-    made = [*_compared(), *_cosines(), *_convergence(), *_gaps(), *_landscapes(), *_attention()]
-    return {cell.label: cell for cell in made}
+    return {cell.label: cell for cell in (*_accuracies(), *_cosines(), *_changes(), *_landscapes())}
 
 
 def printed(label: str) -> Printed:
-    """One printed cell."""
     if label not in cells():
         raise unknown_name("cell of the paper", label, cells())
     return cells()[label]
@@ -82,21 +79,14 @@ def labels(table: str) -> tuple[str, ...]:
 
 @cache
 def all_hyperparameters() -> tuple[Hyperparameters, ...]:
-    """Table 13, row by row."""
+    settings = ("learning_rate", "weight_decay", "alpha")
     return tuple(
-        Hyperparameters(
-            row["architecture"],
-            int(row["redundancy"]),
-            float(row["learning_rate"]),
-            float(row["weight_decay"]),
-            float(row["alpha"]),
-        )
+        Hyperparameters(row["architecture"], int(row["redundancy"]), *(float(row[name]) for name in settings))
         for row in rows("table13_hyperparameters")
     )
 
 
 def hyperparameters(arch: str, redundancy: int) -> Hyperparameters:
-    """The row of Table 13 for one backbone and redundancy."""
     for row in all_hyperparameters():
         if (row.arch, row.redundancy) == (arch, redundancy):
             return row
@@ -117,7 +107,7 @@ COMPARED: dict[str, tuple[str, tuple[str, ...]]] = {
 """Tables of accuracies with and without branches: their file, and the columns that tell the cells apart."""
 
 
-def _compared() -> Iterator[Printed]:
+def _accuracies() -> Iterator[Printed]:
     for table, (file, keys) in COMPARED.items():
         for row in rows(file):
             if row.get("table", table.removeprefix("table")) == table.removeprefix("table"):
@@ -145,16 +135,17 @@ def _cosines() -> Iterator[Printed]:
             yield Printed(label, value=float(row[f"{statistic}_similarity"]))
 
 
-def _convergence() -> Iterator[Printed]:
+def _changes() -> Iterator[Printed]:
     for row in rows("table03_convergence"):
         for what, column in (("convergence", "convergence_epoch"), ("final", "final_val_acc")):
             label = f"table3/{row['architecture']}/{what}"
             yield _sides(label, row[f"{column}_plain"], row[f"{column}_asymmetric"])
-
-
-def _gaps() -> Iterator[Printed]:
-    for row in rows("table04_generalization_gap"):
-        yield _sides(f"table4/{row['architecture']}/{row['epoch']}", row["plain"], row["asymmetric"])
+    for table, file, key in (
+        ("table4", "table04_generalization_gap", "architecture"),
+        ("table14", "table14_attention", "metric"),
+    ):
+        for row in rows(file):
+            yield _sides(f"{table}/{row[key]}/{row['epoch']}", row["plain"], row["asymmetric"])
 
 
 def _landscapes() -> Iterator[Printed]:
@@ -168,8 +159,3 @@ def _landscapes() -> Iterator[Printed]:
                 label = f"{table}/{row['architecture']}/{row['redundancy']}/{statistic}"
                 change = row[f"{statistic.partition('_loss')[0]}_change_pct"]
                 yield _sides(label, plain[row["architecture"]][statistic], row[statistic], change)
-
-
-def _attention() -> Iterator[Printed]:
-    for row in rows("table14_attention"):
-        yield _sides(f"table14/{row['metric']}/{row['epoch']}", row["plain"], row["asymmetric"])

@@ -16,22 +16,13 @@ from typing import Any
 
 from markupsafe import Markup
 
+from asymtrain.lab.paper import verdicts
 from asymtrain.lab.paper.contradictions import Contradiction, contradictions, single_activation
 from asymtrain.lab.paper.evidence import Quantity
 from asymtrain.lab.paper.recipe import RecipeResult
 from asymtrain.lab.paper.spec_index import NOT_RUN, SpecsUsed, index_specs
 from asymtrain.lab.paper.study import PRIMARY, Study
-from asymtrain.lab.paper.verdicts import (
-    BAND,
-    MARGINS,
-    WEAKEST_LAST,
-    JudgedPart,
-    Judgement,
-    number,
-    ours_words,
-    paper_words,
-    part_words,
-)
+from asymtrain.lab.paper.verdicts import BAND, MARGINS, WEAKEST_LAST, JudgedPart, Judgement, number
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.export import FORMATS
 from asymtrain.lab.report.page import json_text, render_template, write_files
@@ -78,8 +69,16 @@ def write_paper(
     return {kind: out / file for kind, (file, _) in texts.items()}
 
 
+# Fields that `paper.json` has as they are
+CLAIM_FIELDS = ("sentence", "effect", "low", "high", "n", "reading", "preliminary", "lacks", "spec_ids")
+RESULT_FIELDS = (
+    *("name", "title", "question", "how", "runs_needed", "runs_there", "measurements_needed", "measurements_there"),
+    *("seconds", "devices", "versions", "claims", "diverged", "notes"),
+)
+FIGURE_FIELDS = ("name", "title", "caption", "missing")
+
+
 def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study) -> dict[str, Any]:
-    """Everything as JSON values; figures by name."""
     wanted = {name for result in results for name in result.claims}
     return {
         "study": {
@@ -98,27 +97,20 @@ def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], s
                 "claim": judgement.claim.text,
                 "paper": judgement.claim.paper_value,
                 "verdict": judgement.words,
-                **_fields(judgement, "sentence", "effect", "low", "high", "n", "reading", "preliminary", "lacks",
-                          "spec_ids"),
+                **{name: getattr(judgement, name) for name in CLAIM_FIELDS},
             }
             for judgement in judgements
             if judgement.claim.id in wanted
         ],
         "results": [
             {
-                **_fields(result, "name", "title", "question", "how", "runs_needed", "runs_there",
-                          "measurements_needed", "measurements_there", "seconds", "devices", "versions", "claims",
-                          "diverged", "notes"),
+                **{name: getattr(result, name) for name in RESULT_FIELDS},
                 "tables": [table_json(table) for table in result.tables],
-                "figures": [_fields(figure, "name", "title", "caption", "missing") for figure in result.figures],
+                "figures": [{name: getattr(figure, name) for name in FIGURE_FIELDS} for figure in result.figures],
             }
             for result in results
         ],
-    }  # fmt: skip
-
-
-def _fields(value: object, *names: str) -> dict[str, Any]:
-    return {name: getattr(value, name) for name in names}
+    }
 
 
 def render_paper(
@@ -129,10 +121,13 @@ def render_paper(
     specs: SpecsUsed,
     drawings: Mapping[str, str] | None = None,
 ) -> str:
-    """The page as text; `drawings` are its figures by name where they are already drawn."""
+    """`drawings` are its figures by name where they are already drawn."""
     results = [with_useful_columns(result) for result in results]
     claims = shown_claims(results, judgements)
-    trained = {result.name: _trained(result, specs) for result in results}
+    trained = {  # ids of the recipe's specs that have been trained or measured
+        name: tuple(spec.id for spec in specs.specs.get(name, ()) if specs.outcomes.get(spec.id) != NOT_RUN)
+        for name in (result.name for result in results)
+    }
     used = [claim.judgement.spec_ids for claim in claims]
     used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
     used += [result.diverged for result in results]
@@ -156,7 +151,7 @@ def render_paper(
         drawings={name: Markup(svg) for name, svg in (drawings or _drawings(results)).items()},
         is_wide=is_wide,
         duration=duration,
-        versions=_versions,
+        versions=lambda result: ", ".join(f"{name} {text}" for name, text in result.versions.items()),
         progress=_progress,
         not_run=NOT_RUN,
     )
@@ -171,7 +166,6 @@ def _drawings(results: Sequence[RecipeResult]) -> dict[str, str]:
 
 
 def lead(study: Study) -> str:
-    """What was run, in a sentence or two."""
     seeds = f"{len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}"
     epochs = f"{study.epochs} epoch{'s' if study.epochs > 1 else ''}"
     text = f"Each number of the paper beside ours: {seeds}, {epochs}."
@@ -195,12 +189,6 @@ def with_useful_columns(result: RecipeResult) -> RecipeResult:
     return dataclasses.replace(result, tables=tuple(map(useful, result.tables)))
 
 
-def _trained(result: RecipeResult, specs: SpecsUsed) -> tuple[str, ...]:
-    """Ids of the recipe's specs that have been trained or measured."""
-    named = specs.specs.get(result.name, ())
-    return tuple(spec.id for spec in named if specs.outcomes.get(spec.id) != NOT_RUN)
-
-
 def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[str, str]:
     devices = sorted({device for result in results for device in result.devices})
     versions = dict.fromkeys(f"{name} {text}" for result in results for name, text in result.versions.items())
@@ -221,10 +209,6 @@ def _progress(result: RecipeResult) -> str:
     if result.is_complete:
         return "whole"
     return "part" if result.runs_there or result.measurements_there else "none"
-
-
-def _versions(result: RecipeResult) -> str:
-    return ", ".join(f"{name} {text}" for name, text in result.versions.items())
 
 
 # Claims: verdict first, the headline before all others
@@ -250,8 +234,7 @@ class ShownClaim:
 
     @property
     def look(self) -> str:
-        """The verdict as a class of the style sheet."""
-        return slug(self.judgement.verdict)
+        return slug(self.judgement.verdict)  # a class of the style sheet
 
 
 @dataclass(frozen=True)
@@ -291,43 +274,39 @@ def shown_contradictions(results: Sequence[RecipeResult]) -> list[Contradiction]
         if label.startswith("identity/") and isinstance(numbers, Quantity)
     }
     sentence, holds = single_activation(identities)
-    ours = [] if holds is None else [
-        Contradiction("what N can do under single activation", "our runs", sentence, 0.0, holds)
-    ]  # fmt: skip
-    return [*contradictions(), *ours]
+    if holds is None:
+        return list(contradictions())
+    ours = Contradiction("what N can do under single activation", "our runs", sentence, 0.0, holds)
+    return [*contradictions(), ours]
 
 
 def slug(words: str) -> str:
-    """Words as a class or tag."""
     return re.sub(r"\W+", "-", words.lower())
 
 
 def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
-    part = _deciding(judgement)
+    # The part whose numbers the judgement carries.
+    ruling = "Reproduced" if judgement.verdict == "Only under" else judgement.preliminary or judgement.verdict
+    part = next((part for part in judgement.parts if part.ruling == ruling), None)
     interval = ""
     if part is not None and part.low is not None and part.high is not None:
         interval = f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
-    several = part is not None and len(judgement.claim.parts) > 1
+    paper, of = judgement.claim.paper_value.replace(";", "; "), ""
+    if part is not None and len(judgement.claim.parts) > 1:
+        paper, of = verdicts.paper_words(judgement.claim, part), verdicts.part_words(part)
     so_far = judgement.preliminary or ""
-    paper = judgement.claim.paper_value.replace(";", "; ")
     return ShownClaim(
         judgement,
-        paper_words(judgement.claim, part) if part is not None and several else paper,
-        "" if part is None else ours_words(part),
-        part_words(part) if part is not None and several else "",
-        interval,
-        so_far,
-        " ".join([slug(judgement.verdict), *([f"so-far-{slug(so_far)}"] if so_far else [])]),
-        Markup() if part is None else strip(part),
-        result.name,
-        result.title.partition(":")[0],
+        paper,
+        ours="" if part is None else verdicts.ours_words(part),
+        of=of,
+        interval=interval,
+        so_far=so_far,
+        tags=f"{slug(judgement.verdict)} so-far-{slug(so_far)}" if so_far else slug(judgement.verdict),
+        strip=Markup() if part is None else strip(part),
+        recipe=result.name,
+        tested_in=result.title.partition(":")[0],
     )
-
-
-def _deciding(judgement: Judgement) -> JudgedPart | None:
-    """The part whose numbers the judgement carries."""
-    ruling = "Reproduced" if judgement.verdict == "Only under" else judgement.preliminary or judgement.verdict
-    return next((part for part in judgement.parts if part.ruling == ruling), None)
 
 
 # A claim at a glance: the paper's number and ours with its interval on one small axis
@@ -357,12 +336,10 @@ def strip(judged: JudgedPart) -> Markup:
     parts.append(f'<path class="zero" d="M{x(0):g} 1V{HEIGHT - 1:g}"/>')
     if judged.low is not None and judged.high is not None:
         parts.append(f'<path class="bar" d="M{x(judged.low):g} {middle:g}H{x(judged.high):g}"/>')
-        parts += [_arrow(x(end), middle, end) for end in (judged.low, judged.high) if abs(end) > reach]
+        for end in (judged.low, judged.high):
+            if abs(end) > reach:
+                ahead = 5 if end > 0 else -5
+                parts.append(f'<path class="arrow" d="M{x(end):g} {middle - 4:g}l{ahead} 4l{-ahead} 4z"/>')
     parts.append(f'<path class="papers" d="M{x(paper):g} {middle - 6:g}l6 6l-6 6l-6 -6z"/>')
     parts.append(f'<circle class="ours" cx="{x(ours):g}" cy="{middle:g}" r="4"/>')
     return Markup(f'<svg class="strip" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" aria-hidden="true">{"".join(parts)}</svg>')
-
-
-def _arrow(x: float, middle: float, end: float) -> str:
-    ahead = 5 if end > 0 else -5
-    return f'<path class="arrow" d="M{x:g} {middle - 4:g}l{ahead} 4l{-ahead} 4z"/>'

@@ -7,7 +7,7 @@ written and a figure drawn is the report's.
 
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -16,7 +16,7 @@ from asymtrain.lab.paper.evidence import Evidence
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import ARCHS, READINGS, Study
 from asymtrain.lab.report.figure import Bars, Figure, Lines, Panel
-from asymtrain.lab.report.table import Table
+from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.runs import RunSpec
 
 
@@ -24,20 +24,13 @@ class Measuring(Protocol):
     """A measurement that a recipe wants on one spec."""
 
     @property
-    def spec(self) -> RunSpec:
-        """On which run's states it is taken."""
-
+    def spec(self) -> RunSpec: ...  # on whose states it is taken
     @property
-    def name(self) -> str:
-        """Under which it is stored: instrument and settings."""
-
+    def name(self) -> str: ...  # under which it is stored: instrument and settings
     @property
-    def epochs(self) -> tuple[int, ...]:
-        """At which states; 0 is before training."""
-
+    def epochs(self) -> tuple[int, ...]: ...  # at which states; 0 is before training
     @property
-    def kind(self) -> str:
-        """Which instrument takes it: a name in `measurements.INSTRUMENTS`."""
+    def kind(self) -> str: ...  # which instrument takes it: a name in `measurements.INSTRUMENTS`
 
 
 @dataclass(frozen=True)
@@ -80,26 +73,7 @@ class Recipe:
 
 @dataclass(frozen=True)
 class RecipeResult:
-    """A table or figure of the paper as the rows of a store give it.
-
-    Attributes:
-        name: of the recipe.
-        title: of the paper's table or figure.
-        question: what it is to answer.
-        how: how the rows were made, in a sentence or two.
-        tables: ours beside the paper's.
-        figures: from the same rows.
-        evidence: for the verdicts, by reading and then by label.
-        runs_needed: trainings that it rests on.
-        runs_there: how many of them the store holds.
-        measurements_needed: measurements that it rests on.
-        measurements_there: how many of them the store holds.
-        seconds: spent on its trainings and measurements, summed over runs.
-        devices: on which they ran, as far as the rows say.
-        versions: with which they ran, as far as the rows say.
-        diverged: ids of runs that left the finite numbers; they count at chance accuracy.
-        notes: what a reader must know beside the rows.
-    """
+    """A table or figure of the paper as the rows of a store give it."""
 
     name: str
     title: str
@@ -107,27 +81,25 @@ class RecipeResult:
     how: str
     tables: tuple[Table, ...]
     figures: tuple[Figure, ...]
-    evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)
-    runs_needed: int = 0
-    runs_there: int = 0
+    evidence: Mapping[str, Mapping[str, Evidence]] = field(default_factory=dict)  # by reading and then by label
+    runs_needed: int = 0  # trainings that it rests on
+    runs_there: int = 0  # how many of them the store holds
     measurements_needed: int = 0
     measurements_there: int = 0
-    seconds: float = 0.0
-    devices: tuple[str, ...] = ()
+    seconds: float = 0.0  # of its trainings and measurements, summed over runs
+    devices: tuple[str, ...] = ()  # as far as the rows say, as are the versions
     versions: Mapping[str, str] = field(default_factory=dict)
     claims: tuple[str, ...] = ()
-    diverged: tuple[str, ...] = ()
+    diverged: tuple[str, ...] = ()  # ids of runs that left the finite numbers; they count at chance accuracy
     notes: tuple[str, ...] = ()
 
     @property
     def is_complete(self) -> bool:
-        """Is everything stored that it rests on, and no cell or figure empty?"""
         whole = self.runs_there == self.runs_needed and self.measurements_there == self.measurements_needed
         return whole and not self.missing_count
 
     @property
     def missing_count(self) -> int:
-        """Cells and figures that wait for rows."""
         cells = sum(cell.missing for table in self.tables for row in table.rows for cell in row)
         return cells + sum(figure.missing for figure in self.figures)
 
@@ -144,31 +116,28 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
     devices = {run.device for run in runs} | {value["device"] for value in origins if "device" in value}
     versions = [known.versions[run.spec.id] for run in runs if run.spec.id in known.versions]
     versions += [value["versions"] for value in origins if "versions" in value]
+    # Several versions of one thing are all named.
+    names = dict.fromkeys(name for version in versions for name in version)
+    joined = {name: " and ".join(sorted({version[name] for version in versions if name in version})) for name in names}
     return RecipeResult(
-        name=recipe.name,
-        title=recipe.title,
-        question=recipe.question,
-        how=recipe.how,
-        tables=output.tables,
-        figures=output.figures,
-        evidence=judged.evidence,
+        recipe.name,
+        recipe.title,
+        recipe.question,
+        recipe.how,
+        output.tables,
+        output.figures,
+        judged.evidence,
         runs_needed=len(needs.specs) + sum(needs.later.values()),
         runs_there=len(runs),
         measurements_needed=len(needs.measurements),
         measurements_there=sum(values is not None for values in measured),
         seconds=sum(run.seconds for run in runs) + sum(value.get("seconds", 0.0) for value in origins),
         devices=tuple(sorted(devices)),
-        versions=_joined(versions),
+        versions=joined,
         claims=recipe.claims,
         diverged=tuple(run.spec.id for run in runs if run.outcome == "diverged"),
         notes=output.notes,
     )
-
-
-def _joined(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """Versions of each thing; several of one are all named."""
-    names = dict.fromkeys(name for version in versions for name in version)
-    return {name: " and ".join(sorted({version[name] for version in versions if name in version})) for name in names}
 
 
 def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:
@@ -215,7 +184,10 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
         hidden = {wanted.spec.id for wanted in recipe.needs(study, known).measurements if wanted.spec.arch in others}
         measured = {key: values for key, values in known.measured.items() if key[0] not in hidden}
         output = recipe.make(study, dataclasses.replace(known, measured=measured))
-        tables = (_without_rows(table, others) for table in output.tables)
+        tables = [
+            dataclasses.replace(table, rows=tuple(row for row in table.rows if not _about(row) & others))
+            for table in output.tables
+        ]
         evidence = {
             reading: {label: numbers for label, numbers in labelled.items() if _are_of([label], archs)}
             for reading, labelled in output.evidence.items()
@@ -231,10 +203,8 @@ def part_of(recipe: Recipe, archs: Collection[str]) -> Recipe:
     return dataclasses.replace(recipe, needs=needs, make=make, claims=claims)
 
 
-def _without_rows(table: Table, archs: Collection[str]) -> Table:
-    """The table without rows that are about one of these backbones."""
-    rows = (row for row in table.rows if not any(set(cell.about) & set(archs) for cell in row))
-    return dataclasses.replace(table, rows=tuple(rows))
+def _about(row: Iterable[Cell]) -> set[str]:
+    return {name for cell in row for name in cell.about}
 
 
 def _without_panels(figure: Figure, archs: Collection[str]) -> Figure:

@@ -143,7 +143,6 @@ class Estimate:
 
     @property
     def basis(self) -> str:
-        """What the number rests on."""
         if self.like == self.runs:
             return "by like runs of the store"
         rule = "a rule of thumb (images a second of each backbone)"

@@ -13,7 +13,7 @@ from typing import Any
 from asymtrain.lab.paper.numbers import Hyperparameters
 from asymtrain.lab.paper.recipe import Needs
 from asymtrain.lab.paper.snapshot import Snapshot, class_count
-from asymtrain.lab.paper.study import PRIMARY, Study, asymmetric_spec, table_values
+from asymtrain.lab.paper.study import PRIMARY, Sizes, Study, asymmetric_spec, table_values
 from asymtrain.lab.paper.tables import NOTHING, N, headings_of, number, percent
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.runs import RunSpec
@@ -28,19 +28,10 @@ def gold_search(study: Study, arch: str, dataset: str, *, fair: bool = False) ->
 
     With `fair` its last round also has trials for Plain; the other trials are the same runs.
     """
-    sizes = study.sizes
     base = asymmetric_spec(study, PRIMARY, arch, dataset, table_values(study, arch, 1), 1)
     linear = (arch, dataset) == ("mlp", "cifar10")
-    return _search(
-        "gold",
-        base,
-        learning_rates=sizes.learning_rates,
-        weight_decays=sizes.weight_decays,
-        alphas=sizes.alphas_mlp_cifar10 if linear else sizes.alphas,
-        fair=fair,
-        seeds=sizes.search_seeds,
-        epochs=study.search_epochs,
-    )
+    alphas = study.sizes.alphas_mlp_cifar10 if linear else study.sizes.alphas
+    return _search("gold", base, study.sizes, study.search_epochs, alphas, fair)
 
 
 def dual_of(study: Study, arch: str, activation: str, *, fair: bool = False) -> Search:
@@ -48,29 +39,23 @@ def dual_of(study: Study, arch: str, activation: str, *, fair: bool = False) -> 
 
     `fair` as in `gold_search`; Plain's trials are the same runs, whichever branches are active.
     """
-    sizes = study.sizes
     auxiliary = {"activation": "all", "combine": "sum"} if activation == "all" else {}
     start = dataclasses.replace(table_values(study, arch, 1), alpha=START)
     base = asymmetric_spec(study, PRIMARY, arch, "cifar100", start, TRIED, auxiliary)
-    return _search(
-        "dual",
-        base,
-        learning_rates=sizes.learning_rates,
-        weight_decays=sizes.weight_decays,
-        alphas=sizes.alphas,
-        fair=fair,
-        seeds=sizes.search_seeds,
-        epochs=study.search_epochs,
-    )
+    return _search("dual", base, study.sizes, study.search_epochs, study.sizes.alphas, fair)
+
+
+def _search(strategy: str, base: RunSpec, sizes: Sizes, epochs: int, alphas: tuple[float, ...], fair: bool) -> Search:
+    grids = {"learning_rates": sizes.learning_rates, "weight_decays": sizes.weight_decays, "alphas": alphas}
+    return _kept(strategy, base, **grids, fair=fair, seeds=sizes.search_seeds, epochs=epochs)
 
 
 @lru_cache(maxsize=256)  # recipes ask for the same ones again and again, and each checks all of its trials
-def _search(strategy: str, base: RunSpec, **options: Any) -> Search:
+def _kept(strategy: str, base: RunSpec, **options: Any) -> Search:
     return STRATEGIES[strategy](base, **options)
 
 
 def state_of(search: Search, known: Snapshot) -> SearchResult:
-    """How far the known runs take a search."""
     return replay(search, known.runs, lambda: 1 / class_count(search.base))
 
 
@@ -106,7 +91,6 @@ def values_for(study: Study, known: Snapshot, arch: str, dataset: str, redundanc
 
 
 def waiting(study: Study, known: Snapshot, arch: str, dataset: str) -> Needs:
-    """The trials of the search that a comparison waits for."""
     return trials(gold_search(study, arch, dataset), known) if is_searched(study, dataset) else Needs()
 
 
@@ -121,7 +105,6 @@ def trials(search: Search, known: Snapshot) -> Needs:
 
 
 def settled(study: Study, known: Snapshot, arch: str, dataset: str, redundancy: int) -> str:
-    """Where the settings come from, in a sentence."""
     values = values_for(study, known, arch, dataset, redundancy)
     if values is None:
         return "Its settings are those that the search of Table 13 chooses, which is not finished."
@@ -151,7 +134,6 @@ def chosen_regularisers(fair: Search, known: Snapshot) -> Mapping[str, float] | 
 
 
 def regulariser_words(settings: Mapping[str, float] | None) -> str:
-    """As they are shown in a row."""
     if settings is None:
         return "not yet chosen"
     return ", ".join(f"{WORDS[name]} {value:g}" for name, value in settings.items())
@@ -177,7 +159,6 @@ def gains_table(name: str, headings: Sequence[str], states: States, epochs: int)
 
 
 def trials_table(name: str, headings: Sequence[str], states: States) -> Table:
-    """Every extra trial of Plain."""
     rows: list[tuple[Cell, ...]] = []
     for head, state in states:
         stage = _stage(state, STAGE)
@@ -195,7 +176,6 @@ TRIAL = (number("Validation accuracy"), N, Column(""))
 
 
 def trial_cells(stage: StageResult, trial: Trial) -> list[Cell]:
-    """The cells under `TRIAL`."""
     count = Cell(trial.n, trial.spec_ids) if trial.n else Cell(missing=True)
     return [_mean_cell(trial), count, Cell("chosen" if stage.chosen == trial.settings else "")]
 
@@ -204,17 +184,15 @@ def _gain_cells(state: SearchResult) -> list[Cell]:
     plain, alphas = _stage(state, STAGE), _stage(state, "alpha")
     if plain is None or alphas is None or plain.chosen is None or alphas.chosen is None:
         return missing_cells(6)
-    before, after, other = plain.trials[0], _chosen_trial(plain), _chosen_trial(alphas)
-    count = len(plain.trials) - 1  # the first is Plain as it is
+    after, other = (
+        next(trial for trial in stage.trials if trial.settings == stage.chosen) for stage in (plain, alphas)
+    )
+    before, count = plain.trials[0], len(plain.trials) - 1  # the first is Plain as it is
     return [Cell(count), *map(_mean_cell, (before, after, other)), _gain(before, after), _gain(before, other)]
 
 
 def _stage(state: SearchResult, name: str) -> StageResult | None:
     return next((stage for stage in state.stages if stage.stage.name == name), None)
-
-
-def _chosen_trial(stage: StageResult) -> Trial:
-    return next(trial for trial in stage.trials if trial.settings == stage.chosen)
 
 
 def _mean_cell(trial: Trial) -> Cell:

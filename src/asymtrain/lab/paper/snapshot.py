@@ -25,15 +25,12 @@ class Snapshot:
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def has(self, specs: Iterable[RunSpec]) -> bool:
-        """Are all of them trained?"""
         return all(spec.id in self.runs for spec in specs)
 
     def of(self, specs: Iterable[RunSpec]) -> list[Run]:
-        """Those that are trained, in order."""
         return [self.runs[spec.id] for spec in specs if spec.id in self.runs]
 
     def values(self, spec: RunSpec, name: str) -> Mapping[int, Any] | None:
-        """What was measured on a spec, by epoch."""
         return self.measured.get((spec.id, name))
 
 
@@ -58,14 +55,12 @@ def shown_versions(provenance: Mapping[str, Any]) -> dict[str, str]:
 
 
 def class_count(spec: RunSpec) -> int:
-    """Classes of the data that a recipe's spec names."""
     count = data.class_count(spec.dataset, dict(spec.dataset_options))
     assert count is not None, f"{spec.dataset} does not tell how many classes it has"
     return count
 
 
 def count_test_images(spec: RunSpec) -> int:
-    """Test images of the data that a recipe's spec names."""
     if spec.dataset in cifar.SOURCES:
         return TEST_IMAGES
     return int(dict(spec.dataset_options).get("test_size", 1000))  # type: ignore[arg-type]
@@ -82,5 +77,4 @@ def accuracy(run: Run, reading: Reading) -> float:
 
 
 def first_epochs(run: Run, count: int) -> Run:
-    """The run as it stood after so many epochs."""
     return dataclasses.replace(run, history=run.history[:count])

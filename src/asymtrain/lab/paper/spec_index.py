@@ -47,7 +47,6 @@ class SpecSet:
 
     @property
     def count(self) -> int:
-        """How many specs they are."""
         return sum(len(specs) for _, specs in self.parts)
 
 
@@ -71,12 +70,10 @@ class SpecIndex:
 
     @property
     def count(self) -> int:
-        """How many specs there are."""
         return sum(len(listing.specs) for listing in self.listings)
 
 
 def specs_behind(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> SpecsUsed:
-    """What the recipes name, trained or not."""
     specs, outcomes, others = {}, dict[str, str](), dict[str, RunSpec]()
     every = dataclasses.replace(study, readings=tuple(READINGS.values()))
     for recipe in recipes:

@@ -41,27 +41,16 @@ Part = Literal["training", "accuracy", "instruments"]
 
 @dataclass(frozen=True)
 class Reading:
-    """One way to take the paper.
+    """One way to take the paper."""
 
-    Attributes:
-        name: as `--reading` takes it.
-        title: for a heading.
-        changes: what it bears on; a recipe that does not touch it is the same under this reading.
-        fields: of every Asymmetric spec.
-        accuracy: of the last epoch, or of the best validation epoch.
-        signal: of the branches whose cosine is taken.
-        unit_norm: are landscape directions of norm one, instead of entries of unit variance times a step?
-        queries: whose attention is looked at.
-    """
-
-    name: str
+    name: str  # as `--reading` takes it
     title: str
-    changes: Part | None = None
-    fields: Mapping[str, Any] = field(default_factory=dict)
-    accuracy: Literal["last", "best"] = "last"
-    signal: Literal["gradient", "detached"] = "gradient"
-    unit_norm: bool = False
-    queries: Literal["class_token", "mean"] = "class_token"
+    changes: Part | None = None  # what it bears on; a recipe that does not touch it is the same under this reading
+    fields: Mapping[str, Any] = field(default_factory=dict)  # of every Asymmetric spec
+    accuracy: Literal["last", "best"] = "last"  # of the last epoch, or of the best validation epoch
+    signal: Literal["gradient", "detached"] = "gradient"  # of the branches whose cosine is taken
+    unit_norm: bool = False  # landscape directions of norm one, instead of entries of unit variance times a step?
+    queries: Literal["class_token", "mean"] = "class_token"  # whose attention is looked at
 
 
 PRIMARY = Reading("primary", "primary reading")
@@ -69,10 +58,8 @@ ALTERNATES = (
     Reading("sum", "losses summed over classes", "training", {"over_classes": "sum"}),
     Reading("all", "all branches active", "training", {"activation": "all", "combine": "sum"}),
     Reading("best", "best validation epoch", "accuracy", accuracy="best"),
-    Reading(
-        "instruments", "other instruments", "instruments", signal="detached", unit_norm=True, queries="mean"
-    ),
-)  # fmt: skip
+    Reading("instruments", "other instruments", "instruments", signal="detached", unit_norm=True, queries="mean"),
+)
 READINGS: Mapping[str, Reading] = {reading.name: reading for reading in (PRIMARY, *ALTERNATES)}
 EVERY = "every"
 
@@ -95,42 +82,26 @@ ARCHS = ("mlp", "cnn", "vit")
 
 @dataclass(frozen=True)
 class Sizes:
-    """What a scale of the reproduction means.
+    """What a scale of the reproduction means: the size of final results, of searches and of measurements."""
 
-    Attributes:
-        scale: name in `scales.SCALES`, whose backbones and batch are taken.
-        seeds: of final results.
-        epochs: of final results.
-        search_epochs: of each trial of a search.
-        search_seeds: disjoint from those of final results.
-        learning_rates: of the search; the first two stages.
-        weight_decays: of the search.
-        alphas: of the search; `alphas_mlp_cifar10` is the linear grid of the CIFAR-10 MLP.
-        learning_rate: by backbone where the paper's is not taken.
-        archs: fields of the specs of each backbone that win over the scale's.
-        stands_for: dataset fields that stand for each of the paper's datasets; empty where it is taken itself.
-        few_shot: images a class that stand for the paper's, by the paper's dataset and number; empty: the same.
-        landscape: settings of `LandscapeSettings`.
-        attention: settings of `AttentionSettings`.
-        attention_images: in the figures of maps.
-    """
-
-    scale: str
+    scale: str  # name in `scales.SCALES`, whose backbones and batch are taken
     seeds: tuple[int, ...]
     epochs: int
-    search_epochs: int
-    search_seeds: tuple[int, ...]
-    learning_rates: tuple[float, ...]
+    search_epochs: int  # of each trial
+    search_seeds: tuple[int, ...]  # disjoint from those of final results
+    learning_rates: tuple[float, ...]  # of the search, as are the next three
     weight_decays: tuple[float, ...]
     alphas: tuple[float, ...]
-    alphas_mlp_cifar10: tuple[float, ...]
-    learning_rate: Mapping[str, float] = field(default_factory=dict)
-    archs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    alphas_mlp_cifar10: tuple[float, ...]  # a linear grid
+    learning_rate: Mapping[str, float] = field(default_factory=dict)  # by backbone where the paper's is not taken
+    archs: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # fields of specs that win over the scale's
+    # Dataset fields that stand for each of the paper's datasets; empty where it is taken itself.
     stands_for: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    # Images a class that stand for the paper's, by the paper's dataset and number; empty: the same.
     few_shot: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
-    landscape: Mapping[str, Any] = field(default_factory=dict)
-    attention: Mapping[str, Any] = field(default_factory=dict)
-    attention_images: int = 6
+    landscape: Mapping[str, Any] = field(default_factory=dict)  # of `LandscapeSettings`
+    attention: Mapping[str, Any] = field(default_factory=dict)  # of `AttentionSettings`
+    attention_images: int = 6  # in the figures of maps
 
 
 SIZES: dict[str, Sizes] = {
@@ -174,7 +145,6 @@ SIZES: dict[str, Sizes] = {
 
 
 def get_sizes(name: str) -> Sizes:
-    """The sizes of this name."""
     if name not in SIZES:
         raise unknown_name("scale", name, SIZES)
     return SIZES[name]
@@ -186,27 +156,17 @@ LONG = 100  # epochs that the paper's learning curves show
 
 @dataclass(frozen=True)
 class Study:
-    """What is asked for; everything that is left out is the scale's.
-
-    Attributes:
-        sizes: of the scale.
-        readings: the primary one first.
-        seeds: of final results.
-        epochs: of final results; the trials of a search keep their share of it.
-        precision: of every training.
-        data: `stand-in` (what the scale says) or `cifar` (the real images, also at the scale `quick`).
-        hyperparameters: where the paper gives none (CIFAR-10, Table 16), those that our search finds, or Table 13's.
-        fair: do Tables 10, 13 and 16 also show a Plain that had as many trials as alpha (see `searches`)?
-    """
+    """What is asked for; everything that is left out is the scale's."""
 
     sizes: Sizes = SIZES["quick"]
-    readings: tuple[Reading, ...] = (PRIMARY,)
-    seeds: tuple[int, ...] = ()
-    epochs: int = 0
+    readings: tuple[Reading, ...] = (PRIMARY,)  # the primary one first
+    seeds: tuple[int, ...] = ()  # of final results
+    epochs: int = 0  # of final results; the trials of a search keep their share of it
     precision: str = "fp32"
-    data: Literal["stand-in", "cifar"] = "stand-in"
+    data: Literal["stand-in", "cifar"] = "stand-in"  # what the scale says, or real images also at the scale `quick`
+    # Where the paper gives none (CIFAR-10, Table 16): those that our search finds, or Table 13's.
     hyperparameters: Literal["searched", "paper"] = "searched"
-    fair: bool = False
+    fair: bool = False  # do Tables 10, 13 and 16 also show a Plain that had as many trials as alpha (see `searches`)?
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", self.seeds or self.sizes.seeds)
@@ -278,13 +238,11 @@ def data_fields(study: Study, dataset: str) -> dict[str, Any]:
 
 def shown_dataset(study: Study, dataset: str) -> str:
     """What the study learns in place of one of the paper's datasets, for a reader."""
-    names = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}
-    fields = data_fields(study, dataset)
+    name, fields = {"cifar10": "CIFAR-10", "cifar100": "CIFAR-100"}[dataset], data_fields(study, dataset)
     if fields["dataset"] == dataset:
-        images = f" ({fields['per_class']} images a class)" if "per_class" in fields else ""
-        return names[dataset] + images
-    options = dict(fields.get("dataset_options", ()))
-    return f"{fields['dataset']} with {options.get('classes', '?')} classes (for {names[dataset]})"
+        return f"{name} ({fields['per_class']} images a class)" if "per_class" in fields else name
+    classes = dict(fields.get("dataset_options", ())).get("classes", "?")
+    return f"{fields['dataset']} with {classes} classes (for {name})"
 
 
 def few_shot_size(study: Study, dataset: str, per_class: int) -> int | None:
@@ -336,7 +294,6 @@ def asymmetric_spec(
 
 
 def over_seeds(study: Study, spec: RunSpec) -> tuple[RunSpec, ...]:
-    """The spec with each of the study's seeds."""
     return _with_seeds(spec, tuple(study.seeds))
 
 
@@ -346,5 +303,4 @@ def _with_seeds(spec: RunSpec, seeds: tuple[int, ...]) -> tuple[RunSpec, ...]:
 
 
 def unique(groups: Iterable[Iterable[RunSpec]]) -> tuple[RunSpec, ...]:
-    """All specs of all groups, each once, in order."""
     return tuple(dict.fromkeys(spec for group in groups for spec in group))

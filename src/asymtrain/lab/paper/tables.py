@@ -5,7 +5,7 @@ with the function that fills it. How a number is written is said by its column a
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -30,7 +30,6 @@ NOTHING = Cell()  # there is no such number
 
 
 def number(name: str, digits: int | None = 3, **options: Any) -> Column:
-    """A column of numbers."""
     return Column(name, "number", digits=digits, **options)
 
 
@@ -55,28 +54,23 @@ PAPERS = (
 
 
 def headings_of(names: Headings) -> tuple[Column, ...]:
-    """Columns of text, of names."""
     return tuple(Column(name) if isinstance(name, str) else name for name in names)
 
 
 def heading_cells(values: Sequence[str | float], *archs: str) -> list[Cell]:
-    """The first cells of a row, which is about these backbones."""
     first, *rest = values
     return [Cell(first, about=archs), *map(Cell, rest)]
 
 
 def arch_cell(arch: str) -> Cell:
-    """The first cell of a row of one backbone."""
     return Cell(display_name(arch), about=(arch,))
 
 
 def mean_of(values: Sequence[float]) -> Mean:
-    """Mean and deviation over seeds."""
     return Mean(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
 
 
 def ends(low: float | None, high: float | None) -> Interval | None:
-    """An interval, where both ends exist."""
     return None if low is None or high is None else Interval(low, high)
 
 
@@ -86,7 +80,6 @@ def ends_of(over_seeds: statistics.Interval | None) -> Interval | None:
 
 
 def interval_cells(over_seeds: statistics.Interval | None, family: int, ids: Ids) -> list[Cell]:
-    """An interval and its p, corrected for the family."""
     p = None if over_seeds is None else min(1.0, family * over_seeds.p)
     return [Cell(ends_of(over_seeds), ids), Cell(p, ids)]
 
@@ -106,20 +99,15 @@ def comparison_table(
     """
     families = family_sizes(comparisons)
     several = set(families) - {PRIMARY.name}
-    rows = [
-        (
-            *heading_cells(row.heading, row.arch),
-            *([Cell(row.reading.title)] if several else []),
-            *cells(row, families[row.reading.name]),
-        )
-        for row in comparisons
-    ]
+    rows = []
+    for row in comparisons:
+        heading = (*row.heading, row.reading.title) if several else row.heading
+        rows.append((*heading_cells(heading, row.arch), *cells(row, families[row.reading.name])))
     shown = (*headings_of(headings), *([READING] if several else []), *columns)
     return Table(name, title, shown, tuple(rows), note)
 
 
-def family_sizes(comparisons: Sequence[Comparison]) -> Mapping[str, int]:
-    """By reading, how many comparisons a table has."""
+def family_sizes(comparisons: Sequence[Comparison]) -> Counter[str]:
     return Counter(row.reading.name for row in comparisons)
 
 
@@ -145,7 +133,7 @@ def effect_table(
     def cells(row: Comparison, family: int) -> list[Cell]:
         ours = effect_cells(known, row, family)
         images = [image_interval_cell(known, row)] if over_images else []
-        return [*ours[:at], *images, *ours[at:], *_papers(known, row)]
+        return [*ours[:at], *images, *ours[at:], *_paper_cells(known, row)]
 
     sizes = sorted(set(family_sizes(comparisons).values()))
     counts, of = " or ".join(map(str, sizes)) or "1", " of a reading" if len(sizes) > 1 else ""
@@ -169,22 +157,17 @@ def effect_cells(known: Snapshot, comparison: Comparison, family: int) -> list[C
     ]
 
 
-def _papers(known: Snapshot, comparison: Comparison) -> list[Cell]:
+def _paper_cells(known: Snapshot, comparison: Comparison) -> list[Cell]:
     paper, effect = comparison.paper, effect_of(known, comparison)
     if paper is None or paper.improvement is None:
         return [NOTHING] * len(PAPERS)
     change = None if effect is None else improvement(effect)
+    means = ((paper.plain, paper.plain_std), (paper.asymmetric, paper.asymmetric_std))
     return [
-        printed_cell(paper.plain, paper.plain_std),
-        printed_cell(paper.asymmetric, paper.asymmetric_std),
+        *(NOTHING if mean is None else Cell(Mean(mean, deviation)) for mean, deviation in means),
         Cell(paper.improvement),
         *(missing_cells() if effect is None or change is None else [Cell(change - paper.improvement, effect.spec_ids)]),
     ]
-
-
-def printed_cell(mean: float | None, deviation: float | None = None) -> Cell:
-    """A number of the paper."""
-    return NOTHING if mean is None else Cell(Mean(mean, deviation))
 
 
 # The improvement's interval over test images, beside the one over seeds: all seeds share one test set
@@ -242,8 +225,6 @@ SIZES_NOTE = (
 
 
 def sizes_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
-    """What else is said of a comparison beside its interval."""
-
     def cells(row: Comparison, family: int) -> list[Cell]:
         effect = effect_of(known, row)
         if effect is None:
@@ -267,8 +248,6 @@ FIT_NOTE = (
 
 
 def fit_table(known: Snapshot, comparisons: Sequence[Comparison], name: str, title: str, headings: Headings) -> Table:
-    """Training accuracy at the end."""
-
     def cells(row: Comparison, family: int) -> list[Cell]:
         pairs = [pair for pair in pairs_of(known, row) if all(run.history for run in pair)]
         if not pairs:
@@ -371,7 +350,6 @@ def difference_columns(digits: int = 3, printed_digits: int | None = None) -> tu
 
 
 def difference_cells(effect: Effect | None, paper: Printed | None) -> list[Cell]:
-    """The cells under `difference_columns`."""
     printed_change, papers = None, [NOTHING] * 3
     if paper is not None and paper.plain is not None and paper.asymmetric is not None:
         printed_change = paper.asymmetric - paper.plain

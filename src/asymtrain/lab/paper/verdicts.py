@@ -61,34 +61,22 @@ MOST_ALTERNATES = 4
 
 @dataclass(frozen=True)
 class JudgedPart:
-    """One part with what was measured for it.
-
-    Attributes:
-        part: what was asked.
-        ruling: what the rule says of the numbers, however few they are.
-        estimate: None where a percentage of Plain is undefined because Plain is 0, or no seed is on both sides.
-        low: of the interval; None with fewer than two seeds, and for parts that have none.
-        high: as low.
-        p: of the test that the part must pass, not corrected; None where there is no test.
-        n: seeds.
-        beside: the mean that the estimate is held beside, of parts that ask whether two signs agree.
-    """
+    """One part with what was measured for it."""
 
     part: Part
-    ruling: Ruling
-    estimate: float | None
-    low: float | None = None
+    ruling: Ruling  # what the rule says of the numbers, however few they are
+    estimate: float | None  # None where a percentage of Plain is undefined (Plain is 0), or no seed is on both sides
+    low: float | None = None  # of the interval; None with fewer than two seeds, and for parts that have none
     high: float | None = None
-    p: float | None = None
-    n: int = 0
-    beside: float | None = None
+    p: float | None = None  # of the test that the part must pass, not corrected; None where there is no test
+    n: int = 0  # seeds
+    beside: float | None = None  # the mean that the estimate is held beside, where two signs must agree
 
 
 def rule(part: Part, evidence: ByLabel) -> JudgedPart:
     """What the evidence says of one part; every label of the part must be in it."""
-    special = {"zero": _zero, "significant": _significant, "agreement": _agreement}
-    if part.how in special:
-        return special[part.how](part, evidence)
+    if part.how in SPECIAL:
+        return SPECIAL[part.how](part, evidence)
     samples = samples_of(part, evidence)
     n = min(map(len, samples)) if samples else 0
     if n < 2:
@@ -105,11 +93,14 @@ def rule(part: Part, evidence: ByLabel) -> JudgedPart:
 def _ruling(part: Part, values: Sequence[float], interval: Interval) -> tuple[Ruling, float | None]:
     """The ruling, and the p of the test behind it."""
     margin = MARGINS[part.of]
-    if part.how == "no effect":
-        return no_effect_ruling(interval, margin), equivalence_p(values, margin)
-    if part.how == "near zero":
-        margin = BAND[1] * abs(part.paper or 0.0)
-        return near_zero_ruling(interval, margin), equivalence_p(values, margin)
+    if part.how in ("no effect", "near zero"):
+        # No effect is contradicted where 0 is excluded; near zero, only where the interval lies outside the margin.
+        near = part.how == "near zero"
+        margin = BAND[1] * abs(part.paper or 0.0) if near else margin
+        outside = interval.low > margin or interval.high < -margin if near else _sign(interval) != 0
+        within = -margin < interval.low and interval.high < margin
+        ruling: Ruling = "Reproduced" if within else "Contradicted" if outside else "Inconclusive"
+        return ruling, equivalence_p(values, margin)
     if part.how == "not reversed":
         return "Contradicted" if _sign(interval) == -part.sign else "Reproduced", None
     return ruling_of(interval, part.sign, margin, None if part.how == "sign" else part.paper), interval.p
@@ -125,25 +116,7 @@ def ruling_of(interval: Interval, sign: int, margin: float, paper: float | None)
         return "Reproduced" if meets else "Right direction, different size"
     if _sign(interval) == -sign:
         return "Contradicted"
-    return "No effect" if _within(interval, margin) else "Inconclusive"
-
-
-def no_effect_ruling(interval: Interval, margin: float) -> Ruling:
-    """For what the paper reports as no effect: reproduced within the margin, contradicted where 0 is excluded."""
-    if _within(interval, margin):
-        return "Reproduced"
-    return "Contradicted" if _sign(interval) else "Inconclusive"
-
-
-def near_zero_ruling(interval: Interval, margin: float) -> Ruling:
-    """For what the paper calls near zero: contradicted only where the interval lies outside the margin."""
-    if _within(interval, margin):
-        return "Reproduced"
-    return "Contradicted" if interval.low > margin or interval.high < -margin else "Inconclusive"
-
-
-def _within(interval: Interval, margin: float) -> bool:
-    return -margin < interval.low and interval.high < margin
+    return "No effect" if -margin < interval.low and interval.high < margin else "Inconclusive"
 
 
 def _sign(interval: Interval) -> int:
@@ -152,8 +125,7 @@ def _sign(interval: Interval) -> int:
 
 
 def family_of(part: Part) -> int:
-    """The largest family among the part's tables."""
-    return max(map(family, part.labels))
+    return max(map(family, part.labels))  # the largest among the part's tables
 
 
 def samples_of(part: Part, evidence: ByLabel) -> tuple[list[float], ...]:
@@ -163,15 +135,12 @@ def samples_of(part: Part, evidence: ByLabel) -> tuple[list[float], ...]:
     effects = [_effect(evidence, label) for label in part.labels]
     if part.of == "asymmetric":
         return (list(effects[0].asymmetric),)
-    if part.how not in ("difference", "not reversed"):
-        # Of two labels, Plain is the first's and Asymmetric the second's.
-        return _lists(_paired(effects[0], effects[-1]).changes)
-    first, second = (effect.changes for effect in effects)
-    common = sorted(first.keys() & second.keys())
-    return ([second[seed] - first[seed] for seed in common],) if common else _lists(first, second)
-
-
-def _lists(*changes: Mapping[int, float]) -> tuple[list[float], ...]:
+    if part.how in ("difference", "not reversed"):
+        first, second = changes = [effect.changes for effect in effects]
+        if common := sorted(first.keys() & second.keys()):
+            return ([second[seed] - first[seed] for seed in common],)
+    else:  # of two labels, Plain is the first's and Asymmetric the second's
+        changes = [_paired(effects[0], effects[-1]).changes]
     return tuple(list(change.values()) for change in changes) if all(changes) else ()
 
 
@@ -227,6 +196,9 @@ def _agreement(part: Part, evidence: ByLabel) -> JudgedPart:
     return JudgedPart(part, ruling, change.estimate, change.low, change.high, p, n, value.estimate)
 
 
+SPECIAL = {"zero": _zero, "significant": _significant, "agreement": _agreement}
+
+
 def _effect(evidence: ByLabel, label: str) -> Effect:
     effect = evidence[label]
     assert isinstance(effect, Effect), f"{label} must be an Effect"
@@ -244,41 +216,24 @@ def _quantity(evidence: ByLabel, label: str) -> Quantity:
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a claim.
-
-    Attributes:
-        claim: which one.
-        verdict: by the rule; `words` names the reading of an "Only under".
-        sentence: the verdict with its number, for a page.
-        effect: estimate of the part that decided, in the unit of that part: percent for changes.
-        low: of its interval; None where there is none.
-        high: as low.
-        n: the least seeds behind any part.
-        reading: under which the numbers were made.
-        preliminary: what the rule would say of too few rows; None where the verdict is final or nothing was run.
-        lacks: what a verdict still waits for: "2 of 10 seeds, 3 of 200 epochs"; empty where it is final.
-        parts: every part that could be ruled on.
-        missing: labels without evidence.
-        spec_ids: the runs behind it.
-    """
+    """What became of a claim."""
 
     claim: Claim
-    verdict: Verdict
-    sentence: str
-    effect: float | None = None
-    low: float | None = None
+    verdict: Verdict  # by the rule; `words` names the reading of an "Only under"
+    sentence: str  # the verdict with its number, for a page
+    effect: float | None = None  # estimate of the part that decided, in the unit of that part: percent for changes
+    low: float | None = None  # of its interval; None where there is none
     high: float | None = None
-    n: int = 0
-    reading: str = "primary"
-    preliminary: Ruling | None = None
-    lacks: str = ""
-    parts: tuple[JudgedPart, ...] = ()
-    missing: tuple[str, ...] = ()
-    spec_ids: tuple[str, ...] = ()
+    n: int = 0  # the least seeds behind any part
+    reading: str = "primary"  # under which the numbers were made
+    preliminary: Ruling | None = None  # what the rule would say of too few rows; None: it is final, or nothing was run
+    lacks: str = ""  # what a verdict still waits for: "2 of 10 seeds, 3 of 200 epochs"; empty where it is final
+    parts: tuple[JudgedPart, ...] = ()  # every part that could be ruled on
+    missing: tuple[str, ...] = ()  # labels without evidence
+    spec_ids: tuple[str, ...] = ()  # the runs behind it
 
     @property
     def words(self) -> str:
-        """The verdict as it is shown."""
         return f"Only under {self.reading}" if self.verdict == "Only under" else self.verdict
 
 
@@ -311,20 +266,16 @@ def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
 def judge_all(
     evidence: Mapping[str, ByLabel], *, primary: str = "primary", alternates: Sequence[str] = ()
 ) -> tuple[Judgement, ...]:
-    """The verdicts on all claims, in the paper's order."""
     return tuple(judge(claim, evidence, primary=primary, alternates=alternates) for claim in claims())
 
 
 def judge(
     claim: Claim, evidence: Mapping[str, ByLabel], *, primary: str = "primary", alternates: Sequence[str] = ()
 ) -> Judgement:
-    """The verdict on one claim.
+    """The verdict on one claim, from evidence by reading and then by label (`claim.needs`).
 
-    Args:
-        claim: from `claims`.
-        evidence: by reading and then by label (`claim.needs`); more may be in it.
-        primary: the reading that is asked first.
-        alternates: every alternate reading that was fixed, with evidence or without: all of them are corrected for.
+    `primary` is the reading that is asked first. `alternates` are all others that were fixed, with evidence or
+    without: all of them are corrected for.
     """
     if len(set(alternates) - {primary}) < len(alternates) or len(alternates) > MOST_ALTERNATES:
         raise UsageError(f"at most {MOST_ALTERNATES} alternate readings, each once, got {', '.join(alternates)}")
@@ -334,12 +285,25 @@ def judge(
     others = [_under(claim, evidence.get(name, {}), name) for name in alternates]
     for other in others:
         if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates):
-            return _only_under(first, other)
-    return _with_others(first, others)
+            numbers = other.sentence.partition(": ")[2]
+            return dataclasses.replace(
+                other,
+                verdict="Only under",
+                sentence=f"Only under {other.reading}: {numbers} Under {first.reading}: {first.sentence}",
+                missing=(),
+                spec_ids=tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids])),
+            )
+    # Alternates that say something clear and otherwise are named; the verdict stays, since they were not asked first.
+    clear = {"Reproduced", "Right direction, different size", "Contradicted"} - {first.verdict}
+    sentences = [
+        f"Under {other.reading} (not corrected for the number of readings): {other.sentence}"
+        for other in others
+        if other.verdict in clear
+    ]
+    return dataclasses.replace(first, sentence=" ".join([first.sentence, *sentences]))
 
 
 def _under(claim: Claim, evidence: ByLabel, reading: str) -> Judgement:
-    """The verdict under one reading alone."""
     own = {label: evidence[label] for label in claim.needs if label in evidence and evidence[label].seeds}
     missing = tuple(label for label in claim.needs if label not in own)
     judged = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own)) is not None)
@@ -417,28 +381,6 @@ def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: 
     return all(p < LEVEL for p in holm([*own, *beside], max(tests, len(own) + len(beside)))[: len(own)])
 
 
-def _with_others(first: Judgement, others: Sequence[Judgement]) -> Judgement:
-    """Names alternates that say something clear and otherwise; the verdict stays, since they were not asked first."""
-    clear = ("Reproduced", "Right direction, different size", "Contradicted")
-    sentences = [
-        f"Under {other.reading} (not corrected for the number of readings): {other.sentence}"
-        for other in others
-        if other.verdict in clear and other.verdict != first.verdict
-    ]
-    return dataclasses.replace(first, sentence=" ".join([first.sentence, *sentences]))
-
-
-def _only_under(first: Judgement, other: Judgement) -> Judgement:
-    numbers = other.sentence.partition(": ")[2]
-    return dataclasses.replace(
-        other,
-        verdict="Only under",
-        sentence=f"Only under {other.reading}: {numbers} Under {first.reading}: {first.sentence}",
-        missing=(),
-        spec_ids=tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids])),
-    )
-
-
 def _table(label: str) -> str:
     return label.partition("/")[0]
 
@@ -470,7 +412,6 @@ STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their
 
 
 def number(value: float | None, judged: JudgedPart) -> str:
-    """A number in the unit of its part."""
     part = judged.part
     if value is None:
         return "undefined"
@@ -509,7 +450,6 @@ def _kind(judged: JudgedPart) -> str:
 
 
 def part_words(judged: JudgedPart) -> str:
-    """What a part looks at."""
     first, *rest = (cell_words(label) for label in judged.part.labels)
     if not rest:
         return first
@@ -527,7 +467,6 @@ def cell_words(label: str) -> str:
 
 
 def paper_words(claim: Claim, deciding: JudgedPart) -> str:
-    """The paper's number for the same part."""
     if claim.kind in ("share", "identity"):
         return claim.paper_value
     effect = number(deciding.part.paper, deciding)

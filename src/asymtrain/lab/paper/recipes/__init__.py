@@ -21,9 +21,7 @@ FILES = (
     "attention",
     "table16",
     "identity",
-    "alphas",
-    "schedules",
-    "controls",
+    "variants",
     "fitting",
 )
 
@@ -35,7 +33,6 @@ def _paper_order(recipe: Recipe) -> tuple[int, int]:
 
 
 def read_recipes() -> dict[str, Recipe]:
-    """The recipes of all files by name, in the paper's order."""
     listed = [recipe for file in FILES for recipe in importlib.import_module(f"{__name__}.{file}").RECIPES]
     return {recipe.name: recipe for recipe in sorted(listed, key=_paper_order)}
 
@@ -44,7 +41,6 @@ RECIPES = read_recipes()
 
 
 def aliases() -> dict[str, str]:
-    """By each of the paper's names the recipe that covers it."""
     return {alias: recipe.name for recipe in RECIPES.values() for alias in recipe.covers}
 
 

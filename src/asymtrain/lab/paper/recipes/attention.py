@@ -37,12 +37,10 @@ WAITS = "Waits for the measurements of Table 14."
 
 
 def readings_of(study: Study) -> list[Reading]:
-    """Those under which attention differs."""
     return [reading for reading in study.readings if reading.changes != "accuracy"]
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """The attention of both variants; their weights are trained again where no state is kept."""
     wanted = {
         (attention.spec.id, attention.name): attention
         for reading in readings_of(study)
@@ -66,7 +64,6 @@ def values(
 
 
 def effect(study: Study, known: Snapshot, reading: Reading, metric: str, epoch: int, label: str) -> Effect | None:
-    """Plain and Asymmetric by seed."""
     plain, other = (values(known, attentions_wanted(study, reading, variant), metric, epoch) for variant in VARIANTS)
     seeds = tuple(sorted(set(plain) & set(other)))
     if not seeds:
@@ -77,7 +74,6 @@ def effect(study: Study, known: Snapshot, reading: Reading, metric: str, epoch: 
 
 
 def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
-    """The four metrics at three epochs, and the two other coverages."""
     rows, evidence = [], dict[str, dict[str, Evidence]]()
     metrics = [(heading, metric, f"table14/{name}") for name, (metric, heading) in METRICS.items()]
     more = [(heading, metric, "") for metric, heading in MORE.items()]
@@ -103,7 +99,6 @@ def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
 
 
 def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
-    """The four metrics over training, and their change at its end."""
     title, panels, epochs = "Figure 9: attention over training", list[Lines](), attention_epochs(study)
     evidence: dict[str, dict[str, Evidence]] = {}
     for paper_name, (metric, heading) in METRICS.items():

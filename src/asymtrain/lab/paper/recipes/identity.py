@@ -16,12 +16,10 @@ def wanted(study: Study, arch: str) -> IdentityWanted:
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """A measurement for each backbone."""
     return Needs(measurements=tuple(wanted(study, arch) for arch in ARCHS))
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
-    """Differences; an identity is a row of zeros."""
     rows, evidence = [], dict[str, Evidence]()
     for arch in ARCHS:
         identity = wanted(study, arch)

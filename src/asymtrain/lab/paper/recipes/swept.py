@@ -53,7 +53,6 @@ SWEEPS = {
 
 
 def comparisons(study: Study, known: Snapshot, table: str) -> list[Comparison]:
-    """Every number of images, or share of flipped labels, that the paper's table has."""
     sweep = SWEEPS[table]
     values = values_for(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
     rows = []

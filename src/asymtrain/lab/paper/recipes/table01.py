@@ -23,7 +23,6 @@ DOSES = (1, 3, 7, 10, 20)  # where all branches are active, and N can act: one m
 
 
 def comparisons(study: Study) -> list[Comparison]:
-    """Table 13's settings at each level, as the paper compares."""
     return [
         compare(
             study, reading, f"table1/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
@@ -47,12 +46,10 @@ def doses(study: Study) -> list[Comparison]:
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """Both families; most of the second are runs of the first."""
     return Needs(specs_of([*comparisons(study), *doses(study)]))
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
-    """The table, the table at equal settings, effect sizes, the cosine of each row, and the dose-response curve."""
     main, dose = comparisons(study), doses(study)
     headings = ("Backbone", "N")
     tables = (

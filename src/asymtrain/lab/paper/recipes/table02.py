@@ -54,12 +54,10 @@ def groups(study: Study) -> list[tuple[Reading, str, str]]:
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """The runs of every row."""
     return Needs(unique(specs_for(study, *group) for group in groups(study)))
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
-    """The table with its variants, and the curve of each backbone."""
     rows, evidence = [], dict[str, dict[str, Evidence]]()
     for reading, arch, variant in groups(study):
         conflict = _conflict(study, known, reading, arch, variant)

@@ -42,16 +42,14 @@ VIEWS = {
     ("all", "norm"): "all parameters, unit norm",
     ("live", "norm"): "live parameters, unit norm",
 }
-Rows = dict[tuple[int, int], list[dict[str, Any]]]  # by seed and redundancy, a row for each draw
+Rows = dict[int, dict[int, list[dict[str, Any]]]]  # by redundancy and seed, a row for each draw
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """Measurements alone: nothing is trained."""
-    return Needs(measurements=tuple(one for case in CASES for one in landscapes_wanted(study, *case)))
+    return Needs(measurements=tuple(wanted for case in CASES for wanted in landscapes_wanted(study, *case)))
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
-    """A table for each of the paper's two, and the surfaces of the MLP."""
     tables = {"table5": list[tuple[Cell, ...]](), "table6": list[tuple[Cell, ...]]()}
     evidence: dict[str, dict[str, Evidence]] = {}
     for arch, dataset in CASES:
@@ -90,21 +88,17 @@ def _rows(known: Snapshot, wanted: tuple[LandscapeWanted, ...], view: tuple[str,
         values = known.values(landscape.spec, landscape.name)
         for row in values[0]["rows"] if values else []:
             if (row["directions"], row["scaling"]) == view and row["std"] is not None:
-                rows.setdefault((row["seed"], row["redundancy"]), []).append(row)
+                rows.setdefault(row["redundancy"], {}).setdefault(row["seed"], []).append(row)
     return rows
 
 
 def _means(rows: Rows, level: int, name: str) -> dict[int, float]:
     """By seed, over draws."""
-    return {
-        seed: math.fsum(row[name] for row in draws) / len(draws)
-        for (seed, redundancy), draws in rows.items()
-        if redundancy == level
-    }
+    of_level = rows.get(level, {})
+    return {seed: math.fsum(row[name] for row in draws) / len(draws) for seed, draws in of_level.items()}
 
 
 def _changes(rows: Rows, level: int, name: str) -> list[float]:
-    """In percent of Plain, by seed."""
     plain, here = _means(rows, 0, name), _means(rows, level, name)
     return [100 * (here[seed] / plain[seed] - 1) for seed in plain if seed in here and plain[seed]]
 
@@ -115,10 +109,9 @@ def _row(
     label = f"{TABLES[arch]}/{arch}/{level}/std_loss"
     paper = printed(label).improvement if level else None
     head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"))
-    draws = [row for (_, redundancy), members in rows.items() if redundancy == level for row in members]
-    if not draws:
+    if level not in rows:
         return (*head, *missing_cells(11), Cell(paper), *([NOTHING] if paper is None else missing_cells()))
-    seeds = {row["seed"] for row in draws}
+    seeds, draws = rows[level].keys(), [row for members in rows[level].values() for row in members]
     ids = tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in seeds)
 
     def mean(name: str) -> float:
@@ -148,11 +141,11 @@ def _row(
 
 def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
     """What the number of weights alone makes of a direction of unit norm; nothing of one of unit variance."""
-    counts = {redundancy: draws[0] for (_, redundancy), draws in rows.items()}
-    if level == 0 or 0 not in counts:
+    if level == 0 or 0 not in rows:
         return None
-    counted = counts[level]["parameters" if view[0] == "all" else "live_parameters"]
-    return 100 * (math.sqrt(counts[0]["parameters"] / counted) - 1) if view[1] == "norm" else 0.0
+    plain, here = (next(iter(rows[at].values()))[0] for at in (0, level))
+    counted = here["parameters" if view[0] == "all" else "live_parameters"]
+    return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if view[1] == "norm" else 0.0
 
 
 def _effects(study: Study, wanted: tuple[LandscapeWanted, ...], arch: str, rows: Rows) -> dict[str, Effect]:

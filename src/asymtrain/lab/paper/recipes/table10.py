@@ -41,7 +41,6 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """The searches of the three backbones on CIFAR-10, then the runs with what they chose."""
     rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
     searches = [waiting(study, known, arch, DATASET) for arch in ARCHS]
     if study.fair:
@@ -51,7 +50,6 @@ def needs(study: Study, known: Snapshot) -> Needs:
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
-    """One table, which the paper prints twice; another against a fair Plain where that is asked for."""
     rows = comparisons(study, known)
     settings = " ".join(f"{display_name(arch)}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
     note = f"Learnt: {shown_dataset(study, DATASET)}. {settings}"

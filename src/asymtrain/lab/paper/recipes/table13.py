@@ -24,12 +24,10 @@ FIELDS = {"learning_rate": "Learning rate", "weight_decay": "Weight decay", "alp
 
 
 def searches(study: Study, *, fair: bool = False) -> dict[tuple[str, str], Search]:
-    """One for each dataset and backbone."""
     return {(dataset, arch): gold_search(study, arch, dataset, fair=fair) for dataset in DATASETS for arch in ARCHS}
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """All trials of the stages that can be named."""
     trials_of = [trials(search, known) for search in searches(study).values()]
     if study.fair:
         fair = searches(study, fair=True)
@@ -38,7 +36,6 @@ def needs(study: Study, known: Snapshot) -> Needs:
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
-    """What was chosen beside the paper's, and every trial; then those of Plain where it gets some of its own."""
     states = {key: state_of(search, known) for key, search in searches(study).items()}
     return RecipeOutput(
         (_chosen(study, states), _tried(study, states), *_fair_tables(study, known)), notes=_notes(states)

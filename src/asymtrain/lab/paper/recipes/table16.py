@@ -50,7 +50,6 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """The dual searches, then the runs with what they chose."""
     rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
     if study.hyperparameters == "paper":
         return needs_of(study, rows)
@@ -62,7 +61,6 @@ def needs(study: Study, known: Snapshot) -> Needs:
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
-    """One table; two more on a Plain with as many trials where that is asked for."""
     rows = comparisons(study, known)
     note = f"Learnt: {shown_dataset(study, 'cifar100')}."
     for activation in ACTIVATIONS:
@@ -102,7 +100,6 @@ def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
 def _values(
     study: Study, known: Snapshot, arch: str, activation: str
 ) -> tuple[Hyperparameters | None, Hyperparameters | None]:
-    """Plain's and Asymmetric's settings, as far as they are known."""
     if study.hyperparameters == "paper":
         values = table_values(study, arch, 1)
         return values, values

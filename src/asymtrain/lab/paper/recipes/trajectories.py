@@ -1,7 +1,6 @@
 """Tables 3 and 4, Figures 3 and 8: how training goes with and without branches."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from asymtrain.lab.instruments.curves import BOUNDS, CURVES, curve, gap
 from asymtrain.lab.instruments.trajectory.measure import convergence_epoch, parting
@@ -25,16 +24,13 @@ GAP_EPOCHS = (10, 50, 100)
 def comparisons(study: Study) -> list[Comparison]:
     """The runs of Table 1 at N = 20. A constant learning rate makes their first 100 epochs a run of 100 epochs."""
     return [
-        compare(
-            study, reading, arch, (display_name(arch),), arch, "cifar100", table_values(study, arch, DOSE), DOSE
-        )
+        compare(study, reading, arch, (display_name(arch),), arch, "cifar100", table_values(study, arch, DOSE), DOSE)
         for reading in readings_for(study, DOSE, "training")
         for arch in ARCHS
-    ]  # fmt: skip
+    ]
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    """They are Table 1's."""
     return Needs(specs_of(comparisons(study)))
 
 
@@ -42,22 +38,17 @@ def effect(
     study: Study, known: Snapshot, comparison: Comparison, label: str, epochs: int, value: Callable[[Run], float | None]
 ) -> Effect | None:
     """A value of each run's first 100 epochs, paired by seed; pairs without it are left out."""
-    pairs = []
-    for plain, asymmetric in pairs_of(known, comparison):
-        before, after = (value(first_epochs(run, study.window)) for run in (plain, asymmetric))
-        if before is not None and after is not None:
-            pairs.append((plain.spec, asymmetric.spec, before, after))
-    if not pairs:
+    before, after, seeds, ids = list[float](), list[float](), list[int](), list[str]()
+    for pair in pairs_of(known, comparison):
+        plain, asymmetric = (value(first_epochs(run, study.window)) for run in pair)
+        if plain is not None and asymmetric is not None:
+            before.append(plain)
+            after.append(asymmetric)
+            seeds.append(pair[0].spec.seed)
+            ids += [run.spec.id for run in pair]
+    if not seeds:
         return None
-    return Effect(
-        label,
-        plain=tuple(before for _, _, before, _ in pairs),
-        asymmetric=tuple(after for _, _, _, after in pairs),
-        epochs=epochs,
-        spec_ids=tuple(spec.id for plain, asymmetric, _, _ in pairs for spec in (plain, asymmetric)),
-        seeds=tuple(plain.seed for plain, _, _, _ in pairs),
-        stand_in=study.stand_in,
-    )
+    return Effect(label, tuple(before), tuple(after), epochs, tuple(ids), tuple(seeds), study.stand_in)
 
 
 def convergence(run: Run) -> float | None:
@@ -78,35 +69,33 @@ def gap_at(number: int) -> Callable[[Run], float | None]:
     return lambda run: gap(run.history[number - 1]) if len(run.history) >= number else None
 
 
-@dataclass(frozen=True)
-class Row:
-    """A row of Table 3 or 4: its cell's label, the epoch it is of, and how a run's value is read."""
-
-    arch: str
-    label: str
-    epoch: int
-    value: Callable[[Run], float | None]
+Quantity = tuple[str, int, Callable[[Run], float | None]]  # the end of its label, its epoch, how a run's is read
+Rows = tuple[tuple[Cell, ...], ...]
 
 
 def _rows(
-    study: Study, known: Snapshot, rows: Sequence[Row], *, epochs: bool = False
-) -> tuple[tuple[tuple[Cell, ...], ...], dict[str, dict[str, Evidence]]]:
-    """Cells and evidence for each reading; with the epoch in a column of its own where rows differ in it."""
-    cells, evidence = [], dict[str, dict[str, Evidence]]()
+    study: Study,
+    known: Snapshot,
+    evidence: dict[str, dict[str, Evidence]],
+    table: str,
+    quantities: Sequence[Quantity],
+    *,
+    epochs: bool = False,
+) -> Rows:
+    """A row for each reading, backbone and quantity; `epochs`: with a column for the epoch. Adds to the evidence."""
+    cells = []
     for comparison in comparisons(study):
-        for row in rows:
-            if row.arch != comparison.arch:
-                continue
-            measured = effect(study, known, comparison, row.label, row.epoch, row.value)
+        for name, epoch, value in quantities:
+            label = f"{table}/{comparison.arch}/{name}"
+            measured = effect(study, known, comparison, label, epoch, value)
             if measured is not None:
-                evidence.setdefault(comparison.reading.name, {})[row.label] = measured
-            head = [arch_cell(row.arch), *([Cell(str(row.epoch))] if epochs else []), Cell(comparison.reading.title)]
-            cells.append((*head, *difference_cells(measured, printed(row.label))))
-    return tuple(cells), evidence
+                evidence.setdefault(comparison.reading.name, {})[label] = measured
+            head = [arch_cell(comparison.arch), *([Cell(str(epoch))] if epochs else [])]
+            cells.append((*head, Cell(comparison.reading.title), *difference_cells(measured, printed(label))))
+    return tuple(cells)
 
 
 def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
-    """Convergence epoch and final validation accuracy."""
     tables, evidence = [], dict[str, dict[str, Evidence]]()
     note = (
         f"First {study.window} epochs. Converged: the first epoch within 1% of the best validation accuracy. "
@@ -117,36 +106,21 @@ def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
         ("convergence", "Table 3: convergence epoch", convergence, difference_columns(1, printed_digits=0)),
         ("final", "Table 3: final validation accuracy", final, difference_columns(4)),
     ):
-        rows = [Row(arch, f"table3/{arch}/{what}", study.window, value) for arch in ARCHS]
-        cells, quantities = _rows(study, known, rows)
-        tables.append(Table(f"table3-{what}", title, (Column("Backbone"), READING, *columns), cells, note))
-        for reading, labelled in quantities.items():
-            evidence.setdefault(reading, {}).update(labelled)
+        rows = _rows(study, known, evidence, "table3", [(what, study.window, value)])
+        tables.append(Table(f"table3-{what}", title, (Column("Backbone"), READING, *columns), rows, note))
     return RecipeOutput(tuple(tables), evidence=evidence)
 
 
 def make_table4(study: Study, known: Snapshot) -> RecipeOutput:
-    """Training less validation accuracy at three epochs."""
-    rows = [
-        Row(arch, f"table4/{arch}/{epoch}", study.at(epoch), gap_at(study.at(epoch)))
-        for arch in ARCHS
-        for epoch in GAP_EPOCHS
-    ]
-    cells, evidence = _rows(study, known, rows, epochs=True)
+    evidence: dict[str, dict[str, Evidence]] = {}
+    gaps = [(str(epoch), study.at(epoch), gap_at(study.at(epoch))) for epoch in GAP_EPOCHS]
+    rows = _rows(study, known, evidence, "table4", gaps, epochs=True)
     note = (
         "Training accuracy is that of the batches as they were trained, dropout included: so the gap may be negative. "
         f"{stands_note(study, GAP_EPOCHS)}{DIFFERENCE_NOTE}"
     )
     columns = (Column("Backbone"), Column("Epoch"), READING, *difference_columns(4))
-    return RecipeOutput((Table("table4", "Table 4: generalisation gap", columns, cells, note),), evidence=evidence)
-
-
-def _sides(study: Study, known: Snapshot, comparison: Comparison) -> dict[str, list[Run]]:
-    sides = {"plain": comparison.plain, "asymmetric": comparison.asymmetric}
-    return {
-        name: [first_epochs(run, study.window) for run in known.of(specs) if run.outcome == "finished"]
-        for name, specs in sides.items()
-    }
+    return RecipeOutput((Table("table4", "Table 4: generalisation gap", columns, rows, note),), evidence=evidence)
 
 
 def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suffix: str = "") -> list[Line]:
@@ -159,9 +133,16 @@ def _lines(sides: Mapping[str, list[Run]], what: str, dash: Dash = "solid", suff
 
 def _trained(study: Study, known: Snapshot) -> tuple[dict[str, dict[str, list[Run]]], str]:
     """By backbone both sides of those that have them, and a word on those that are still to come."""
-    sides = {row.arch: _sides(study, known, row) for row in comparisons(study)[: len(ARCHS)]}
-    absent = [display_name(arch) for arch, runs in sides.items() if not all(runs.values())]
-    trained = {arch: runs for arch, runs in sides.items() if all(runs.values())}
+    trained, absent = dict[str, dict[str, list[Run]]](), []
+    for row in comparisons(study)[: len(ARCHS)]:  # of the primary reading
+        sides = {
+            name: [first_epochs(run, study.window) for run in known.of(specs) if run.outcome == "finished"]
+            for name, specs in (("plain", row.plain), ("asymmetric", row.asymmetric))
+        }
+        if all(sides.values()):
+            trained[row.arch] = sides
+        else:
+            absent.append(display_name(row.arch))
     return trained, f" To come: {', '.join(absent)}." if absent else ""
 
 
@@ -170,7 +151,6 @@ def _waits(name: str, title: str) -> RecipeOutput:
 
 
 def make_figure3(study: Study, known: Snapshot) -> RecipeOutput:
-    """Accuracy, loss and gap of each backbone, with the epoch at which the curves part."""
     title, panels, words = "Figure 3: learning trajectories", list[Lines](), []
     trained, to_come = _trained(study, known)
     if not trained:
@@ -195,7 +175,6 @@ def make_figure3(study: Study, known: Snapshot) -> RecipeOutput:
 
 
 def make_figure8(study: Study, known: Snapshot) -> RecipeOutput:
-    """Loss components, then gradient norms, of each backbone."""
     title, top, bottom = "Figure 8: loss components and gradient norms", list[Lines](), list[Lines]()
     trained, to_come = _trained(study, known)
     if not trained:
