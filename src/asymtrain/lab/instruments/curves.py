@@ -8,7 +8,7 @@ from typing import TypeVar
 
 from asymtrain.gradients._intervals import ANYTHING, COSINES, Bounds
 from asymtrain.lab.report.figure import Colour, Line
-from asymtrain.lab.report.table import Cell, Interval, Value
+from asymtrain.lab.report.table import Cell, Value, interval
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import DIFFERENCES, POSITIVE, SHARES, Estimate, estimate
 from asymtrain.models import display_name
@@ -51,23 +51,24 @@ class Curve:
 
     def line(self, label: str, colour: Colour, *, thin: bool = False) -> Line:
         """For a figure; a thin line is the lesser of two and has no band."""
-        x, means = tuple(map(float, self.epochs)), tuple(point.mean for point in self.points)
-        if thin:
-            return Line(label, colour, x, means, thin=True)
-        low, high = (tuple(getattr(point, end) for point in self.points) for end in ("low", "high"))
-        return Line(label, colour, x, means, low, high)
+        line = line_of(label, colour, self.epochs, self.points, thin=thin)
+        return dataclasses.replace(line, low=(), high=()) if thin else line
+
+
+def line_of(label: str, colour: Colour, x: Iterable[float], points: Sequence[Estimate], **look: bool) -> Line:
+    """Means with their intervals."""
+    mean, low, high = (tuple(getattr(point, end) for point in points) for end in ("mean", "low", "high"))
+    return Line(label, colour, tuple(map(float, x)), mean, low, high, **look)
 
 
 def curve(
     runs: Sequence[Run], value: Callable[[Epoch], float | None], confidence: float = 0.95, within: Bounds = ANYTHING
 ) -> Curve:
     """A value of each epoch over runs of the same length; see `estimate` for `within`."""
-    seeds = tuple(tuple(value(epoch) for epoch in run.history) for run in runs)
-    return curve_of(seeds, confidence, within)
+    return curve_of(tuple(tuple(map(value, run.history)) for run in runs), confidence, within)
 
 
 def curve_of(seeds: tuple[tuple[float | None, ...], ...], confidence: float = 0.95, within: Bounds = ANYTHING) -> Curve:
-    """The curve of values by seed and epoch."""
     points = tuple(estimate(values, confidence, within) for values in zip(*seeds, strict=True))
     return Curve(tuple(range(1, len(points) + 1)), points, seeds)
 
@@ -108,7 +109,7 @@ def cells(spec_ids: Iterable[str], *values: Value | Cell | Estimate) -> tuple[Ce
 
     def cell(value: Value | Cell | Estimate) -> Cell:
         if isinstance(value, Estimate):
-            value = None if value.low is None or value.high is None else Interval(value.low, value.high)
+            value = interval(value.low, value.high)
         return dataclasses.replace(value, spec_ids=ids) if isinstance(value, Cell) else Cell(value, ids)
 
     return tuple(map(cell, values))
