@@ -67,11 +67,9 @@ class InstrumentGroup(TyperGroup):
     """A command for each of `INSTRUMENTS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names, in the order of the list."""
         return list(load_instruments())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of an instrument; None where there is none of this name."""
         instrument = load_instruments().get(cmd_name)
         if instrument is None:
             return None
@@ -91,7 +89,6 @@ def start(context: typer.Context) -> None:
 
 
 def load_instruments() -> dict[str, Instrument[Any, Any]]:
-    """Every instrument by its name."""
     loaded = [import_module(module).INSTRUMENT for module in instruments.INSTRUMENTS]
     return {instrument.name: instrument for instrument in loaded}
 
@@ -179,7 +176,6 @@ class CommandBench(Bench):
         with_plain: bool = False,
         **fields: Any,
     ) -> "list[RunSpec]":
-        """See `Bench`."""
         from asymtrain.lab.report import check_folder
 
         check_folder(self.output.out)
@@ -195,14 +191,11 @@ class CommandBench(Bench):
         return list(dict.fromkeys(member for pair in pairs for member in pair))
 
     def named(self, spec: "RunSpec") -> bool:
-        """See `Bench`."""
         names = [name.lower() for text in self.run_ids for name in comma_words(text) if name != "all"]
         return not self.stored or spec.id.startswith(tuple(names))
 
     def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
-        """See `Bench`.
-
-        Stored runs are read and never trained. What could not be trained is said on stderr and left out; Ctrl-C ends
+        """Stored runs are read and never trained. What could not be trained is said on stderr and left out; Ctrl-C ends
         the command with the runs stored that were finished.
         """
         from asymtrain.lab.engine import load_for
@@ -226,7 +219,7 @@ class CommandBench(Bench):
 
     @contextmanager
     def telling(self, start: str) -> Iterator[Say]:
-        """See `Bench`: a line that changes on a terminal, lines one after the other elsewhere.
+        """A line that changes on a terminal, lines one after the other elsewhere.
 
         A text that is said twice is printed once.
         """
@@ -245,7 +238,6 @@ class CommandBench(Bench):
             yield say
 
     def remark(self, text: str) -> None:
-        """See `Bench`."""
         stderr().print(text)
 
 

@@ -1,11 +1,12 @@
 """Values over training, as means over seeds with intervals; and what runs that differ in their seed only are called."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from asymtrain.errors import unknown_name
 from asymtrain.gradients._intervals import ANYTHING, COSINES, Bounds
 from asymtrain.lab.report.figure import Colour, Line
 from asymtrain.lab.report.table import Cell, Value, interval
@@ -79,6 +80,16 @@ def by_setting(items: Iterable[T], spec_of: Callable[[T], RunSpec]) -> dict[RunS
     for item in items:
         groups.setdefault(dataclasses.replace(spec_of(item), seed=0), []).append(item)
     return groups
+
+
+def in_variants(spec: RunSpec, names: Iterable[str], variants: Mapping[str, Mapping[str, Any]]) -> list[RunSpec]:
+    """The spec with the fields of each variant of its branches that is named."""
+    specs = []
+    for name in names:
+        if name not in variants:
+            raise unknown_name("variant of the branches", name, variants)
+        specs.append(dataclasses.replace(spec, **variants[name]))
+    return specs
 
 
 def differing_settings(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[list[str]]:

@@ -89,6 +89,7 @@ class Cell:
         missing: does it wait for its runs?
         digits: in place of the column's, where rows differ in what they measure.
         mark: behind the value, words such as "(diverged)" or a "*".
+        interval: behind the value, where it is not as far below the value as above.
         words: in place of the value, such as "exactly 0".
         about: names of what its row is about, such as backbones, for those who want a part of the table.
     """
@@ -100,6 +101,7 @@ class Cell:
     mark: str = ""
     words: str = ""
     about: tuple[str, ...] = ()
+    interval: Interval | None = None
 
 
 @dataclass(frozen=True)
@@ -148,11 +150,12 @@ def cell_text(cell: Cell, column: Column, missing: str = NOTHING, *, compact: bo
         return cell.words
     if cell.digits is not None:
         column = dataclasses.replace(column, digits=cell.digits)
-    return value_text(cell.value, column, compact=compact) + _mark_text(cell.mark)
+    mark = mark_text(cell, column)
+    return value_text(cell.value, column, compact=compact) + (mark if mark in ("", "*") else f" {mark}")
 
 
-def _mark_text(mark: str) -> str:
-    return mark if mark in ("", "*") else f" {mark}"
+def mark_text(cell: Cell, column: Column) -> str:
+    return cell.mark if cell.interval is None else f"({value_text(cell.interval, column)})"
 
 
 def value_text(value: Value, column: Column, *, compact: bool = False) -> str:
@@ -193,6 +196,8 @@ def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
             numbers |= {"value": mean, "deviation": deviation}
         case int() | float():
             numbers["value"] = cell.value
+    if cell.interval is not None:
+        numbers |= dataclasses.asdict(cell.interval)
     return {**numbers, "spec_ids": list(cell.spec_ids), "missing": cell.missing}
 
 

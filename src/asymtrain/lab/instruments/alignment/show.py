@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from asymtrain.lab.instruments.alignment.measure import Conflict, conflicts, cosine_curve
 from asymtrain.lab.instruments.curves import Curve, cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Lines
-from asymtrain.lab.report.table import Cell, Column, Interval, Table
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
+from asymtrain.lab.report.table import Cell, Column, Table, interval
 from asymtrain.lab.runs import Run
 
 VARIANT_FIELDS = ("branch_weights", "signal")  # named in a column of their own
@@ -26,7 +26,6 @@ LEAD = (
 
 
 def alignment_page(runs: Sequence[Run], confidence: float = 0.95) -> Page:
-    """Tables, figures and numbers of the runs with branches."""
     groups = conflicts(runs, confidence)
     labels = spec_labels([group.spec for group in groups], without=VARIANT_FIELDS)
     by_id = {run.spec.id: run for run in runs}
@@ -42,13 +41,16 @@ def alignment_page(runs: Sequence[Run], confidence: float = 0.95) -> Page:
             "measurement": "alignment",
             "confidence": confidence,
             "groups": [
-                {"label": label, **group.to_dict(), "cosine": _points(curve)}
+                {"label": label, **group.to_dict(), "cosine": [
+                    {"epoch": epoch, "n": point.n, "mean": point.mean, "low": point.low, "high": point.high}
+                    for epoch, point in zip(curve.epochs, curve.points, strict=True)
+                ]}
                 for label, group, curve in zip(labels, groups, curves, strict=True)
             ],
         },
         specs=measured,
         facts={"Measured": f"every {every} steps and at the start of each epoch"},
-    )
+    )  # fmt: skip
 
 
 def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confidence: float = 0.95) -> list[Table]:
@@ -103,8 +105,8 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confiden
              Column("Undefined", "count")),
             tuple(
                 cells([run.id], label, g.variant, run.seed, run.mean,
-                      None if run.low is None or run.high is None else Interval(run.low, run.high), run.blocks,
-                      run.autocorrelation, Cell(run.undefined, mark=f"of {run.epochs}"))
+                      interval(run.low, run.high), run.blocks, run.autocorrelation,
+                      Cell(run.undefined, mark=f"of {run.epochs}"))
                 for label, g, _ in named
                 for run in g.runs
             ),
@@ -130,20 +132,18 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confiden
 def _curve_figures(groups: Sequence[Conflict], labels: Sequence[str], curves: Sequence[Curve]) -> list[Figure]:
     """One for all backbones; where kinds of branches are compared, one for each backbone."""
     title, caption = "Gradient cosine over training", "Means over seeds; the bands are their intervals."
-    chosen: dict[tuple[str, str], list[tuple[str, Curve]]] = {}
+    panels: dict[tuple[str, str], list[Line]] = {}
     several = len({group.variant for group in groups}) > 1
-    for label, group, values in zip(labels, groups, curves, strict=True):
+    for label, group, curve in zip(labels, groups, curves, strict=True):
+        key, name = (f"cosine-{group.variant}", title), label
         if several:  # what is compared stands in one figure
-            key = f"cosine-{list(dict.fromkeys(labels)).index(label)}", f"{title}, {label}"
-        else:
-            key = f"cosine-{group.variant}", title
-        chosen.setdefault(key, []).append((group.variant if several else label, values))
-    return [Figure(name, words, [_cosines(lines)], caption=caption) for (name, words), lines in chosen.items()]
-
-
-def _cosines(curves: Sequence[tuple[str, Curve]]) -> Lines:
-    lines = tuple(curve.line(label, i) for i, (label, curve) in enumerate(curves))
-    return Lines("", "epoch", "gradient cosine", lines, zero=True)
+            key, name = (f"cosine-{list(dict.fromkeys(labels)).index(label)}", f"{title}, {label}"), group.variant
+        lines = panels.setdefault(key, [])
+        lines.append(curve.line(name, len(lines)))
+    return [
+        Figure(name, words, [Lines("", "epoch", "gradient cosine", tuple(lines), zero=True)], caption=caption)
+        for (name, words), lines in panels.items()
+    ]
 
 
 def _layer_figures(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Figure]:
@@ -161,10 +161,3 @@ def _layer_figures(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Fi
             caption = "Diamonds are means, bars their intervals, dots single seeds."
             figures.append(Figure(f"layers-{i}", title, [panel], caption=caption))
     return figures
-
-
-def _points(curve: Curve) -> list[dict[str, float | int | None]]:
-    return [
-        {"epoch": epoch, "n": point.n, "mean": point.mean, "low": point.low, "high": point.high}
-        for epoch, point in zip(curve.epochs, curve.points, strict=True)
-    ]

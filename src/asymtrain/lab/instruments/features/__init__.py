@@ -1,13 +1,13 @@
 """The instrument `features`: what branches do to a network's units in the first steps."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_numbers, comma_words
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Stopped, comma_numbers, comma_words
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.features.show import Followed
@@ -28,7 +28,6 @@ class FeatureOptions:
         self.parse_steps()
 
     def parse_steps(self) -> tuple[int, ...]:
-        """As numbers, in their order."""
         advice = "--steps {}: write steps with commas, as in 0,5,20 (0 is before training)"
         return tuple(sorted(comma_numbers(self.steps, advice)))
 
@@ -61,7 +60,6 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
         return {spec: kept[spec] for spec in specs}
 
     def page(self, options: FeatureOptions, result: "dict[RunSpec, Followed]") -> Page:
-        """See `show`."""
         from asymtrain.lab.instruments.features.show import features_page
 
         return features_page(result, options.images)
@@ -102,12 +100,10 @@ def _follow(specs: "Sequence[RunSpec]", options: FeatureOptions, bench: Bench) -
         for number, spec in enumerate(specs, 1):
             words = f"{number}/{len(specs)} {spec.arch} {variant_of(spec)} seed {spec.seed}"
             say(words)
-            progress = _step_counter(say, words)
-            followed = follow_features(spec, dataset, steps, images=images, device=device, progress=progress)
-            values = {step: [point.to_dict() for point in points] for step, points in followed.items()}
+
+            def tell(done: int, total: int, words: str = words) -> None:
+                say(f"{words}: step {done} of {total}", brief=True)  # a run is over in seconds to a minute
+
+            followed = follow_features(spec, dataset, steps, images=images, device=device, progress=tell)
+            values = {step: list(map(asdict, points)) for step, points in followed.items()}
             bench.keep(spec, _name(options), values, fresh=True)
-
-
-def _step_counter(say: Say, words: str) -> Callable[[int, int], None]:
-    """On a terminal alone: a run is over in seconds to a minute."""
-    return lambda done, total: say(f"{words}: step {done} of {total}", brief=True)

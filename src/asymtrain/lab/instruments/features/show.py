@@ -1,7 +1,7 @@
 """The page of features: what units do in the first steps, Plain beside branches of several kinds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from asymtrain.lab.instruments.curves import by_setting, cells, spec_labels
 from asymtrain.lab.instruments.features.measure import VARIANTS, FeatureStatistics, variant_of
@@ -53,7 +53,6 @@ class FeatureGroup:
         return estimate((quantity(steps[step]) for steps in self.followed), within=within)
 
     def cells(self, *values: float | str | Estimate | None) -> tuple[Cell, ...]:
-        """A row of a table."""
         return cells((spec.id for spec in self.specs), *values)
 
 
@@ -63,7 +62,6 @@ def silent(points: Points) -> float:
 
 
 def of_point(index: int, name: str) -> Callable[[Points], float | None]:
-    """A quantity of one point."""
     return lambda points: getattr(points[index], name)
 
 
@@ -76,7 +74,6 @@ QUANTITIES: dict[str, tuple[str, Callable[[Points], float | None]]] = {
 
 
 def features_page(followed: Mapping[RunSpec, Followed], images: int) -> Page:
-    """Tables, figures and numbers."""
     groups = group_features(followed)
     steps = next(iter(followed.values()))
     return Page(
@@ -88,23 +85,16 @@ def features_page(followed: Mapping[RunSpec, Followed], images: int) -> Page:
         document={
             "measurement": "features",
             "groups": [
-                {
-                    "label": group.label,
-                    "variant": group.variant,
-                    "runs": [
-                        {
-                            "seed": spec.seed,
-                            "steps": {str(s): [p.to_dict() for p in points] for s, points in by.items()},
-                        }
-                        for spec, by in zip(group.specs, group.followed, strict=True)
-                    ],
-                }
+                {"label": group.label, "variant": group.variant, "runs": [
+                    {"seed": spec.seed, "steps": {str(step): list(map(asdict, points)) for step, points in by.items()}}
+                    for spec, by in zip(group.specs, group.followed, strict=True)
+                ]}
                 for group in groups
             ],
         },
         specs=list(followed),
         facts={"Steps": ", ".join(map(str, steps)), "Images": str(images)},
-    )
+    )  # fmt: skip
 
 
 def group_features(followed: Mapping[RunSpec, Followed]) -> list[FeatureGroup]:

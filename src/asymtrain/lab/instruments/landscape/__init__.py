@@ -52,7 +52,6 @@ class LandscapeOptions:
         self.levels()
 
     def levels(self) -> tuple[int, ...]:
-        """The redundancies as numbers."""
         return comma_numbers(self.redundancy, "--redundancy {}: write levels with commas, as in 0,1,20 (0 is Plain)")
 
     def settings(self, **sizes: int) -> "LandscapeSettings":
@@ -102,7 +101,6 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
         return measured
 
     def page(self, options: LandscapeOptions, result: Measured) -> Page:
-        """See `show`."""
         from asymtrain.lab.instruments.landscape.show import landscape_page
 
         specs = [spec for _, members in result.values() for spec in members]

@@ -169,23 +169,16 @@ class CNNDifferences:
         self.shift = _compiled_shift() if images.is_cuda else _shift
         self.layers: list[tuple[str, Product, bool, Three, Tensor]] = []
         self.features: dict[str, Tensor] = {}
+        convolutions = [(f"blocks.{i}.0", _convolve, i in backbone.pool_after) for i in range(len(backbone.blocks))]
+        hidden = [(f"classifier.{i}.0", F.linear, False) for i in range(len(backbone.classifier))]
         maps = images
-        for i in range(len(backbone.blocks)):
-            pool = i in backbone.pool_after
-            maps = self._add(f"blocks.{i}.0", _convolve, maps, three, pool=pool)
-            self.features[f"blocks.{i}"] = maps.mean((2, 3))
-        hidden = maps.flatten(1)
-        for i in range(len(backbone.classifier)):
-            hidden = self._add(f"classifier.{i}.0", F.linear, hidden, three)
-        self.head = _made_by(F.linear, "head", hidden, three)
-
-    def _add(
-        self, name: str, product: Product, inputs: Tensor, three: Mapping[str, Tensor], pool: bool = False
-    ) -> Tensor:
-        made = _made_by(product, name, inputs, three)
-        after = _after(made[0], pool)
-        self.layers.append((name, product, pool, made, after))
-        return after
+        for name, product, pool in [*convolutions, *hidden]:
+            made = _made_by(product, name, maps if product is _convolve else maps.flatten(1), three)
+            maps = _after(made[0], pool)
+            self.layers.append((name, product, pool, made, maps))
+            if product is _convolve:
+                self.features[name.removesuffix(".0")] = maps.mean((2, 3))
+        self.head = _made_by(F.linear, "head", maps.flatten(1), three)
 
     def __call__(self, coordinates: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Logits (R, B, C) in float64 and features [(R, B, D)] at coordinates (R, 2); `parameters` are those there."""

@@ -5,15 +5,11 @@ from dataclasses import replace
 
 from asymtrain.lab.instruments.curves import cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.instruments.trajectory.measure import (
-    Comparison,
-    Trajectories,
-    Trajectory,
-    compare_trajectories,
-)
+from asymtrain.lab.instruments.trajectory.measure import Trajectories, Trajectory, compare_trajectories
 from asymtrain.lab.report.figure import Figure, Lines
-from asymtrain.lab.report.table import Cell, Column, Table
+from asymtrain.lab.report.table import Column, Table, Value
 from asymtrain.lab.runs import Run
+from asymtrain.lab.statistics.estimates import Estimate
 
 LEAD = (
     "How training went with and without branches: when validation accuracy was near its best, how far training "
@@ -41,7 +37,6 @@ Group = tuple[str, list[Trajectory]]  # a label, and Plain beside Asymmetric or 
 def trajectory_page(
     runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None, confidence: float = 0.95
 ) -> Page:
-    """Tables, figures and numbers of the runs."""
     result = compare_trajectories(runs, tolerance=tolerance, gap_epochs=gap_epochs, confidence=confidence)
     sides = [*([pair.plain, pair.asymmetric] for pair in result.comparisons), *([side] for side in result.alone)]
     labels = spec_labels([group[-1].spec for group in sides])
@@ -105,12 +100,19 @@ def trajectory_tables(
         signed = (Column(name, "number", signed=True) for name in ("Final difference", interval.name))
         columns = (Column("Backbone"), Column("From epoch", "count"), Column("Asymmetric is"), *signed,
                    Column("Pairs", "count"))  # fmt: skip
-        rows = tuple(_parting_row(label, pair) for (label, _), pair in zip(groups, result.comparisons, strict=False))
+        rows = []
+        for (label, sides), comparison in zip(groups, result.comparisons, strict=False):
+            parting, ids = comparison.parting, [spec_id for side in sides for spec_id in _ids(side)]
+            shown: tuple[Value | Estimate, ...] = (None,) * 4
+            if parting.pairs:
+                last, epoch = parting.difference.points[-1], "never" if parting.epoch is None else parting.epoch
+                shown = (epoch, parting.side or "neither", last.mean, last)
+            rows.append(cells(ids, label, *shown, parting.pairs))
         note = (
             "The first epoch from which the interval of the paired difference in validation accuracy excludes 0, "
             "on one side, to the end. The intervals are of single epochs."
         )
-        tables.append(Table("parting", "Where the curves part", columns, rows, note))
+        tables.append(Table("parting", "Where the curves part", columns, tuple(rows), note))
     return tables
 
 
@@ -138,15 +140,6 @@ def trajectory_figures(result: Trajectories, groups: Sequence[Group]) -> list[Fi
                 caption = "Asymmetric less Plain of one seed, validation accuracy."
                 figures.append(Figure(f"difference-{i}", f"{label}: difference", [panel], caption=caption))
     return figures
-
-
-def _parting_row(label: str, pair: Comparison) -> tuple[Cell, ...]:
-    parting, points = pair.parting, pair.parting.difference.points
-    ids = (*_ids(pair.plain), *_ids(pair.asymmetric))
-    if not points:
-        return cells(ids, label, None, None, None, None, 0)
-    epoch = "never" if parting.epoch is None else parting.epoch
-    return cells(ids, label, epoch, parting.side or "neither", points[-1].mean, points[-1], parting.pairs)
 
 
 def _ids(side: Trajectory) -> tuple[str, ...]:
