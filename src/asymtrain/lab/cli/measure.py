@@ -139,14 +139,8 @@ def facts_of(context: typer.Context, page: Page) -> dict[str, str]:
     """How a page was made: command, what was measured, what the instrument adds, versions."""
     from asymtrain.lab.report import current_versions
 
-    seeds, archs, datasets = (
-        ", ".join(map(str, values))
-        for values in (
-            sorted({spec.seed for spec in page.specs}),
-            dict.fromkeys(spec.arch for spec in page.specs),
-            dict.fromkeys(spec.dataset for spec in page.specs),
-        )
-    )
+    archs, datasets = (", ".join({getattr(spec, name): None for spec in page.specs}) for name in ("arch", "dataset"))
+    seeds = ", ".join(map(str, sorted({spec.seed for spec in page.specs})))
     return {
         "Command": typed_command(context),
         "Runs": f"{len(page.specs)}: {archs} on {datasets}, seeds {seeds}",

@@ -127,5 +127,4 @@ def cells(spec_ids: Iterable[str], *values: Value | Cell | Estimate) -> tuple[Ce
 
 
 def counted(runs: int, diverged: int) -> Cell:
-    """How many runs there are, and how many of them diverged."""
     return Cell(runs, mark=f"({diverged} diverged)" if diverged else "")

@@ -84,7 +84,6 @@ class Conflict:
 
 
 def variant_specs(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
-    """The spec with its branches as each of `VARIANTS` says."""
     return in_variants(spec, names, VARIANTS)
 
 

@@ -93,7 +93,6 @@ class AttentionResult:
         return self.spec, self.epoch
 
     def of(self, metric: str, scope: str = "mean") -> Floats:
-        """The values of the images, (images,)."""
         if metric not in self.values:
             raise unknown_name("metric of attention", metric, self.values)
         if scope not in self.scopes:

@@ -79,7 +79,6 @@ def feature_variants(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
 
 
 def variant_of(spec: RunSpec) -> str:
-    """Which of `VARIANTS` a spec is."""
     if spec.redundancy == 0:
         return PLAIN
     for name, fields in VARIANTS.items():

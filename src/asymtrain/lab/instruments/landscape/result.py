@@ -39,30 +39,25 @@ AT_LEAST: Bounds = (-100.0, math.inf)  # percent: nothing can lose more than all
 class LandscapeSettings:
     """Which loss, on how many images, on which grid, along which directions.
 
-    Attributes:
-        grid: points along each of the two directions.
-        sample: training images on which the loss is the mean.
-        draws: pairs of directions.
-        step: between neighbouring grid points, along directions of unit variance: how far each weight moves, in
-            standard deviations. By default the grid reaches 0.01 to each side.
-        norm_step: the same along directions of unit norm, and `filter_step` along filter-normalised ones. By default
-            the grid reaches 1 to each side.
-        loss: "main": the network's own loss; "total": main + alpha * auxiliary, where the weights of the live branches
-            move as well. Both as in training, but without dropout and augmentation.
-        directions: "all": one Gaussian over all parameters, idle branches included; "live": over those that are
-            trained, which the backbone and the live branches are; "filter": normalised by filter. The first two are
-            measured with both scalings. A live branch does not enter the main loss either: with directions of unit
-            norm its weights alone make the surface of N >= 1 a little flatter than Plain's.
-        precision: "fp32", or "tf32" for faster products on a GPU. Those of a CNN then act on differences from the
-            center, so rounding is a small part of what the surface varies by (`CNNDifferences`; a test
-            allows a hundredth of the deviation in a tiny network, where few units average it out). For the others it
-            moves a weight by about 5e-6, which is of the order of the step along directions of unit norm in a large
-            network: take it for `step` alone.
+    Losses are as in training, but without dropout and augmentation; of the total, main + alpha * auxiliary, the weights
+    of the live branches move as well.
+
+    Directions: "all", one Gaussian over all parameters, idle branches included; "live", over those that are trained,
+    which the backbone and the live branches are; "filter", normalised by filter. The first two are measured with both
+    scalings. A live branch does not enter the main loss either: with directions of unit norm its weights alone make
+    the surface of N >= 1 a little flatter than Plain's.
+
+    Precision "tf32" makes products on a GPU faster. Those of a CNN then act on differences from the center, so rounding
+    is a small part of what the surface varies by (`CNNDifferences`; a test allows a hundredth of the deviation in a
+    tiny network, where few units average it out). For the others it moves a weight by about 5e-6, which is of the order
+    of the step along directions of unit norm in a large network: take it for `step` alone.
     """
 
-    grid: int = 51
-    sample: int = 500
-    draws: int = 10
+    grid: int = 51  # points along each of the two directions
+    sample: int = 500  # training images on which the loss is the mean
+    draws: int = 10  # pairs of directions
+    # Between neighbouring grid points. Along directions of unit variance: how far each weight moves, in standard
+    # deviations; the grid reaches 0.01 to each side. Along those of unit norm and filter-normalised ones it reaches 1.
     step: float = 4e-4
     norm_step: float = 0.04
     filter_step: float = 0.04
@@ -127,7 +122,6 @@ class SurfaceStatistics:
 
 
 def surface_statistics(losses: Floats) -> SurfaceStatistics:
-    """The numbers of a surface (n, m)."""
     if non_finite := int(np.count_nonzero(~np.isfinite(losses))):
         return SurfaceStatistics(non_finite=non_finite)
     center = middle_loss(losses)

@@ -112,18 +112,6 @@ def grid_coordinates(points: int, step: float) -> Floats:
     return (np.arange(points, dtype=np.float64) - (points - 1) / 2) * np.float64(step)
 
 
-def surface(
-    losses_at: LossesAt,
-    center: Parameters,
-    directions: tuple[Parameters, Parameters],
-    grid: tuple[Floats, Floats],
-    *,
-    chunk: int = 16,
-) -> Surface:
-    """Losses on the grid, `chunk` points at a time."""
-    return evaluate(plane_through(losses_at, center, directions), grid, chunk)
-
-
 def plane_through(losses_at: LossesAt, center: Parameters, directions: tuple[Parameters, Parameters]) -> LossesOn:
     """Losses on the plane along two directions. `center` is not changed; points are made in its type."""
     first, second = directions
@@ -168,7 +156,7 @@ def module_losses(
     *,
     together: bool = False,
 ) -> LossesAt:
-    """Losses of any module on one batch, as `surface` wants them: `loss_fn(module(inputs), targets)` at each point.
+    """Losses of any module on one batch, for `plane_through`: `loss_fn(module(inputs), targets)` at each point.
 
     The module is evaluated in eval mode, with copies of its buffers, and is left as it was. Points are taken one after
     the other, which works for every module, or `together`, for those that `torch.func.vmap` can vectorise.
