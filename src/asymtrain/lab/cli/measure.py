@@ -189,8 +189,9 @@ class CommandBench(Bench):
         return not self.stored or spec.id.startswith(tuple(names))
 
     def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
-        """Stored runs are read and never trained. What could not be trained is said on stderr and left out; Ctrl-C ends
-        the command with the runs stored that were finished.
+        """Stored runs are read and never trained. What could not be trained is said on stderr and left out.
+
+        Ctrl-C ends the command with the runs stored that were finished.
         """
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.store import Store
@@ -218,7 +219,6 @@ class CommandBench(Bench):
         A text that is said twice is printed once.
         """
         console, latest = stderr(), ""
-
         with console.status(start) as status:
 
             def say(text: str, *, brief: bool = False) -> None:

@@ -51,15 +51,15 @@ class Curve:
     seeds: tuple[tuple[float | None, ...], ...]  # (runs, epochs)
 
     def line(self, label: str, colour: Colour, *, thin: bool = False) -> Line:
-        """For a figure; a thin line is the lesser of two and has no band."""
-        line = line_of(label, colour, self.epochs, self.points, thin=thin)
-        return dataclasses.replace(line, low=(), high=()) if thin else line
+        return line_of(label, colour, self.epochs, self.points, thin=thin)
 
 
-def line_of(label: str, colour: Colour, x: Iterable[float], points: Sequence[Estimate], **look: bool) -> Line:
-    """Means with their intervals."""
+def line_of(label: str, colour: Colour, x: Iterable[float], points: Sequence[Estimate], *, thin: bool = False) -> Line:
+    """Means with their intervals; a thin line is the lesser of two and has no band."""
     mean, low, high = (tuple(getattr(point, end) for point in points) for end in ("mean", "low", "high"))
-    return Line(label, colour, tuple(map(float, x)), mean, low, high, **look)
+    if thin:
+        low = high = ()
+    return Line(label, colour, tuple(map(float, x)), mean, low, high, thin=thin)
 
 
 def curve(

@@ -55,77 +55,55 @@ def alignment_page(runs: Sequence[Run], confidence: float = 0.95) -> Page:
 
 def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confidence: float = 0.95) -> list[Table]:
     """Over seeds, gradient norms, within each run, and layer by layer where that was recorded."""
-    level = f"{confidence:.0%} interval"
-    named = [(label, group, [run.id for run in group.runs]) for label, group in zip(labels, groups, strict=True)]
+    cosines, norms, within, layers = [], [], [], []
+    for label, group in zip(labels, groups, strict=True):
+        ids, head = [run.id for run in group.runs], (label, group.variant)
+        main, auxiliary = group.main_norm, group.auxiliary_norm
+        ends = group.min.mean, group.max.mean, group.conflict.mean, counted(len(group.runs), group.diverged)
+        cosines.append(cells(ids, *head, group.final.mean, group.mean.mean, group.mean, *ends))
+        norms.append(cells(ids, *head, main.mean, main, auxiliary.mean, auxiliary))
+        for run in group.runs:
+            batches = interval(run.low, run.high), run.blocks, run.autocorrelation
+            undefined = Cell(run.undefined, mark=f"of {run.epochs}")
+            within.append(cells([run.id], *head, run.seed, run.mean, *batches, undefined))
+        for layer, value in group.layers:
+            layers.append(cells(ids, f"{label}, {layer}", group.variant, value.mean, value, value.n))
+
+    def signed(*names: str, digits: int = 3) -> list[Column]:
+        return [Column(name, "number", signed=True, digits=digits) for name in names]
+
+    level, head = f"{confidence:.0%} interval", (Column("Backbone"), Column("Branches"))
+    seeds = Column("Seeds", "count")
     kinds = "; ".join(f"{variant} ones {MEANINGS[variant]}" for variant in dict.fromkeys(g.variant for g in groups))
     lost = " A run that diverged counts with the epochs before it did." if any(g.diverged for g in groups) else ""
     has_norms = any(group.main_norm.mean is not None for group in groups)
     old = "" if has_norms else " Conflicts and gradient norms were not recorded yet when these runs were trained."
-    head = (Column("Backbone"), Column("Branches"))
-    final, average, cosine, least, largest, correlation = (
-        Column(name, "number", signed=True, digits=2 if name == "Correlation" else 3)
-        for name in ("Final", "Average", level, "Least", "Largest", "Correlation")
+    conflict = Column("In conflict", "share", digits=0)
+    columns = (*head, *signed("Final", "Average", level, "Least", "Largest"), conflict, seeds)
+    note = (
+        "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
+        "largest: of a single measured step. In conflict: share of measured steps with a negative cosine. "
+        f"Branches: {kinds}.{lost}{old}"
     )
-    tables = [
-        Table(
-            "cosine",
-            "Gradient cosine",
-            (*head, final, average, cosine, least, largest, Column("In conflict", "share", digits=0),
-             Column("Seeds", "count")),
-            tuple(
-                cells(ids, label, g.variant, g.final.mean, g.mean.mean, g.mean, g.min.mean, g.max.mean,
-                      g.conflict.mean, counted(len(g.runs), g.diverged))
-                for label, g, ids in named
-            ),
-            "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
-            "largest: of a single measured step. In conflict: share of measured steps with a negative cosine. "
-            f"Branches: {kinds}.{lost}{old}",
-        )
-    ]  # fmt: skip
+    tables = [Table("cosine", "Gradient cosine", columns, tuple(cosines), note)]
     if has_norms:
-        norms = ("Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}")
-        tables.append(
-            Table(
-                "norms",
-                "Gradient norms",
-                (*head, *(Column(name, "number", significant=True) for name in norms)),
-                tuple(
-                    cells(ids, label, g.variant, g.main_norm.mean, g.main_norm, g.auxiliary_norm.mean, g.auxiliary_norm)
-                    for label, g, ids in named
-                ),
-                "Average over epochs, over the weights that both losses reach; the auxiliary gradient before alpha.",
-            )
-        )
-    over_batches = Column(f"{level} over batches", "number", signed=True)
-    tables.append(
-        Table(
-            "runs",
-            "Within each run",
-            (*head, Column("Seed", "count"), average, over_batches, Column("Blocks", "count"), correlation,
-             Column("Undefined", "count")),
-            tuple(
-                cells([run.id], label, g.variant, run.seed, run.mean,
-                      interval(run.low, run.high), run.blocks, run.autocorrelation,
-                      Cell(run.undefined, mark=f"of {run.epochs}"))
-                for label, g, _ in named
-                for run in g.runs
-            ),
-            "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
-            "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
-            "rather than another one. Undefined: epochs in which a gradient was zero at every measured step.",
-            detail=True,
-        )
-    )  # fmt: skip
-    by_layer = tuple(
-        cells(ids, f"{label}, {layer}", g.variant, values.mean, values, values.n)
-        for label, g, ids in named
-        for layer, values in g.layers
+        names = ("Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}")
+        columns = (*head, *(Column(name, "number", significant=True) for name in names))
+        note = "Average over epochs, over the weights that both losses reach; the auxiliary gradient before alpha."
+        tables.append(Table("norms", "Gradient norms", columns, tuple(norms), note))
+    seed, blocks, undefined_epochs = (Column(name, "count") for name in ("Seed", "Blocks", "Undefined"))
+    average = signed("Average", f"{level} over batches")
+    columns = (*head, seed, *average, blocks, *signed("Correlation", digits=2), undefined_epochs)
+    note = (
+        "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
+        "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
+        "rather than another one. Undefined: epochs in which a gradient was zero at every measured step."
     )
-    if by_layer:
-        columns = (Column("Layer"), Column("Branches"), Column("Average cosine", "number", signed=True), cosine,
-                   Column("Seeds", "count"))  # fmt: skip
+    tables.append(Table("runs", "Within each run", columns, tuple(within), note, detail=True))
+    if layers:
+        columns = (Column("Layer"), Column("Branches"), *signed("Average cosine", level), seeds)
         note = "Average over epochs of each layer's own cosine, over the weights of the layer that both losses reach."
-        tables.append(Table("layers", "Layer by layer", columns, by_layer, note, detail=True))
+        tables.append(Table("layers", "Layer by layer", columns, tuple(layers), note, detail=True))
     return tables
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -95,16 +96,11 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
                 settings = options.settings(**(QUICK.get(specs[0].arch, {}) if bench.quick else {}))
                 with bench.telling(f"{words}: states") as say:
                     say(f"{words}: states at epoch {options.at}", brief=not options.at)  # training takes a while
-                    states = states_of_redundancies(
-                        specs,
-                        options.levels(),
-                        options.at,
-                        device=bench.device,
-                        data_root=bench.data_root,
-                        cache=bench.states_folder,
-                        progress=counting(say, f"{words}: training epoch"),
-                    )
-                    dataset, tell = load_for(specs[0], bench.data_root), counting(say, f"{words}: draw")
+                take = partial(bench.states, words=f"{words}: training epoch")
+                states = states_of_redundancies(specs, options.levels(), options.at, take)
+                dataset = load_for(specs[0], bench.data_root)
+                with bench.telling(f"{words}: draws") as say:
+                    tell = counting(say, f"{words}: draw")
                     landscape = measure.measure_landscape(states, dataset, settings, device=bench.device, progress=tell)
                 for state in states:  # levels that are not stored are in the document alone
                     values = {state.epoch: landscape.of_state(state.spec.id, state.epoch)}

@@ -28,10 +28,12 @@ from asymtrain.lab.engine.states import State
 from asymtrain.lab.instruments.landscape import surface as planes
 from asymtrain.lab.instruments.landscape.backbone import plane, points_that_fit
 from asymtrain.lab.instruments.landscape.result import (
+    Directions,
     Landscape,
     LandscapeSettings,
     Level,
     Row,
+    Scaling,
     View,
     surface_statistics,
 )
@@ -157,7 +159,7 @@ class _Draw:
         self.planes: dict[tuple[int, bool], tuple[LossesOn, int]] = {}
         self.surfaces: dict[tuple[int, bool, tuple[float, float]], Surface] = {}
 
-    def surface(self, subject: Subject, directions: str, scale: tuple[float, float]) -> Surface:
+    def surface(self, subject: Subject, directions: Directions, scale: tuple[float, float]) -> Surface:
         """Losses around a subject, whose grid has these steps."""
         by_filter = directions == "filter"
         key = (subject.leader, by_filter, scale)
@@ -173,7 +175,7 @@ class _Draw:
             self.surfaces[key] = planes.evaluate(losses, (x, y), chunk)
         return self.surfaces[key]
 
-    def scale(self, subject: Subject, directions: str, scaling: str) -> tuple[float, float]:
+    def scale(self, subject: Subject, directions: Directions, scaling: Scaling) -> tuple[float, float]:
         """How far one step of the grid goes along each direction as it was drawn."""
         step = self.settings.step_of(scaling)
         if scaling != "norm":

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,17 +30,13 @@ def states_of_redundancies(
     specs: Iterable[RunSpec],
     redundancies: Sequence[int] = REDUNDANCIES,
     epoch: int = 0,
-    *,
-    device: torch.device | str | None = None,
-    data_root: Path | None = None,
-    cache: Path | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    take: Callable[[Sequence[RunSpec], Sequence[int]], list[State]] = states_at,
 ) -> list[State]:
     """States of each spec at each redundancy after an epoch (0: before training); 0 is Plain.
 
     With single activation and an independent draw, every redundancy from 1 on trains the same network with the same
-    live branch: it is made once, for the least of them. A run that diverged before the epoch is an error. `progress`
-    is that of `states_at`.
+    live branch: it is made once, for the least of them. `take` makes states of specs after epochs. A run that diverged
+    before the epoch is an error.
     """
     if not redundancies or min(redundancies) < 0:
         raise UsageError(f"redundancies must be 0 (Plain) or more, got {list(redundancies)}")
@@ -52,8 +47,7 @@ def states_of_redundancies(
         shares = spec.redundancy and spec.activation == "last" and spec.draw == "independent"
         trained[spec] = dataclasses.replace(spec, redundancy=least) if shares else spec
     distinct = list(dict.fromkeys(trained.values()))
-    states = states_at(distinct, [epoch], device=device, data_root=data_root, cache=cache, progress=progress)
-    known = {state.spec: state for state in states}
+    known = {state.spec: state for state in take(distinct, [epoch])}
     for spec in distinct:
         if spec not in known:
             raise UsageError(f"the run of seed {spec.seed} diverged before epoch {epoch}: look at an earlier one")

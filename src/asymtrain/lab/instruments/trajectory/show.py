@@ -65,54 +65,46 @@ def trajectory_tables(
     result: Trajectories, groups: Sequence[Group], tolerance: float = 0.01, confidence: float = 0.95
 ) -> list[Table]:
     """Convergence and final accuracy, the generalisation gap, where the curves part."""
-    interval = Column(f"{confidence:.0%} interval", "number")
-    sides = [(label, side, side.spec.variant.capitalize()) for label, group in groups for side in group]
-    diverged = " Diverged runs are left out." if any(side.diverged for _, side, _ in sides) else ""
-    head = (Column("Backbone"), Column("Training"))
-    tables = [
-        Table(
-            "convergence",
-            "Convergence and accuracy",
-            (*head, Column("Convergence", "number", digits=1), Column(interval.name, "number", digits=1),
-             Column("Of the mean", "count"), Column("Final accuracy", "number"), interval, Column("Seeds", "count")),
-            tuple(
-                cells(_ids(side), label, words, side.convergence.mean, side.convergence, side.convergence_of_mean,
-                      side.final.mean, side.final, counted(len(side.seeds), side.diverged))
-                for label, side, words in sides
-            ),
-            f"Convergence: the first epoch whose validation accuracy is within {100 * tolerance:.3g}% of the run's "
-            "best; the mean over seeds, and that epoch of the mean curve. Final accuracy: validation, after the last "
-            f"epoch.{diverged}",
-        ),
-        Table(
-            "gap",
-            "Generalisation gap",
-            (*head, Column("Epoch", "count"), Column("Gap", "number"), interval),
-            tuple(
-                cells(_ids(side), label, words, epoch, gap.mean, gap)
-                for label, side, words in sides
-                for epoch, gap in side.gaps
-            ),
-            "Training accuracy, on the batches as they were trained, less validation accuracy after the epoch.",
-        ),
-    ]  # fmt: skip
-    if result.comparisons:
-        signed = (Column(name, "number", signed=True) for name in ("Final difference", interval.name))
-        columns = (Column("Backbone"), Column("From epoch", "count"), Column("Asymmetric is"), *signed,
-                   Column("Pairs", "count"))  # fmt: skip
-        rows = []
-        for (label, sides), comparison in zip(groups, result.comparisons, strict=False):
-            parting, ids = comparison.parting, [spec_id for side in sides for spec_id in _ids(side)]
-            shown: tuple[Value | Estimate, ...] = (None,) * 4
-            if parting.pairs:
-                last, epoch = parting.difference.points[-1], "never" if parting.epoch is None else parting.epoch
-                shown = (epoch, parting.side or "neither", last.mean, last)
-            rows.append(cells(ids, label, *shown, parting.pairs))
+    converged, gaps, partings = [], [], []
+    for label, sides in groups:
+        for side in sides:
+            ids, name = _ids(side), (label, side.spec.variant.capitalize())
+            epochs = side.convergence.mean, side.convergence, side.convergence_of_mean
+            runs = counted(len(side.seeds), side.diverged)
+            converged.append(cells(ids, *name, *epochs, side.final.mean, side.final, runs))
+            gaps += [cells(ids, *name, epoch, gap.mean, gap) for epoch, gap in side.gaps]
+    for (label, sides), comparison in zip(groups, result.comparisons, strict=False):
+        parting, ids = comparison.parting, tuple(spec_id for side in sides for spec_id in _ids(side))
+        shown: tuple[Value | Estimate, ...] = (None,) * 4
+        if parting.pairs:
+            last, since = parting.difference.points[-1], "never" if parting.epoch is None else parting.epoch
+            shown = (since, parting.side or "neither", last.mean, last)
+        partings.append(cells(ids, label, *shown, parting.pairs))
+
+    backbone, training, seeds = Column("Backbone"), Column("Training"), Column("Seeds", "count")
+    level = f"{confidence:.0%} interval"
+    interval = Column(level, "number")
+    epochs_of = (*(Column(name, "number", digits=1) for name in ("Convergence", level)), Column("Of the mean", "count"))
+    columns = (backbone, training, *epochs_of, Column("Final accuracy", "number"), interval, seeds)
+    diverged = " Diverged runs are left out." if any(side.diverged for _, sides in groups for side in sides) else ""
+    note = (
+        f"Convergence: the first epoch whose validation accuracy is within {100 * tolerance:.3g}% of the run's "
+        "best; the mean over seeds, and that epoch of the mean curve. Final accuracy: validation, after the last "
+        f"epoch.{diverged}"
+    )
+    tables = [Table("convergence", "Convergence and accuracy", columns, tuple(converged), note)]
+    columns = (backbone, training, Column("Epoch", "count"), Column("Gap", "number"), interval)
+    note = "Training accuracy, on the batches as they were trained, less validation accuracy after the epoch."
+    tables.append(Table("gap", "Generalisation gap", columns, tuple(gaps), note))
+    if partings:
+        signed = (Column(name, "number", signed=True) for name in ("Final difference", level))
+        since_column, pairs = Column("From epoch", "count"), Column("Pairs", "count")
+        columns = (backbone, since_column, Column("Asymmetric is"), *signed, pairs)
         note = (
             "The first epoch from which the interval of the paired difference in validation accuracy excludes 0, "
             "on one side, to the end. The intervals are of single epochs."
         )
-        tables.append(Table("parting", "Where the curves part", columns, tuple(rows), note))
+        tables.append(Table("parting", "Where the curves part", columns, tuple(partings), note))
     return tables
 
 
