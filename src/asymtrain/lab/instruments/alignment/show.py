@@ -57,15 +57,15 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confiden
     """Over seeds, gradient norms, within each run, and layer by layer where that was recorded."""
     cosines, norms, within, layers = [], [], [], []
     for label, group in zip(labels, groups, strict=True):
-        ids, head = [run.id for run in group.runs], (label, group.variant)
+        ids, name = [run.id for run in group.runs], (label, group.variant)
         main, auxiliary = group.main_norm, group.auxiliary_norm
         ends = group.min.mean, group.max.mean, group.conflict.mean, counted(len(group.runs), group.diverged)
-        cosines.append(cells(ids, *head, group.final.mean, group.mean.mean, group.mean, *ends))
-        norms.append(cells(ids, *head, main.mean, main, auxiliary.mean, auxiliary))
+        cosines.append(cells(ids, *name, group.final.mean, group.mean.mean, group.mean, *ends))
+        norms.append(cells(ids, *name, main.mean, main, auxiliary.mean, auxiliary))
         for run in group.runs:
             batches = interval(run.low, run.high), run.blocks, run.autocorrelation
             undefined = Cell(run.undefined, mark=f"of {run.epochs}")
-            within.append(cells([run.id], *head, run.seed, run.mean, *batches, undefined))
+            within.append(cells([run.id], *name, run.seed, run.mean, *batches, undefined))
         for layer, value in group.layers:
             layers.append(cells(ids, f"{label}, {layer}", group.variant, value.mean, value, value.n))
 
