@@ -74,7 +74,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         # `--run all` passes over the runs whose backbone has no attention; one that is named is refused.
         unnamed = [spec for spec in chosen if not bench.named(spec)]
         lacking = {arch for arch in {spec.arch for spec in unnamed} if not has_attention(arch)}
-        without = [spec for spec in unnamed if spec.arch in lacking]
+        without = {spec for spec in unnamed if spec.arch in lacking}
         specs = [spec for spec in chosen if spec not in without] or chosen  # where none is left, they are refused below
         if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
             raise UsageError("these runs learn different data: measure those of one dataset at a time")
