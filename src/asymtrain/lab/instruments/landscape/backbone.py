@@ -169,10 +169,12 @@ class CNNDifferences:
         self.shift = _compiled_shift() if images.is_cuda else _shift
         self.layers: list[tuple[str, Product, bool, Three, Tensor]] = []
         self.features: dict[str, Tensor] = {}
-        convolutions = [(f"blocks.{i}.0", _convolve, i in backbone.pool_after) for i in range(len(backbone.blocks))]
-        hidden = [(f"classifier.{i}.0", F.linear, False) for i in range(len(backbone.classifier))]
+        layers: list[tuple[str, Product, bool]] = [
+            *((f"blocks.{i}.0", _convolve, i in backbone.pool_after) for i in range(len(backbone.blocks))),
+            *((f"classifier.{i}.0", F.linear, False) for i in range(len(backbone.classifier))),
+        ]
         maps = images
-        for name, product, pool in [*convolutions, *hidden]:
+        for name, product, pool in layers:
             made = _made_by(product, name, maps if product is _convolve else maps.flatten(1), three)
             maps = _after(made[0], pool)
             self.layers.append((name, product, pool, made, maps))
