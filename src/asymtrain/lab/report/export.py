@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, Value, number_text
+from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, Value, mark_text, number_text
 
 MISSING = "missing"
 # A backslash and braces first: what replaces the others has some of its own.
@@ -80,9 +80,9 @@ def _csv_column(column: Column, cells: Sequence[Cell]) -> tuple[list[str], list[
     elif any(isinstance(value, Mean) and value.deviation is not None for value in values):
         names = [name, f"{name}: deviation"]
     rows = [_csv_texts(value, column, cell.digits, len(names)) for value, cell in zip(values, cells, strict=True)]
-    if any(cell.mark for cell in cells):
+    if any(marks := [mark_text(cell, column) for cell in cells]):
         names.append(f"{column.heading}: mark")
-        rows = [[*row, cell.mark] for row, cell in zip(rows, cells, strict=True)]
+        rows = [[*row, mark] for row, mark in zip(rows, marks, strict=True)]
     return names, rows
 
 

@@ -75,6 +75,7 @@ class Cell:
     mark: str = ""  # behind the value: words such as "(diverged)", or a "*"
     words: str = ""  # in place of the value, such as "exactly 0"
     about: tuple[str, ...] = ()  # what its row is about, such as backbones, for those who want a part of the table
+    interval: Interval | None = None  # behind the value, where it is not as far below the value as above
 
 
 @dataclass(frozen=True)
@@ -120,8 +121,12 @@ def cell_text(cell: Cell, column: Column, missing: str = NOTHING, *, compact: bo
         return cell.words
     if cell.digits is not None:
         column = dataclasses.replace(column, digits=cell.digits)
-    gap = "" if cell.mark in ("", "*") else " "
-    return f"{value_text(cell.value, column, compact=compact)}{gap}{cell.mark}"
+    mark = mark_text(cell, column)
+    return value_text(cell.value, column, compact=compact) + (mark if mark in ("", "*") else f" {mark}")
+
+
+def mark_text(cell: Cell, column: Column) -> str:
+    return cell.mark if cell.interval is None else f"({value_text(cell.interval, column)})"
 
 
 def value_text(value: Value, column: Column, *, compact: bool = False) -> str:
@@ -161,6 +166,8 @@ def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
             numbers |= {"value": mean, "deviation": deviation}
         case int() | float():
             numbers["value"] = cell.value
+    if cell.interval is not None:
+        numbers |= dataclasses.asdict(cell.interval)
     return {**numbers, "spec_ids": list(cell.spec_ids), "missing": cell.missing}
 
 
