@@ -46,11 +46,16 @@ def renamed_arguments(**new_names: str) -> Callable[[Callable[Arguments, Result]
 
 
 def old_name(module: str, name: str, **new_names: str) -> Any:
-    """What a module's `__getattr__` answers: `return old_name(__name__, name, BUILDERS="BACKBONES")`."""
+    """What a module's `__getattr__` answers: `return old_name(__name__, name, BUILDERS="BACKBONES")`.
+
+    A new name with dots is in another module.
+    """
     if name not in new_names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    warnings.warn(f"{module}.{name} is now {module}.{new_names[name]}", DeprecationWarning, stacklevel=3)
-    return getattr(import_module(module), new_names[name])
+    new = new_names[name] if "." in new_names[name] else f"{module}.{new_names[name]}"
+    warnings.warn(f"{module}.{name} is now {new}", DeprecationWarning, stacklevel=3)
+    home, _, attribute = new.rpartition(".")
+    return getattr(import_module(home), attribute)
 
 
 class _MovedModules(MetaPathFinder, Loader):
