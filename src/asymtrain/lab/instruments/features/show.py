@@ -88,7 +88,7 @@ def features_page(followed: Mapping[RunSpec, Followed], images: int) -> Page:
             "measurement": "features",
             "groups": [
                 {"label": group.label, "variant": group.variant, "runs": [
-                    {"seed": spec.seed, "steps": {str(step): [p.to_dict() for p in points] for step, points in by.items()}}
+                    {"seed": spec.seed, "steps": {str(at): [p.to_dict() for p in points] for at, points in by.items()}}
                     for spec, by in zip(group.specs, group.followed, strict=True)
                 ]}
                 for group in groups
