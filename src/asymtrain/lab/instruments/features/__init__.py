@@ -1,6 +1,6 @@
 """The instrument `features`: what branches do to a network's units in the first steps."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -79,7 +79,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
                     followed = measure.follow_features(
                         spec, dataset, steps, images=images, device=device, progress=tell
                     )
-                    values = {step: list(map(asdict, points)) for step, points in followed.items()}
+                    values = {step: [point.to_dict() for point in points] for step, points in followed.items()}
                     bench.keep(spec, name, values, fresh=True)
         except KeyboardInterrupt:
             message = f"Stopped: {len(kept())} of {len(specs)} runs are in {bench.store}. "

@@ -5,6 +5,7 @@ there by changing the features, and the first steps of training show what that d
 the features of any model; `follow_features` follows the first steps of a run.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -48,6 +49,9 @@ class FeatureStatistics:
     silent: float  # share of the units that have the same value for every image; after a ReLU that value is 0
     scale: float  # root mean square over units and images
     directions: float | None
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
 
 def feature_statistics(features: Tensor) -> FeatureStatistics:

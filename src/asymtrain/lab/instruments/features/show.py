@@ -1,7 +1,7 @@
 """The page of features: what units do in the first steps, Plain beside branches of several kinds."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 
 from asymtrain.lab.instruments.curves import by_setting, cells, spec_labels
 from asymtrain.lab.instruments.features.measure import VARIANTS, FeatureStatistics, variant_of
@@ -88,7 +88,7 @@ def features_page(followed: Mapping[RunSpec, Followed], images: int) -> Page:
             "measurement": "features",
             "groups": [
                 {"label": group.label, "variant": group.variant, "runs": [
-                    {"seed": spec.seed, "steps": {str(step): list(map(asdict, points)) for step, points in by.items()}}
+                    {"seed": spec.seed, "steps": {str(at): [p.to_dict() for p in points] for at, points in by.items()}}
                     for spec, by in zip(group.specs, group.followed, strict=True)
                 ]}
                 for group in groups
