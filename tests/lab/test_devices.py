@@ -1,5 +1,7 @@
 """Device names, and torch's global settings: set for a block, and restored, also after an error."""
 
+import dataclasses
+
 import pytest
 import torch
 
@@ -22,6 +24,7 @@ def settings():
         torch._functorch.config.donated_buffer,
         torch.get_default_dtype(),
         torch.are_deterministic_algorithms_enabled(),
+        torch.backends.mkldnn.enabled,
     )
 
 
@@ -48,7 +51,7 @@ def test_a_setting_holds_in_its_block_and_is_restored(block, wanted):
     assert settings() == before
 
 
-@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+@pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])
 def test_training_leaves_the_settings_as_they_were(precision):
     dataset = load("shapes", classes=2, size=16, test_size=4, image_size=8)
     spec = RunSpec(arch_options={"widths": (4,)}, batch=8, epochs=1, precision=precision)
@@ -69,3 +72,13 @@ def test_device_names():
 def test_a_gpu_that_is_not_there_is_refused():
     with pytest.raises(UsageError, match="device 'cuda:0' was asked for, but torch sees no GPU: use --device cpu"):
         default_device(torch.device("cuda:0"))
+
+
+def test_a_run_in_bf16_does_not_change_later_ones_in_fp32():
+    """Also on a CPU without bfloat16, where torch would give oneDNN up for the whole process."""
+    dataset = load("shapes", classes=2, size=256, test_size=8, image_size=16)
+    spec = RunSpec(arch_options={"widths": (128, 128)}, batch=64, epochs=1)
+    before = train_reference(spec, dataset)
+    train_reference(dataclasses.replace(spec, precision="bf16"), dataset)
+    after = train_reference(spec, dataset)
+    assert [epoch.main_loss for epoch in after.history] == [epoch.main_loss for epoch in before.history]

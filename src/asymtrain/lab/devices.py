@@ -38,6 +38,25 @@ def float32_products(tf32: bool) -> Iterator[None]:
 
 
 @contextmanager
+def products_of(precision: str) -> Iterator[None]:
+    """Products as a run's precision wants them.
+
+    On a CPU without bfloat16 instructions oneDNN is left out of a bf16 run: its first bfloat16 product would fail, and
+    torch then gives oneDNN up for the whole process. Later float32 runs would be rounded by another library.
+    """
+    available, before = torch.backends.mkldnn.is_available(), torch.backends.mkldnn.enabled
+    with float32_products(precision == "tf32"):
+        if precision != "bf16" or not available or torch.ops.mkldnn._is_mkldnn_bf16_supported():
+            yield
+            return
+        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+        try:
+            yield
+        finally:
+            torch.backends.mkldnn.enabled = before
+
+
+@contextmanager
 def one_thread(device: torch.device) -> Iterator[None]:
     """One thread on a CPU: sums then do not depend on how many processes train beside this one."""
     before = torch.get_num_threads()

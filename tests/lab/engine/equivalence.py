@@ -19,7 +19,7 @@ from scipy import stats
 from torch import Tensor
 
 from asymtrain.lab.data import Dataset, ImageSet
-from asymtrain.lab.devices import float32_products
+from asymtrain.lab.devices import products_of
 from asymtrain.lab.engine import Stack, reference, train_reference
 from asymtrain.lab.runs import RunSpec
 
@@ -99,7 +99,7 @@ def stack_after(
     specs: list[RunSpec], dataset: Dataset, steps: int, device: str, strategy: str
 ) -> list[tuple[Named, Named]]:
     """Backbone and live branches of each run of a stack after so many steps."""
-    with float32_products(specs[0].precision == "tf32"):
+    with products_of(specs[0].precision):
         stack = Stack(specs, dataset, device=device, strategy=strategy)
         total = stack.data.steps
 
@@ -220,7 +220,7 @@ def measure_accuracies(
 
     `alone` are the reference's, where they are known.
     """
-    with float32_products(specs[0].precision == "tf32"):
+    with products_of(specs[0].precision):
         stack = Stack(specs, dataset, device=device, strategy=strategy)
         while not stack.finished:
             stack.advance()

@@ -29,7 +29,7 @@ from asymtrain.gradients import cosine
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise
-from asymtrain.lab.devices import device_name, float32_products
+from asymtrain.lab.devices import device_name, products_of
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.losses import MAIN
 from asymtrain.lab.engine.parameters import FlatParameters, layer_name
@@ -66,7 +66,7 @@ def train_reference(
     amount: tests calibrate with it how far two equally right paths may part.
     """
     where = torch.device(device)
-    with float32_products(spec.precision == "tf32"):
+    with products_of(spec.precision):
         loop = _Loop(spec, dataset, where, perturb)
         history: list[Epoch] = []
         for epoch in range(spec.epochs):

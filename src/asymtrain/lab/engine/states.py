@@ -15,7 +15,7 @@ from torch import Tensor
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.devices import default_device, float32_products
+from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.plan import StackPlan, plan
 from asymtrain.lab.engine.setup import initial_parameters, run_data
 from asymtrain.lab.engine.stack import Stack
@@ -85,7 +85,7 @@ def _train(
 ) -> Iterator[tuple[int, list[State]]]:
     """Each epoch of a stack above 0, with the states of its runs where they are wanted; the last of them ends it."""
     specs = list(stack_plan.specs)
-    with float32_products(specs[0].precision == "tf32"):
+    with products_of(specs[0].precision):
         stack = Stack(specs, load_for(specs[0], data_root), device=device, strategy=stack_plan.strategy)
         while not stack.finished and stack.epoch < epochs[-1]:
             stack.advance()

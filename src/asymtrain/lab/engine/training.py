@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from asymtrain.lab.data import Dataset, load
-from asymtrain.lab.devices import default_device, float32_products
+from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 from asymtrain.lab.engine.plan import StackPlan, plan
 from asymtrain.lab.engine.stack import Stack
@@ -80,7 +80,7 @@ def train_stack(
     None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it.
     """
     folder = open_checkpoint(checkpoints, stack_plan) if checkpoints else None
-    with float32_products(stack_plan.specs[0].precision == "tf32"):
+    with products_of(stack_plan.specs[0].precision):
         stack = Stack(list(stack_plan.specs), dataset, device=device, strategy=stack_plan.strategy)
         if folder:
             load_checkpoint(folder, stack)
