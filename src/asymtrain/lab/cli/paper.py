@@ -208,8 +208,8 @@ def run(
             spec, display.productive = measured.spec, True
             display.console.print(f"{done}/{total} {measured.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
 
-        told = {"progress": display.update, "on_run": on_run, "on_measurement": on_measurement}
-        done = run_recipes(recipes, study, store, archs=archs, **dataclasses.asdict(training), **told)
+        options = {**dataclasses.asdict(training), "progress": display.update}
+        done = run_recipes(recipes, study, store, archs=archs, on_run=on_run, on_measurement=on_measurement, **options)
     results, specs = work.build_results(parts, study, store)
     judgements = judge_results(results)
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)

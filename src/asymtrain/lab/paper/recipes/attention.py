@@ -155,20 +155,11 @@ def make_maps(study: Study, known: Snapshot) -> RecipeOutput:
                     apart=variant == VARIANTS[0],
                 )
 
-    caption = (
-        f"Seed {first['plain'].spec.seed}; from the class token, heads averaged, in multiples of the uniform weight."
-    )
-    columns = 1 + len(epochs) * len(VARIANTS)
-    figures = [
-        Figure(
-            name,
-            title,
-            [panel for i, row in enumerate(rows[name]) for panel in images(*row, titled=i == 0)],
-            columns,
-            caption,
-        )
-        for name, title in titles.items()
-    ]
+    seed, columns, figures = first["plain"].spec.seed, 1 + len(epochs) * len(VARIANTS), []
+    caption = f"Seed {seed}; from the class token, heads averaged, in multiples of the uniform weight."
+    for name, title in titles.items():
+        panels = [panel for i, row in enumerate(rows[name]) for panel in images(*row, titled=i == 0)]
+        figures.append(Figure(name, title, panels, columns, caption))
     return RecipeOutput(figures=tuple(figures))
 
 
