@@ -89,7 +89,7 @@ def engine_step(arch: str, runs: int, precision: str, device: torch.device) -> t
 
     def step() -> None:
         stack.data.step.fill_(0)
-        stack.programs.train_step(False)
+        stack.run_step(False)
 
     return stack, step
 

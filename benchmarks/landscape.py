@@ -26,7 +26,7 @@ import torch.nn.functional as F
 
 from asymtrain import models
 from asymtrain.lab.instruments.landscape.backbone import main_score, plane, points_that_fit
-from asymtrain.lab.instruments.landscape.surface import evaluate, gaussian_direction, module_losses, surface
+from asymtrain.lab.instruments.landscape.surface import evaluate, gaussian_direction, module_losses, plane_through
 from common import device_name
 
 STEPS, EXTENT = 51, 0.01
@@ -101,7 +101,7 @@ def measure(arch: str, device: torch.device, sample: int, classes: int, peer, ro
     else:
         points = (grid[0][::10], grid[1][::10])
         slow = module_losses(model, images, targets, F.cross_entropy)
-        mine, theirs = ours(points), surface(slow, center, directions, points)  # type: ignore[arg-type]
+        mine, theirs = ours(points), evaluate(plane_through(slow, center, directions), points, 16)  # type: ignore[arg-type]
     difference = float(np.abs(mine - theirs).max())
     return {
         "ours": best["ours"],

@@ -67,7 +67,7 @@ def cosine_cost(arch: str, device: torch.device) -> tuple[float, float]:
 
     def step(measure: bool) -> None:
         stack.data.step.fill_(0)
-        stack.programs.train_step(measure)
+        stack.run_step(measure)
 
     def sixteen() -> None:
         for i in range(16):

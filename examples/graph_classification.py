@@ -4,14 +4,14 @@
 
 Needs torch_geometric. Graphs of 20 to 40 nodes come from five rules, and a tenth of random edges is added to each.
 Nodes know their degree only. A layer gives one row for each node, so the branches' `pool` takes the mean over each
-graph: it reads from the loop which node belongs to which.
+graph: it reads from the batch at hand which node belongs to which.
 """
 
 import itertools
+from collections.abc import Iterator
 from functools import cache
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 from torch_geometric.data import Data
 from torch_geometric.loader import DataLoader
@@ -25,8 +25,8 @@ from torch_geometric.utils import (
     stochastic_blockmodel_graph,
 )
 
-from asymtrain import alignment, attach
-from paired import main
+from asymtrain import attach
+from paired import fit, main
 
 RULES, WIDTH = 5, 32
 
@@ -94,26 +94,17 @@ def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
         sample = (first.x, first.edge_index, first.batch)
         mean = lambda nodes: global_mean_pool(nodes, here["index"])  # noqa: E731
         branches = attach(model, at="layers.*", sample=sample, classes=RULES, pool=mean, seed=seed)
-    optimizer = torch.optim.AdamW([*model.parameters(), *(branches.parameters() if branches else ())], lr=2e-3)
-    cosines = []
-    for _ in range(epochs):
-        for i, batch in enumerate(loader):
+
+    def batches() -> Iterator[tuple[tuple[Tensor, ...], Tensor]]:
+        for batch in loader:
             here["index"] = batch.batch
-            loss = F.cross_entropy(model(batch.x, batch.edge_index, batch.batch), batch.y)
-            if branches is not None:
-                auxiliary = branches.loss(batch.y)
-                if i == 0 and (cosine := alignment(loss, auxiliary, model).cosine) is not None:
-                    cosines.append(cosine)
-                loss = loss + alpha * auxiliary
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    if branches is not None:
-        branches.strip(optimizer)
+            yield (batch.x, batch.edge_index, batch.batch), batch.y
+
+    cosine = fit(model, branches, alpha, epochs, batches)
     test = next(iter(DataLoader(graphs(500, seed=1), batch_size=500)))
     with torch.no_grad():
         right = model.eval()(test.x, test.edge_index, test.batch).argmax(1) == test.y
-    return right.float().mean().item(), sum(cosines) / len(cosines) if cosines else None
+    return right.float().mean().item(), cosine
 
 
 if __name__ == "__main__":

@@ -1,16 +1,42 @@
-"""What the examples share: Plain and Asymmetric of each seed, and the table that `asymtrain run` prints."""
+"""What the examples share: the loop, Plain and Asymmetric of each seed, and the table that `asymtrain run` prints."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pandas as pd
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
+from asymtrain import AlignmentLog, Branches, alignment
 from asymtrain.lab import comparisons
 from asymtrain.lab.cli.screen import show_summary
 from asymtrain.lab.report.summary import Summary, records
 
 Train = Callable[[int, float, int], tuple[float, float | None]]
 """From a seed, alpha (0: Plain) and a number of epochs to test accuracy and mean gradient cosine."""
+Batches = Callable[[], Iterable[tuple[tuple[Tensor, ...], Tensor]]]
+"""Gives the batches of an epoch: what the model is called with, and the labels."""
+
+
+def fit(model: nn.Module, branches: Branches | None, alpha: float, epochs: int, batches: Batches) -> float | None:
+    """Train, with branches where there are any, which are stripped at the end; the mean gradient cosine."""
+    optimizer = torch.optim.AdamW([*model.parameters(), *(branches.parameters() if branches else ())], lr=2e-3)
+    log = AlignmentLog()
+    for _ in range(epochs):
+        for i, (inputs, labels) in enumerate(batches()):
+            loss = F.cross_entropy(model(*inputs), labels)
+            if branches is not None:
+                auxiliary = branches.loss(labels)
+                if i == 0:
+                    log.add(alignment(loss, auxiliary, model))
+                loss = loss + alpha * auxiliary
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+    if branches is not None:
+        branches.strip(optimizer)
+    return log.summary().mean
 
 
 def main(label: str, train: Train, *, alpha: float, epochs: int, description: str | None) -> None:

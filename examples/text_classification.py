@@ -3,19 +3,19 @@
     python examples/text_classification.py      five seeds, Plain against Asymmetric, under two minutes on a CPU
 
 A text is a sequence of brackets of three kinds, between words that mean nothing; its class is the depth of the deepest
-nesting, 1 to 6. The model is torch's own encoder: `attach` finds its layers by name, the loss takes one more term, and
-`strip` takes the branches off.
+nesting, 1 to 6. The model is torch's own encoder: `attach` finds its layers by name. In the loop, `fit` in
+paired.py, the loss takes one more term, and `strip` takes the branches off.
 """
 
+from collections.abc import Iterator
 from functools import cache
 from random import Random
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from asymtrain import alignment, attach
-from paired import main
+from asymtrain import attach
+from paired import fit, main
 
 LENGTH, DEPTHS = 32, 6
 OPENING, CLOSING, WORDS, BLANK = (1, 2, 3), (4, 5, 6), tuple(range(7, 12)), 0
@@ -71,25 +71,17 @@ def train(seed: int, alpha: float, epochs: int) -> tuple[float, float | None]:
     branches = None
     if alpha:
         branches = attach(model, at="encoder.layers.*", sample=tokens[:2], classes=DEPTHS, layout="BTD", seed=seed)
-    optimizer = torch.optim.AdamW([*model.parameters(), *(branches.parameters() if branches else ())], lr=2e-3)
-    order, cosines = torch.Generator().manual_seed(seed), []
-    for _ in range(epochs):
-        for i, chosen in enumerate(torch.randperm(len(tokens), generator=order).split(50)):
-            loss = F.cross_entropy(model(tokens[chosen]), labels[chosen])
-            if branches is not None:
-                auxiliary = branches.loss(labels[chosen])
-                if i == 0 and (cosine := alignment(loss, auxiliary, model).cosine) is not None:
-                    cosines.append(cosine)
-                loss = loss + alpha * auxiliary
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-    if branches is not None:
-        branches.strip(optimizer)
-    tokens, labels = texts(1000, seed=1)
+    order = torch.Generator().manual_seed(seed)
+
+    def batches() -> Iterator[tuple[tuple[Tensor], Tensor]]:
+        for chosen in torch.randperm(len(tokens), generator=order).split(50):
+            yield (tokens[chosen],), labels[chosen]
+
+    cosine = fit(model, branches, alpha, epochs, batches)
+    unseen, depths = texts(1000, seed=1)
     with torch.no_grad():
-        accuracy = (model.eval()(tokens).argmax(1) == labels).float().mean().item()
-    return accuracy, sum(cosines) / len(cosines) if cosines else None
+        accuracy = (model.eval()(unseen).argmax(1) == depths).float().mean().item()
+    return accuracy, cosine
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ import asymtrain
 from asymtrain import attach, models
 from asymtrain._moved import MOVED_MODULES
 from asymtrain.branches import draw_branches
+from asymtrain.lab import comparisons
 
 RENAMED_OF_ATTACH = {
     "over_classes": ("class_reduction", "sum"),
@@ -47,6 +48,12 @@ def test_old_names_of_modules():
     assert caught[0].filename == __file__
     with pytest.warns(DeprecationWarning, match="asymtrain.models.BUILDERS is now asymtrain.models.BACKBONES"):
         assert models.BUILDERS is models.BACKBONES
+
+
+def test_names_that_moved_to_another_module():
+    with pytest.warns(DeprecationWarning, match=r"statistics\.compare is now asymtrain\.lab\.comparisons\.compare"):
+        from asymtrain.lab.statistics import compare
+    assert compare is comparisons.compare
 
 
 OLD_MODULES = """

@@ -20,12 +20,8 @@ from typing import Any, ParamSpec, TypeVar
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
-_LAB = ["cli", "data", "engine", "executors", "paper", "report", "runs", "scales", "search", "statistics", "store"]
-MOVED_MODULES = {
-    **{name: f"lab.{name}" for name in _LAB},
-    "measure": "lab.instruments",
-    "resonance": "lab.probe",
-}
+_LAB = ("cli", "data", "engine", "executors", "paper", "report", "runs", "scales", "search", "statistics", "store")
+MOVED_MODULES = {**{name: f"lab.{name}" for name in _LAB}, "measure": "lab.instruments", "resonance": "lab.probe"}
 
 
 def renamed_arguments(**new_names: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
@@ -50,11 +46,16 @@ def renamed_arguments(**new_names: str) -> Callable[[Callable[Arguments, Result]
 
 
 def old_name(module: str, name: str, **new_names: str) -> Any:
-    """What a module's `__getattr__` answers: `return old_name(__name__, name, BUILDERS="BACKBONES")`."""
+    """What a module's `__getattr__` answers: `return old_name(__name__, name, BUILDERS="BACKBONES")`.
+
+    A new name with dots is in another module.
+    """
     if name not in new_names:
         raise AttributeError(f"module {module!r} has no attribute {name!r}")
-    warnings.warn(f"{module}.{name} is now {module}.{new_names[name]}", DeprecationWarning, stacklevel=3)
-    return getattr(import_module(module), new_names[name])
+    new = new_names[name] if "." in new_names[name] else f"{module}.{new_names[name]}"
+    warnings.warn(f"{module}.{name} is now {new}", DeprecationWarning, stacklevel=3)
+    home, _, attribute = new.rpartition(".")
+    return getattr(import_module(home), attribute)
 
 
 class _MovedModules(MetaPathFinder, Loader):
@@ -65,13 +66,13 @@ class _MovedModules(MetaPathFinder, Loader):
     ) -> ModuleSpec | None:
         """A spec for an old path; None for every other module."""
         package, _, rest = fullname.partition(".")
+        first = rest.partition(".")[0]
         if package != "asymtrain":
             return None
-        if rest.partition(".")[0] == "alignment":
-            raise ModuleNotFoundError(
-                "asymtrain.alignment is the function; its module is now asymtrain.gradients", name=fullname
-            )
-        return ModuleSpec(fullname, self) if rest.partition(".")[0] in MOVED_MODULES else None
+        if first == "alignment":
+            reason = "asymtrain.alignment is the function; its module is now asymtrain.gradients"
+            raise ModuleNotFoundError(reason, name=fullname)
+        return ModuleSpec(fullname, self) if first in MOVED_MODULES else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Put the module of the new path where the import looks for its result."""

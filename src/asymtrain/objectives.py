@@ -24,20 +24,15 @@ ClassReduction = Literal["mean", "sum"]
 
 @dataclass(frozen=True)
 class Objective:
-    """One way to learn from targets, in the two forms that training needs; tests hold the two together.
+    """One way to learn from targets, in the two forms that training needs; tests hold the two together."""
 
-    Attributes:
-        loss: logits (B, C) and targets to the mean over the batch; targets that do not fit are a `UsageError`.
-        rows: the same without the mean, for any leading axes: logits (..., C), class indices that broadcast to (...)
-            -> (...). The last argument is the reduction over classes; one whose classes compete has none.
-        bias_at: shares of the classes (C,) to the logits at which the objective predicts just these.
-        correct: logits (..., C) and class indices (...) to what is classified right, (...).
-    """
-
+    # logits (B, C) and targets -> the mean over the batch; targets that do not fit are a `UsageError`
     loss: Callable[[Tensor, Tensor], Tensor]
+    # The same without the mean, for any leading axes: logits (..., C), class indices that broadcast to (...) -> (...).
+    # The last argument is the reduction over classes; one whose classes compete has none.
     rows: Callable[[Tensor, Tensor, ClassReduction], Tensor]
-    bias_at: Callable[[Tensor], Tensor]
-    correct: Callable[[Tensor, Tensor], Tensor]
+    bias_at: Callable[[Tensor], Tensor]  # shares of the classes (C,) -> the logits that predict just these
+    correct: Callable[[Tensor, Tensor], Tensor]  # logits (..., C), class indices (...) -> what is classified right
 
 
 def find_objective(name: str) -> Objective:
@@ -94,8 +89,11 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
     if logits.ndim != 2:
         raise UsageError(f"logits must have shape (batch, classes), got {tuple(logits.shape)}")
     batch, classes = logits.shape
+    # From a GPU, reading values would stall every step; a compiled graph would break there.
+    readable = targets.device.type == "cpu" and not torch.compiler.is_compiling()
     if targets.shape == (batch, classes):
-        _check_shares(targets)
+        if readable and not ((targets >= 0) & (targets <= 1)).all():  # false for NaN as well
+            raise UsageError("targets with one value a class must lie between 0 and 1 and not be NaN: they are shares")
         return
     if targets.shape != (batch,):
         raise UsageError(
@@ -104,7 +102,7 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
         )
     if targets.dtype.is_floating_point or targets.dtype == torch.bool:
         raise UsageError(f"class indices must be integers, got {targets.dtype}: call targets.long()")
-    if not _readable(targets):  # out-of-range indices trip torch's own device-side assertion there
+    if not readable:  # out-of-range indices trip torch's own device-side assertion there
         return
     indices = targets.long()  # comparisons of bytes wrap: 156 would pass for -100
     wrong = (indices != ignore_index) & ((indices < 0) | (indices >= classes))
@@ -113,16 +111,6 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
             f"targets must lie in 0..{classes - 1} (or be ignore_index={ignore_index}), "
             f"got {int(indices[wrong][0])}: check `classes`"
         )
-
-
-def _check_shares(targets: Tensor) -> None:
-    if _readable(targets) and not ((targets >= 0) & (targets <= 1)).all():  # false for NaN as well
-        raise UsageError("targets with one value a class must lie between 0 and 1 and not be NaN: they are shares")
-
-
-def _readable(targets: Tensor) -> bool:
-    """May values be read? From a GPU that would stall every step, and a compiled graph would break there."""
-    return targets.device.type == "cpu" and not torch.compiler.is_compiling()
 
 
 def _softmax_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:

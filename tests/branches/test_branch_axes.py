@@ -7,7 +7,7 @@ from branch_zoo import CLASSES, Recurrent, Swin, Wave, bert, images, resnet, seq
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches._axes import BatchEvidence, FeatureEvidence, feature_axis_of, infer_layout, lets_through
+from asymtrain.branches._axes import BatchEvidence, Sight, feature_axis_of, infer_layout, lets_through
 from asymtrain.errors import UsageError
 
 
@@ -219,25 +219,25 @@ def test_hugging_face_blocks_need_no_layout() -> None:
 
 def test_a_table_of_steps_and_samples_is_not_taken_for_a_batch() -> None:
     """A sequence-first tagger returns (T, B): its first size is no batch size."""
-    features, batch = FeatureEvidence({-1}), BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())
+    sight, batch = Sight(by_identity={-1}), BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())
     with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", (6, 3, 8), features, batch)
-    assert infer_layout("x", (6, 4, 8), features, batch) == "BTD"
+        infer_layout("x", (6, 3, 8), sight, batch)
+    assert infer_layout("x", (6, 4, 8), sight, batch) == "BTD"
 
 
 @pytest.mark.parametrize("shape", [(4, 3, 8), (4, 5, 3, 8)])
 def test_a_first_axis_that_is_not_the_batch_is_asked_about(shape: tuple[int, ...]) -> None:
     batch = BatchEvidence(frozenset({3}), frozenset(), frozenset({True}))
     with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", shape, FeatureEvidence({-1}), batch)
-    assert infer_layout("x", (3, *shape[1:]), FeatureEvidence({-1}), batch) in ("BTD", "BHWC")
+        infer_layout("x", shape, Sight(by_identity={-1}), batch)
+    assert infer_layout("x", (3, *shape[1:]), Sight(by_identity={-1}), batch) in ("BTD", "BHWC")
 
 
 def test_layers_that_contradict_each_other_settle_nothing() -> None:
     batch = BatchEvidence(frozenset({2}), frozenset(), frozenset())
     with pytest.raises(UsageError, match="cannot be told"):
-        infer_layout("x", (2, 4, 5, 6), FeatureEvidence({1, -1}), batch)
-    assert infer_layout("x", (2, 4, 5, 6), FeatureEvidence({1}), batch) == "BCHW"
+        infer_layout("x", (2, 4, 5, 6), Sight(by_identity={1, -1}), batch)
+    assert infer_layout("x", (2, 4, 5, 6), Sight(by_identity={1}), batch) == "BCHW"
 
 
 def test_rows_that_are_not_samples_are_asked_about() -> None:
@@ -257,7 +257,7 @@ def test_rows_that_are_not_samples_are_asked_about() -> None:
 @pytest.mark.parametrize("shape", [(3,), (3, 2, 2, 2, 2, 2)])
 def test_shapes_beyond_the_rules_are_asked_about(shape: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="no rule reads it: pass layout="):
-        infer_layout("x", shape, FeatureEvidence({1}), BatchEvidence(frozenset(), frozenset(), frozenset()))
+        infer_layout("x", shape, Sight(by_identity={1}), BatchEvidence(frozenset(), frozenset(), frozenset()))
 
 
 def test_video_is_read_by_the_same_rule() -> None:

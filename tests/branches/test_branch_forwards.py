@@ -196,16 +196,16 @@ def test_a_forward_that_fails_does_not_spoil_the_next() -> None:
 def test_features_are_dropped_before_the_next_forward_and_by_strip() -> None:
     model, x = mlp(), rows()
     branches = attach(model, "1", x, CLASSES)
-    slot = next(iter(branches._capture.slots.values()))
+    hook = next(iter(branches._capture.places.values()))
     model(x)
-    first = slot.rows
-    model.register_forward_pre_hook(lambda *_: seen.append(slot.rows))
+    first = hook.rows
+    model.register_forward_pre_hook(lambda *_: seen.append(hook.rows))
     seen: list[object] = []
     model(x)
     assert first is not None
     assert seen == [None]
     branches.strip()
-    assert slot.rows is None
+    assert hook.rows is None
 
 
 def test_another_width_than_the_samples_is_refused() -> None:

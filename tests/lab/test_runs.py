@@ -6,10 +6,10 @@ import json
 import numpy as np
 import pytest
 from hypothesis import given, settings
-from run_values import fields
 
 from asymtrain import UsageError, models
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec, epochs_of_equal_steps, grid, pairs
+from run_values import fields
 
 
 @settings(deadline=None)

@@ -4,8 +4,7 @@ _attaching.py   attach(): check, dry run, draw, connect
 _places.py      names and globs -> modules            _dry_run.py   one forward that leaves no trace
 _axes.py        evidence for which axis is what       _nested.py    tensors in outputs
 _pooling.py     outputs -> (B, D)                     _capture.py   hooks, and what they caught
-_heads.py       one place's weights and logits        _scores.py    logits -> loss, accuracy
-_core.py        Branches, and WithBranches
+_heads.py       one place's weights, logits, loss     _core.py      Branches, and WithBranches
 """
 
 from asymtrain.branches._attaching import attach

@@ -3,6 +3,7 @@
 import operator
 import sys
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import get_args
 
 import torch
@@ -11,15 +12,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.nn.parameter import is_lazy
 
 from asymtrain._moved import renamed_arguments
-from asymtrain.branches._axes import BatchEvidence, infer_layout
+from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
 from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches
-from asymtrain.branches._dry_run import Sight, dry_run
-from asymtrain.branches._heads import Activation, Head, Initialization, choice_key, draw_branches
+from asymtrain.branches._dry_run import dry_run
+from asymtrain.branches._heads import Activation, BranchReduction, Head, Initialization, LossFn, Settings, draw_branches
 from asymtrain.branches._nested import Selector
-from asymtrain.branches._places import Where, check_option_keys, find_places, option_for
-from asymtrain.branches._pooling import Pool, Reader, build_reader, check_layout, check_pool
-from asymtrain.branches._scores import BranchReduction, Objective, Settings
+from asymtrain.branches._places import Where, by_place, find_places
+from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import ClassReduction
 
@@ -39,7 +39,7 @@ def attach(
     layout: str | Mapping[str, str] | None = None,
     output: Selector | Mapping[str, Selector] | None = None,
     class_reduction: ClassReduction = "mean",
-    loss_fn: Objective | None = None,
+    loss_fn: LossFn | None = None,
     bias: Tensor | None = None,
     seed: int = 0,
     dtype: torch.dtype | None = None,
@@ -93,26 +93,22 @@ def attach(
     refuse_wrapped(model)
     places = find_places(model, at)
     refuse_places(model, places)
-    for by_place, what in ((pool, "pool"), (layout, "layout"), (output, "output")):
-        check_option_keys(by_place, list(places), what)
+    pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
+    layouts = by_place(layout, places, "layout", None)
+    selectors = by_place(output, places, "output", None)
 
-    selectors = {name: option_for(output, name, None) for name in places}
     sights, batch = dry_run(model, places, sample, selectors)
     readers, rows = {}, {}
     for name, place in places.items():
-        sight = _seen(name, place, sights)
-        readers[name] = _reader(
-            name, sight, batch, option_for(layout, name, None), option_for(pool, name, "mean"), selectors[name]
-        )
-        rows[name] = _rows(name, sight, readers[name])
+        wanted = Reader(layouts[name], pools[name], selectors[name])
+        readers[name], rows[name] = _read_place(name, place, wanted, sights.get(name), batch)
 
-    widths = [row.shape[1] for row in rows.values()]
     heads = {}
-    for index, weights in enumerate(draw_branches(seed, widths, classes, redundancy, initialization)):
-        name, row = list(rows.items())[index]
+    drawn = draw_branches(seed, [row.shape[1] for row in rows.values()], classes, redundancy, initialization)
+    for index, ((name, row), weights) in enumerate(zip(rows.items(), drawn, strict=True)):
         # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
         kind = torch.promote_types(row.dtype, torch.float32) if dtype is None else dtype
-        heads[name] = Head(weights, activation, choice_key(seed, index), bias).to(row.device, kind)
+        heads[name] = Head(weights, activation, bias, seed, index).to(row.device, kind)
     branches = Branches(heads, readers, Settings(branch_reduction, class_reduction, loss_fn, allow_skipped))
     if branches.step is not None:
         branches.step = branches.step.to(next(iter(rows.values())).device)
@@ -131,41 +127,39 @@ def _count(what: str, value: object) -> int:
     return number
 
 
-def _seen(name: str, place: nn.Module, sights: Mapping[str, Sight]) -> Sight:
-    if name in sights:
-        return sights[name]
-    if isinstance(place, nn.ModuleList | nn.ModuleDict):
+def _read_place(
+    name: str, place: nn.Module, wanted: Reader, sight: Sight | None, batch: BatchEvidence
+) -> tuple[Reader, Tensor]:
+    """The reader with the place's layout, and the rows (B, D) that it reads from the output in the dry run."""
+    if sight is None and isinstance(place, nn.ModuleList | nn.ModuleDict):
         kind = type(place).__name__
         raise UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at='{name}.*'")
-    raise UsageError(
-        f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that every "
-        "forward calls"
-    )
-
-
-def _reader(
-    name: str, sight: Sight, batch: BatchEvidence, layout: str | None, pool: Pool, selector: Selector | None
-) -> Reader:
-    check_pool(pool)
-    if layout is not None:
-        check_layout(layout)
-    elif sight.feature is not None and not sight.feature.is_nested and not callable(pool):
-        layout = infer_layout(name, tuple(sight.feature.shape), sight.evidence, batch)
-    return build_reader(name, layout, pool, selector)
-
-
-def _rows(name: str, sight: Sight, reader: Reader) -> Tensor:
+    if sight is None:
+        raise UsageError(
+            f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that "
+            "every forward calls"
+        )
+    wanted.check()
     if sight.feature is None:
         kind = type(sight.output).__name__
         raise UsageError(
             f"place {name!r} gives no floating-point tensor (its output is a {kind}): choose another module, or pick a "
             "part of it with output="
         )
+    layout = wanted.layout
+    if layout is None and not sight.feature.is_nested and not callable(wanted.pool):
+        layout = infer_layout(name, tuple(sight.feature.shape), sight, batch)
+    if layout is not None and wanted.pool == "class_token" and len(layout) != 3:
+        raise UsageError(
+            f"place {name!r} has layout {layout!r}, which has no single token axis for pool='class_token': "
+            "use pool='mean' there (pool also takes a dict from place to rule)"
+        )
+    reader = replace(wanted, layout=layout)
     with torch.no_grad():
         rows = reader.read(sight.output)
     if isinstance(rows, str):
         raise UsageError(f"place {name!r} {rows}")
-    return rows
+    return reader, rows
 
 
 def refuse_wrapped(model: object) -> None:

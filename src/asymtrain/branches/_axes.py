@@ -39,13 +39,9 @@ _FEATURES_FIRST = (
     nn.Upsample,
 )
 _FEATURES_LAST = (nn.Linear, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
-_LAYOUTS: dict[tuple[int, Axis], str] = {
-    (3, 1): "BCT",
-    (3, -1): "BTD",
-    (4, 1): "BCHW",
-    (4, -1): "BHWC",
-    (5, 1): "BCTHW",
-    (5, -1): "BTHWC",
+_LAYOUTS: dict[Axis, dict[int, str]] = {  # by the axis of the features and the number of axes
+    1: {3: "BCT", 4: "BCHW", 5: "BCTHW"},
+    -1: {3: "BTD", 4: "BHWC", 5: "BTHWC"},
 }
 
 
@@ -69,9 +65,11 @@ def lets_through(layer: nn.Module) -> bool:
 
 
 @dataclass
-class FeatureEvidence:
-    """What layers say about one tensor's feature axis."""
+class Sight:
+    """What was seen of one place in its last call, and what layers say about its feature's axes."""
 
+    output: object = None
+    feature: Tensor | None = None
     by_identity: set[Axis] = field(default_factory=set)  # said by the layers that made or take the tensor
     by_width: tuple[Axis, int] | None = None  # axis and width of the last layer with as many axes
 
@@ -120,7 +118,7 @@ def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence
     )
 
 
-def infer_layout(place: str, shape: Shape, features: FeatureEvidence, batch: BatchEvidence) -> str:
+def infer_layout(place: str, shape: Shape, sight: Sight, batch: BatchEvidence) -> str:
     """The layout of a place's output, or a `UsageError` that asks for it."""
     if len(shape) == 2:
         if batch.size not in (None, shape[0]):
@@ -129,28 +127,20 @@ def infer_layout(place: str, shape: Shape, features: FeatureEvidence, batch: Bat
                 "target a row, or a `pool` function that returns one row a sample"
             )
         return "BD"
-    axis = features.axis(shape) if len(shape) > 2 else None
-    layout = None if axis is None else _LAYOUTS.get((len(shape), axis))
-    if layout == "BTD" and not batch.comes_first(shape):
-        layout = None
-    if layout is not None and axis == -1 and batch.size not in (None, shape[0]):
-        layout = None
-    if layout is None:
-        raise UsageError(f"place {place!r} gives shape {shape}, and {_question(len(shape))}")
+    axis = sight.axis(shape) if len(shape) > 2 else None
+    layout = None if axis is None else _LAYOUTS[axis].get(len(shape))
+    wrong_batch = axis == -1 and batch.size not in (None, shape[0])
+    if layout is None or wrong_batch or (layout == "BTD" and not batch.comes_first(shape)):
+        raise UsageError(f"place {place!r} gives shape {shape}, and {_QUESTIONS.get(len(shape), _OTHER_QUESTION)}")
     return layout
 
 
-def _question(axes: int) -> str:
-    if axes == 3:
-        return (
-            "which axis is the batch and which the features cannot be told: pass layout='BTD' (batch, tokens, width), "
-            "'TBD' (nn.Transformer's default) or 'BCT' (1-d convolutions)"
-        )
-    if axes == 4:
-        return (
-            "whether its channels come first or last cannot be told: pass layout='BCHW' (convolutions) or 'BHWC' (Swin)"
-        )
-    return (
-        "no rule reads it: pass layout= with a letter for each axis (B batch, C or D features, any other letter a "
-        "position to pool over), or a `pool` function from it to (batch, features)"
-    )
+_QUESTIONS = {
+    3: "which axis is the batch and which the features cannot be told: pass layout='BTD' (batch, tokens, width), "
+    "'TBD' (nn.Transformer's default) or 'BCT' (1-d convolutions)",
+    4: "whether its channels come first or last cannot be told: pass layout='BCHW' (convolutions) or 'BHWC' (Swin)",
+}
+_OTHER_QUESTION = (
+    "no rule reads it: pass layout= with a letter for each axis (B batch, C or D features, any other letter a position "
+    "to pool over), or a `pool` function from it to (batch, features)"
+)

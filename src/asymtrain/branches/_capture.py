@@ -1,7 +1,7 @@
 """Hooks that carry features out of a forward.
 
     OpenHook    before the model's forward   forget the previous forward, start listening
-    PlaceHook   after each place             put its rows into the place's slot
+    PlaceHook   after each place             keep its rows
     CloseHook   after the model's forward    stop listening
 
 A forward is one call of the model given to `attach`. Between Close and the next Open nothing is recorded:
@@ -14,30 +14,21 @@ What torch.compile asks of this file: hooks only write attributes and read none 
 
 import contextlib
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
-from torch.utils.hooks import RemovableHandle
 
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
 
-class Slot:
-    """What one place gave in the latest forward: rows (B, D), or what was wrong, or nothing."""
+class Forward:
+    """The latest forward: whether there was one, in which mode, and the hooks that have what each place gave."""
 
     def __init__(self) -> None:
-        self.rows: Tensor | str | None = None
-        self.with_grad = False
-
-
-class Forward:
-    """The latest forward: whether there was one, in which mode, and what each place gave."""
-
-    def __init__(self, slots: Sequence[Slot]) -> None:
-        self.slots = slots
+        self.places: list[PlaceHook] = []
         self.listening = False
         self.happened = False
         self.with_grad = False
@@ -47,8 +38,8 @@ class Forward:
     def forget(self) -> None:
         """Drop the features, and with them their autograd graph."""
         self.happened = False
-        for slot in self.slots:
-            slot.rows = None
+        for place in self.places:
+            place.rows = None
 
 
 class _Hook:
@@ -58,18 +49,33 @@ class _Hook:
     a saved model loads where asymtrain is not installed.
     """
 
+    def __init__(self, forward: Forward) -> None:
+        self.forward = forward
+
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, str]]:
         return getattr, (contextlib.nullcontext(), "__exit__")
+
+
+class PlaceHook(_Hook):
+    """Keeps what a place gave in the latest forward; of several calls in one forward, in the last."""
+
+    def __init__(self, forward: Forward, reader: Reader) -> None:
+        super().__init__(forward)
+        self.reader = reader
+        self.rows: Tensor | str | None = None  # (B, D), or what was wrong, or nothing
+        self.with_grad = False
+
+    def __call__(self, module: nn.Module, args: object, output: object) -> None:
+        rows = self.reader.read(output)
+        if self.forward.listening:
+            self.rows = rows
+            self.with_grad = torch.is_grad_enabled()
 
 
 class OpenHook(_Hook):
     """Starts a forward."""
 
-    def __init__(self, forward: Forward) -> None:
-        self.forward = forward
-
     def __call__(self, module: nn.Module, *_: object) -> None:
-        """Called by torch before the model's forward."""
         if getattr(module, "_is_replica", False):
             raise UsageError("branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(...))")
         if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
@@ -81,32 +87,12 @@ class OpenHook(_Hook):
         self.forward.counted = False
 
 
-class PlaceHook(_Hook):
-    """Records a place. Of several calls in one forward the last one stays."""
-
-    def __init__(self, forward: Forward, slot: Slot, reader: Reader) -> None:
-        self.forward = forward
-        self.slot = slot
-        self.reader = reader
-
-    def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        """Called by torch after the place's forward."""
-        rows = self.reader.read(output)
-        if self.forward.listening:
-            self.slot.rows = rows
-            self.slot.with_grad = torch.is_grad_enabled()
-
-
 class CloseHook(_Hook):
     """Ends a forward."""
-
-    def __init__(self, forward: Forward) -> None:
-        self.forward = forward
 
     # torch.compile runs the model's own hooks as frames of their own, and a tensor among a frame's named arguments
     # makes it warn about `.grad`.
     def __call__(self, *_: object) -> None:
-        """Called by torch after the model's forward."""
         self.forward.listening = False
 
 
@@ -114,41 +100,40 @@ class Capture:
     """The hooks of one set of branches on one model, and what they caught."""
 
     def __init__(self, model: nn.Module, readers: dict[str, Reader]) -> None:
-        slots = {name: Slot() for name in readers}
-        self.slots = slots
-        self.forward = Forward(list(slots.values()))
+        self.forward = Forward()
+        self.places = {name: PlaceHook(self.forward, reader) for name, reader in readers.items()}
+        self.forward.places = list(self.places.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
-        handles: list[RemovableHandle] = [model.register_forward_pre_hook(OpenHook(self.forward))]
-        for name, reader in readers.items():
-            hook = PlaceHook(self.forward, slots[name], reader)
-            handles.append(module_at(model, name).register_forward_hook(hook))
-        # Last, for the case that the model itself is a place.
-        handles.append(model.register_forward_hook(CloseHook(self.forward)))
-        self.handles = handles
+        self.handles = [
+            model.register_forward_pre_hook(OpenHook(self.forward)),
+            *(module_at(model, name).register_forward_hook(hook) for name, hook in self.places.items()),
+            # Last, for the case that the model itself is a place.
+            model.register_forward_hook(CloseHook(self.forward)),
+        ]
 
     def features(self, allow_skipped: bool) -> dict[str, Tensor]:
         """The rows (B, D) of each place that ran in the latest forward, or a `UsageError` that says why not."""
         if not self.forward.happened:
             raise UsageError(_NOTHING_TAKEN if self.forward.taken else _NOTHING_CAUGHT)
         caught: dict[str, Tensor] = {}
-        for name, slot in self.slots.items():
-            if isinstance(slot.rows, str):
-                raise UsageError(f"place {name!r} {slot.rows}")
-            if slot.rows is not None:
-                if torch.is_grad_enabled() and self.forward.with_grad and not slot.with_grad:
+        for name, place in self.places.items():
+            if isinstance(place.rows, str):
+                raise UsageError(f"place {name!r} {place.rows}")
+            if place.rows is not None:
+                if torch.is_grad_enabled() and self.forward.with_grad and not place.with_grad:
                     raise UsageError(
                         f"place {name!r} ran without gradients inside a forward with gradients: use "
                         "checkpoint(..., use_reentrant=False), or take this place out of torch.no_grad()"
                     )
-                caught[name] = slot.rows
-        if not allow_skipped and len(caught) < len(self.slots):
-            skipped = [name for name in self.slots if name not in caught]
+                caught[name] = place.rows
+        if not allow_skipped and len(caught) < len(self.places):
+            if not caught:
+                raise UsageError(_NONE_RAN)
+            skipped = [name for name in self.places if name not in caught]
             raise UsageError(
-                f"{len(skipped)} of {len(self.slots)} places did not run in the latest forward ({skipped[0]!r} first): "
-                "pass allow_skipped=True to attach if that is meant"
-                if caught
-                else _NONE_RAN
+                f"{len(skipped)} of {len(self.places)} places did not run in the latest forward ({skipped[0]!r} "
+                "first): pass allow_skipped=True to attach if that is meant"
             )
         return caught
 

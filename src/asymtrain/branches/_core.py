@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, refuse_drift
-from asymtrain.branches._heads import Activation, Head
+from asymtrain.branches._heads import Activation, Head, Settings, place_accuracy, place_loss
 from asymtrain.branches._pooling import Reader
-from asymtrain.branches._scores import Settings, place_accuracy, place_loss
 from asymtrain.errors import UsageError, unknown_name
 
 

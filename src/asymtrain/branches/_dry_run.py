@@ -11,25 +11,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from asymtrain.branches._axes import (
-    Axis,
-    BatchEvidence,
-    FeatureEvidence,
-    batch_evidence,
-    feature_axis_of,
-    lets_through,
-)
+from asymtrain.branches._axes import Axis, BatchEvidence, Sight, batch_evidence, feature_axis_of, lets_through
 from asymtrain.branches._nested import Selector, first_feature, select, tensors_in
 from asymtrain.errors import UsageError, error_line
-
-
-class Sight:
-    """What was seen of one place, in its last call."""
-
-    def __init__(self, output: object, feature: Tensor | None) -> None:
-        self.output = output
-        self.feature = feature
-        self.evidence = FeatureEvidence()
 
 
 class Watcher:
@@ -60,7 +44,7 @@ class Watcher:
         for tensor in tensors_in(args):
             for sight in self.sights.values():
                 if sight.feature is tensor:
-                    sight.evidence.by_identity.add(axis)
+                    sight.by_identity.add(axis)
 
     def _after_layer(self, axis: Axis, layer: nn.Module, args: object, output: object) -> None:
         made = first_feature(output)
@@ -80,8 +64,8 @@ class Watcher:
         if feature is not None and feature.ndim in self.latest:
             axis, made = self.latest[feature.ndim]
             if made is feature:
-                sight.evidence.by_identity.add(axis)
-            sight.evidence.by_width = (axis, made.shape[axis])
+                sight.by_identity.add(axis)
+            sight.by_width = (axis, made.shape[axis])
 
 
 def dry_run(

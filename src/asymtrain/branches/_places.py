@@ -4,7 +4,7 @@ A name is a module's path as `model.named_modules()` spells it. In a glob, `*` s
 segment, so `blocks.*` is the blocks and not what is inside them; `**` is any number of segments.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
@@ -42,48 +42,44 @@ def module_at(model: nn.Module, place: str) -> nn.Module:
     return model if place == ROOT else model.get_submodule(place)
 
 
-def option_for(option: T | Mapping[str, T], place: str, default: T) -> T:
-    """The value of an option at a place: the option itself, or a mapping's first key that fits the place."""
+def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, default: T) -> dict[str, T]:
+    """The value of an option at each place: the option itself, or that of a mapping's first key that fits the place.
+
+    A key that fits no place is refused: it would do nothing.
+    """
+    names = list(places)
     if not isinstance(option, Mapping):
-        return option
-    return next((value for key, value in option.items() if fits(key, place)), default)
-
-
-def check_option_keys(option: object, places: Sequence[str], what: str) -> None:
-    """Refuse a mapping with a key that fits no place: it would do nothing."""
-    if isinstance(option, Mapping):
-        for key in option:
-            if not isinstance(key, str):
-                kind = type(key).__name__
-                raise UsageError(
-                    f"the keys of `{what}` are place names or globs, got a {kind}: {what}={{'blocks.*': ...}}"
-                )
-            if not any(fits(key, place) for place in places):
-                raise unknown_name(f"place in `{what}`", key, places)
+        return dict.fromkeys(names, option)
+    for key in option:
+        if not isinstance(key, str):
+            kind = type(key).__name__
+            raise UsageError(f"the keys of `{what}` are place names or globs, got a {kind}: {what}={{'blocks.*': ...}}")
+        if not any(fits(key, name) for name in names):
+            raise unknown_name(f"place in `{what}`", key, names)
+    return {name: next((value for key, value in option.items() if fits(key, name)), default) for name in names}
 
 
 def fits(pattern: str, name: str) -> bool:
     """Whether a glob fits a dotted name, segment by segment."""
-    return _fits(pattern.split("."), name.split("."))
 
+    def fit(globs: list[str], segments: list[str]) -> bool:
+        if not globs:
+            return not segments
+        if globs[0] == "**":
+            return any(fit(globs[1:], segments[skip:]) for skip in range(len(segments) + 1))
+        return bool(segments) and fnmatchcase(segments[0], globs[0]) and fit(globs[1:], segments[1:])
 
-def _fits(pattern: list[str], name: list[str]) -> bool:
-    if not pattern:
-        return not name
-    if pattern[0] == "**":
-        return any(_fits(pattern[1:], name[skip:]) for skip in range(len(name) + 1))
-    return bool(name) and fnmatchcase(name[0], pattern[0]) and _fits(pattern[1:], name[1:])
+    return fit(pattern.split("."), name.split("."))
 
 
 def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
+    kind = type(item).__name__
     if isinstance(item, nn.Module):
         names = [name for name, module in modules.items() if module is item]
         if not names:
-            kind = type(item).__name__
             raise UsageError(f"`at` holds a {kind} that is not part of the model: give a module of the model itself")
         return names[:1]
     if not isinstance(item, str):
-        kind = type(item).__name__
         raise UsageError(f"`at` takes module names, globs or modules, or a list of them, got a {kind}")
     if not any(mark in item for mark in "*?["):
         name = item or ROOT

@@ -19,23 +19,6 @@ PoolName = Literal["mean", "class_token"]
 Pool = PoolName | Callable[[Tensor], Tensor]
 
 
-def check_layout(layout: str) -> None:
-    """Raise a `UsageError` where the word is not a layout."""
-    letters = list(layout) if isinstance(layout, str) else []
-    features = [letter for letter in letters if letter in "CD"]
-    if len(set(letters)) != len(letters) or letters.count("B") != 1 or len(features) != 1:
-        raise UsageError(
-            f"layout {layout!r} is not one letter an axis with one B (batch) and one C or D (features): "
-            "write for example 'BD', 'BCHW', 'BTD', 'TBD' or 'BHWC'"
-        )
-
-
-def check_pool(pool: Pool) -> None:
-    """Raise a `UsageError` where the pooling rule is unknown."""
-    if not callable(pool) and pool not in get_args(PoolName):
-        raise unknown_name("pool", str(pool), get_args(PoolName))
-
-
 def pool_features(feature: Tensor, layout: str, pool: PoolName) -> Tensor:
     """Reduce a feature of the given layout to (B, D).
 
@@ -57,9 +40,21 @@ def pool_features(feature: Tensor, layout: str, pool: PoolName) -> Tensor:
 class Reader:
     """Reads (B, D) from whatever a place gives."""
 
-    layout: str | None  # None with a pool of the user's own, which takes the feature as it is
+    layout: str | None  # None where it is not known yet, or not asked for: a user's own pool takes the feature as it is
     pool: Pool
     output: Selector | None = None
+
+    def check(self) -> None:
+        """Raise a `UsageError` where the layout or the pooling rule is none."""
+        letters = list(self.layout) if isinstance(self.layout, str) else []
+        once = len(set(letters)) == len(letters) and "B" in letters and len({"C", "D"} & set(letters)) == 1
+        if self.layout is not None and not once:
+            raise UsageError(
+                f"layout {self.layout!r} is not one letter an axis with one B (batch) and one C or D (features): "
+                "write for example 'BD', 'BCHW', 'BTD', 'TBD' or 'BHWC'"
+            )
+        if not callable(self.pool) and self.pool not in get_args(PoolName):
+            raise unknown_name("pool", str(self.pool), get_args(PoolName))
 
     def read(self, output: object) -> Tensor | str:
         """The rows, or what is wrong with the output.
@@ -71,26 +66,13 @@ class Reader:
             return f"gives no floating-point tensor (its output is a {type(output).__name__})"
         if feature.is_nested:
             return "gives a nested tensor (build the encoder with enable_nested_tensor=False)"
-        if self.layout is None:
-            assert callable(self.pool)
+        if callable(self.pool):
             rows = self.pool(feature)
             if not isinstance(rows, Tensor) or rows.ndim != 2:
                 return "has a `pool` function that does not return a tensor of shape (rows, features)"
             # The user's function may return a view.
             return rows.clone()
+        assert self.layout is not None
         if feature.ndim != len(self.layout):
             return f"gives shape {tuple(feature.shape)}, which does not have the axes of layout {self.layout!r}"
-        assert not callable(self.pool)
         return pool_features(feature, self.layout, self.pool)
-
-
-def build_reader(place: str, layout: str | None, pool: Pool, output: Selector | None) -> Reader:
-    """A reader whose layout and pool fit each other."""
-    if callable(pool) or layout is None:
-        return Reader(None, pool, output)
-    if pool == "class_token" and len(layout) != 3:
-        raise UsageError(
-            f"place {place!r} has layout {layout!r}, which has no single token axis for pool='class_token': "
-            "use pool='mean' there (pool also takes a dict from place to rule)"
-        )
-    return Reader(layout, pool, output)

@@ -6,12 +6,13 @@ never NaN.
 
 from asymtrain.gradients._alignment import (
     Alignment,
+    AlignmentLog,
+    AlignmentSummary,
     LayerAlignment,
     alignment,
     backward_with_alignment,
     cosine,
 )
-from asymtrain.gradients._log import AlignmentLog, AlignmentSummary
 
 __all__ = [
     "Alignment",

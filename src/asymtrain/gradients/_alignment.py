@@ -1,4 +1,4 @@
-"""Cosines between the gradients of two losses. Pure functions, and a backward pass that measures on its way."""
+"""Cosines between the gradients of two losses: pure functions, a backward pass that measures on its way, and a log."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
+from asymtrain.gradients._intervals import COSINES, batch_means, deviation, mean
 
 
 @dataclass(frozen=True)
@@ -38,11 +39,7 @@ def alignment(main: Tensor, auxiliary: Tensor, model: nn.Module) -> Alignment:
     Call it before `backward`: it keeps the graph, and leaves `.grad` and the parameters as they are.
     Two plain backward passes, so it works under autocast and with a compiled model.
     """
-    named = trained_parameters(model)
-    parameters = [value for _, value in named]
-    mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=True, called="the auxiliary loss")
-    return compare_gradients([name for name, _ in named], mains, auxiliaries)
+    return gradients_of_both(main, auxiliary, model, keep_graph=True)[0]
 
 
 def backward_with_alignment(
@@ -59,50 +56,59 @@ def backward_with_alignment(
             "DistributedDataParallel averages gradients inside backward: call alignment on its .module, then backward"
         )
     measured, gradients = gradients_of_both(main, auxiliary, model, branches)
-    with torch.no_grad():
-        for parameter, g, h in gradients:
-            if h is not None:
-                total = alpha * h if g is None else g + alpha * h
-            elif g is not None:
-                total = g.clone()  # autograd may hand out one tensor for two parameters
-            else:
-                continue
-            parameter.grad = total if parameter.grad is None else parameter.grad.add_(total)
+    for parameter, g, h in gradients:
+        accumulate(parameter, g, None if h is None else alpha * h)
     return measured
 
 
 def gradients_of_both(
-    main: Tensor, auxiliary: Tensor, model: nn.Module, branches: nn.Module | None
+    main: Tensor, auxiliary: Tensor, model: nn.Module, branches: nn.Module | None = None, *, keep_graph: bool = False
 ) -> tuple[Alignment, list[tuple[nn.Parameter, Tensor | None, Tensor | None]]]:
-    """The alignment, and each parameter of `model` and `branches` with its two gradients; the graph is freed."""
-    named = trained_parameters(model)
-    known = {id(value) for _, value in named}
+    """The alignment, and each parameter of `model` and `branches` with its two gradients."""
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
+    if not named:
+        raise UsageError("the model has no parameter that requires a gradient: alignment needs shared parameters")
+    known = {id(value) for value in named.values()}
     more = [] if branches is None else [p for p in branches.parameters() if p.requires_grad and id(p) not in known]
-    parameters = [*(value for _, value in named), *more]
+    parameters = [*named.values(), *more]
     mains = gradients_of(main, parameters, keep_graph=True, called="the main loss")
-    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=False, called="the auxiliary loss")
-    measured = compare_gradients([name for name, _ in named], mains[: len(named)], auxiliaries[: len(named)])
+    auxiliaries = gradients_of(auxiliary, parameters, keep_graph=keep_graph, called="the auxiliary loss")
+    # Not strict: the branches' own gradients come last, and have no name in the model.
+    measured = compare_gradients(zip(named, mains, auxiliaries, strict=False))
     return measured, list(zip(parameters, mains, auxiliaries, strict=True))
+
+
+@torch.no_grad()
+def accumulate(parameter: nn.Parameter, first: Tensor | None, second: Tensor | None = None) -> None:
+    """Add to `.grad` those of two gradients that there are."""
+    reached = [gradient for gradient in (first, second) if gradient is not None]
+    if reached:
+        # A copy of a single one: autograd may hand out one tensor for two parameters.
+        total = reached[0] + reached[1] if len(reached) > 1 else reached[0].clone()
+        parameter.grad = total if parameter.grad is None else parameter.grad.add_(total)
 
 
 def cosine(first: Sequence[Tensor], second: Sequence[Tensor]) -> float | None:
     """Cosine between two gradients, each given as a list of tensors; `None` where one is zero or not finite."""
-    return _summed(_products(first, second)).cosine
-
-
-def trained_parameters(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
-    """Parameters that require a gradient, with their names; an error where there are none."""
-    named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
-    if not named:
-        raise UsageError("the model has no parameter that requires a gradient: alignment needs shared parameters")
-    return named
+    return _summed(_products(zip(first, second, strict=True))).cosine
 
 
 def gradients_of(
-    loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool, called: str = "a loss"
+    loss: Tensor, parameters: Sequence[Tensor], *, keep_graph: bool, called: str
 ) -> tuple[Tensor | None, ...]:
     """Gradients of a loss; None for a parameter that it does not reach. `called` is its name in errors."""
-    _check_loss(loss, called)
+    # The loss's value is not looked at: that would wait for the device.
+    if not isinstance(loss, Tensor):
+        raise UsageError(
+            f"{called} must be a tensor, got {type(loss).__name__}: give the loss itself, not its .item() or a number"
+        )
+    if loss.numel() != 1:
+        raise UsageError(f"{called} has shape {tuple(loss.shape)}: reduce it to one number, such as by .mean()")
+    if not loss.requires_grad:
+        raise UsageError(
+            f"{called} is a constant and does not depend on the model: compute it from the model's output, "
+            "without detach() or no_grad()"
+        )
     try:
         return torch.autograd.grad(loss, parameters, retain_graph=keep_graph, allow_unused=True)
     except RuntimeError as error:
@@ -115,34 +121,13 @@ def gradients_of(
         ) from error
 
 
-def _check_loss(loss: object, called: str) -> None:
-    """Refuse what has no gradient. The value is not looked at: that would wait for the device."""
-    if not isinstance(loss, Tensor):
-        raise UsageError(
-            f"{called} must be a tensor, got {type(loss).__name__}: give the loss itself, not its .item() or a number"
-        )
-    if loss.numel() != 1:
-        raise UsageError(f"{called} has shape {tuple(loss.shape)}: reduce it to one number, such as by .mean()")
-    if not loss.requires_grad:
-        raise UsageError(
-            f"{called} is a constant and does not depend on the model: compute it from the model's output, "
-            "without detach() or no_grad()"
-        )
-
-
-def compare_gradients(
-    names: Sequence[str], mains: Sequence[Tensor | None], auxiliaries: Sequence[Tensor | None]
-) -> Alignment:
-    """The alignment of two gradients that are given parameter by parameter."""
-    reached = [
-        (name.replace("_orig_mod.", ""), g, h)  # torch.compile's prefix is no part of the name
-        for name, g, h in zip(names, mains, auxiliaries, strict=True)
-        if g is not None and h is not None
-    ]
+def compare_gradients(gradients: Iterable[tuple[str, Tensor | None, Tensor | None]]) -> Alignment:
+    """The alignment of two gradients that are given parameter by parameter, with the parameter's name."""
+    # torch.compile's prefix is no part of a name.
+    reached = {name.replace("_orig_mod.", ""): (g, h) for name, g, h in gradients if g is not None and h is not None}
     if not reached:
         raise UsageError("no parameter is reached by both losses: are the branches attached, not detached?")
-    products = _products([g for _, g, _ in reached], [h for _, _, h in reached])
-    both = {name: product for (name, _, _), product in zip(reached, products, strict=True)}
+    both = dict(zip(reached, _products(reached.values()), strict=True))
     shared = {name: product for name, product in both.items() if product[1] != 0 and product[2] != 0} or both
     layers: dict[str, list[tuple[float, float, float]]] = {}
     for name, product in shared.items():
@@ -154,17 +139,15 @@ def compare_gradients(
     )
 
 
-def _products(first: Sequence[Tensor], second: Sequence[Tensor]) -> list[tuple[float, float, float]]:
+def _products(pairs: Iterable[tuple[Tensor, Tensor]]) -> list[tuple[float, float, float]]:
     """For each pair of tensors: their product, and the square of each. One transfer from the device for all."""
-    if not first and not second:
-        return []
-    device = first[0].device
-    sums = []
-    for g, h in zip(first, second, strict=True):
+    sums: list[Tensor] = []
+    for g, h in pairs:
         g, h = g.detach().double(), h.detach().double()
         g, h = (g.to_dense(), h.to_dense()) if g.is_sparse or h.is_sparse else (g, h)
-        sums.append(torch.stack([(g * h).sum(), g.square().sum(), h.square().sum()]).to(device))
-    return [(row[0], row[1], row[2]) for row in torch.stack(sums).tolist()]
+        row = torch.stack([(g * h).sum(), g.square().sum(), h.square().sum()])
+        sums.append(row.to(sums[0].device) if sums else row)
+    return [(row[0], row[1], row[2]) for row in torch.stack(sums).tolist()] if sums else []
 
 
 def _summed(products: Iterable[tuple[float, float, float]]) -> LayerAlignment:
@@ -174,3 +157,76 @@ def _summed(products: Iterable[tuple[float, float, float]]) -> LayerAlignment:
     value = product / scale if scale > 0 else math.nan
     # NaN is the one value that differs from itself.
     return LayerAlignment(max(-1.0, min(1.0, value)) if value == value else None, math.sqrt(main), math.sqrt(auxiliary))
+
+
+@dataclass(frozen=True)
+class CosineSummary:
+    """The cosines of one training run. They are over the steps where one is defined; `None` where there is no such.
+
+    The interval is that of the mean over batches, by batch means: the steps are cut into `blocks` runs of equal length,
+    and the t interval is that of the blocks' means. Steps close in time resemble each other, so an interval over single
+    steps would be too narrow. A drift through training widens this one.
+    """
+
+    undefined: int  # steps without a cosine
+    final: float | None
+    mean: float | None
+    min: float | None
+    max: float | None
+    conflict: float | None  # share of steps with a negative cosine
+    low: float | None  # the interval, cut at -1 and 1; none where there are too few steps for it
+    high: float | None
+    blocks: int
+    autocorrelation: float | None  # between neighbouring blocks; well above 0, the interval is still too narrow
+    main_norm: float | None  # mean over the steps whose norm is finite
+    auxiliary_norm: float | None
+
+
+@dataclass(frozen=True)
+class AlignmentSummary(CosineSummary):
+    """What a log of alignments says. It has an interval from 10 steps on."""
+
+    steps: int  # alignments that were added
+    std: float | None  # over steps; divides by their number less one
+    by_layer: Mapping[str, float | None]  # mean cosine of each layer
+
+
+class AlignmentLog:
+    """Alignments of a training run: `log.add(alignment(main, auxiliary, model))`, then `log.summary()`."""
+
+    def __init__(self) -> None:
+        self.seen: list[Alignment] = []
+
+    def add(self, measured: Alignment) -> None:
+        """Keep an alignment; the order is that of training."""
+        self.seen.append(measured)
+
+    def summary(self, confidence: float = 0.95) -> AlignmentSummary:
+        """What was seen so far."""
+        cosines = _defined(self.seen)
+        low, high, blocks, autocorrelation = batch_means(cosines, confidence, within=COSINES)
+        layers = dict.fromkeys(name for step in self.seen for name in step.by_layer)
+        return AlignmentSummary(
+            steps=len(self.seen),
+            undefined=len(self.seen) - len(cosines),
+            final=self.seen[-1].cosine if self.seen else None,
+            mean=mean(cosines),
+            std=deviation(cosines),
+            min=min(cosines, default=None),
+            max=max(cosines, default=None),
+            conflict=mean([float(value < 0) for value in cosines]),
+            low=low,
+            high=high,
+            blocks=blocks,
+            autocorrelation=autocorrelation,
+            main_norm=mean([step.main_norm for step in self.seen if math.isfinite(step.main_norm)]),
+            auxiliary_norm=mean([step.auxiliary_norm for step in self.seen if math.isfinite(step.auxiliary_norm)]),
+            by_layer={
+                name: mean(_defined(step.by_layer[name] for step in self.seen if name in step.by_layer))
+                for name in layers
+            },
+        )
+
+
+def _defined(alignments: Iterable[LayerAlignment]) -> list[float]:
+    return [step.cosine for step in alignments if step.cosine is not None]

@@ -33,13 +33,15 @@ def labels_of(batch: Any) -> Tensor:
     return labels if labels.ndim < 2 or labels.is_floating_point() else labels.flatten()
 
 
-def losses_in_training(branches: Branches, targets: Tensor, main: Tensor) -> tuple[dict[str, Tensor], Tensor]:
-    """The branches' losses in the model's latest forward, by place, and their sum.
+def losses_in_training(branches: Branches, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+    """The sum of the branches' losses in the model's latest forward; and that sum and each place's loss, to be logged.
 
     Handed over as logits, which the branches do not check for drift between ranks: see `average_gradients`.
     """
     losses = branches.losses(targets, logits=branches.take())
-    return losses, sum(losses.values(), torch.zeros_like(main))
+    auxiliary = sum(losses.values(), torch.zeros_like(main))
+    named = {"branch_loss": auxiliary, **{f"branch_loss/{place}": loss for place, loss in losses.items()}}
+    return auxiliary, {name: loss.detach() for name, loss in named.items()}
 
 
 def device_of(module: nn.Module) -> torch.device:

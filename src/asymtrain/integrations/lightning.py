@@ -23,6 +23,7 @@ from asymtrain.gradients import AlignmentLog, alignment
 from asymtrain.integrations._common import add_parameters, average_gradients, device_of, labels_of, losses_in_training
 
 try:
+    from lightning.fabric.utilities import move_data_to_device
     from lightning.pytorch import Callback
 except ImportError as error:
     raise UsageError(f"Lightning does not import ({error}): pip install 'asymtrain[lightning]'") from error
@@ -134,7 +135,9 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
                 raise UsageError(
                     "attach needs a batch of inputs: give sample=, or set the module's example_input_array"
                 )
-            self.branches = attach(target, sample=_moved(sample, device_of(target)), **self.options)
+            if isinstance(sample, list):
+                sample = tuple(sample)  # of arguments, as `attach` takes them
+            self.branches = attach(target, sample=move_data_to_device(sample, device_of(target)), **self.options)
         if not self.branches.connected_to(target) and not any(map(self.branches.connected_to, module.modules())):
             raise UsageError("these branches are on no part of this module: attach again to train with branches")
         if self._restored is not None:
@@ -147,13 +150,11 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         if main is None or self.branches is None:
             return output
         targets = self.targets(batch)
-        losses, auxiliary = losses_in_training(self.branches, targets, main)
+        auxiliary, logged = losses_in_training(self.branches, targets, main)
         every = trainer.log_every_n_steps if self.every is None else self.every
-        if every and losses and (trainer.global_step + 1) % every == 0:
+        if every and auxiliary.requires_grad and (trainer.global_step + 1) % every == 0:
             measured = alignment(main, auxiliary, module)
             self.alignments.add(measured)
-            logged = {"branch_loss": auxiliary.detach()}
-            logged |= {f"branch_loss/{place}": loss.detach() for place, loss in losses.items()}
             if measured.cosine is not None:
                 logged["gradient_cosine"] = torch.tensor(measured.cosine)
             module.log_dict(logged, on_step=True, on_epoch=False, batch_size=len(targets))
@@ -178,11 +179,3 @@ def _optimizers_in(value: Any) -> list[Optimizer]:
         return [value]
     parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
     return [optimizer for part in parts for optimizer in _optimizers_in(part)]
-
-
-def _moved(sample: Any, device: torch.device) -> Any:
-    if isinstance(sample, Tensor):
-        return sample.to(device)
-    if isinstance(sample, Mapping):
-        return {name: _moved(value, device) for name, value in sample.items()}
-    return tuple(_moved(value, device) for value in sample) if isinstance(sample, list | tuple) else sample

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients import Alignment
-from asymtrain.gradients._alignment import gradients_of_both
+from asymtrain.gradients._alignment import accumulate, gradients_of_both
 
 try:
     from torchjd import aggregation
@@ -70,11 +70,10 @@ def combine_backward(
         if g is not None and h is not None and g.any() and h.any():
             shared[index] = (g, h)
     joined = dict(zip(shared, _joined(list(shared.values()), combine), strict=True))
-    with torch.no_grad():
-        for index, (parameter, g, h) in enumerate(weighted):
-            gradient = joined[index] if index in joined else _sum(g, h)
-            if gradient is not None:
-                parameter.grad = gradient if parameter.grad is None else parameter.grad.add_(gradient)
+    for index, (parameter, g, h) in enumerate(weighted):
+        if index in joined:
+            g, h = joined[index], None
+        accumulate(parameter, g, h)
     return measured
 
 
@@ -99,10 +98,3 @@ def _joined(pairs: Sequence[tuple[Tensor, Tensor]], combine: Aggregator) -> list
         raise UsageError(f"an aggregator takes a matrix (2, P) to (P,), this one gave shape {tuple(vector.shape)}")
     pieces = vector.split([first.numel() for first, _ in pairs])
     return [piece.view_as(first).to(first.dtype) for piece, (first, _) in zip(pieces, pairs, strict=True)]
-
-
-def _sum(first: Tensor | None, second: Tensor | None) -> Tensor | None:
-    if first is not None and second is not None:
-        return first + second
-    only = second if first is None else first
-    return None if only is None else only.clone()  # autograd may hand out one tensor for two parameters

@@ -31,9 +31,10 @@ except ImportError as error:
     raise UsageError(f"transformers does not import ({error}): pip install 'asymtrain[transformers]'") from error
 
 FILE = "branches.safetensors"
+_Trainer: Any = object  # what the mixin stands before
 
 
-class BranchesMixin:
+class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in the class that uses it
     """Before `Trainer` in the bases of a class: `class BranchesTrainer(BranchesMixin, Trainer): ...`.
 
     Args:
@@ -62,79 +63,65 @@ class BranchesMixin:
         **kwargs: Any,
     ) -> None:
         super().__init__(*args, **kwargs)
-        if not any(map(branches.connected_to, self._model.modules())):
+        if not any(map(branches.connected_to, self.model.modules())):
             raise UsageError("these branches are on no part of this model: branches=attach(model, ...)")
         _refuse_many_devices(self)
         if kwargs.get("compute_loss_func") is not None:
             raise UsageError("compute_loss_func scales its loss in a way of its own: override compute_loss instead")
         self.branches, self.alpha, self.targets, self.cosine = branches, alpha, targets, cosine
-        self.branches.to(device_of(self._model))
+        self.branches.to(device_of(self.model))
         self.alignments = AlignmentLog()
         self.model_accepts_loss_kwargs = False
         self._sums: dict[str, Tensor] = {}
         self._batches = 0
-        self.add_callback(_AlongTheWay(branches))  # type: ignore[attr-defined]
-
-    @property
-    def _model(self) -> Any:
-        return self.model  # type: ignore[attr-defined]
+        self.add_callback(_AlongTheWay(branches))
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The model's loss and, in training, the branches'."""
-        parent: Any = super()
         if self.branches.stripped or not (model.training and torch.is_grad_enabled()):
-            return parent.compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
+            return super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
         targets = self.targets(inputs)  # before label smoothing takes them out of the inputs
-        main, outputs = parent.compute_loss(model, inputs, return_outputs=True, **kwargs)
-        losses, auxiliary = losses_in_training(self.branches, targets, main)
-        self._note(main, auxiliary, losses)
+        main, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
+        auxiliary, losses = losses_in_training(self.branches, targets, main)
+        for name, value in losses.items():
+            self._sums[name] = self._sums.get(name, 0.0) + value
+        self._batches += 1
+        every = self.state.logging_steps
+        if self.cosine and auxiliary.requires_grad and every and (self.state.global_step + 1) % every == 0:
+            self.alignments.add(alignment(main, auxiliary, self.model))
         total = main + self.alpha * auxiliary
         return (total, outputs) if return_outputs else total
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
         """A step, after which the branches' gradients are equal on all ranks: they are not in DDP's hands."""
-        parent: Any = super()
-        loss: Tensor = parent.training_step(*args, **kwargs)
+        loss: Tensor = super().training_step(*args, **kwargs)
         average_gradients(self.branches)
         return loss
 
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """The optimizer, own or given, with the branches' parameters."""
-        parent: Any = super()
-        optimizer = parent.create_optimizer(*args, **kwargs)
+        optimizer = super().create_optimizer(*args, **kwargs)
         if not self.branches.stripped:
             add_parameters(optimizer, self.branches.named_parameters())
         return optimizer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
         """Train; from a checkpoint, with the branches that lie in it."""
-        parent: Any = super()
         folder: Any = resume_from_checkpoint
         if folder is True:
-            folder = get_last_checkpoint(parent.args.output_dir)
+            folder = get_last_checkpoint(self.args.output_dir)
         if folder and (Path(folder) / FILE).exists():
             self.branches.load_state_dict(load_file(Path(folder) / FILE))
-        return parent.train(resume_from_checkpoint, *args, **kwargs)
+        return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
         """What the trainer logs; beside its training loss, means of the branches' losses since the last time."""
-        parent: Any = super()
         if "loss" in logs and self._batches:
             logs = logs | {name: float(value) / self._batches for name, value in self._sums.items()}
             if self.alignments.seen and (latest := self.alignments.seen[-1].cosine) is not None:
                 logs["gradient_cosine"] = latest
             self._sums, self._batches = {}, 0
-        parent.log(logs, *args, **kwargs)
-
-    def _note(self, main: Tensor, auxiliary: Tensor, losses: dict[str, Tensor]) -> None:
-        named = {"branch_loss": auxiliary, **{f"branch_loss/{place}": loss for place, loss in losses.items()}}
-        for name, value in named.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value.detach()
-        self._batches += 1
-        state: Any = self.state  # type: ignore[attr-defined]
-        every = state.logging_steps
-        if self.cosine and losses and every and (state.global_step + 1) % every == 0:
-            self.alignments.add(alignment(main, auxiliary, self._model))
+        super().log(logs, *args, **kwargs)
 
 
 def _refuse_many_devices(trainer: Any) -> None:

@@ -32,23 +32,21 @@ def paired(
     for name in ("variant", "seed", "outcome", measure, *by):
         if name not in rows.columns:
             raise unknown_name("column of the rows", name, map(str, rows.columns))
-    runs = rows.assign(accuracy=_accuracy(rows, measure), diverged=rows["outcome"] == "diverged")
-    shared = [name for name in by if name not in AUXILIARY]
-    plain, asymmetric = runs[runs["variant"] == "plain"], runs[runs["variant"] == "asymmetric"]
-    for side, keys in ((plain, shared), (asymmetric, by)):
+    accuracy, diverged = _accuracy(rows, measure), rows["outcome"] == "diverged"
+    runs = rows.assign(accuracy=accuracy, diverged=diverged, cosine=rows.get("mean_cosine"))
+    shared, sides = [name for name in by if name not in AUXILIARY], []
+    for variant, keys, more in (("plain", shared, []), ("asymmetric", by, ["cosine"])):
+        side = runs[runs["variant"] == variant]
         twice = side[side.duplicated([*keys, "seed"])]
         if len(twice):
             raise UsageError(
-                f"{twice['variant'].iloc[0]} seed {twice['seed'].iloc[0]} is there twice under the same "
+                f"{variant} seed {twice['seed'].iloc[0]} is there twice under the same "
                 f"{', '.join(keys)}: name the column in which the two differ in by="
             )
-    values = {"id": "{}_id", "accuracy": "{}", "diverged": "{}_diverged"}
-    left = plain[[*shared, "seed", *values]].rename(columns={k: v.format("plain") for k, v in values.items()})
-    right = asymmetric.assign(cosine=asymmetric.get("mean_cosine"))
-    right = right[[*by, "seed", "cosine", *values]].rename(
-        columns={k: v.format("asymmetric") for k, v in values.items()}
-    )
-    pairs = right.merge(left, on=[*shared, "seed"])
+        names = {"id": f"{variant}_id", "accuracy": variant, "diverged": f"{variant}_diverged"}
+        sides.append(side[[*keys, "seed", *more, *names]].rename(columns=names))
+    plain, asymmetric = sides
+    pairs = asymmetric.merge(plain, on=[*shared, "seed"])
     order = ["seed", "plain_id", "asymmetric_id", "plain", "asymmetric", "plain_diverged", "asymmetric_diverged"]
     return pairs[[*by, *order, "cosine"]], by
 
@@ -63,10 +61,7 @@ def separating(rows: pd.DataFrame) -> list[str]:
 
 
 def compare(
-    rows: pd.DataFrame,
-    by: Sequence[str] | None = None,
-    measure: str = "test_accuracy",
-    confidence: float = 0.95,
+    rows: pd.DataFrame, by: Sequence[str] | None = None, measure: str = "test_accuracy", confidence: float = 0.95
 ) -> pd.DataFrame:
     """One row for each comparison, in the order in which the rows name them.
 

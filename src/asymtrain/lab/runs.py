@@ -54,7 +54,7 @@ class RunSpec:
     branch_bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
     branch_weights: Literal["trained", "frozen"] = "trained"
     signal: Literal["gradient", "detached", "noise", "gated"] = "gradient"  # what of it reaches the backbone
-    # sum, or surgery on the two gradients (engine/aggregators.py)
+    # sum, or surgery on the two gradients (engine/signals.py)
     aggregator: Literal["sum", "pcgrad", "upgrad", "mgda", "imtl_g", "aligned_mtl"] = "sum"
     # How it is trained.
     label_smoothing: float = 0.0  # of the main loss
@@ -175,6 +175,10 @@ AUXILIARY = (
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
+_LEAST = {
+    "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
+    "label_noise": 0, "per_class": 1, "split_seed": 0, "label_smoothing": 0,
+}  # fmt: skip
 
 
 def choices(field: str) -> tuple[str, ...]:
@@ -261,9 +265,7 @@ def _check(spec: RunSpec) -> None:
         allowed, value = choices(name), getattr(spec, name)
         if allowed and value not in allowed:
             raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
-    for name, least in (("redundancy", 0), ("alpha", 0), ("weight_decay", 0), ("batch", 1), ("epochs", 1), ("seed", 0),
-                        ("cosine_every", 0), ("label_noise", 0), ("per_class", 1), ("split_seed", 0),
-                        ("label_smoothing", 0)):  # fmt: skip
+    for name, least in _LEAST.items():
         value = getattr(spec, name)
         if value is not None and value < least:
             raise UsageError(f"{name} must be {least} or more, got {value}")
@@ -277,6 +279,4 @@ def _check(spec: RunSpec) -> None:
 
 
 def _jsonable(value: Any) -> Any:
-    if isinstance(value, tuple):
-        return [_jsonable(item) for item in value]
-    return value
+    return [_jsonable(item) for item in value] if isinstance(value, tuple) else value

@@ -13,21 +13,13 @@ from asymtrain.lab.runs import RunSpec
 
 @dataclass(frozen=True)
 class Scale:
-    """Defaults of a study.
+    """Defaults of a study."""
 
-    Attributes:
-        dataset: what is learnt where nothing else is asked for.
-        seeds: which seeds are trained.
-        fields: of every spec.
-        archs: fields of the specs of each backbone.
-        datasets: fields of the specs on each dataset.
-    """
-
-    dataset: str
+    dataset: str  # what is learnt where nothing else is asked for
     seeds: tuple[int, ...]
-    fields: Mapping[str, Any]
-    archs: Mapping[str, Mapping[str, Any]]
-    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    fields: Mapping[str, Any]  # of every spec
+    archs: Mapping[str, Mapping[str, Any]]  # of the specs of each backbone
+    datasets: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # of the specs on each dataset
 
 
 SCALES: dict[str, Scale] = {
@@ -71,7 +63,6 @@ SCALES: dict[str, Scale] = {
 
 
 def get_scale(name: str) -> Scale:
-    """The scale of this name."""
     if name not in SCALES:
         raise unknown_name("scale", name, SCALES)
     return SCALES[name]

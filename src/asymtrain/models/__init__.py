@@ -37,7 +37,9 @@ def __getattr__(name: str) -> Any:
     return old_name(__name__, name, BUILDERS="BACKBONES")
 
 
-def build(name: str, *, classes: int, seed: int | None = None, **options: object) -> Backbone:
+def build(
+    name: str, *, classes: int, seed: int | None = None, initialisation: str = "framework", **options: object
+) -> Backbone:
     """Build a backbone by name, e.g. `build("vit", classes=100, depth=2, width=64)`.
 
     With `seed` the initial weights depend on the seed and the sizes alone and torch's global random state is
@@ -47,18 +49,20 @@ def build(name: str, *, classes: int, seed: int | None = None, **options: object
     check_options(name, options)
     if not _whole(classes) or classes < 2:
         raise UsageError(f"classes must be a whole number of 2 or more, got {classes!r}")
-    chosen = dict(options)
-    initialisation = chosen.pop("initialisation", "framework")
     if initialisation not in ("framework", "trunc_normal"):
         raise UsageError(f"initialisation must be 'framework' or 'trunc_normal', got {initialisation!r}")
-    _check_sizes(name, chosen)
+    _check_sizes(name, options)
     with torch.random.fork_rng(devices=[], enabled=seed is not None):
         if seed is not None:
             # Not torch.manual_seed, which seeds every GPU too: only the CPU's state is put back.
             torch.default_generator.manual_seed(seed)
-        model = BACKBONES[name](classes, **chosen)
+        model = BACKBONES[name](classes, **options)
         if initialisation == "trunc_normal":
-            _initialise_truncated(model)
+            for module in model.modules():
+                if isinstance(module, nn.Linear | nn.Conv2d):
+                    nn.init.trunc_normal_(module.weight, std=0.02)
+                    if module.bias is not None:
+                        nn.init.zeros_(module.bias)
     return model
 
 
@@ -97,11 +101,3 @@ def _check_sizes(name: str, options: dict[str, object]) -> None:
 
 def _whole(value: object) -> TypeGuard[int]:
     return hasattr(value, "__index__") and not isinstance(value, bool)
-
-
-def _initialise_truncated(model: nn.Module) -> None:
-    for module in model.modules():
-        if isinstance(module, nn.Linear | nn.Conv2d):
-            nn.init.trunc_normal_(module.weight, std=0.02)
-            if module.bias is not None:
-                nn.init.zeros_(module.bias)

@@ -8,42 +8,34 @@ Axis letters: R runs, B batch, T tokens, D width, C classes, K points.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from asymtrain.errors import UsageError
+
 Parameters = Mapping[str, Tensor]
 Outputs = tuple[Tensor, list[Tensor]]
 
 
 class Backbone(nn.Module, ABC):
-    """A classifier with named attachment points.
-
-    Attributes:
-        classes: number of output classes.
-        points: module names at which the paper attaches branches.
-        widths: feature width at each point, in the same order.
-        layout, pool: the axes of a point's output and the rule that turns it into features, as `attach` takes them.
-        dropout_width: how many values the dropout layer masks for one image; 0 where there is none.
-        dropout_rate: its rate.
-        channels_last: whether a GPU computes it faster with channels as the innermost axis.
-        batches_well: whether a GPU gains from one product over all runs instead of one for each.
-        bound_by_calls: whether one run is so small that starting its operations costs more than doing them.
-    """
+    """A classifier with named attachment points."""
 
     classes: int
-    points: tuple[str, ...]
-    widths: tuple[int, ...]
+    points: tuple[str, ...]  # module names at which the paper attaches branches
+    widths: tuple[int, ...]  # feature width at each point, in the same order
+    # The axes of a point's output and the rule that turns it into features, as `attach` takes them.
     layout: str
     pool: Literal["mean", "class_token"] = "mean"
-    dropout_width: int = 0
+    dropout_width: int = 0  # how many values the dropout layer masks for one image; 0 where there is none
     dropout_rate: float = 0.0
-    channels_last: bool = False
-    batches_well: bool = True
-    bound_by_calls: bool = False
+    channels_last: bool = False  # whether a GPU computes it faster with channels as the innermost axis
+    batches_well: bool = True  # whether a GPU gains from one product over all runs instead of one for each
+    bound_by_calls: bool = False  # whether one run is so small that starting its operations takes most of its time
 
     @abstractmethod
     def stacked(self, parameters: Parameters, images: Tensor, keep: Tensor | None = None) -> Outputs:
@@ -59,6 +51,15 @@ class Backbone(nn.Module, ABC):
         logits, points = self.stacked(one_run, images[None])
         return logits[0], [point[0] for point in points]
 
+    def set_points(self, chosen: Sequence[int], widths: Sequence[int]) -> None:
+        """Choose blocks by number as the points; `widths` are those of all blocks."""
+        if not widths:
+            raise UsageError("the backbone has no block: give at least one width, or a depth of 1 or more")
+        wrong = [i for i in chosen if not 0 <= i < len(widths)]
+        if wrong or not chosen or len(set(chosen)) < len(chosen):
+            raise UsageError(f"points must be block numbers in 0..{len(widths) - 1}, each once, got {list(chosen)}")
+        self.points, self.widths = tuple(f"blocks.{i}" for i in chosen), tuple(widths[i] for i in chosen)
+
 
 class KeyedDropout(nn.Dropout):
     """Dropout that can be given its mask, so that a run's masks depend on its seed alone."""
@@ -70,6 +71,11 @@ class KeyedDropout(nn.Dropout):
         if self.training and self.keep is not None:
             return input * self.keep
         return super().forward(input)
+
+
+def linear_blocks(sizes: Sequence[int]) -> nn.Sequential:
+    """Linear layers from each size to the next, a ReLU behind each."""
+    return nn.Sequential(*(nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU()) for d_in, d_out in pairwise(sizes)))
 
 
 def stacked_linear(parameters: Parameters, name: str, input: Tensor) -> Tensor:

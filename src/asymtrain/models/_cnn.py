@@ -12,9 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
-from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters, stacked_linear
+from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters, linear_blocks, stacked_linear
 from asymtrain.models._kernels import pooling_kernels
-from asymtrain.models._mlp import choose_points
 
 
 class CNN(Backbone):
@@ -46,34 +45,22 @@ class CNN(Backbone):
             raise UsageError(f"dropout must lie in [0, 1), got {dropout}")
         self.classes = classes
         self.pool_after = frozenset(pool_after)
-        sizes = [channels, *widths]
-        self.blocks = nn.ModuleList(
-            nn.Sequential(
-                nn.Conv2d(sizes[i], sizes[i + 1], 3, padding=1),
-                nn.ReLU(),
-                *([nn.MaxPool2d(2)] if i in self.pool_after else []),
-            )
-            for i in range(len(widths))
-        )
+        self.blocks = nn.Sequential()
+        for i, (c_in, c_out) in enumerate(pairwise([channels, *widths])):
+            pool = [nn.MaxPool2d(2)] if i in self.pool_after else []
+            self.blocks.append(nn.Sequential(nn.Conv2d(c_in, c_out, 3, padding=1), nn.ReLU(), *pool))
         self.dropout_width = widths[-1] * map_size**2
         self.dropout_rate = dropout
         self.dropout = KeyedDropout(dropout)
         sizes = [self.dropout_width, *hidden]
-        self.classifier = nn.ModuleList(
-            nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU()) for d_in, d_out in pairwise(sizes)
-        )
+        self.classifier = linear_blocks(sizes)
         self.head = nn.Linear(sizes[-1], classes)
-        self.points, self.widths = choose_points(range(max(1, len(widths) - 1)) if points is None else points, widths)
+        self.set_points(range(max(1, len(widths) - 1)) if points is None else points, widths)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, C) of images (B, 3, H, W)."""
-        maps = images
-        for block in self.blocks:
-            maps = block(maps)
-        hidden = self.dropout(maps.flatten(1))
-        for layer in self.classifier:
-            hidden = layer(hidden)
-        return self.head(hidden)
+        hidden = self.dropout(self.blocks(images).flatten(1))
+        return self.head(self.classifier(hidden))
 
     def stacked(self, parameters: Parameters, images: Tensor, keep: Tensor | None = None) -> Outputs:
         """See `Backbone.stacked`."""

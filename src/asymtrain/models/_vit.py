@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from asymtrain.errors import UsageError
 from asymtrain.models._backbone import Backbone, Outputs, Parameters, stacked_linear
 from asymtrain.models._kernels import attention_kernels
-from asymtrain.models._mlp import choose_points
 
 
 class Attention(nn.Module):
@@ -26,8 +25,7 @@ class Attention(nn.Module):
         """Mix tokens (B, T, D)."""
         query, key, value = self.split_heads(tokens)
         mixed = F.scaled_dot_product_attention(query, key, value)
-        mixed = self.proj(mixed.transpose(1, 2).flatten(2))
-        return mixed
+        return self.proj(mixed.transpose(1, 2).flatten(2))
 
     def maps(self, tokens: Tensor) -> Tensor:
         """Attention weights (B, heads, T, T): rows are queries and sum to one."""
@@ -88,23 +86,20 @@ class ViT(Backbone):
         self.positions = nn.Parameter(torch.zeros(1, (image_size // patch) ** 2 + 1, width))
         nn.init.trunc_normal_(self.class_token, std=0.02)
         nn.init.trunc_normal_(self.positions, std=0.02)
-        self.blocks = nn.ModuleList(Block(width, heads, mlp_ratio) for _ in range(depth))
+        self.blocks = nn.Sequential(*(Block(width, heads, mlp_ratio) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
-        self.points, self.widths = choose_points(range(depth) if points is None else points, [width] * depth)
+        self.set_points(range(depth) if points is None else points, [width] * depth)
 
     def forward(self, images: Tensor) -> Tensor:
         """Logits (B, C) of images (B, 3, H, W)."""
-        tokens = self.tokens(images)
-        for block in self.blocks:
-            tokens = block(tokens)
-        return self.classify(tokens)
+        return self.classify(self.blocks(self.tokens(images)))
 
     def attention_maps(self, images: Tensor) -> tuple[Tensor, list[Tensor]]:
         """Logits, bit-equal to `forward`, and each block's attention (B, heads, T, T); token 0 is the class token."""
         tokens, maps = self.tokens(images), []
         for block in self.blocks:
-            assert isinstance(block, Block)  # ModuleList forgets the type of its items
+            assert isinstance(block, Block)  # nn.Sequential forgets the type of its items
             maps.append(block.attention.maps(block.norm1(tokens)))
             tokens = block(tokens)
         return self.classify(tokens), maps

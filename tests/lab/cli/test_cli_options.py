@@ -1,8 +1,8 @@
 """What users type as values, and the groups that options come in."""
 
 import inspect
-from dataclasses import dataclass
-from typing import Annotated
+from dataclasses import dataclass, is_dataclass
+from typing import Annotated, get_type_hints
 
 import pytest
 import typer
@@ -138,7 +138,10 @@ def test_a_shared_option_says_the_same_in_every_command(name):
     for option in vars(options).values():
         if isinstance(option, OptionInfo):
             shared.setdefault(option.default, set()).add(option.help)  # in Annotated, Typer takes it for the flag
-    assert {"--data", "--out", "--json", "--minutes"} <= set(shared)
+    for group in filter(is_dataclass, vars(options).values()):
+        for field, hint in get_type_hints(group, include_extras=True).items():
+            shared.setdefault(f"--{field.replace('_', '-')}", set()).add(hint.__metadata__[0].help)
+    assert {"--data", "--out", "--json", "--minutes", "--arch", "--device", "--executor", "--fresh"} <= set(shared)
     for parameter in load_command(name).params:
         flag = parameter.opts[0]
         if flag in shared and (name, flag) not in OWN:

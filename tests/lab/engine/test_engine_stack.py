@@ -107,3 +107,13 @@ def test_the_paths_are_two(dataset, monkeypatch):
         sizes[strategy] = seen
     steps = stack.data.steps
     assert sizes == {"batched": [3] * steps, "side_by_side": [1] * (3 * steps)}
+
+
+def test_stacks_of_two_controls_share_every_compiled_part_but_the_signal(dataset, monkeypatch):
+    monkeypatch.setattr("asymtrain.lab.engine.programs._COMPILED", {})
+    stacks = [Stack([spec_of(signal=signal)], dataset) for signal in ("noise", "gated", "noise")]
+    noise, gated, again = (stack.programs.compiled(("one shape",)) for stack in stacks)
+    assert noise.losses is gated.losses
+    assert noise.forward is gated.forward
+    assert noise.signal is again.signal
+    assert noise.signal is not gated.signal

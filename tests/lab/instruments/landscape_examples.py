@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from asymtrain.lab.data import registry
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import initial_state
+from asymtrain.lab.instruments.landscape.surface import evaluate, plane_through
 from asymtrain.lab.runs import RunSpec
 from small_backbones import SMALL
 
@@ -52,3 +53,7 @@ def slow_loss(spec, parameters, images, targets, *, total=False):
 def moved(center, directions, a, b):
     first, second = directions
     return {name: value + a * first[name] + b * second[name] for name, value in center.items()}
+
+
+def surface(losses_at, center, directions, grid, chunk=16):
+    return evaluate(plane_through(losses_at, center, directions), grid, chunk)

@@ -10,9 +10,10 @@ import pytest
 from PIL import Image
 
 from asymtrain.lab.instruments.attention.result import Summary
-from asymtrain.lab.instruments.attention.show import map_image, metric_figures
+from asymtrain.lab.instruments.attention.show import map_image, metric_figures, over_epochs
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Figure
+from asymtrain.lab.report.table import table_json
 from asymtrain.lab.statistics.estimates import Estimate
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (3, 16, 16), dtype=np.uint8)
@@ -78,3 +79,11 @@ def test_curves_without_intervals_or_values_are_drawn(estimate):
     made = [Summary("Plain", "plain", epoch, "mean", "gini", estimate, "seeds") for epoch in (3, 4)]
     (figure,) = metric_figures(made, ["blocks.0"])
     assert ET.fromstring(draw(figure)).tag.endswith("svg")
+
+
+def test_an_interval_that_is_cut_at_one_side_is_given_by_its_ends():
+    cut = Summary("Plain", "plain", 1, "mean", "gini", Estimate(2, 0.3, 0.2, 0.0, 0.9), "seeds")
+    table = over_epochs([cut])
+    cell = table_json(table)["rows"][0][2]
+    assert (cell["text"], cell["value"], cell["low"], cell["high"]) == ("0.300 (0.000 to 0.900)", 0.3, 0.0, 0.9)
+    assert "cut there and given by its ends" in table.note

@@ -12,7 +12,7 @@ from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_datase
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine import train_reference
 from asymtrain.lab.engine.setup import build_backbone
-from asymtrain.lab.engine.states import State
+from asymtrain.lab.engine.states import State, states_at
 from asymtrain.lab.instruments import LandscapeSettings, measure_landscape
 from asymtrain.lab.instruments.landscape.states import draw_sample, states_of_redundancies
 from asymtrain.lab.instruments.landscape.surface import gaussian_direction, idle_squared_norm, squared_norm
@@ -231,7 +231,9 @@ def test_the_key_names_what_differs():
 
 
 def test_trained_states_of_every_redundancy_share_their_surfaces():
-    states = states_of_redundancies([spec_of("mlp", batch=16, epochs=1)], (0, 1, 20), 1, device="cpu")
+    states = states_of_redundancies(
+        [spec_of("mlp", batch=16, epochs=1)], (0, 1, 20), 1, functools.partial(states_at, device="cpu")
+    )
     result = measured(states, directions=("live",))
     assert np.array_equal(result.surfaces[1, 1, "live", "norm"], result.surfaces[1, 20, "live", "norm"])
     assert not np.array_equal(result.surfaces[1, 0, "live", "variance"], result.surfaces[1, 1, "live", "variance"])

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from landscape_examples import surface
 from torch import nn
 
 from asymtrain.errors import UsageError
@@ -17,7 +18,6 @@ from asymtrain.lab.instruments.landscape.surface import (
     grid_coordinates,
     module_losses,
     squared_norm,
-    surface,
 )
 
 SMALL = LandscapeSettings(grid=5, draws=2, step=0.05, norm_step=0.5, directions=("all", "filter"))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from landscape_examples import surface
 from torch import nn
 
 from asymtrain.errors import UsageError
@@ -15,7 +16,6 @@ from asymtrain.lab.instruments.landscape.surface import (
     gaussian_direction,
     grid_coordinates,
     module_losses,
-    surface,
 )
 
 CENTER = {"weight": torch.tensor([[1.0, -2.0], [0.5, 3.0]], dtype=torch.float64), "bias": torch.ones(3).double()}

@@ -36,7 +36,7 @@ def test_no_place_is_empty(results, name):
 def test_all_tables_and_figures_of_the_paper_are_covered():
     wanted = {f"table{n}" for n in range(1, 18)} | {f"figure{n}" for n in range(2, 10)}
     beyond = {name for name, recipe in RECIPES.items() if recipe.beyond}
-    assert beyond == {"identity", "alphas", "schedules", "controls"}
+    assert beyond == {"identity", "alphas", "schedules", "controls", "fitting"}
     assert set(aliases()) == wanted | beyond
 
 

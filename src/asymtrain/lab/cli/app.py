@@ -16,7 +16,6 @@ def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
-    """Show the version, or help where no command is given."""
     if version:
         typer.echo(f"asymtrain {VERSION}")
         raise typer.Exit

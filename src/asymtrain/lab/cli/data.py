@@ -63,20 +63,17 @@ def catalogue(root: Path | None) -> list[dict[str, Any]]:
 
 
 def describe(dataset: "Dataset", json: bool) -> None:
-    """Print the sizes of a dataset."""
-    size = dataset.train.images.shape[-2:]
+    height, width = dataset.train.images.shape[-2:]
     facts = {
         "name": dataset.name,
         "train": len(dataset.train),
         "test": len(dataset.test),
         "classes": dataset.classes,
-        "height": size[0],
-        "width": size[1],
+        "height": height,
+        "width": width,
     }
+    text = "{name}: {train:,} images to train on, {test:,} to test on, {classes} classes, {height} x {width} pixels"
     if json:
         show_json(facts)
-        return
-    stdout().print(
-        f"{dataset.name}: {len(dataset.train):,} images to train on, {len(dataset.test):,} to test on, "
-        f"{dataset.classes} classes, {size[0]} x {size[1]} pixels"
-    )
+    else:
+        stdout().print(text.format(**facts))

@@ -72,6 +72,5 @@ class LazyGroup(TyperGroup):
     """Knows its commands by name and help line; the one that is called is loaded."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """See `click.Group.resolve_command`."""
         name, command, rest = super().resolve_command(ctx, args)
         return name, command if name is None else load_command(name), rest

@@ -67,11 +67,9 @@ class InstrumentGroup(TyperGroup):
     """A command for each of `INSTRUMENTS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        """Their names, in the order of the list."""
         return list(load_instruments())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        """The command of an instrument; None where there is none of this name."""
         instrument = load_instruments().get(cmd_name)
         if instrument is None:
             return None
@@ -91,7 +89,6 @@ def start(context: typer.Context) -> None:
 
 
 def load_instruments() -> dict[str, Instrument[Any, Any]]:
-    """Every instrument by its name."""
     loaded = [import_module(module).INSTRUMENT for module in instruments.INSTRUMENTS]
     return {instrument.name: instrument for instrument in loaded}
 
@@ -142,14 +139,8 @@ def facts_of(context: typer.Context, page: Page) -> dict[str, str]:
     """How a page was made: command, what was measured, what the instrument adds, versions."""
     from asymtrain.lab.report import current_versions
 
-    seeds, archs, datasets = (
-        ", ".join(map(str, values))
-        for values in (
-            sorted({spec.seed for spec in page.specs}),
-            dict.fromkeys(spec.arch for spec in page.specs),
-            dict.fromkeys(spec.dataset for spec in page.specs),
-        )
-    )
+    archs, datasets = (", ".join({getattr(spec, name): None for spec in page.specs}) for name in ("arch", "dataset"))
+    seeds = ", ".join(map(str, sorted({spec.seed for spec in page.specs})))
     return {
         "Command": typed_command(context),
         "Runs": f"{len(page.specs)}: {archs} on {datasets}, seeds {seeds}",
@@ -179,7 +170,6 @@ class CommandBench(Bench):
         with_plain: bool = False,
         **fields: Any,
     ) -> "list[RunSpec]":
-        """See `Bench`."""
         from asymtrain.lab.report import check_folder
 
         check_folder(self.output.out)
@@ -195,15 +185,13 @@ class CommandBench(Bench):
         return list(dict.fromkeys(member for pair in pairs for member in pair))
 
     def named(self, spec: "RunSpec") -> bool:
-        """See `Bench`."""
         names = [name.lower() for text in self.run_ids for name in comma_words(text) if name != "all"]
         return not self.stored or spec.id.startswith(tuple(names))
 
     def runs(self, specs: "Sequence[RunSpec]") -> "list[Run]":
-        """See `Bench`.
+        """Stored runs are read and never trained. What could not be trained is said on stderr and left out.
 
-        Stored runs are read and never trained. What could not be trained is said on stderr and left out; Ctrl-C ends
-        the command with the runs stored that were finished.
+        Ctrl-C ends the command with the runs stored that were finished.
         """
         from asymtrain.lab.engine import load_for
         from asymtrain.lab.store import Store
@@ -226,12 +214,11 @@ class CommandBench(Bench):
 
     @contextmanager
     def telling(self, start: str) -> Iterator[Say]:
-        """See `Bench`: a line that changes on a terminal, lines one after the other elsewhere.
+        """A line that changes on a terminal, lines one after the other elsewhere.
 
         A text that is said twice is printed once.
         """
         console, latest = stderr(), ""
-
         with console.status(start) as status:
 
             def say(text: str, *, brief: bool = False) -> None:
@@ -245,7 +232,6 @@ class CommandBench(Bench):
             yield say
 
     def remark(self, text: str) -> None:
-        """See `Bench`."""
         stderr().print(text)
 
 

@@ -1,11 +1,11 @@
 """What users type, as values: the options that commands share, each declared once, and the groups they come in.
 
-An option is a constant (`DATA`), a group a frozen dataclass whose fields are options. A command takes groups whole
-(`groups.flattened`), and derives one where it needs another default or a further option:
+A group is a frozen dataclass whose fields are options; an option that several groups have is a constant (`DATA`). A
+command takes groups whole (`groups.flattened`), and derives one where it needs another default or a further option:
 
     @dataclass(frozen=True)
     class SearchOutput(OutputOptions):
-        out: Annotated[Path, OUT] = SEARCH_OUT
+        out: Annotated[Path, OUT] = Path("asymtrain-search")
 
 This file is read for --help too: what needs torch is imported where it is used.
 """
@@ -31,14 +31,12 @@ STORE_NAME = "runs.sqlite"
 
 
 def one_or_more(option: typer.CallbackParam, value: int | None) -> int | None:
-    """The check of an option that counts."""
     if value is not None and value < 1:
         raise UsageError(f"{option.opts[0]} must be 1 or more, got {value}")
     return value
 
 
 def above_zero(option: typer.CallbackParam, value: float | None) -> float | None:
-    """The check of an option that is a positive number."""
     if value is not None and not value > 0:
         raise UsageError(f"{option.opts[0]} must be above 0, got {value:g}")
     return value
@@ -46,10 +44,7 @@ def above_zero(option: typer.CallbackParam, value: float | None) -> float | None
 
 # The runs.
 DATA = typer.Option("--data", help="shapes, cifar10, cifar100 or folder:PATH.")
-ARCH = typer.Option("--arch", help="mlp, cnn, vit; several with commas. Default: all.")
-SCALE = typer.Option("--scale", help="quick (the default): small networks. paper: as published.")
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
-EPOCHS = typer.Option("--epochs", help="Epochs of each run.")
 REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
 ALPHA = typer.Option("--alpha", help="Weight of the auxiliary objective.")
 PRECISION = typer.Option("--precision", help="Of the training: fp32 (the default), tf32 or bf16.")
@@ -60,20 +55,14 @@ SETTINGS = typer.Option(
 )
 RUN_IDS = typer.Option("--run", help="Id of a stored run, or its beginning; several with commas; or all.")
 # Where and for how long they are trained.
-DEVICE = typer.Option("--device", help="cpu, cuda or cuda:1. Default: the fastest available.")
 DATA_ROOT = typer.Option("--data-root", help="Where downloaded data is kept. Default: $ASYMTRAIN_DATA.")
 MINUTES = typer.Option("--minutes", help="Stop after this time; the next call continues.", callback=above_zero)
-EXECUTOR = typer.Option("--executor", help="local, or ray for a cluster.")
-ADDRESS = typer.Option("--address", help="Address of the Ray cluster. Default: one on this machine.")
-FRESH = typer.Option("--fresh", help="Train again what the store already holds.")
 STATES = typer.Option("--states", help="Folder that keeps weights. Default: states in --out.")
 # Where results go.
 OUT = typer.Option("--out", help="Folder that the results are written to.")
 STORE = typer.Option("--store", help=f"Record of runs. Default: {STORE_NAME} in --out.")
 RECORD = typer.Option("--store", help="Record of runs.")  # of commands that read one
 JSON = typer.Option("--json", help="Print the result as JSON.")
-
-seeds_option = SEEDS  # the name of before
 
 
 @dataclass(frozen=True)
@@ -84,16 +73,14 @@ class ScaleOptions:
     """
 
     data: Annotated[str | None, DATA] = None
-    arch: Annotated[list[str] | None, ARCH] = None
-    scale: Annotated[str | None, SCALE] = None
+    arch: Annotated[list[str] | None, typer.Option(help="mlp, cnn, vit; several with commas. Default: all.")] = None
+    scale: Annotated[str | None, typer.Option(help="quick (the default): small networks. paper: as published.")] = None
     seeds: Annotated[str | None, SEEDS] = None
 
     def given(self) -> list[str]:
-        """The names of the options that were given."""
         return [name for name, value in vars(self).items() if value is not None]
 
     def get_scale(self) -> "Scale":
-        """The scale; `quick` where none is given."""
         from asymtrain.lab.scales import get_scale
 
         return get_scale(self.scale or "quick")
@@ -118,7 +105,7 @@ class ScaleOptions:
 class RunOptions(ScaleOptions):
     """Which runs, with what commands that train whole runs let a user change of them."""
 
-    epochs: Annotated[int | None, EPOCHS] = None
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.")] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
     alpha: Annotated[float | None, ALPHA] = None
     precision: Annotated[str | None, PRECISION] = None
@@ -128,7 +115,7 @@ class RunOptions(ScaleOptions):
 class DeviceOptions:
     """Where a command computes, and where its data lie."""
 
-    device: Annotated[str | None, DEVICE] = None
+    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: the fastest available.")] = None
     data_root: Annotated[Path | None, DATA_ROOT] = None
 
 
@@ -137,15 +124,17 @@ class ExecutorOptions(DeviceOptions):
     """Where and for how long runs are trained: arguments of `executors.execute`, by the same names."""
 
     minutes: Annotated[float | None, MINUTES] = None
-    executor: Annotated[str, EXECUTOR] = "local"
-    address: Annotated[str | None, ADDRESS] = None
+    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local"
+    address: Annotated[str | None, typer.Option(help="Address of the Ray cluster. Default: one on this machine.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True)
 class TrainingOptions(ExecutorOptions):
     """The same, for commands that can also train again what is stored."""
 
-    fresh: Annotated[bool, FRESH] = False
+    fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store already holds.")] = False
 
 
 @dataclass(frozen=True)
@@ -170,11 +159,9 @@ class OutputOptions(PageOptions):
 
     @property
     def store_path(self) -> Path:
-        """The store that is meant."""
         return self.store or self.out / STORE_NAME
 
     def check(self) -> None:
-        """Refuse folders that could not be written, and write nothing."""
         from asymtrain.lab.report import check_folder
 
         super().check()
@@ -213,12 +200,11 @@ def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
     """Fields of a run from `FIELD=VALUE`, of those that say what branches are and what of them reaches the backbone."""
-    from asymtrain.lab.runs import AUXILIARY
-    from asymtrain.lab.runs import choices as choices_of
+    from asymtrain.lab import runs
 
-    kinds = {name: choices_of(name) for name in AUXILIARY}
     # Alpha and redundancy have options of their own; cosines are recorded, and change nothing.
-    choices = {name: kinds[name] for name in AUXILIARY if kinds[name] and not name.startswith("cosine")}
+    names = [name for name in runs.AUXILIARY if not name.startswith("cosine")]
+    choices = {name: values for name in names if (values := runs.choices(name))}
     settings: dict[str, str] = {}
     for text in texts or ():
         name, _, value = (part.strip() for part in text.partition("="))
@@ -235,7 +221,6 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def parse_values(option: str, text: str | None, default: Sequence[float]) -> tuple[float, ...]:
-    """Numbers with commas; the default where nothing is given."""
     if text is None:
         return tuple(default)
     try:

@@ -1,11 +1,13 @@
 """`asymtrain probe`: will auxiliary branches help this model, where, and how strongly?"""
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Option
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.groups import flattened
@@ -20,12 +22,11 @@ from asymtrain.lab.cli.options import (
     parse_values,
     typed_command,
 )
-from asymtrain.lab.cli.screen import show_json, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import show_page, stderr
 
 if TYPE_CHECKING:
     from asymtrain.lab.probe import Probe
 
-PROBE_OUT = Path("asymtrain-probe")
 SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone."
 
 
@@ -35,41 +36,34 @@ class ModelOptions:
 
     model: Annotated[str, typer.Argument(help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.")]
     data: Annotated[str, DATA] = "shapes"
-    at: Annotated[
-        list[str] | None, typer.Option(help="Places: module names or globs. Default: the model's blocks.")
-    ] = None
-    batch: Annotated[int | None, typer.Option(help="Images in a batch. Default: 32; of a backbone its scale's.")] = None
-    image_size: Annotated[int | None, typer.Option(help="Pixels. Default: the model's own; on a CPU at most 64.")] = (
-        None
-    )
+    at: Annotated[list[str] | None, Option(help="Places: module names or globs. Default: the model's blocks.")] = None
+    batch: Annotated[int | None, Option(help="Images in a batch. Default: 32; of a backbone its scale's.")] = None
+    image_size: Annotated[int | None, Option(help="Pixels. Default: the model's own; on a CPU at most 64.")] = None
     learning_rate: Annotated[
-        float | None, typer.Option(help="Default: 0.001; of a backbone its scale's.", callback=above_zero)
+        float | None, Option(help="Default: 0.001; of a backbone its scale's.", callback=above_zero)
     ] = None
-    option: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for the model's builder; may be repeated.")] = (
-        None
-    )
-    scale: Annotated[str, typer.Option(help="Of a backbone: quick (small networks) or paper (as published).")] = "quick"
+    option: Annotated[list[str] | None, Option(help="NAME=VALUE for the model's builder; may be repeated.")] = None
+    scale: Annotated[str, Option(help="Of a backbone: quick (small networks) or paper (as published).")] = "quick"
 
 
 @dataclass(frozen=True)
 class EffortOptions:
     """How long the probe measures."""
 
-    alphas: Annotated[str | None, typer.Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None
-    no_pairs: Annotated[bool, typer.Option("--no-pairs", help="Measure the alignment only.")] = False
-    seeds: Annotated[int, typer.Option(help="Pairs of short runs at each alpha.", callback=one_or_more)] = 3
-    steps: Annotated[int, typer.Option(help="Of the measurement and of each paired run.", callback=one_or_more)] = 400
+    alphas: Annotated[str | None, Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None
+    no_pairs: Annotated[bool, Option("--no-pairs", help="Measure the alignment only.")] = False
+    seeds: Annotated[int, Option(help="Pairs of short runs at each alpha.", callback=one_or_more)] = 3
+    steps: Annotated[int, Option(help="Of the measurement and of each paired run.", callback=one_or_more)] = 400
     minutes: Annotated[
-        float, typer.Option(help="Time limit: runs are shortened or left out to keep it.", callback=above_zero)
+        float, Option(help="Time limit: runs are shortened or left out to keep it.", callback=above_zero)
     ] = 8.0
-    every: Annotated[int, typer.Option(help="Steps between measurements.", callback=one_or_more)] = 5
+    every: Annotated[int, Option(help="Steps between measurements.", callback=one_or_more)] = 5
 
     def arguments(self) -> dict[str, Any]:
-        """Arguments of `probe` and `probe_backbone`."""
         alphas = () if self.no_pairs else parse_values("--alphas", self.alphas, (0.1, 1.0))
         if any(not alpha > 0 for alpha in alphas):
             raise UsageError(f"--alphas {self.alphas}: write numbers above 0; 0 is Plain, and is always run")
-        counts = {"seeds": self.seeds, "steps": self.steps, "minutes": self.minutes, "every": self.every}
+        counts = {name: getattr(self, name) for name in ("seeds", "steps", "minutes", "every")}
         return {"alphas": alphas, **counts, "progress": stderr().print}
 
 
@@ -77,7 +71,7 @@ class EffortOptions:
 class ProbeOutput(PageOptions):
     """The folder of a probe."""
 
-    out: Annotated[Path, OUT] = PROBE_OUT
+    out: Annotated[Path, OUT] = Path("asymtrain-probe")
 
 
 @flattened
@@ -90,6 +84,7 @@ def probe(
     """
     arguments = effort.arguments()
     with loading():
+        from asymtrain.lab.probe.page import probe_tables, write_probe
         from asymtrain.lab.probe.sources import parse_option
         from asymtrain.lab.report import current_versions, duration
         from asymtrain.models import BACKBONES
@@ -110,7 +105,8 @@ def probe(
         "Time": duration(result.seconds),
         "Versions": ", ".join(f"{name} {version}" for name, version in current_versions().items()),
     }
-    show(result, output, facts)
+    files = write_probe(output.out, result, facts)
+    show_page(files, result.to_dict(), probe_tables(result), [str(result)], json=output.json)
 
 
 def probe_backbone(
@@ -124,12 +120,10 @@ def probe_backbone(
     if subject.at or subject.image_size is not None:
         given = "--at" if subject.at else "--image-size"
         raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
-    fields: dict[str, Any] = {"batch": subject.batch, "learning_rate": subject.learning_rate}
-    scale = get_scale(subject.scale)
-    spec = scaled_spec(scale, subject.model, subject.data, **fields)
-    if options:
-        chosen = {**dict(spec.arch_options), **options}
-        spec = scaled_spec(scale, subject.model, subject.data, **fields, arch_options=chosen)
+    fields = {"batch": subject.batch, "learning_rate": subject.learning_rate}
+    spec = scaled_spec(get_scale(subject.scale), subject.model, subject.data, **fields)
+    chosen: Any = {**dict(spec.arch_options), **options}
+    spec = dataclasses.replace(spec, arch_options=chosen)
     dataset = load_for(spec, where.data_root)
     result = stacks.probe_backbone(spec, dataset, device=where.device, data_root=where.data_root, **arguments)
     rate = f"learning rate {spec.learning_rate:g}, weight decay {spec.weight_decay:g}, batch {spec.batch}"
@@ -162,18 +156,3 @@ def probe_other_model(
     )
     images = f"{len(dataset.train)} images of {size} pixels, {dataset.classes} classes"
     return result, {"Images": images, "Training": f"learning rate {learning_rate:g}, batch {batch}"}
-
-
-def show(result: "Probe", output: ProbeOutput, facts: Mapping[str, str]) -> None:
-    """Write the page; print the tables and the advice, or everything as JSON."""
-    from asymtrain.lab.probe.page import probe_tables, write_probe
-
-    files = write_probe(output.out, result, facts)
-    if output.json:
-        show_json({**result.to_dict(), "files": {kind: str(path) for kind, path in files.items()}})
-    else:
-        for table in probe_tables(result):
-            show_table(table, note=False)
-            stdout().print()
-        stdout().print(str(result))
-    stderr().print(f"Page: {files['page']}")

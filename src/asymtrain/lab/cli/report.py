@@ -41,8 +41,7 @@ def versions_in(store: Path, runs: "Iterable[Run]") -> dict[str, str]:
     """Versions that these runs of a store were trained with; several of one thing are all named."""
     from asymtrain.lab.store import Store
 
-    ids = [run.spec.id for run in runs]
-    if not ids:
+    if not (ids := [run.spec.id for run in runs]):
         return {}
     with Store(store, read_only=True) as opened:
         origins = [dataclasses.asdict(record.provenance) for record in opened.records(ids)]

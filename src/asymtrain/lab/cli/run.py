@@ -41,19 +41,24 @@ def run(
     """
     with loading():
         from asymtrain.lab.engine import load_for
-        from asymtrain.lab.report import write_report
+        from asymtrain.lab.report import FILES, write_report
         from asymtrain.lab.runs import pairs
     seeds = chosen.parse_seeds()
     specs = [spec for base in chosen.base_specs(**parse_settings(settings)) for spec in pairs(base, seeds)]
     output.check()
     load_for(specs[0], training.data_root)  # data that are missing or broken show before anything is written
-    runs, interrupted, how_to_continue = train(specs, output.store_path, training)
-    summary = write_report(runs, output.out, typed_command(context), versions_in(output.store_path, runs))
+    store, wanted = output.store_path, {spec.id for spec in specs}
+    runs, interrupted, how_to_continue = train(specs, store, training)
+    summary = write_report(runs, output.out, typed_command(context), versions_in(store, runs))
     if output.json:
-        show_json(document(summary, specs, output))
+        show_json(document(summary, len(specs), output))
     else:
         show_summary(summary)
-    remarks(len(runs), specs, output, interrupted, how_to_continue)
+    show_failures(store, wanted)
+    if len(runs) < len(wanted):
+        opening = "Stopped" if interrupted else "Not finished"
+        stderr().print(f"{opening}: {len(runs)} of {len(wanted)} runs are in {store}. {how_to_continue}")
+    stderr().print(f"Report: {output.out / FILES['report']}")
     if interrupted:
         raise typer.Exit(130)
 
@@ -62,11 +67,14 @@ def train(specs: "list[RunSpec]", store: Path, training: TrainingOptions) -> "tu
     """Finished runs, whether Ctrl-C ended the training before all were, and how to go on."""
     with loading():
         from asymtrain.lab import executors
+        from asymtrain.lab.store import Store
 
     runs: list[Run] = []
     wanted = {spec.id for spec in specs}
-    stored, interrupted = set() if training.fresh else _stored(store, wanted), False
-    options = dataclasses.asdict(training)
+    stored, interrupted, options = set(), False, dataclasses.asdict(training)
+    if store.exists() and not training.fresh:
+        with Store(store, read_only=True) as opened:
+            stored = opened.finished(wanted)
     with progress_display() as display:
         if stored:
             nothing = ": nothing is left to train" if stored == wanted else ""
@@ -81,49 +89,17 @@ def train(specs: "list[RunSpec]", store: Path, training: TrainingOptions) -> "tu
     return runs, interrupted, display.going_on(training.minutes, fresh=training.fresh)
 
 
-def _stored(store: Path, ids: set[str]) -> set[str]:
-    from asymtrain.lab.store import Store
-
-    if not store.exists():
-        return set()
-    with Store(store, read_only=True) as opened:
-        return opened.finished(ids)
-
-
-def document(summary: "Summary", specs: "list[RunSpec]", output: OutputOptions) -> dict[str, Any]:
-    """The result as JSON values."""
+def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str, Any]:
     from asymtrain.lab.report import FILES
 
-    pairs_by_label = zip(summary.comparisons, summary.pairs, strict=True)
+    seeds = [pairs[["seed", "plain", "asymmetric", "plain_id", "asymmetric_id"]] for pairs in summary.pairs]
     return {
-        "runs": {"wanted": len(specs), "finished": len(summary.rows)},
+        "runs": {"wanted": wanted, "finished": len(summary.rows)},
         "comparisons": [
-            {**row, "seeds": [_seed(pair) for pair in group.to_dict("records")]} for row, group in pairs_by_label
+            {**row, "seeds": frame.to_dict("records")} for row, frame in zip(summary.comparisons, seeds, strict=True)
         ],
         "files": {**{kind: str(output.out / name) for kind, name in FILES.items()}, "store": str(output.store_path)},
     }
-
-
-def _seed(pair: dict[Any, Any]) -> dict[str, Any]:
-    return {
-        "seed": int(pair["seed"]),
-        "plain": float(pair["plain"]),
-        "asymmetric": float(pair["asymmetric"]),
-        "plain_id": pair["plain_id"],
-        "asymmetric_id": pair["asymmetric_id"],
-    }
-
-
-def remarks(done: int, specs: "list[RunSpec]", output: OutputOptions, interrupted: bool, how_to_continue: str) -> None:
-    """What failed and why, how to go on, and where the report is."""
-    from asymtrain.lab.report import FILES
-
-    wanted = {spec.id for spec in specs}
-    show_failures(output.store_path, wanted)
-    if done < len(wanted):
-        opening = "Stopped" if interrupted else "Not finished"
-        stderr().print(f"{opening}: {done} of {len(wanted)} runs are in {output.store_path}. {how_to_continue}")
-    stderr().print(f"Report: {output.out / FILES['report']}")
 
 
 def show_failures(store: Path, wanted: Collection[str]) -> None:

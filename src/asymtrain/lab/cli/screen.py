@@ -3,7 +3,7 @@
 import json
 import textwrap
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -16,6 +16,8 @@ from rich.text import Text
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from asymtrain.lab.engine import Progress
     from asymtrain.lab.report import Summary
     from asymtrain.lab.report.table import Column, Table
@@ -40,8 +42,32 @@ def stderr() -> Console:
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def show_page(
+    files: "Mapping[str, Path]",
+    document: Mapping[str, Any],
+    tables: "Iterable[Table]",
+    sentences: Iterable[str],
+    *,
+    json: bool,
+) -> None:
+    """What a page says, as tables and sentences or as JSON, and where it is."""
+    if json:
+        show_json({**document, "files": {kind: str(path) for kind, path in files.items()}})
+    else:
+        for table in tables:
+            show_table(table, note=False)
+            stdout().print()
+        for sentence in sentences:
+            stdout().print(sentence)
+    stderr().print(f"Page: {files['page']}")
+
+
 def show_json(value: Any) -> None:
-    """One JSON document on stdout."""
     print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -69,25 +95,20 @@ def _fitted(table: "Table", room: int) -> Iterator[RichTable]:
     """The table as it is where there is room, else with shorter cells and headings, and at last in parts."""
     columns = [
         _Shown(column.heading, cells, column.is_number, max(map(len, (column.heading, *cells))))
-        for column, cells in zip(table.columns, _columns_of(table.texts()), strict=True)
+        for column, cells in zip(table.columns, zip(*table.texts(), strict=True), strict=True)
     ]
     if sum(column.width + 3 for column in columns) - 3 <= room:
         yield _rich_table(columns, padding=(0, 1))
         return
-    texts = _columns_of(table.texts(compact=True))
+    texts = list(zip(*table.texts(compact=True), strict=True))
     # Words are broken into shorter lines where that makes fewer parts.
     ways = [
         _parts([_compact(column, cells, words) for column, cells in zip(table.columns, texts, strict=True)], room)
         for words in (WORDS, 0)
     ]
     fitting = [parts for parts in ways if all(_width(part) <= room for part in parts)]
-    parts = min(fitting or ways[1:], key=len)
-    for part in parts:
+    for part in min(fitting or ways[1:], key=len):
         yield _rich_table(part, padding=(0, 0, 0, 1))
-
-
-def _columns_of(texts: Sequence[Sequence[str]]) -> list[tuple[str, ...]]:
-    return list(zip(*texts, strict=True))
 
 
 def _rich_table(columns: Sequence[_Shown], padding: tuple[int, int] | tuple[int, int, int, int]) -> RichTable:
@@ -132,7 +153,6 @@ def _parts(columns: Sequence[_Shown], room: int) -> list[list[_Shown]]:
 
 
 def show_summary(summary: "Summary") -> None:
-    """The table of comparisons, and a sentence for each."""
     from asymtrain.lab.report import comparison_table
 
     console = stdout()
@@ -176,10 +196,9 @@ class Display:
         left = self.latest.seconds_left if self.latest else None
         rest = "" if left is None or done == total else f", {duration(left)} left"
         spec = run.spec
-        kind = " ".join(
-            [spec.variant, *(str(getattr(spec, name)) for name in _KINDS if getattr(spec, name) != DEFAULTS[name])]
-        )
-        self.console.print(f"{done}/{total} {spec.arch} {kind} seed {spec.seed}: {accuracy}{rest}")
+        controls = [f"{getattr(spec, name)} " for name in _KINDS if getattr(spec, name) != DEFAULTS[name]]
+        kind = f"{spec.arch} {spec.variant} {''.join(controls)}"
+        self.console.print(f"{done}/{total} {kind}seed {spec.seed}: {accuracy}{rest}")
 
     def going_on(self, minutes: float | None, *, fresh: bool = False) -> str:
         """How to go on; after a time limit in which nothing was finished, also how far it came and what it needs."""
@@ -201,7 +220,6 @@ class Display:
 
 @contextmanager
 def progress_display() -> Iterator[Display]:
-    """Show progress on stderr until the block ends."""
     console = stderr()
     width = max(6, min(24, console.width - 68))  # the counts come first
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=width), _Counts())
@@ -213,7 +231,6 @@ class _Counts(ProgressColumn):
     """Runs, epochs, images per second, time left."""
 
     def render(self, task: Task) -> Text:
-        """See `rich.progress.ProgressColumn`."""
         from asymtrain.lab.report import duration
 
         progress: Progress | None = task.fields.get("progress")

@@ -25,13 +25,12 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.run import show_failures
-from asymtrain.lab.cli.screen import progress_display, show_json, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import progress_display, show_page, stderr
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
     from asymtrain.lab.search import Search, SearchResult
 
-SEARCH_OUT = Path("asymtrain-search")
 TABLE_13 = "cifar100"  # the dataset of the paper's Table 13
 VALUES = typer.Option(help="Values with commas. Default: the paper's.")
 
@@ -82,7 +81,6 @@ class GridOptions:
     epochs: Annotated[int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.")] = None
 
     def searches(self, bases: "Sequence[RunSpec]", seeds: Sequence[int]) -> "list[Search]":
-        """A search for each of the final runs."""
         from asymtrain.lab.search import STRATEGIES, grids
 
         linear = [grids.is_linear(base.arch, base.dataset) for base in bases]
@@ -113,7 +111,7 @@ class GridOptions:
 class SearchOutput(OutputOptions):
     """The folder and the store of a search."""
 
-    out: Annotated[Path, OUT] = SEARCH_OUT
+    out: Annotated[Path, OUT] = Path("asymtrain-search")
 
 
 @flattened
@@ -150,7 +148,11 @@ def search(
     load_for(bases[0], training.data_root)  # data that are missing or broken show before anything is written
     results, interrupted, how_to_continue = train(searches, output.store_path, training)
     show(context, results, output, output.store_path)
-    remarks(results, output.store_path, interrupted, how_to_continue)
+    if missing := {spec.id for result in results for spec in result.missing}:
+        show_failures(output.store_path, missing)
+        left = sum(result.runs_left for result in results)
+        opening = "Stopped" if interrupted else "Not finished"
+        stderr().print(f"{opening}: at most {left} runs are left. {how_to_continue}")
     if interrupted:
         raise typer.Exit(130)
 
@@ -180,31 +182,13 @@ def show(context: typer.Context, results: "Sequence[SearchResult]", output: Sear
     from asymtrain.lab.search.page import chosen_table, search_document, sentence, tried_table, write_search
 
     files = write_search(output.out, results, _facts(context, results, store))
-    if output.json:
-        paths = {kind: str(path) for kind, path in files.items()}
-        show_json({**search_document(results), "files": paths if store is None else {**paths, "store": str(store)}})
-    else:
-        for table in [*map(tried_table, results), chosen_table(results)]:
-            if table.rows:
-                show_table(table, note=False)
-                stdout().print()
-        for result in results:
-            stdout().print(sentence(result))
-    stderr().print(f"Page: {files['page']}")
-
-
-def remarks(results: "Sequence[SearchResult]", store: Path, interrupted: bool, how_to_continue: str) -> None:
-    """What failed and why, and how to go on."""
-    missing = {spec.id for result in results for spec in result.missing}
-    if missing:
-        show_failures(store, missing)
-        left = sum(result.runs_left for result in results)
-        opening = "Stopped" if interrupted else "Not finished"
-        stderr().print(f"{opening}: at most {left} runs are left. {how_to_continue}")
+    if store is not None:
+        files["store"] = store
+    tables = [table for table in (*map(tried_table, results), chosen_table(results)) if table.rows]
+    show_page(files, search_document(results), tables, map(sentence, results), json=output.json)
 
 
 def table_13(base: "RunSpec") -> "SearchResult":
-    """The paper's values in place of a search's."""
     from asymtrain.lab.paper.numbers import hyperparameters
     from asymtrain.lab.search import given_values
 

@@ -1,7 +1,7 @@
 """`asymtrain status`: what a store holds, what is pending, what diverged or failed and why."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import DEFAULT_OUT, JSON, RECORD, STORE_NAME
-from asymtrain.lab.cli.screen import show_json, show_table, stdout
+from asymtrain.lab.cli.screen import counted, show_json, show_table, stdout
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
@@ -40,17 +40,13 @@ def status(store: Annotated[Path, RECORD] = DEFAULT_OUT / STORE_NAME, json: Anno
 
 
 def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
-    """The summary as JSON values."""
     return {
         "store": str(summary.path),
         "groups": [dataclasses.asdict(group) for group in summary.groups],
         "total": {name: getattr(summary.total, name) for name in (*COUNTS, "epochs", "seconds")},
-        "pending": [{**_spec(spec), "state": state} for spec, state in pending],
-        "diverged": [{**_spec(run.spec), "epochs": len(run.history)} for run in diverged],
-        "failures": [
-            {**_spec(failure.spec), "reason": failure.reason, "created": failure.created}
-            for failure in summary.failures
-        ],
+        "pending": [_json(spec, state=state) for spec, state in pending],
+        "diverged": [_json(run.spec, epochs=len(run.history)) for run in diverged],
+        "failures": [_json(lost.spec, reason=lost.reason, created=lost.created) for lost in summary.failures],
         "devices": dict(summary.devices),
         "last_write": summary.last_write,
     }
@@ -71,47 +67,41 @@ def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "li
     rows.append(["all", "", "", *_numbers(summary.total)])
     show_table(Table("runs", "", (*words, *numbers), make_rows(rows)))
     console.print()
-    failed = [(failure.spec, " ".join(failure.reason.split())) for failure in summary.failures]
-    for line in (
-        *lines("pending", pending),
-        *lines("diverged", [(run.spec, divergence(run)) for run in diverged]),
-        *lines("failed", failed),
-    ):
-        console.print(line, soft_wrap=True)  # one line in a pipe, however long the reason
+    without_result = {
+        "pending": pending,
+        "diverged": [(run.spec, divergence(run)) for run in diverged],
+        "failed": [(failure.spec, " ".join(failure.reason.split())) for failure in summary.failures],
+    }
+    for state, runs in without_result.items():
+        for line in lines(state, runs):
+            console.print(line, soft_wrap=True)  # one line in a pipe, however long the reason
     if count := sum(state == BEGUN for _, state in pending):
-        runs = f"{_runs(count)} {'continues' if count == 1 else 'continue'}"
-        console.print(f"{runs} from a checkpoint when the same command is given again")
+        verb = "continues" if count == 1 else "continue"
+        console.print(f"{counted(count, 'run')} {verb} from a checkpoint when the same command is given again")
     if summary.devices:
-        console.print("trained on " + ", ".join(f"{name} ({_runs(count)})" for name, count in summary.devices))
+        console.print("trained on " + ", ".join(f"{name} ({counted(count, 'run')})" for name, count in summary.devices))
     if summary.last_write:
         console.print(f"last written {summary.last_write[:19].replace('T', ' ')} UTC")
 
 
-def lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> list[str]:
+def lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> Iterator[str]:
     """A line for each run, the runs of one reason together; of many with the same reason the first few."""
-    texts = []
     for reason, members in groupby(sorted(runs, key=itemgetter(1)), key=itemgetter(1)):
         specs = [spec for spec, _ in members]
         for spec in specs[:SHOWN]:
             name = f"{spec.dataset} {spec.arch} {spec.variant} seed {spec.seed} ({spec.id})"
-            texts.append(f"{state}: {name}: {reason}")
+            yield f"{state}: {name}: {reason}"
         if len(specs) > SHOWN:
-            texts.append(f"{state}: {len(specs) - SHOWN:,} more, which --json lists: {reason}")
-    return texts
+            yield f"{state}: {len(specs) - SHOWN:,} more, which --json lists: {reason}"
 
 
 def divergence(run: "Run") -> str:
-    """When a run left the finite numbers."""
     epoch = f"{len(run.history) + 1} of {run.spec.epochs}"
     return f"the loss was not finite in epoch {epoch}, at learning rate {run.spec.learning_rate:g}"
 
 
-def _spec(spec: "RunSpec") -> dict[str, Any]:
-    return {"id": spec.id, "spec": spec.to_dict()}
-
-
-def _runs(count: int) -> str:
-    return f"{count:,} run{'' if count == 1 else 's'}"
+def _json(spec: "RunSpec", **more: Any) -> dict[str, Any]:
+    return {"id": spec.id, "spec": spec.to_dict(), **more}
 
 
 def _numbers(group: "Group") -> list[str]:

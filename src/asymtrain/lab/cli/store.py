@@ -11,9 +11,10 @@ import typer
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import RECORD, STORE_NAME
+from asymtrain.lab.cli.screen import counted
 
 if TYPE_CHECKING:
-    from asymtrain.lab.store import Imported, Store
+    from asymtrain.lab.store import Store
     from asymtrain.lab.store.exchange import Format
 
 store = command_group("store")
@@ -42,8 +43,8 @@ def export(
             raise UsageError(f"{loss}: give another folder, or --force to write over it")
         export_store(opened, folder, format=chosen)
         runs, measured = len(opened.records(every_attempt=True)), len(opened.measurements())
-    more = f", with {count(measured, 'measured value')}" if measured else ""
-    typer.echo(f"Exported {count(runs, 'run')} to {folder} as {format}{more}")
+    more = f", with {counted(measured, 'measured value')}" if measured else ""
+    typer.echo(f"Exported {counted(runs, 'run')} to {folder} as {format}{more}")
 
 
 @store.command("import")
@@ -58,7 +59,14 @@ def import_(
         given = read_export(folder)  # first: a folder that is refused must not leave an empty store behind
         with Store(store) as opened:
             imported = import_store(opened, given)
-    typer.echo(sentence(imported, store))
+    text = f"Imported {counted(imported.added, 'run')} into {store}"
+    if imported.measurements:
+        text += f", with {counted(imported.measurements, 'measured value')}"
+    if imported.present:
+        text += f"; {counted(imported.present, 'run')} already there"
+    if imported.differing:
+        text += f"; {counted(imported.differing, 'run')} left out: the store has its own of the same spec"
+    typer.echo(text)
 
 
 @store.command()
@@ -72,7 +80,7 @@ def tensorboard(store: Source, folder: Folder) -> None:
         if not runs:
             raise UsageError(f"{store} holds no run yet: `asymtrain status --store {store}` shows what is pending")
         write_tensorboard(runs, folder)
-    typer.echo(f"Wrote the curves of {count(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
+    typer.echo(f"Wrote the curves of {counted(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
 
 
 def lost_by_export(store: "Store", folder: Path) -> str | None:
@@ -90,11 +98,10 @@ def lost_by_export(store: "Store", folder: Path) -> str | None:
         except StoreError:
             return f"{folder / existing[0]} is not of a whole export"
         rows = len(_rows(copy) - _rows(store))
-    return f"{folder} holds an export with {count(rows, 'row')} that {store.path} does not have" if rows else None
+    return f"{folder} holds an export with {counted(rows, 'row')} that {store.path} does not have" if rows else None
 
 
 def _rows(store: "Store") -> set[Any]:
-    """Every run and every measured value."""
     values = {(row.spec_id, row.name, row.epoch, repr(row.value)) for row in store.measurements()}
     return {*store.records(every_attempt=True), *values}
 
@@ -107,20 +114,3 @@ def explained() -> Iterator[None]:
     except OSError as error:
         path = f"{error.filename}: " if error.filename else ""
         raise UsageError(f"{path}{error.strerror or error}: check the path, or give another") from error
-
-
-def sentence(imported: "Imported", store: Path) -> str:
-    """What an import did, in one line."""
-    text = f"Imported {count(imported.added, 'run')} into {store}"
-    if imported.measurements:
-        text += f", with {count(imported.measurements, 'measured value')}"
-    if imported.present:
-        text += f"; {count(imported.present, 'run')} already there"
-    if imported.differing:
-        text += f"; {count(imported.differing, 'run')} left out: the store has its own of the same spec"
-    return text
-
-
-def count(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

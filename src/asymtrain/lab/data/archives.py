@@ -37,7 +37,6 @@ class Archive:
 
     @property
     def file(self) -> str:
-        """The name of the archive itself."""
         return self.url.rpartition("/")[2]
 
 
@@ -130,11 +129,8 @@ def _scratch(root: Path) -> tempfile.TemporaryDirectory[str]:
 
 
 def _md5(file: Path) -> str:
-    digest = hashlib.md5(usedforsecurity=False)
     with file.open("rb") as stream:
-        while chunk := stream.read(_CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 
 
 def _extract(archive: Archive, packed: Path, scratch: Path, root: Path, files: Iterable[str]) -> None:

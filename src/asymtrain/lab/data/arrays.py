@@ -52,7 +52,6 @@ class Dataset:
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
         return len(self.class_names)
 
 

@@ -13,10 +13,12 @@ import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import archives
+from asymtrain.lab.data.archives import Archive
 from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, Labels
 from asymtrain.lab.data.plainpickle import read_plain_pickle
 
 _SIDE = 32
+_HOME = "https://www.cs.toronto.edu/~kriz"
 
 
 @dataclass(frozen=True)
@@ -25,7 +27,7 @@ class Source:
 
     name: str
     title: str
-    archive: archives.Archive
+    archive: Archive
     train_files: tuple[str, ...]
     test_files: tuple[str, ...]
     names_file: str
@@ -37,7 +39,6 @@ class Source:
 
     @property
     def files(self) -> tuple[str, ...]:
-        """All files that are read."""
         return (*self.train_files, *self.test_files, self.names_file)
 
 
@@ -45,11 +46,7 @@ SOURCES = {
     "cifar10": Source(
         name="cifar10",
         title="CIFAR-10",
-        archive=archives.Archive(
-            url="https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
-            md5="c58f30108f718f92721af3b95e74349a",
-            folder="cifar-10-batches-py",
-        ),
+        archive=Archive(f"{_HOME}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a", "cifar-10-batches-py"),
         train_files=tuple(f"data_batch_{i}" for i in range(1, 6)),
         test_files=("test_batch",),
         names_file="batches.meta",
@@ -62,11 +59,7 @@ SOURCES = {
     "cifar100": Source(
         name="cifar100",
         title="CIFAR-100",
-        archive=archives.Archive(
-            url="https://www.cs.toronto.edu/~kriz/cifar-100-python.tar.gz",
-            md5="eb9058c3a382ffc7106e4002c42a8d85",
-            folder="cifar-100-python",
-        ),
+        archive=Archive(f"{_HOME}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85", "cifar-100-python"),
         train_files=("train",),
         test_files=("test",),
         names_file="meta",

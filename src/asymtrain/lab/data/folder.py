@@ -4,8 +4,8 @@ Either `PATH/train/<class>/*` and `PATH/test/<class>/*`, or `PATH/<class>/*`, of
 drawn to test on. Every image is scaled and centrally cropped to one square size.
 """
 
+import itertools
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -58,16 +58,13 @@ def _list_classes(folder: Path) -> Listing:
     classes = _folders_in(folder)
     if len(classes) < 2:
         raise UsageError(f"{folder} has {len(classes)} class folders; it needs at least two, with images in each")
-    listing = {entry.name: _list_images(entry) for entry in classes}
-    for name, images in listing.items():
-        if not images:
-            raise UsageError(f"{folder / name} has no images ({' '.join(SUFFIXES)}); add some or remove it")
+    listing: Listing = {}
+    for entry in classes:
+        files = [file for file in sorted(entry.iterdir()) if file.is_file() and not file.name.startswith(".")]
+        listing[entry.name] = [file for file in files if file.suffix.lower() in SUFFIXES]
+        if not listing[entry.name]:
+            raise UsageError(f"{entry} has no images ({' '.join(SUFFIXES)}); add some or remove it")
     return listing
-
-
-def _list_images(folder: Path) -> list[Path]:
-    entries = sorted(folder.iterdir())
-    return [e for e in entries if e.suffix.lower() in SUFFIXES and not e.name.startswith(".") and e.is_file()]
 
 
 def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
@@ -88,13 +85,9 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
 def _read(listing: Listing, image_size: int) -> ImageSet:
     counts = [len(images) for images in listing.values()]
     pixels = np.empty((sum(counts), 3, image_size, image_size), np.uint8)
-    for i, file in enumerate(_flat(listing)):
+    for i, file in enumerate(itertools.chain.from_iterable(listing.values())):
         pixels[i] = _read_image(file, image_size)
     return ImageSet(pixels, np.repeat(np.arange(len(counts), dtype=np.int64), counts))
-
-
-def _flat(listing: Listing) -> Iterable[Path]:
-    return (file for images in listing.values() for file in images)
 
 
 def _read_image(file: Path, image_size: int) -> Bytes:

@@ -109,10 +109,7 @@ class _Pose:
         dx = (axis - self.x[:, None]) / self.radius[:, None]
         dy = (axis - self.y[:, None]) / self.radius[:, None]
         cos, sin = self.cos[:, None], self.sin[:, None]
-        return (
-            (dx * cos)[:, None, :] + (dy * sin)[:, :, None],
-            (dy * cos)[:, :, None] - (dx * sin)[:, None, :],
-        )
+        return (dx * cos)[:, None, :] + (dy * sin)[:, :, None], (dy * cos)[:, :, None] - (dx * sin)[:, None, :]
 
     def coverage(self, distance: Plane, image_size: int) -> Plane:
         """The share of each pixel inside an outline, from its signed distance."""
@@ -243,18 +240,14 @@ OUTLINES: dict[str, Callable[[Plane, Plane], Plane]] = {
 }
 
 
-def _wave(x: Plane) -> Plane:
-    """A square wave of period 1 between 0 and 1, its edges softened."""
-    return np.clip((np.abs(x - np.floor(x) - 0.5) - 0.25) * 8 + 0.5, 0, 1)
+def _wave(x: Plane, half_gap: float = 0.25) -> Plane:
+    """A square wave of period 1 between 0 and 1, its edges softened; a larger gap leaves thinner lines."""
+    return np.clip((np.abs(x - np.floor(x) - 0.5) - half_gap) * 8 + 0.5, 0, 1)
 
 
 def _dots(u: Plane, v: Plane) -> Plane:
     du, dv = u - np.floor(u) - 0.5, v - np.floor(v) - 0.5
     return np.clip((0.34 - _radius(du, dv)) * 6 + 0.5, 0, 1)
-
-
-def _line(x: Plane) -> Plane:
-    return np.clip((np.abs(x - np.floor(x) - 0.5) - 0.32) * 8 + 0.5, 0, 1)
 
 
 def _checked(u: Plane, v: Plane) -> Plane:
@@ -272,7 +265,9 @@ FILLS: dict[str, Callable[[Plane, Plane, Plane, Plane, Plane, Plane], Plane]] = 
     "halved": lambda u, v, d, phase, freq, grain: np.clip(v * 8 + 0.5, 0, 1),
     "banded": lambda u, v, d, phase, freq, grain: _wave(_radius(u, v) * freq + phase),
     "rimmed": lambda u, v, d, phase, freq, grain: np.clip((d + 0.2) * 8 + 0.5, 0, 1),
-    "gridded": lambda u, v, d, phase, freq, grain: np.maximum(_line(u * freq + phase), _line(v * freq + phase)),
+    "gridded": lambda u, v, d, phase, freq, grain: np.maximum(
+        _wave(u * freq + phase, 0.32), _wave(v * freq + phase, 0.32)
+    ),
     "shaded": lambda u, v, d, phase, freq, grain: np.clip(v * 0.6 + 0.5, 0, 1),
     "speckled": lambda u, v, d, phase, freq, grain: (grain > 0).astype(np.float32),
 }

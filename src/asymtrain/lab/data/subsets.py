@@ -19,7 +19,7 @@ def split(labels: Labels, seed: int, validation: float = 0.2) -> tuple[Indices, 
     """Indices to train on and to validate on: a random part of round(validation * N), whatever the labels."""
     if not 0 <= validation < 1:
         raise UsageError(f"validation must be a share from 0 to below 1, not {validation}")
-    order = _permutation(len(labels), streams.generator(seed, "split"))
+    order = torch.randperm(len(labels), generator=streams.generator(seed, "split")).numpy()
     count = round(validation * len(labels))
     if count == len(labels) or (validation > 0 and count == 0):
         raise UsageError(f"{len(labels)} images are too few to hold out a share of {validation}")
@@ -30,7 +30,7 @@ def few_shot(labels: Labels, indices: Indices, per_class: int, seed: int) -> Ind
     """`per_class` of the given indices for every class in `labels`; a larger subset of a seed holds the smaller."""
     per_class = whole_number("per_class", per_class, 1)
     ordered = np.sort(indices)
-    shuffled = ordered[_permutation(len(ordered), streams.generator(seed, "few-shot"))]
+    shuffled = ordered[torch.randperm(len(ordered), generator=streams.generator(seed, "few-shot")).numpy()]
     drawn = []
     for label in np.unique(labels):
         members = shuffled[labels[shuffled] == label]
@@ -56,14 +56,10 @@ def flip_labels(labels: Labels, indices: Indices, rate: float, classes: int, see
         raise UsageError(f"labels must be from 0 to {classes - 1}, not {labels.min()} to {labels.max()}")
     source = streams.generator(seed, "noise")
     ordered = np.sort(indices)
-    order = _permutation(len(ordered), source)
+    order = torch.randperm(len(ordered), generator=source).numpy()
     # Drawn for every index, flipped or not, so that the wrong classes do not depend on the rate.
     steps = torch.randint(1, classes, (len(ordered),), generator=source).numpy()
     chosen = order[: round(rate * len(ordered))]
     noisy = labels.copy()
     noisy[ordered[chosen]] = (labels[ordered[chosen]] + steps[chosen]) % classes
     return noisy
-
-
-def _permutation(n: int, source: torch.Generator) -> Indices:
-    return torch.randperm(n, generator=source).numpy()

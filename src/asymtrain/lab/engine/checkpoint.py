@@ -13,7 +13,6 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine.plan import StackPlan
@@ -25,7 +24,6 @@ _TRIES = 100
 
 
 def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
-    """Make the folder of a stack and write down its members."""
     own = folder / stack_plan.id
     write_into_new_folder(own / PLAN, json.dumps(stack_plan.to_dict(), indent=1).encode())
     return own
@@ -47,7 +45,6 @@ def unfinished_plans(folder: Path) -> list[StackPlan]:
 
 
 def save_checkpoint(folder: Path, stack: Stack) -> None:
-    """Replace the stack's checkpoint."""
     from safetensors.torch import save
 
     progress = {
@@ -87,13 +84,12 @@ def load_checkpoint(folder: Path, stack: Stack) -> bool:
     stack.epoch, stack.step, stack.seconds = progress["epoch"], progress["step"], progress["seconds"]
     stack.diverged = progress["diverged"]
     stack.answers = [None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]]
-    stack.histories = [[_epoch(values) for values in history] for history in progress["histories"]]
+    for history, epochs in zip(stack.histories, progress["histories"], strict=True):
+        for values in epochs:
+            if values["layer_cosines"] is not None:  # JSON has lists only
+                values["layer_cosines"] = tuple(map(tuple, values["layer_cosines"]))
+            history.append(Epoch(**values))
     return True
-
-
-def _epoch(values: dict[str, Any]) -> Epoch:
-    layers = values["layer_cosines"]  # JSON has lists only
-    return Epoch(**values | {"layer_cosines": None if layers is None else tuple(map(tuple, layers))})
 
 
 def close_checkpoint(folder: Path) -> None:

@@ -34,22 +34,23 @@ class DeviceData:
         self.channels_last = backbone.channels_last and device.type == "cuda"
         self.images = self._store(torch.from_numpy(dataset.train.images))
         self.test_images = self._store(torch.from_numpy(dataset.test.images))
-        self.labels = torch.stack([torch.from_numpy(d.labels) for d in data]).to(device)
         self.clean_labels = torch.from_numpy(dataset.train.labels).to(device)
         self.test_labels = torch.from_numpy(dataset.test.labels).to(device)
-        self.train = torch.stack([torch.from_numpy(d.train) for d in data]).to(device)
-        self.validation = torch.stack([torch.from_numpy(d.validation) for d in data]).to(device)
-        self.mean = torch.stack([d.mean for d in data]).to(device)
-        self.std = torch.stack([d.std for d in data]).to(device)
+        self.labels, self.train, self.validation, self.mean, self.std = (
+            torch.stack([torch.as_tensor(getattr(run, name)) for run in data]).to(device)
+            for name in ("labels", "train", "validation", "mean", "std")
+        )
         self.keys = {p: stream_keys(specs, p, device) for p in ("shuffle", "augment", "dropout", "noise")}
         self.augmented = lead.augmentation == "flip_shift"
         self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
         points = range(len(backbone.points))
-        random = any(s.branch_labels == "random" for s in specs)
-        drawn = [random_labels(s.seed, len(dataset.train.labels), dataset.classes) for s in specs] if random else []
-        self.branch_labels = torch.stack(drawn).to(device) if drawn else None
-        smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
-        self.smoothing = smoothing if any(s.label_smoothing for s in specs) else None
+        self.branch_labels: Tensor | None = None
+        self.smoothing: Tensor | None = None
+        if any(s.branch_labels == "random" for s in specs):
+            drawn = [random_labels(s.seed, len(dataset.train.labels), dataset.classes) for s in specs]
+            self.branch_labels = torch.stack(drawn).to(device)
+        if any(s.label_smoothing for s in specs):
+            self.smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
         self.choice_keys = torch.tensor([[choice_key(s.seed, k) for k in points] for s in specs], device=device)
         self.size = self.train.shape[1]
         self.steps = -(-self.size // self.batch)

@@ -4,12 +4,14 @@ The arithmetic is that of `torch.optim.AdamW` (decoupled decay, bias correction)
 """
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
+_fused_adamw = partial(adamw, fused=True, amsgrad=False, maximize=False, beta1=BETA_1, beta2=BETA_2, eps=EPSILON)
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,6 @@ class Moments:
 
     @classmethod
     def zeros(cls, flat: Tensor) -> "Moments":
-        """Moments of a stack that has not been updated yet."""
         updates = torch.zeros((), dtype=torch.float64, device=flat.device)
         return cls(torch.zeros_like(flat), torch.zeros_like(flat), updates)
 
@@ -30,32 +31,14 @@ class Moments:
 def adamw_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
     """Update flat (R, P) in place. rate: (R, 1). decay: weight decay, (R, 1) or (R, P), 0 where it does not act."""
     if flat.is_cpu and decay.shape[1] == 1:
-        _adamw_run_by_run_(flat, gradient, moments, rate, decay)
+        # torch's own for each run: one pass over memory, where the elementwise form makes a dozen on a CPU.
+        rows = zip(flat, gradient, moments.first, moments.second, rate.tolist(), decay.tolist(), strict=True)
+        for weights, grad, first, second, (lr,), (weight_decay,) in rows:
+            updates = [moments.updates.float()]
+            _fused_adamw([weights], [grad], [first], [second], [], updates, lr=lr, weight_decay=weight_decay)
     else:
         adamw_elementwise_(flat, gradient, moments.first, moments.second, moments.updates + 1, rate, decay)
     moments.updates.add_(1)
-
-
-def _adamw_run_by_run_(flat: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
-    """torch's fused AdamW for each run: one pass over memory, where the elementwise form makes a dozen on a CPU."""
-    rows = zip(flat, gradient, moments.first, moments.second, rate.tolist(), decay.tolist(), strict=True)
-    for weights, grad, first, second, (lr,), (weight_decay,) in rows:
-        adamw(
-            [weights],
-            [grad],
-            [first],
-            [second],
-            [],
-            [moments.updates.float()],
-            fused=True,
-            amsgrad=False,
-            beta1=BETA_1,
-            beta2=BETA_2,
-            lr=lr,
-            weight_decay=weight_decay,
-            eps=EPSILON,
-            maximize=False,
-        )
 
 
 def adamw_elementwise_(

@@ -30,7 +30,6 @@ class FlatParameters:
 
     @classmethod
     def of(cls, parameters: Mapping[str, Tensor]) -> "FlatParameters":
-        """Of one run's parameters, in their order."""
         offsets, at = [], 0
         for value in parameters.values():
             offsets.append(at)

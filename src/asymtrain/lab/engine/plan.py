@@ -8,11 +8,11 @@ How much of a GPU a run takes is counted, not tried: what the forward pass keeps
 on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
 """
 
-import dataclasses
 import hashlib
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -21,6 +21,8 @@ from asymtrain.lab.data import class_count
 from asymtrain.lab.engine.losses import Strategy
 from asymtrain.lab.runs import AUXILIARY, RunSpec
 from asymtrain.models import BACKBONES, build
+
+Key = tuple[tuple[str, object], ...]  # the fields of a spec that a stack's runs share
 
 # What a stack holds as a vector over runs.
 _PER_RUN = (
@@ -49,12 +51,11 @@ class StackPlan:
     strategy: Strategy
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values; the strategy is stored under its first name, `path`."""
+        # The strategy is stored under its first name.
         return {"path": self.strategy, "specs": [spec.to_dict() for spec in self.specs]}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> "StackPlan":
-        """Inverse of `to_dict`."""
         return cls(tuple(RunSpec.from_dict(spec) for spec in values["specs"]), values["path"])
 
     @property
@@ -71,10 +72,7 @@ class StackPlan:
                 "take a smaller batch, a smaller backbone or a larger device"
             )
         middle = len(self.specs) // 2
-        return (
-            dataclasses.replace(self, specs=self.specs[:middle]),
-            dataclasses.replace(self, specs=self.specs[middle:]),
-        )
+        return StackPlan(self.specs[:middle], self.strategy), StackPlan(self.specs[middle:], self.strategy)
 
 
 def plan(
@@ -84,19 +82,22 @@ def plan(
 
     `workers` is how many stacks can train at the same time; `most_runs` lowers the size of a stack.
     """
-    groups: dict[tuple[object, ...], list[RunSpec]] = {}
+    groups: dict[Key, list[RunSpec]] = {}
     for spec in dict.fromkeys(specs):
         groups.setdefault(_key(spec), []).append(spec)
     stacks, order = [], {spec: i for i, spec in enumerate(specs)}
     for joined in _join_plain(groups):
         members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
-        strategy = strategy_for(members[0].arch, device)
-        size = min(_most(members[0].arch, strategy, device), most_runs or len(members))
-        if device.type == "cuda":
+        arch, on_gpu = members[0].arch, device.type == "cuda"
+        strategy = strategy_for(arch, device)
+        size = min((_MOST_ON_GPU if on_gpu else _MOST_ON_CPU)[strategy], most_runs or len(members))
+        if on_gpu:
             widest = max(members, key=lambda spec: spec.redundancy)  # a Plain member has no branches to count
-            size = min(size, runs_that_fit(widest, device))
+            size = min(size, runs_that_fit(widest, device), size if BACKBONES[arch].bound_by_calls else _MOST_TOKENS)
         count = max(-(-len(members) // size), min(workers, len(members)))
-        stacks += [StackPlan(tuple(part), strategy) for part in _even_parts(members, count)]
+        # Sizes differ by at most one: fewer shapes to compile, and no straggler.
+        parts = np.array_split(np.arange(len(members)), count)
+        stacks += [StackPlan(tuple(members[i] for i in part), strategy) for part in parts]
     return stacks
 
 
@@ -110,13 +111,7 @@ def strategy_for(arch: str, device: torch.device) -> Strategy:
     return "batched" if batches_well else "side_by_side"
 
 
-def _most(arch: str, strategy: Strategy, device: torch.device) -> int:
-    if device.type != "cuda":
-        return _MOST_ON_CPU[strategy]
-    return _MOST_ON_GPU[strategy] if BACKBONES[arch].bound_by_calls else min(_MOST_TOKENS, _MOST_ON_GPU[strategy])
-
-
-def _key(spec: RunSpec) -> tuple[object, ...]:
+def _key(spec: RunSpec) -> Key:
     fields = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in _PER_RUN}
     # Only live branches are in a stack: with one live branch, N and the draw only choose its initial weights.
     fields.pop("draw")
@@ -126,35 +121,15 @@ def _key(spec: RunSpec) -> tuple[object, ...]:
     return tuple(fields.items())
 
 
-def _join_plain(groups: dict[tuple[object, ...], list[RunSpec]]) -> list[list[RunSpec]]:
+def _join_plain(groups: dict[Key, list[RunSpec]]) -> list[list[RunSpec]]:
     """Let Plain runs train in the stack of an Asymmetric group that shares everything else."""
-    plain = {key: members for key, members in groups.items() if members[0].redundancy == 0}
-    joined = []
-    for key, members in groups.items():
-        if members[0].redundancy == 0:
-            continue
-        partner = next((other for other in plain if _backbone_side(other) == _backbone_side(key)), None)
-        joined.append([*members, *(plain.pop(partner) if partner else [])])
+    sides = [(tuple(item for item in key if item[0] not in _AUXILIARY), group) for key, group in groups.items()]
+    plain = {backbone_side: group for backbone_side, group in sides if group[0].redundancy == 0}
+    joined = [[*group, *plain.pop(backbone_side, [])] for backbone_side, group in sides if group[0].redundancy]
     return joined + list(plain.values())
 
 
-def _backbone_side(key: tuple[object, ...]) -> tuple[object, ...]:
-    return tuple(item for item in key if isinstance(item, tuple) and item[0] not in _AUXILIARY)
-
-
-def _even_parts(members: list[RunSpec], count: int) -> list[list[RunSpec]]:
-    """Parts whose sizes differ by at most one: fewer shapes to compile, and no straggler."""
-    size, larger = divmod(len(members), count)
-    parts, at = [], 0
-    for i in range(count):
-        end = at + size + (i < larger)
-        parts.append(members[at:end])
-        at = end
-    return parts
-
-
 def runs_that_fit(spec: RunSpec, device: torch.device) -> int:
-    """How many runs like this one fit into a GPU's memory, at least one."""
     total = torch.cuda.get_device_properties(device).total_memory
     return max(1, int(_SHARE * total / bytes_of_run(spec)))
 

@@ -36,16 +36,18 @@ class Programs:
     update: Callable[[Tensor, Tensor, Moments, Tensor, Tensor], None] = adamw_  # the optimiser's step, in place
 
     def compiled(self, shape: tuple[object, ...]) -> "Programs":
-        """The same for a GPU. `shape` names all that the compiled parts depend on."""
+        """The same for a GPU. `shape` names all that the compiled parts depend on, but for the signal."""
         update = _compiled(("update", *shape), adamw_elementwise_)
 
         def updated(weights: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
             moments.updates.add_(1)
             update(weights, gradient, moments.first, moments.second, moments.updates, rate, decay)
 
-        kept = ("losses", "gather", "forward", "signal", "dialogue")
+        kept = ("losses", "gather", "forward", "dialogue")
         return Programs(
             **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
+            # There is one function for each control, so that stacks of other controls share all the rest.
+            signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),
             chunk=torch.compile(self.chunk, dynamic=False),
             update=updated,
@@ -59,11 +61,11 @@ class CapturedSteps:
         self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, kind: bool, step: Callable[[], None], changing: Mapping[str, Tensor]) -> None:
+    def run(self, kind: bool, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> None:
         """Replay the step of this kind; capture it first where that was not done. `changing`: what a step changes."""
         if kind not in self._graphs:
             with compiler_settings():
-                self._graphs[kind] = self._capture(step, changing)
+                self._graphs[kind] = self._capture(step, changing())
         self._graphs[kind].replay()
 
     def _capture(self, step: Callable[[], None], changing: Mapping[str, Tensor]) -> torch.cuda.CUDAGraph:

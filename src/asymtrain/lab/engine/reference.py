@@ -16,7 +16,7 @@ import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,20 +30,9 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.devices import device_name, float32_products
+from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.losses import MAIN
 from asymtrain.lab.engine.parameters import FlatParameters, layer_name
-from asymtrain.lab.engine.setup import (
-    alpha_at,
-    build_backbone,
-    decays,
-    dropout_mask,
-    learning_rate,
-    measures_at,
-    prior_bias,
-    random_labels,
-    run_data,
-    stream_keys,
-)
 from asymtrain.lab.engine.signals import needs_both_gradients
 from asymtrain.lab.engine.tally import Totals, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
@@ -54,8 +43,7 @@ EVALUATION_BATCH = 1000
 Pairs = Mapping[str, tuple[Tensor, Tensor]]  # main and auxiliary gradient of each shared parameter
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(NamedTuple):
     """One measured step."""
 
     cosine: float | None
@@ -92,17 +80,17 @@ def train_reference(
 class _Loop:
     def __init__(self, spec: RunSpec, dataset: Dataset, device: torch.device, perturb: float) -> None:
         self.spec, self.device = spec, device
-        self.data = run_data(spec, dataset)
+        data = setup.run_data(spec, dataset)
         self.images = torch.from_numpy(dataset.train.images).to(device)
-        self.labels = torch.from_numpy(self.data.labels).to(device)
+        self.labels = torch.from_numpy(data.labels).to(device)
         self.clean_labels = torch.from_numpy(dataset.train.labels).to(device)
-        self.train = torch.from_numpy(self.data.train).to(device)
-        self.validation = torch.from_numpy(self.data.validation).to(device)
+        self.train = torch.from_numpy(data.train).to(device)
+        self.validation = torch.from_numpy(data.validation).to(device)
         self.test_images = torch.from_numpy(dataset.test.images).to(device)
         self.test_labels = torch.from_numpy(dataset.test.labels).to(device)
-        self.mean, self.std = self.data.mean.to(device), self.data.std.to(device)
-        self.keys = {name: stream_keys([spec], name, device) for name in ("shuffle", "augment", "dropout", "noise")}
-        self.model = build_backbone(spec, dataset).to(device)
+        self.mean, self.std = data.mean.to(device), data.std.to(device)
+        self.keys = {p: setup.stream_keys([spec], p, device) for p in ("shuffle", "augment", "dropout", "noise")}
+        self.model = setup.build_backbone(spec, dataset).to(device)
         if perturb:
             _perturb(self.model, perturb)
         self.branches: Branches | None = None
@@ -110,10 +98,10 @@ class _Loop:
         self.answers: bytes | None = None
         sample = self.normalised(self.images[:2])
         if spec.redundancy:
-            prior = prior_bias(spec, self.data, dataset.classes) if spec.branch_bias == "prior" else None
+            prior = setup.prior_bias(spec, data, dataset.classes) if spec.branch_bias == "prior" else None
             self.branches = _attach(spec, self.model, sample, prior)
         if spec.branch_labels == "random":
-            self.branch_labels = random_labels(spec.seed, len(self.images), dataset.classes).to(device)
+            self.branch_labels = setup.random_labels(spec.seed, len(self.images), dataset.classes).to(device)
         self.shared = reached_by_branches(self.model, sample)
         self.parameters = FlatParameters.of(dict(self.model.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
@@ -121,16 +109,16 @@ class _Loop:
     def run_epoch(self, epoch: int, on_step: Callable[[int, Backbone], None] | None) -> Epoch | None:
         spec, start = self.spec, time.perf_counter()
         for group in self.optimizer.param_groups:
-            group["lr"] = learning_rate(spec, epoch)
+            group["lr"] = setup.learning_rate(spec, epoch)
         order = self.train[streams.permutations(self.keys["shuffle"], epoch, len(self.train))[0]]
         batches = order.split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
         measured: list[Measured] = []
         for i, indices in enumerate(batches):
             step = epoch * len(batches) + i
-            measure = measures_at(spec.cosine_every, step, len(batches))
+            measure = setup.measures_at(spec.cosine_every, step, len(batches))
             logits, main, auxiliary = self.losses(step, indices)
-            at_step = self.update(step, main, auxiliary, alpha_at(spec, epoch), measure)
+            at_step = self.update(step, main, auxiliary, setup.alpha_at(spec, epoch), measure)
             main_sum = main_sum + main.detach() * len(indices)
             auxiliary_sum = auxiliary_sum + auxiliary.detach() * len(indices)
             correct = correct + MAIN.correct(logits, self.labels[indices]).sum()
@@ -142,17 +130,17 @@ class _Loop:
             return None
         count, names = len(self.train), list(dict.fromkeys(map(layer_name, self.shared)))
         sums = (main_sum.item() / count, auxiliary_sum.item() / count, correct.item() / count)
-        validation = self.right_answers(self.images, self.clean_labels, self.validation)
-        test = self.test_answers(epoch)
-        return epoch_record(
-            spec,
-            epoch + 1,
-            _totals(sums, measured, names),
-            validation.double().mean().item() if len(validation) else None,
-            None if test is None else test.double().mean().item(),
-            time.perf_counter() - start,
-            names,
-        )
+        validation = test = None
+        if len(self.validation):
+            right = self.right_answers(self.images, self.clean_labels, self.validation)
+            validation = right.double().mean().item()
+        if setup.tests_at(spec, epoch):
+            everything = torch.arange(len(self.test_labels), device=self.device)
+            right = self.right_answers(self.test_images, self.test_labels, everything)
+            test = right.double().mean().item()
+            self.answers = np.packbits(right.cpu().numpy()).tobytes()  # those of the last epoch stay
+        totals, seconds = _totals(sums, measured, names), time.perf_counter() - start
+        return epoch_record(spec, epoch + 1, totals, (validation, test), seconds, names)
 
     def losses(self, step: int, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, main and auxiliary loss of a batch, with their graph."""
@@ -164,7 +152,7 @@ class _Loop:
         dropout = getattr(model, "dropout", None)
         if isinstance(dropout, KeyedDropout):
             width, rate = model.dropout_width, model.dropout_rate
-            dropout.keep = dropout_mask(self.keys["dropout"], step, len(indices), width, rate)[0]
+            dropout.keep = setup.dropout_mask(self.keys["dropout"], step, len(indices), width, rate)[0]
         model.train()
         with autocast(spec, self.device):
             logits = model(self.normalised(images))
@@ -181,10 +169,17 @@ class _Loop:
         signal = self.spec.signal if self.branches is not None else "gradient"
         whole = self.branches is not None and needs_both_gradients(self.spec)
         apart = measure or whole
-        shared = self.auxiliary_gradients(auxiliary) if apart and self.branches is not None else {}
+        named = {name: value for name, value in self.model.named_parameters() if name in self.shared}
+        others: Sequence[Tensor] = [torch.zeros_like(value) for value in named.values()] if apart else []
+        if apart and self.branches is not None:
+            others = torch.autograd.grad(auxiliary, list(named.values()), retain_graph=True)
         self.optimizer.zero_grad()
         if signal == "detached":
-            self.teach_branches(alpha * auxiliary)
+            assert self.branches is not None
+            own = [value for value in self.branches.parameters() if value.requires_grad]
+            learnt = torch.autograd.grad(alpha * auxiliary, own, retain_graph=True) if own else ()
+            for value, gradient in zip(own, learnt, strict=True):
+                value.grad = gradient
             main.backward()
         else:
             (main + alpha * auxiliary).backward()
@@ -193,11 +188,9 @@ class _Loop:
             return None
         # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
         applied = 0.0 if signal == "detached" else alpha
-        named = {name: value for name, value in self.model.named_parameters() if name in self.shared}
         pairs = {}
-        for name, value in named.items():
+        for (name, value), other in zip(named.items(), others, strict=True):
             assert value.grad is not None
-            other = shared.get(name, torch.zeros_like(value))
             pairs[name] = (value.grad - applied * other, other)
         if whole:
             sent = {name: other for name, (_, other) in pairs.items()}
@@ -210,34 +203,12 @@ class _Loop:
         self.optimizer.step()
         return _measure(pairs) if measure else None
 
-    def teach_branches(self, loss: Tensor) -> None:
-        """Gradients for the branches alone."""
-        assert self.branches is not None
-        own = [value for value in self.branches.parameters() if value.requires_grad]
-        for value, gradient in zip(own, torch.autograd.grad(loss, own, retain_graph=True) if own else [], strict=True):
-            value.grad = gradient
-
-    def auxiliary_gradients(self, auxiliary: Tensor) -> dict[str, Tensor]:
-        named = {name: value for name, value in self.model.named_parameters() if name in self.shared}
-        values = torch.autograd.grad(auxiliary, list(named.values()), retain_graph=True)
-        return dict(zip(named, values, strict=True))
-
-    def test_answers(self, epoch: int) -> Tensor | None:
-        last = epoch + 1 == self.spec.epochs
-        if not (self.spec.test == "every" or (self.spec.test == "last" and last)):
-            return None
-        everything = torch.arange(len(self.test_labels), device=self.device)
-        right = self.right_answers(self.test_images, self.test_labels, everything)
-        if last:
-            self.answers = np.packbits(right.cpu().numpy()).tobytes()
-        return right
-
     @torch.no_grad()
     def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
         """Which of images[indices] are classified right, without dropout: (n,)."""
         self.model.eval()
-        right = [torch.zeros(0, dtype=torch.bool, device=self.device)]
-        for chunk in indices.split(EVALUATION_BATCH) if len(indices) else ():
+        right = []
+        for chunk in indices.split(EVALUATION_BATCH):
             with autocast(self.spec, self.device):
                 logits = self.model(self.normalised(images[chunk]))
             right.append(MAIN.correct(logits, labels[chunk]))
@@ -285,8 +256,8 @@ def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> to
     named = dict(model.named_parameters())
     if branches is not None:
         named |= {f"branch.{name}": value for name, value in branches.named_parameters() if value.requires_grad}
-    decayed = [value for name, value in named.items() if decays(spec, name, value)]
-    others = [value for name, value in named.items() if not decays(spec, name, value)]
+    decayed = [value for name, value in named.items() if setup.decays(spec, name, value)]
+    others = [value for name, value in named.items() if not setup.decays(spec, name, value)]
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
     return torch.optim.AdamW([g for g in groups if g["params"]], lr=spec.learning_rate)
 
@@ -299,11 +270,9 @@ def _perturb(model: nn.Module, size: float) -> None:
 
 
 def _measure(pairs: Pairs) -> Measured:
-    """Cosines, whole and by layer, and norms."""
     mains, auxiliaries = zip(*pairs.values(), strict=True)
-    by_layer = {}
-    for layer, names in _by_layers(pairs).items():
-        by_layer[layer] = cosine([pairs[name][0] for name in names], [pairs[name][1] for name in names])
+    grouped = {layer: [pairs[name] for name in names] for layer, names in _by_layers(pairs).items()}
+    by_layer = {layer: cosine(*zip(*group, strict=True)) for layer, group in grouped.items()}
     return Measured(cosine(mains, auxiliaries), _norm(mains), _norm(auxiliaries), by_layer)
 
 
@@ -351,7 +320,6 @@ def _by_layers(names: Iterable[str]) -> dict[str, list[str]]:
 
 
 def _norm(gradient: Iterable[Tensor]) -> float:
-    """Euclidean norm of a gradient given in parts."""
     return math.sqrt(math.fsum(part.double().square().sum().item() for part in gradient))
 
 
@@ -370,14 +338,6 @@ def _projected(gradient: Tensor, other: Tensor) -> Tensor:
     """`gradient` without its part along `other`, where the two conflict."""
     along = gradient @ other
     return gradient - along / (other @ other) * other if along < 0 else gradient
-
-
-def _pcgrad(main: Tensor, part: Tensor) -> Tensor:
-    return _projected(main, part) + _projected(part, main)
-
-
-def _upgrad(main: Tensor, part: Tensor) -> Tensor:
-    return (_projected(main, part) + _projected(part, main)) / 2
 
 
 def _mgda(main: Tensor, part: Tensor) -> Tensor:
@@ -405,8 +365,8 @@ def _aligned_mtl(main: Tensor, part: Tensor) -> Tensor:
 
 
 _RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "pcgrad": _pcgrad,
-    "upgrad": _upgrad,
+    "pcgrad": lambda main, part: _projected(main, part) + _projected(part, main),
+    "upgrad": lambda main, part: (_projected(main, part) + _projected(part, main)) / 2,
     "mgda": _mgda,
     "imtl_g": _imtl_g,
     "aligned_mtl": _aligned_mtl,

@@ -36,7 +36,6 @@ class RunData:
 
 
 def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
-    """The split, subset, noise and normalisation of a spec."""
     labels = dataset.train.labels
     seed = spec.seed if spec.split_seed is None else spec.split_seed
     if spec.validation == "split":
@@ -66,20 +65,19 @@ def live_branches(spec: RunSpec, backbone: Backbone) -> list[Tensor]:
     return [w[-1:] if spec.activation == "last" else w for w in weights]
 
 
-def initial_parameters(
-    spec: RunSpec, dataset: Dataset, data: RunData, *, branches: bool, bias: bool
-) -> dict[str, Tensor]:
-    """What a run starts from by name: its backbone and, where wanted, live branches `branch.k` and `branch.k.bias`.
+def initial_parameters(spec: RunSpec, dataset: Dataset, data: RunData, lead: RunSpec) -> dict[str, Tensor]:
+    """What a run starts from by name: its backbone and, where `lead` has them, `branch.k` and `branch.k.bias`.
 
     A Plain run has a branch as well where its neighbours in a stack do; nothing of it reaches the backbone.
     """
     backbone = build_backbone(spec, dataset)
     start = {name: value.detach() for name, value in backbone.named_parameters()}
-    if branches:
-        start |= {f"branch.{k}": weight for k, weight in enumerate(live_branches(spec, backbone))}
-    if branches and bias:
-        prior = prior_bias(spec, data, dataset.classes)
-        start |= {f"branch.{k}.bias": prior.expand(len(start[f"branch.{k}"]), -1) for k in range(len(backbone.points))}
+    if lead.redundancy:
+        weights = live_branches(spec, backbone)
+        start |= {f"branch.{k}": weight for k, weight in enumerate(weights)}
+        if lead.branch_bias == "prior":
+            prior = prior_bias(spec, data, dataset.classes)
+            start |= {f"branch.{k}.bias": prior.expand(len(weight), -1) for k, weight in enumerate(weights)}
     return start
 
 
@@ -130,6 +128,11 @@ def alpha_at(spec: RunSpec, epoch: int) -> float:
 def measures_at(every: int, step: int, steps: int) -> bool:
     """Is the cosine measured at this step (from 0) of training? At every so many, and at the first of each epoch."""
     return bool(every) and (step % every == 0 or step % steps == 0)
+
+
+def tests_at(spec: RunSpec, epoch: int) -> bool:
+    """Are the test images classified after this epoch (from 0)?"""
+    return spec.test == "every" or (spec.test == "last" and epoch + 1 == spec.epochs)
 
 
 def decays(spec: RunSpec, name: str, value: Tensor) -> bool:

@@ -20,6 +20,7 @@ Where one of the two is zero there is nothing to weigh: their sum is taken.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 import torch
 from torch import Tensor
@@ -33,9 +34,8 @@ Weights = tuple[Tensor, Tensor]  # of main and auxiliary gradient, (R,) each
 
 def needs_both_gradients(spec: RunSpec) -> bool:
     """Does the update need the auxiliary gradient by itself, at every step?"""
-    if spec.signal == "detached":  # no auxiliary gradient reaches the backbone, so there is nothing to combine
-        return False
-    return spec.signal in ("noise", "gated") or spec.aggregator != "sum"
+    # Where it is detached, none of it reaches the backbone: there is nothing to combine.
+    return spec.signal != "detached" and (spec.signal != "gradient" or spec.aggregator != "sum")
 
 
 def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Tensor, inside: Tensor) -> Tensor:
@@ -47,12 +47,7 @@ def noise_like(auxiliary: Tensor, keys: Tensor, step: Tensor | int, members: Ten
     return (drawn.view(*scale.shape, ALIGNMENT) * scale[:, :, None]).view_as(drawn)
 
 
-def gate(total: Tensor, auxiliary: Tensor, alpha: Tensor, members: Tensor) -> Tensor:
-    """The positive cosine between main and auxiliary gradient, 0 where it is undefined: (R, 1)."""
-    product, main, other = dialogue_sums(total, auxiliary, alpha, members).sum(2)
-    return (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]
-
-
+@cache  # compiled forms are kept by function
 def update_gradient(signal: str, aggregator: str) -> Callable[..., Tensor]:
     """The gradient of the update, as a function of what `Stack` has.
 
@@ -67,7 +62,9 @@ def update_gradient(signal: str, aggregator: str) -> Callable[..., Tensor]:
         before = part = alpha * auxiliary
         match signal:
             case "gated":
-                weight = gate(total, auxiliary, alpha, members)
+                product, main, other = dialogue_sums(total, auxiliary, alpha, members).sum(2)
+                # The positive cosine, 0 where it is undefined: (R, 1).
+                weight = (product / (main * other).sqrt()).nan_to_num(0.0).clamp(0, 1).float()[:, None]
                 if combine is None:
                     return total + alpha * (weight - 1) * auxiliary
                 part = weight * before
@@ -107,10 +104,6 @@ def aggregated(name: str) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
     return combined
 
 
-def _sum(main: Tensor, product: Tensor, other: Tensor) -> Weights:
-    return torch.ones_like(main), torch.ones_like(other)
-
-
 def _pcgrad(main: Tensor, product: Tensor, other: Tensor) -> Weights:
     conflict = product.clamp(max=0)
     return 1 - conflict / main, 1 - conflict / other
@@ -142,7 +135,7 @@ def _aligned_mtl(main: Tensor, product: Tensor, other: Tensor) -> Weights:
 
 
 WEIGHTS: dict[str, Callable[[Tensor, Tensor, Tensor], Weights]] = {
-    "sum": _sum,
+    "sum": lambda main, product, other: (torch.ones_like(main), torch.ones_like(other)),
     "pcgrad": _pcgrad,
     "upgrad": _upgrad,
     "mgda": _mgda,

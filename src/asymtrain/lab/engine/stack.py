@@ -7,6 +7,7 @@ import math
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from typing import Literal
 
 import numpy as np
 import torch
@@ -14,22 +15,14 @@ from torch import Tensor
 
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import compiler_settings, device_name
+from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.device_data import DeviceData
-from asymtrain.lab.engine.losses import MAIN, Gradients, Strategy, gradients, stack_loss
+from asymtrain.lab.engine.losses import MAIN, Strategy, gradients, stack_loss
 from asymtrain.lab.engine.optimizer import Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
 from asymtrain.lab.engine.programs import CapturedSteps, Programs
-from asymtrain.lab.engine.setup import (
-    alpha_at,
-    build_backbone,
-    decays,
-    initial_parameters,
-    learning_rate,
-    measures_at,
-    run_data,
-)
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
-from asymtrain.lab.engine.tally import Tally, epoch_record
+from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.models import Parameters
 from asymtrain.models._kernels import load_kernels
@@ -50,20 +43,16 @@ class Stack:
     ) -> None:
         self.specs, self.strategy, self.device = specs, strategy, torch.device(device)
         load_kernels(self.device)
-        self.backbone = build_backbone(specs[0], dataset)
+        self.backbone = setup.build_backbone(specs[0], dataset)
         self.loss = stack_loss(specs, self.backbone)
         # What the runs share on the auxiliary side; Plain runs have nothing to say there.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
-        data = [run_data(spec, dataset) for spec in specs]
-        bias = self.lead.branch_bias == "prior"
-        starts = [
-            initial_parameters(spec, dataset, mine, branches=self.loss.branches, bias=bias)
-            for spec, mine in zip(specs, data, strict=True)
-        ]
+        data = [setup.run_data(spec, dataset) for spec in specs]
+        sources = zip(specs, data, strict=True)
+        starts = [setup.initial_parameters(spec, dataset, own_data, self.lead) for spec, own_data in sources]
         # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
-        self.parameters = FlatParameters.of(
-            max(starts, key=lambda start: sum(value.numel() for value in start.values()))
-        )
+        largest = max(starts, key=lambda start: sum(value.numel() for value in start.values()))
+        self.parameters = FlatParameters.of(largest)
         self.weights = self.parameters.pack(starts).to(self.device)
         self.moments = Moments.zeros(self.weights)
         self.dtype = torch.bfloat16 if specs[0].precision == "bf16" else torch.float32
@@ -94,20 +83,25 @@ class Stack:
         start = time.perf_counter()
         steps, every = self.data.steps, self.lead.cosine_every
         for rate, alpha, spec in zip(self.rate, self.alpha, self.specs, strict=True):
-            rate.fill_(learning_rate(spec, self.epoch))
-            alpha.fill_(alpha_at(spec, self.epoch))
+            rate.fill_(setup.learning_rate(spec, self.epoch))
+            alpha.fill_(setup.alpha_at(spec, self.epoch))
         self.data.start_epoch(self.epoch, self.step)
         while self.step < steps:
-            measure = measures_at(every, self.epoch * steps + self.step, steps)
-            self._run_step(measure)
+            self.run_step(setup.measures_at(every, self.epoch * steps + self.step, steps))
             self.step += 1
             if self.step < steps and pause():
                 self.seconds += time.perf_counter() - start
                 return
         self._close_epoch(start)
 
-    def train_step(self, measure: bool) -> None:
-        """One step of every run, as written; on a GPU this is captured."""
+    def run_step(self, measure: bool) -> None:
+        """One step of every run; on a GPU it is captured at its first call and replayed."""
+        if self.captured is None:
+            self._train_step(measure)
+        else:
+            self.captured.run(measure, lambda: self._train_step(measure), self.changing)
+
+    def _train_step(self, measure: bool) -> None:
         batch = self.programs.next_batch()
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
         step = gradients(
@@ -121,7 +115,10 @@ class Stack:
             shared=self.shared if self.loss.branches and (measure or self.whole) else None,
         )
         if measure:
-            self._measure(step)
+            auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
+            applied = torch.zeros_like(self.alpha) if self.loss.detached else self.alpha
+            sums = self.programs.dialogue(step.total, auxiliary, applied[:, None], self.layers.members)
+            self.tally.add_dialogue(sums)
         gradient = step.total
         if step.auxiliary is not None and self.whole:
             gradient = self.programs.signal(
@@ -153,13 +150,11 @@ class Stack:
 
     def results(self) -> list[Run]:
         """The record of each run; call it when the stack is finished."""
-        name, columns = device_name(self.device), (self.specs, self.histories, self.diverged, self.answers)
-        return [
-            Run(spec, tuple(history), "diverged", name, self.strategy)
-            if lost
-            else Run(spec, tuple(history), "finished", name, self.strategy, answers)
-            for spec, history, lost, answers in zip(*columns, strict=True)
-        ]
+        name, runs = device_name(self.device), []
+        for spec, epochs, lost, answers in zip(self.specs, self.histories, self.diverged, self.answers, strict=True):
+            outcome: Literal["finished", "diverged"] = "diverged" if lost else "finished"
+            runs.append(Run(spec, tuple(epochs), outcome, name, self.strategy, None if lost else answers))
+        return runs
 
     def state(self) -> dict[str, Tensor]:
         """Tensors that, with `epoch`, `step`, `histories` and `diverged`, make this stack go on where it is."""
@@ -183,8 +178,7 @@ class Stack:
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.size)
         finite = self.weights.isfinite().all(1).tolist()  # the last step may have lost what its loss does not show
-        validation = self._validation()
-        test = self._test()
+        accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
             self.diverged[r] = self.diverged[r] or not (finite[r] and math.isfinite(totals[r].main_loss))
@@ -192,20 +186,13 @@ class Stack:
                 totals[r] = totals[r]._replace(main_norm=None)
             if not self.diverged[r]:
                 share = self.seconds / len(self.specs)  # a run's share of the stack's time
-                self.histories[r].append(
-                    epoch_record(spec, self.epoch + 1, totals[r], validation[r], test[r], share, self.layers.names)
-                )
+                record = epoch_record(spec, self.epoch + 1, totals[r], accuracies[r], share, self.layers.names)
+                self.histories[r].append(record)
         self.tally.clear()
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
 
-    def _run_step(self, measure: bool) -> None:
-        if self.captured is None:
-            self.train_step(measure)
-        else:
-            self.captured.run(measure, lambda: self.train_step(measure), self.changing())
-
     def _programs(self, image_shape: tuple[int, ...]) -> Programs:
-        written = Programs(
+        programs = Programs(
             losses=self.loss,
             gather=self.parameters.gather,
             forward=self.loss.logits,
@@ -214,11 +201,10 @@ class Stack:
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
         )
         if self.device.type != "cuda":
-            return written
-        lead, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
-        signals = (self.lead.signal, self.lead.aggregator)
-        of_backbone = (lead.arch, lead.arch_options, image_shape, self.parameters)
-        return written.compiled((*of_backbone, self.loss.settings, signals, self.dtype, runs, lead.batch))
+            return programs
+        spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
+        shapes = (image_shape, self.parameters, self.dtype, runs, spec.batch)
+        return programs.compiled((spec.arch, spec.arch_options, self.loss.settings, *shapes))
 
     def _logits(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout, by the stack's strategy."""
@@ -228,29 +214,23 @@ class Stack:
         parts = [{name: value[r : r + 1] for name, value in parameters.items()} for r in rows]
         return torch.cat([self.programs.forward(parts[r], images[r : r + 1]) for r in rows])
 
-    def _measure(self, step: Gradients) -> None:
-        auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
-        applied = torch.zeros_like(self.alpha) if self.loss.detached else self.alpha
-        self.tally.add_dialogue(self.programs.dialogue(step.total, auxiliary, applied[:, None], self.layers.members))
-
-    def _validation(self) -> list[float | None]:
-        if not self.data.validation.shape[1]:
-            return [None] * len(self.specs)
-        right = self.right_answers(self.data.images, self.data.clean_labels, self.data.validation)
-        return list(right.double().mean(1).tolist())
-
-    def _test(self) -> list[float | None]:
-        last = self.epoch + 1 == self.specs[0].epochs
-        if not (self.specs[0].test == "every" or (self.specs[0].test == "last" and last)):
-            return [None] * len(self.specs)
-        everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
-        right = self.right_answers(self.data.test_images, self.data.test_labels, everything)
-        if last:
-            self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
-        return list(right.double().mean(1).tolist())
+    def _accuracies(self) -> list[Accuracies]:
+        """Of every run on its validation images and on the test images, where they are asked for."""
+        validation: list[float | None] = [None] * len(self.specs)
+        test = validation
+        if self.data.validation.shape[1]:
+            right = self.right_answers(self.data.images, self.data.clean_labels, self.data.validation)
+            validation = right.double().mean(1).tolist()
+        if setup.tests_at(self.specs[0], self.epoch):
+            everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
+            right = self.right_answers(self.data.test_images, self.data.test_labels, everything)
+            test = right.double().mean(1).tolist()
+            if self.epoch + 1 == self.specs[0].epochs:
+                self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
+        return list(zip(validation, test, strict=True))
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
-        decayed = {name for name, value in start.items() if decays(self.lead, name, value)}
+        decayed = {name for name, value in start.items() if setup.decays(self.lead, name, value)}
         strength = torch.tensor([[spec.weight_decay] for spec in self.specs], device=self.device)
         return strength if len(decayed) == len(start) else strength * self.parameters.mask(decayed).to(self.device)
 

@@ -4,6 +4,7 @@ A run is a function of its spec, so a state need not have been kept: it is train
 folder given as `cache` keeps states for the next time.
 """
 
+import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -36,9 +37,7 @@ class State:
 
 
 def initial_state(spec: RunSpec, dataset: Dataset) -> State:
-    """The state before training."""
-    bias = spec.branch_bias == "prior"
-    start = initial_parameters(spec, dataset, run_data(spec, dataset), branches=bool(spec.redundancy), bias=bias)
+    start = initial_parameters(spec, dataset, run_data(spec, dataset), spec)
     return State(spec, 0, {name: value.clone() for name, value in start.items()})
 
 
@@ -60,9 +59,11 @@ def states_at(
     for spec in specs:
         if wanted and not 0 <= wanted[0] <= wanted[-1] <= spec.epochs:
             raise UsageError(f"epochs must lie between 0 and the {spec.epochs} of the run, got {wanted}")
-    known = {(spec, epoch): state for spec in specs for epoch in wanted if (state := _load(cache, spec, epoch))}
-    for spec in specs:
-        if 0 in wanted and (spec, 0) not in known:
+    known: dict[tuple[RunSpec, int], State] = {}
+    for spec, epoch in itertools.product(specs, wanted):
+        if cache and (file := _file(cache, spec, epoch)).exists():
+            known[spec, epoch] = _load(file, spec, epoch)
+        elif epoch == 0:
             known[spec, 0] = initial_state(spec, load_for(spec, data_root))
     chosen = default_device(device)
     missing = [spec for spec in dict.fromkeys(specs) if any((spec, epoch) not in known for epoch in wanted)]
@@ -73,9 +74,10 @@ def states_at(
         for epoch, states in _train(stack_plan, wanted, chosen, data_root):
             for state in states:
                 known[state.spec, epoch] = state
-                _save(cache, state)
+                if cache:
+                    _save(_file(cache, state.spec, epoch), state)
             progress(before + epoch, total)
-    return [known[spec, epoch] for spec in specs for epoch in wanted if (spec, epoch) in known]
+    return [known[key] for key in itertools.product(specs, wanted) if key in known]
 
 
 def _train(
@@ -93,41 +95,32 @@ def _train(
 def _states(stack: Stack) -> list[State]:
     """As it stands, without runs that diverged."""
     views = {name: view.cpu() for name, view in stack.parameters.views(stack.weights).items()}
-    return [
-        State(
-            spec,
-            stack.epoch,
-            {n: v[r].clone() for n, v in views.items() if spec.redundancy or not n.startswith("branch.")},
-        )
-        for r, spec in enumerate(stack.specs)
-        if not stack.diverged[r]
-    ]
+    states = []
+    for r, spec in enumerate(stack.specs):
+        if not stack.diverged[r]:
+            names = [name for name in views if spec.redundancy or not name.startswith("branch.")]
+            states.append(State(spec, stack.epoch, {name: views[name][r].clone() for name in names}))
+    return states
 
 
 def _file(cache: Path, spec: RunSpec, epoch: int) -> Path:
     return cache / f"{spec.id}-{epoch}.safetensors"
 
 
-def _load(cache: Path | None, spec: RunSpec, epoch: int) -> State | None:
-    if cache is None or not _file(cache, spec, epoch).exists():
-        return None
+def _load(file: Path, spec: RunSpec, epoch: int) -> State:
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
     try:
-        return State(spec, epoch, load_file(_file(cache, spec, epoch)))
+        return State(spec, epoch, load_file(file))
     except SafetensorError as problem:
-        file = _file(cache, spec, epoch)
         raise UsageError(f"{file} is damaged ({problem}): delete it, and the state is trained again") from problem
 
 
-def _save(cache: Path | None, state: State) -> None:
-    if cache is None:
-        return
+def _save(file: Path, state: State) -> None:
     from safetensors.torch import save_file
 
-    cache.mkdir(parents=True, exist_ok=True)
-    file = _file(cache, state.spec, state.epoch)
+    file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}.part")  # two processes may train the same state
     save_file(dict(state.parameters), part)
     part.replace(file)

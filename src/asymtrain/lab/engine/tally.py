@@ -9,6 +9,7 @@ from torch import Tensor
 
 from asymtrain.lab.runs import Epoch, RunSpec
 
+Accuracies = tuple[float | None, float | None]  # on validation and on test images
 _OF_BRANCHES = (
     "auxiliary_loss", "cosine", "cosine_min", "cosine_max", "cosine_std", "conflict", "auxiliary_norm",
 )  # fmt: skip
@@ -41,7 +42,6 @@ class Tally:
         self.clear()
 
     def clear(self) -> None:
-        """Start an epoch."""
         self.sums.zero_()
         self.layers.zero_()
         self.sums[self.LEAST].fill_(2.0)
@@ -72,23 +72,17 @@ class Tally:
         return [_totals(row, images, layer) for row, layer in zip(rows, layers, strict=True)]
 
     def state(self) -> dict[str, Tensor]:
-        """For checkpoints in the middle of an epoch."""
         return {"tally": self.sums, "tally_layers": self.layers}
 
 
 def epoch_record(
-    spec: RunSpec,
-    number: int,
-    totals: Totals,
-    validation: float | None,
-    test: float | None,
-    seconds: float,
-    layers: Sequence[str],
+    spec: RunSpec, number: int, totals: Totals, accuracies: Accuracies, seconds: float, layers: Sequence[str]
 ) -> Epoch:
     """The record of a run's epoch; a Plain run has nothing on the auxiliary side."""
     by_layer = spec.redundancy and spec.cosine_by == "layer" and spec.cosine_every > 0
     cosines = tuple(zip(layers, totals.layer_cosines, strict=True)) if by_layer else None
     values = totals._asdict() | ({} if spec.redundancy else dict.fromkeys(_OF_BRANCHES)) | {"layer_cosines": cosines}
+    validation, test = accuracies
     return Epoch(epoch=number, validation_accuracy=validation, test_accuracy=test, seconds=seconds, **values)
 
 

@@ -91,9 +91,7 @@ def train_stack(
             stack.advance(pause=watch.pause)
             ending = not stack.finished and (interrupt() or (stack.epoch > before and stop()))
             if folder and (ending or stack.finished or watch.checkpoint_is_due()):
-                begun = time.monotonic()
-                save_checkpoint(folder, stack)
-                watch.saved_since(begun)
+                watch.save(folder)
             watch.report()
             if ending:
                 return None
@@ -131,8 +129,10 @@ class _Watch:
     def checkpoint_is_due(self) -> bool:
         return time.monotonic() > self.due
 
-    def saved_since(self, begun: float) -> None:
-        """A checkpoint was written. A stack of CNNs is 600 MB: where that takes long, the next one comes later."""
+    def save(self, folder: Path) -> None:
+        """Write a checkpoint. A stack of CNNs is 600 MB: where that takes long, the next one comes later."""
+        begun = time.monotonic()
+        save_checkpoint(folder, self.stack)
         now = time.monotonic()
         self.due = now + max(self.checkpoint_seconds, (now - begun) / CHECKPOINT_SHARE)
 
@@ -142,12 +142,11 @@ class _Watch:
 
 
 def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:
-    """The dataset that a spec names."""
-    options = dict(spec.dataset_options)
+    """The dataset that a spec names; one at a time is kept, since CIFAR takes 180 MB."""
     key = (spec.dataset, spec.dataset_options, data_root)
     if key not in _LOADED:
-        _LOADED.clear()  # one dataset at a time: CIFAR takes 180 MB
-        _LOADED[key] = load(spec.dataset, root=data_root, **options)
+        _LOADED.clear()
+        _LOADED[key] = load(spec.dataset, root=data_root, **dict(spec.dataset_options))
     return _LOADED[key]
 
 

@@ -69,6 +69,7 @@ class Lost:
 Outcome = Finished | Stopped | Failed  # the end of a stack
 Result = Outcome | TooLarge | Lost  # of one try
 Report = Callable[[StackProgress | str], None]  # progress, or a note for the user
+Interrupt = Callable[[], bool]  # has a Ctrl-C come?
 
 ATTEMPTS = 3  # a stack whose process or device breaks this often is given up
 _OUT_OF_MEMORY = (
@@ -90,16 +91,11 @@ class Job:
     checkpoint_seconds: float = 60.0
 
     def is_over(self) -> bool:
-        """Is the deadline past?"""
         return self.deadline is not None and time.time() > self.deadline
 
 
 def work(
-    stack_plan: StackPlan,
-    job: Job,
-    device: torch.device,
-    report: Report,
-    interrupt: Callable[[], bool] = lambda: False,
+    stack_plan: StackPlan, job: Job, device: torch.device, report: Report, interrupt: Interrupt = lambda: False
 ) -> Result:
     """Train a stack and say what came of it; no exception of the training leaves this function."""
     try:
@@ -141,7 +137,7 @@ def _explain(stack_plan: StackPlan, problem: Exception) -> Result:
 
 
 @contextmanager
-def held_interrupt() -> Iterator[Callable[[], bool]]:
+def held_interrupt() -> Iterator[Interrupt]:
     """Hold a Ctrl-C back until the end of the block, and say whether one came; a second one is not held.
 
     In the middle of a training step or of a message it would leave half of it.
@@ -187,9 +183,15 @@ class Waiting:
         """The stack's outcome, unless it is to be tried again."""
         if isinstance(result, TooLarge):
             return self._halve(result.plan)
-        if isinstance(result, Lost):
-            return self._retry(result)
-        return [result]
+        if not isinstance(result, Lost):
+            return [result]
+        self.attempts[result.plan.id] += 1
+        if self.attempts[result.plan.id] >= ATTEMPTS:
+            return [Failed(result.plan, f"{result.reason} ({ATTEMPTS} times)")]
+        again = "anew" if self.job.checkpoints is None else "from its last checkpoint"
+        self.report(f"{result.reason}: the stack starts again {again}")
+        self.plans.appendleft(result.plan)
+        return []
 
     def _halve(self, stack_plan: StackPlan) -> list[Outcome]:
         try:
@@ -208,15 +210,6 @@ class Waiting:
         self.plans.extendleft(reversed(halves))
         return []
 
-    def _retry(self, lost: Lost) -> list[Outcome]:
-        self.attempts[lost.plan.id] += 1
-        if self.attempts[lost.plan.id] >= ATTEMPTS:
-            return [Failed(lost.plan, f"{lost.reason} ({ATTEMPTS} times)")]
-        again = "anew" if self.job.checkpoints is None else "from its last checkpoint"
-        self.report(f"{lost.reason}: the stack starts again {again}")
-        self.plans.appendleft(lost.plan)
-        return []
-
 
 class ProgressSum:
     """Adds up the reports of all stacks and passes them on."""
@@ -231,7 +224,6 @@ class ProgressSum:
         self.start = time.monotonic()
 
     def __call__(self, message: StackProgress | str) -> None:
-        """A stack's progress, or a note."""
         if isinstance(message, StackProgress):
             here = message.epoch * message.runs
             # A stack that was lost may go on from an older checkpoint than it began with, or anew.
@@ -241,22 +233,21 @@ class ProgressSum:
             self.show(self.current(message if isinstance(message, str) else ""))
 
     def finished(self, runs: int) -> None:
-        """A stack is done."""
         self.runs_done += runs
         self("")
 
     @property
+    def epochs_done(self) -> int:
+        return sum(progress.epoch * progress.runs for progress in self.latest.values())
+
+    @property
     def epochs_here(self) -> int:
         """Epochs, summed over runs, that this execution has trained: those of a checkpoint were there before."""
-        return self._epochs() - sum(self.first_epochs.values())
+        return self.epochs_done - sum(self.first_epochs.values())
 
     def current(self, note: str = "") -> Progress:
-        """The sum as it stands."""
         seconds = max(1e-9, time.monotonic() - self.start)
-        images = sum(p.images for p in self.latest.values())
-        done, here = self._epochs(), self.epochs_here
+        images = sum(progress.images for progress in self.latest.values())
+        done, here = self.epochs_done, self.epochs_here
         left = (self.epochs_total - done) * seconds / here if here else None
         return Progress(self.runs_total, self.runs_done, self.epochs_total, done, images / seconds, left, note)
-
-    def _epochs(self) -> int:
-        return sum(p.epoch * p.runs for p in self.latest.values())

@@ -27,19 +27,9 @@ import torch
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine import StackPlan, StackProgress
 from asymtrain.lab.engine.checkpoint import PLAN, open_checkpoint
+from asymtrain.lab.executors import outcomes
 from asymtrain.lab.executors.local import SHUTDOWN_SECONDS, cores
-from asymtrain.lab.executors.outcomes import (
-    Failed,
-    Job,
-    Lost,
-    Outcome,
-    Report,
-    Result,
-    Stopped,
-    Waiting,
-    held_interrupt,
-    work,
-)
+from asymtrain.lab.executors.outcomes import Failed, Job, Lost, Outcome, Report, Result, Stopped, Waiting
 
 OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
 POLL_SECONDS = 0.2
@@ -66,7 +56,14 @@ def ray_cluster(address: str | None, device: str | None = None) -> Iterator["Ray
     if not joined:
         _connect(ray, address)
     try:
-        yield _describe(ray, device)
+        resources = ray.cluster_resources()
+        gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
+        if device == "cuda" and not gpus:
+            raise UsageError("--device cuda was asked for, but the Ray cluster has no GPU: use --device cpu")
+        kind, workers = ("cuda", gpus) if gpus and device != "cpu" else ("cpu", cpus)
+        if not workers:
+            raise UsageError("the Ray cluster has neither a GPU nor a CPU to run on: start its nodes with some")
+        yield RayCluster(torch.device(kind), workers)
     finally:
         if not joined:
             ray.shutdown()  # ends a cluster that it has started, and leaves one that it has joined
@@ -80,8 +77,23 @@ class RayCluster:
     workers: int
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
-        """Train all stacks and yield what came of each, as it comes."""
-        return _run(plans, job, self.device, report)
+        if not plans:
+            return
+        waiting = Waiting(plans, job, report)
+        # Workers start in another folder.
+        root, checkpoints = job.data_root, job.checkpoints and job.checkpoints.absolute()
+        job = replace(job, data_root=root and root.expanduser().absolute(), checkpoints=checkpoints)
+        driver = _Driver(job, self.device, report)
+        try:
+            while waiting or driver.running:
+                with outcomes.held_interrupt():
+                    while stack_plan := waiting.take():
+                        driver.submit(stack_plan)
+                    results = driver.collect()
+                for result in results:
+                    yield from waiting.settle(result)
+        finally:
+            driver.end()
 
 
 def _import_ray() -> Any:
@@ -112,35 +124,6 @@ def _connect(ray: Any, address: str | None) -> None:
     except Exception as problem:  # Ray raises many kinds: another version, no token, no answer
         ray.shutdown()
         raise UsageError(f"{refusal}: {' '.join(str(problem).split())}{hint}") from problem
-
-
-def _describe(ray: Any, device: str | None) -> RayCluster:
-    resources = ray.cluster_resources()
-    gpus, cpus = int(resources.get("GPU", 0)), int(resources.get("CPU", 0))
-    if device == "cuda" and not gpus:
-        raise UsageError("--device cuda was asked for, but the Ray cluster has no GPU: use --device cpu")
-    chosen = torch.device("cuda" if gpus and device != "cpu" else "cpu")
-    workers = gpus if chosen.type == "cuda" else cpus
-    if not workers:
-        raise UsageError("the Ray cluster has neither a GPU nor a CPU to run on: start its nodes with some")
-    return RayCluster(chosen, workers)
-
-
-def _run(plans: list[StackPlan], job: Job, device: torch.device, report: Report) -> Generator[Outcome]:
-    if not plans:
-        return
-    waiting = Waiting(plans, job, report)
-    driver = _Driver(_absolute(job), device, report)
-    try:
-        while waiting or driver.running:
-            with held_interrupt():
-                while stack_plan := waiting.take():
-                    driver.submit(stack_plan)
-                results = driver.collect()
-            for result in results:
-                yield from waiting.settle(result)
-    finally:
-        driver.end()
 
 
 class _Driver:
@@ -265,8 +248,8 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
     if job.checkpoints is not None and not (job.checkpoints / stack_plan.id / PLAN).exists():
         send(f"node {node} does not see {job.checkpoints}: a stack that it loses starts anew")
         job = replace(job, checkpoints=None)
-    with held_interrupt() as interrupted:  # Ray cancels by a Ctrl-C
-        result = work(stack_plan, job, torch.device(device), send, interrupted)
+    with outcomes.held_interrupt() as interrupted:  # Ray cancels by a Ctrl-C
+        result = outcomes.work(stack_plan, job, torch.device(device), send, interrupted)
     if isinstance(result, Lost):
         send(Lost(stack_plan, f"{result.reason} (on node {node})"))
     if sent:
@@ -274,12 +257,6 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
     if isinstance(result, Lost):
         os._exit(1)  # this process has lost its GPU, and Ray would give it the next stack
     return Failed(stack_plan, f"{result.reason} (on node {node})") if isinstance(result, Failed) else result
-
-
-def _absolute(job: Job) -> Job:
-    """The same paths for processes that start in another folder."""
-    data_root = None if job.data_root is None else job.data_root.expanduser().absolute()
-    return replace(job, data_root=data_root, checkpoints=job.checkpoints and job.checkpoints.absolute())
 
 
 def _environment(device: torch.device) -> dict[str, str]:
@@ -301,7 +278,13 @@ def check_address(address: str) -> None:
     target = _find_running() if address == "auto" else address
     if target is None:
         return
-    host, port = _split(target)
+    try:
+        parts = urlsplit(target if "://" in target else f"//{target}")
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host = port = None
+    if not host or not port:
+        raise UsageError(f"{target!r} is no address of a Ray cluster: {FORMS}")
     try:
         with socket.create_connection((host, port), timeout=PATIENCE) as connection:
             if os.environ.get("RAY_USE_TLS", "0") in ("", "0"):  # encrypted, only Ray can greet it
@@ -317,21 +300,10 @@ def check_address(address: str) -> None:
         ) from problem
 
 
-def _split(address: str) -> tuple[str, int]:
-    try:
-        parts = urlsplit(address if "://" in address else f"//{address}")
-        host, port = parts.hostname, parts.port
-    except ValueError:
-        host = port = None
-    if not host or not port:
-        raise UsageError(f"{address!r} is no address of a Ray cluster: {FORMS}")
-    return host, port
-
-
 def _find_running() -> str | None:
     """The address that Ray takes for `auto`; None where this version of Ray does not tell."""
-    if os.environ.get("RAY_ADDRESS"):
-        return os.environ["RAY_ADDRESS"]
+    if address := os.environ.get("RAY_ADDRESS"):
+        return address
     try:
         from ray._private.services import canonicalize_bootstrap_address
 

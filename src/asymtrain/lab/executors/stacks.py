@@ -27,15 +27,13 @@ PLANS = "plans-*.json"
 
 
 def checkpoints_of(store: Path) -> Path:
-    """The folder of checkpoints beside a store."""
     return store.with_name(f"{store.name}.checkpoints")
 
 
 def checkpointed(store: Path) -> set[str]:
     """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
     folder = checkpoints_of(store)
-    begun = [stack for stack in unfinished_plans(folder) if (folder / stack.id / STATE).is_file()]
-    return _members(*begun)
+    return _members(*(stack for stack in unfinished_plans(folder) if (folder / stack.id / STATE).is_file()))
 
 
 def choose_stacks(
@@ -48,7 +46,11 @@ def choose_stacks(
     """
     left = {spec.id: spec for spec in missing}
     kept: list[StackPlan] = []
-    for old in _earlier(checkpoints, device):
+    # The halves of a stack that was too large come before the whole, which may still be there.
+    begun = sorted(unfinished_plans(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
+    # Those that were planned for another kind of device are too small or too large.
+    planned = [plans for _, kind, plans in _read_plans(checkpoints) if kind == device.type]
+    for old in chain(begun, *planned):
         members = _members(old)
         if members & left.keys() and not members & _members(*kept) and _is_free(old, left, record):
             if fresh:
@@ -84,15 +86,6 @@ def _members(*plans: StackPlan) -> set[str]:
     return {spec.id for stack_plan in plans for spec in stack_plan.specs}
 
 
-def _earlier(checkpoints: Path, device: torch.device) -> list[StackPlan]:
-    """Stacks that were begun, then those that were planned for this kind of device (for another, they are too small
-    or too large)."""
-    # The halves of a stack that was too large come before the whole, which may still be there.
-    begun = sorted(unfinished_plans(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
-    planned = [plans for _, kind, plans in _read_plans(checkpoints) if kind == device.type]
-    return begun + list(chain.from_iterable(planned))
-
-
 def _is_free(stack_plan: StackPlan, ours: Container[str], record: Store) -> bool:
     """Claim the members that are neither stored nor ours: is no other process training one of them?"""
     stored = record.finished([spec.id for spec in stack_plan.specs])
@@ -115,10 +108,9 @@ def _read_plans(checkpoints: Path) -> list[tuple[Path, str, list[StackPlan]]]:
 
 
 def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]) -> None:
-    stacks = [stack_plan.to_dict() for stack_plan in plans]
     name = hashlib.sha256(",".join(stack_plan.id for stack_plan in plans).encode()).hexdigest()[:16]
     file = checkpoints / PLANS.replace("*", name)
-    content = json.dumps({"device": device.type, "stacks": stacks}, indent=1)
+    content = json.dumps({"device": device.type, "stacks": [stack_plan.to_dict() for stack_plan in plans]}, indent=1)
     try:
         write_into_new_folder(file, content.encode())
     except OSError as problem:

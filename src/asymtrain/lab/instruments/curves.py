@@ -1,14 +1,15 @@
 """Values over training, as means over seeds with intervals; and what runs that differ in their seed only are called."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from asymtrain.errors import unknown_name
 from asymtrain.gradients._intervals import ANYTHING, COSINES, Bounds
 from asymtrain.lab.report.figure import Colour, Line
-from asymtrain.lab.report.table import Cell, Interval, Value
+from asymtrain.lab.report.table import Cell, Value, interval
 from asymtrain.lab.runs import DEFAULTS, Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import DIFFERENCES, POSITIVE, SHARES, Estimate, estimate
 from asymtrain.models import display_name
@@ -50,24 +51,25 @@ class Curve:
     seeds: tuple[tuple[float | None, ...], ...]  # (runs, epochs)
 
     def line(self, label: str, colour: Colour, *, thin: bool = False) -> Line:
-        """For a figure; a thin line is the lesser of two and has no band."""
-        x, means = tuple(map(float, self.epochs)), tuple(point.mean for point in self.points)
-        if thin:
-            return Line(label, colour, x, means, thin=True)
-        low, high = (tuple(getattr(point, end) for point in self.points) for end in ("low", "high"))
-        return Line(label, colour, x, means, low, high)
+        return line_of(label, colour, self.epochs, self.points, thin=thin)
+
+
+def line_of(label: str, colour: Colour, x: Iterable[float], points: Sequence[Estimate], *, thin: bool = False) -> Line:
+    """Means with their intervals; a thin line is the lesser of two and has no band."""
+    mean, low, high = (tuple(getattr(point, end) for point in points) for end in ("mean", "low", "high"))
+    if thin:
+        low = high = ()
+    return Line(label, colour, tuple(map(float, x)), mean, low, high, thin=thin)
 
 
 def curve(
     runs: Sequence[Run], value: Callable[[Epoch], float | None], confidence: float = 0.95, within: Bounds = ANYTHING
 ) -> Curve:
     """A value of each epoch over runs of the same length; see `estimate` for `within`."""
-    seeds = tuple(tuple(value(epoch) for epoch in run.history) for run in runs)
-    return curve_of(seeds, confidence, within)
+    return curve_of(tuple(tuple(map(value, run.history)) for run in runs), confidence, within)
 
 
 def curve_of(seeds: tuple[tuple[float | None, ...], ...], confidence: float = 0.95, within: Bounds = ANYTHING) -> Curve:
-    """The curve of values by seed and epoch."""
     points = tuple(estimate(values, confidence, within) for values in zip(*seeds, strict=True))
     return Curve(tuple(range(1, len(points) + 1)), points, seeds)
 
@@ -78,6 +80,16 @@ def by_setting(items: Iterable[T], spec_of: Callable[[T], RunSpec]) -> dict[RunS
     for item in items:
         groups.setdefault(dataclasses.replace(spec_of(item), seed=0), []).append(item)
     return groups
+
+
+def in_variants(spec: RunSpec, names: Iterable[str], variants: Mapping[str, Mapping[str, Any]]) -> list[RunSpec]:
+    """The spec with the fields of each variant of its branches that is named."""
+    specs = []
+    for name in names:
+        if name not in variants:
+            raise unknown_name("variant of the branches", name, variants)
+        specs.append(dataclasses.replace(spec, **variants[name]))
+    return specs
 
 
 def differing_settings(specs: Sequence[RunSpec], without: Sequence[str] = ()) -> list[list[str]]:
@@ -108,12 +120,11 @@ def cells(spec_ids: Iterable[str], *values: Value | Cell | Estimate) -> tuple[Ce
 
     def cell(value: Value | Cell | Estimate) -> Cell:
         if isinstance(value, Estimate):
-            value = None if value.low is None or value.high is None else Interval(value.low, value.high)
+            value = interval(value.low, value.high)
         return dataclasses.replace(value, spec_ids=ids) if isinstance(value, Cell) else Cell(value, ids)
 
     return tuple(map(cell, values))
 
 
 def counted(runs: int, diverged: int) -> Cell:
-    """How many runs there are, and how many of them diverged."""
     return Cell(runs, mark=f"({diverged} diverged)" if diverged else "")

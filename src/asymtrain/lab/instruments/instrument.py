@@ -16,6 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -160,8 +161,18 @@ def counting(say: Say, words: str) -> Callable[[int, int], None]:
     return tell
 
 
+def telling_states(say: Say, total: int) -> "Callable[[State], None]":
+    """Says of each state that is measured which it is."""
+    numbers = count(1)
+
+    def tell(state: "State") -> None:
+        spec = state.spec
+        say(f"{next(numbers)}/{total} {spec.arch} {spec.variant} seed {spec.seed}, epoch {state.epoch}: measured")
+
+    return tell
+
+
 def comma_words(text: str) -> list[str]:
-    """The parts of a list with commas."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 

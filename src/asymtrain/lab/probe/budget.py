@@ -30,15 +30,12 @@ class Clock:
         self.limit = None if minutes is None else 60 * minutes
 
     def passed(self) -> float:
-        """Seconds since the start."""
         return time.perf_counter() - self.start
 
     def left(self) -> float:
-        """Seconds to go."""
         return float("inf") if self.limit is None else self.limit - self.passed()
 
     def within(self, share: float) -> bool:
-        """Has less than this share of the time passed?"""
         return self.limit is None or self.passed() < share * self.limit
 
 
@@ -86,20 +83,19 @@ def plan_trials(
                 continue
             note = ""
             if (fitting, count, len(kept)) != (steps, len(seeds), len(alphas)):
+                chosen, given = (", ".join(f"{alpha:g}" for alpha in values) for values in (kept, alphas))
                 note = (
-                    f"To keep within the time: {count} pairs of {fitting} steps at alpha {_listed(kept)} "
-                    f"(asked for: {len(seeds)} of {steps} at {_listed(alphas)})."
+                    f"To keep within the time: {count} pairs of {fitting} steps at alpha {chosen} "
+                    f"(asked for: {len(seeds)} of {steps} at {given})."
                 )
             return Plan(fitting, tuple(seeds[:count]), tuple(kept), note)
         kept = kept[1:] if len(kept) % 2 == 0 else kept[:-1]
-    if not alphas:
-        return Plan(0, (), ())
-    return Plan(
-        0, (), (),
+    note = (
         f"The time does not hold {'two pairs' if fewest > 1 else 'a pair'} of runs of {least} steps, at "
         f"{seconds_a_step:.2g} seconds a step: there were no paired runs. Give more minutes, a GPU, smaller images or "
-        "batches, or a smaller model.",
-    )  # fmt: skip
+        "batches, or a smaller model."
+    )
+    return Plan(0, (), (), note if alphas else "")
 
 
 def notes_on_time(plan: Plan, seeds_done: int, steps_taken: int, steps_asked: int) -> tuple[str, ...]:
@@ -108,10 +104,6 @@ def notes_on_time(plan: Plan, seeds_done: int, steps_taken: int, steps_asked: in
     if steps_taken < steps_asked:
         notes.append(f"The shadow training took {steps_taken} of {steps_asked} steps: its time was over.")
     if seeds_done < len(plan.seeds):
-        done = f"Of {len(plan.seeds)} planned pairs at each alpha {seeds_done} were finished in the time"
-        notes.append(f"{done}: give more minutes.")
+        done = f"{seeds_done} were finished in the time: give more minutes."
+        notes.append(f"Of {len(plan.seeds)} planned pairs at each alpha {done}")
     return tuple(notes)
-
-
-def _listed(alphas: Sequence[float]) -> str:
-    return ", ".join(f"{alpha:g}" for alpha in alphas)

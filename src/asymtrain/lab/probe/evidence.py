@@ -1,13 +1,13 @@
 """Numbers of a series and of paired differences: pure functions of lists, without scipy."""
 
 import math
+import statistics
 from collections.abc import Sequence
-from statistics import NormalDist
 
 from asymtrain.gradients._intervals import BLOCK_STEPS, BLOCKS, deviation, mean, student_inside, student_interval
 
 MOST_Z = 3.0  # a handful of seeds cannot say more than this
-NORMAL = NormalDist()
+NORMAL = statistics.NormalDist()
 
 
 def floored_interval(
@@ -33,11 +33,10 @@ def trend(values: Sequence[float], confidence: float = 0.95) -> tuple[float | No
     first = len(values) - count * length
     heights = [math.fsum(values[i : i + length]) / length for i in range(first, len(values), length)]
     places = [first + (length - 1) / 2 + i * length for i in range(count)]
-    x, y = math.fsum(places) / count, math.fsum(heights) / count
-    square = math.fsum((p - x) ** 2 for p in places)
-    slope = math.fsum((p - x) * (h - y) for p, h in zip(places, heights, strict=True)) / square
-    rest = math.fsum((h - y - slope * (p - x)) ** 2 for p, h in zip(places, heights, strict=True))
-    low, high = student_interval(slope, math.sqrt(rest / (count - 2) / square), count - 2, confidence)
+    slope, intercept = statistics.linear_regression(places, heights)
+    rest = math.fsum((h - intercept - slope * p) ** 2 for p, h in zip(places, heights, strict=True))
+    error = math.sqrt(rest / (count - 2) / ((count - 1) * statistics.variance(places)))
+    low, high = student_interval(slope, error, count - 2, confidence)
     span = len(values) - 1
     return slope * span, low * span, high * span
 
@@ -51,8 +50,7 @@ def z_score(differences: Sequence[float], floor: float) -> float:
     centre, spread = mean(differences), deviation(differences)
     if centre is None or spread is None:
         return 0.0
-    t = centre / (max(spread, floor) / math.sqrt(len(differences)))
-    freedom = len(differences) - 1
+    t, freedom = centre / (max(spread, floor) / math.sqrt(len(differences))), len(differences) - 1
     inside = student_inside(math.atan(abs(t) / math.sqrt(freedom)), freedom)
     score = NORMAL.inv_cdf(min(0.5 + inside / 2, NORMAL.cdf(MOST_Z)))
     return math.copysign(score, t)
@@ -60,5 +58,4 @@ def z_score(differences: Sequence[float], floor: float) -> float:
 
 def median(values: Sequence[float]) -> float | None:
     """The middle value; None of nothing."""
-    ordered = sorted(values)
-    return None if not ordered else (ordered[(len(ordered) - 1) // 2] + ordered[len(ordered) // 2]) / 2
+    return statistics.median(values) if values else None

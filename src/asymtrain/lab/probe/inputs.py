@@ -7,10 +7,11 @@ import copy
 import random
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -38,8 +39,21 @@ def fresh_model(source: Source, seed: int) -> nn.Module:
     A function is called with torch's random state set by `seed`, so each seed has initial weights of its own; a
     module's copies all start from its weights.
     """
-    model = _copied(source) if isinstance(source, nn.Module) else _built(source, seed)
-    refuse_wrapped(model)
+    if isinstance(source, nn.Module):
+        refuse_wrapped(source)
+        try:
+            model = copy.deepcopy(source)
+        except Exception as error:
+            raise UsageError(
+                f"the model cannot be copied ({error_line(error)}): give a function that builds it, "
+                "probe(lambda: build_model(), ...)"
+            ) from error
+    elif callable(source):
+        torch.manual_seed(seed)
+        model = checked_module(source())
+        refuse_wrapped(model)
+    else:
+        raise UsageError(f"probe takes an nn.Module or a function that builds one, got a {type(source).__name__}")
     devices = {parameter.device for parameter in model.parameters()}
     if not devices:
         raise UsageError("the model has no parameters: there is nothing to train")
@@ -48,9 +62,9 @@ def fresh_model(source: Source, seed: int) -> nn.Module:
             "the model has no weights yet (its parameters are on the meta device): load or build them first"
         )
     if len(devices) > 1:
-        listed = " and ".join(sorted(map(str, devices)))
+        listed = sorted(map(str, devices))
         raise UsageError(
-            f"the model lies on {listed}: move it to one device to probe it, model.to({str(devices.pop())!r})"
+            f"the model lies on {' and '.join(listed)}: move it to one device to probe it, model.to({listed[-1]!r})"
         )
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UsageError("no parameter of the model is trained (requires_grad is False everywhere): unfreeze some")
@@ -60,26 +74,7 @@ def fresh_model(source: Source, seed: int) -> nn.Module:
     return model.train()
 
 
-def _copied(model: nn.Module) -> nn.Module:
-    refuse_wrapped(model)
-    try:
-        return copy.deepcopy(model)
-    except Exception as error:
-        raise UsageError(
-            f"the model cannot be copied ({error_line(error)}): give a function that builds it, "
-            "probe(lambda: build_model(), ...)"
-        ) from error
-
-
-def _built(source: Callable[[], nn.Module], seed: int) -> nn.Module:
-    if not callable(source):
-        raise UsageError(f"probe takes an nn.Module or a function that builds one, got a {type(source).__name__}")
-    torch.manual_seed(seed)
-    return checked_module(source())
-
-
 def checked_module(value: Any) -> nn.Module:
-    """What a user's function gave, if it is a module."""
     if not isinstance(value, nn.Module):
         raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
     return value
@@ -131,16 +126,11 @@ def read_logits(output: object, selector: Selector | None) -> Tensor:
     return logits
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """What the model is called with, and class indices (B,)."""
 
     inputs: Any
     targets: Tensor
-
-    def to(self, device: torch.device) -> "Batch":
-        """The batch on a device."""
-        return Batch(_moved(self.inputs, device), self.targets.to(device))
 
 
 @dataclass(frozen=True)
@@ -158,19 +148,14 @@ class Batches:
         return [self.train_numbers[i] for epoch in epochs for i in epoch][:steps]
 
     def batch(self, number: int, device: torch.device) -> Batch:
-        """One batch on the device."""
-        return read_batch(self.items[number]).to(device)
+        inputs, targets = read_batch(self.items[number])
+        return Batch(_moved(inputs, device), targets.to(device))
 
     def sample(self, device: torch.device) -> Any:
         """Inputs that the model can be called with once, to see what it does."""
         return self.batch(self.train_numbers[0], device).inputs
 
-    def held_out(self, device: torch.device) -> Iterable[Batch]:
-        """The batches that are never trained on."""
-        return (self.batch(number, device) for number in self.held_out_numbers)
-
     def held_out_size(self) -> int:
-        """How many samples are held out."""
         return sum(len(read_batch(self.items[number]).targets) for number in self.held_out_numbers)
 
     def classes_seen(self) -> list[int]:
@@ -184,7 +169,7 @@ def gather(source: Any, most: int) -> Batches:
     At most `most` batches are kept, or a gigabyte. Batches of a single sample are left out.
     """
     by_number = isinstance(source, Sized) and hasattr(source, "__getitem__") and not isinstance(source, Mapping)
-    items = source if by_number else _kept(source, most)
+    items = source if by_number else _keep(source, most)
     count = min(len(items), most)
     if count < 1:
         raise UsageError("there is no batch: give a list or a DataLoader of (inputs, targets)")
@@ -211,9 +196,8 @@ def read_batch(item: Any) -> Batch:
     inputs: Any
     if isinstance(item, Mapping):
         if "labels" not in item:
-            raise UsageError(
-                f"a batch is a mapping without 'labels' (it has {', '.join(map(str, item))}): name them so"
-            )
+            names = ", ".join(map(str, item))
+            raise UsageError(f"a batch is a mapping without 'labels' (it has {names}): name them so")
         inputs, targets = {name: value for name, value in item.items() if name != "labels"}, item["labels"]
     elif isinstance(item, tuple | list) and len(item) == 2:
         inputs, targets = tuple(item[0]) if isinstance(item[0], list) else item[0], item[1]
@@ -232,15 +216,15 @@ def _targets_in(items: Sequence[Any], numbers: Iterable[int]) -> set[int]:
     return {int(target) for number in numbers for target in read_batch(items[number]).targets.unique()}
 
 
-def _kept(source: Any, most: int) -> list[Any]:
+def _keep(source: Any, most: int) -> list[Any]:
     if not isinstance(source, Iterable):
         raise UsageError(f"batches must be a list, a DataLoader or another iterable, got a {type(source).__name__}")
     kept: list[Any] = []
-    used = 0
+    size = 0
     for item in islice(source, most):
         kept.append(item)
-        used += sum(tensor.numel() * tensor.element_size() for tensor in tensors_in(item))
-        if used > MOST_BYTES:
+        size += sum(tensor.nbytes for tensor in tensors_in(item))
+        if size > MOST_BYTES:
             break
     return kept
 
@@ -267,8 +251,8 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
     ran = _modules_with_features(model, sample)
     prefix, module = "", model
     while True:
-        sizes = {f"{prefix}{name}": _layers(child) for name, child in module.named_children()}
-        sizes = {name: size for name, size in sizes.items() if size}
+        children = module.named_children()
+        sizes = {f"{prefix}{name}": layers for name, child in children if (layers := _count_layers(child))}
         kinds: dict[type, list[str]] = {}
         for name in filter(ran.__contains__, sizes):
             kinds.setdefault(type(model.get_submodule(name)), []).append(name)
@@ -287,29 +271,24 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
         prefix = f"{largest}."
 
 
-def _layers(module: nn.Module) -> int:
-    """How many modules hold weights themselves."""
+def _count_layers(module: nn.Module) -> int:
+    """Those that hold weights themselves."""
     return sum(bool(list(part.parameters(recurse=False))) for part in module.modules())
 
 
 def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
     """Modules that ran and gave a feature that is not the model's own output."""
     seen: dict[str, Tensor] = {}
-    hooks = []
-    for name, module in model.named_modules():
 
-        def keep(_: nn.Module, __: object, output: object, name: str = name) -> None:
-            feature = first_feature(output)
-            if feature is not None and feature.ndim >= 2:
-                seen[name] = feature
+    def keep(name: str, _: nn.Module, __: object, output: object) -> None:
+        feature = first_feature(output)
+        if feature is not None and feature.ndim >= 2:
+            seen[name] = feature
 
-        hooks.append(module.register_forward_hook(keep))
-    try:
-        with undisturbed(model):
-            output = first_feature(call(model, sample))
-    finally:
-        for hook in hooks:
-            hook.remove()
+    with ExitStack() as hooks, undisturbed(model):
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_hook(partial(keep, name)).remove)
+        output = first_feature(call(model, sample))
     return {name for name, feature in seen.items() if name and feature is not output}
 
 

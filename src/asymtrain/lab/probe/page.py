@@ -1,6 +1,7 @@
 """What a probe found, as tables, figures and a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import takewhile
 from pathlib import Path
 
 from asymtrain.lab.probe import PlaceFinding, Probe
@@ -42,17 +43,8 @@ def probe_tables(probe: Probe) -> list[Table]:
         Column("Speed", "number", digits=2),
     )
     rows = make_rows(
-        (
-            finding.place,
-            finding.alignment,
-            interval(finding.low, finding.high),
-            finding.trend,
-            finding.conflict,
-            finding.ratio,
-            finding.accuracy,
-            finding.speed,
-        )
-        for finding in (*shadow.places, shadow.together)
+        (at.place, at.alignment, interval(at.low, at.high), at.trend, at.conflict, at.ratio, at.accuracy, at.speed)
+        for at in (*shadow.places, shadow.together)
     )
     note = (
         f"Over {shadow.steps} steps in which the branches learn and do not touch the network, whose own accuracy "
@@ -78,8 +70,7 @@ def _trials_table(probe: Probe) -> Table:
     rows = make_rows(
         (
             trial.alpha,
-            sum(row[1] for row in trial.plain) / len(trial.plain),
-            sum(row[1] for row in trial.asymmetric) / len(trial.asymmetric),
+            *(sum(end for _, end in rows) / len(rows) for rows in (trial.plain, trial.asymmetric)),
             _points(outlook.gain),
             interval(_points(outlook.low), _points(outlook.high)),
             outlook.seeds,
@@ -96,35 +87,25 @@ def _trials_table(probe: Probe) -> Table:
 
 
 def probe_figures(probe: Probe) -> list[Figure]:
-    """Alignment over depth and over time, and what the short paired runs gave."""
     shadow = probe.shadow
     figures = [alignment_over_depth([*shadow.places, shadow.together]), alignment_over_time(shadow.places)]
     if probe.trials:
-        bars = tuple(
-            Bar(
-                f"alpha {trial.alpha:g}",
-                _points(outlook.gain),
-                _points(outlook.low),
-                _points(outlook.high),
-                tuple(100 * value for value in trial.differences),
-            )
-            for trial, outlook in zip(probe.trials, probe.advice.outlooks, strict=True)
-        )
+        bars = []
+        for trial, outlook in zip(probe.trials, probe.advice.outlooks, strict=True):
+            gain, low, high = (_points(share) for share in (outlook.gain, outlook.low, outlook.high))
+            seeds = tuple(100 * difference for difference in trial.differences)
+            bars.append(Bar(f"alpha {trial.alpha:g}", gain, low, high, seeds))
         caption = "Diamonds are means, bars their intervals, dots single pairs."
-        panel = Bars("", "gain in held-out accuracy (points)", "asymmetric", bars)
+        panel = Bars("", "gain in held-out accuracy (points)", "asymmetric", tuple(bars))
         figures.append(Figure("gain", "Gain in the short runs", [panel], caption=caption))
     return figures
 
 
 def alignment_over_depth(findings: Sequence[PlaceFinding]) -> Figure:
-    """Mean alignment of each place with its interval, the first place at the top."""
     names = short_names([finding.place for finding in findings], LONGEST_ROW)
-    bars = tuple(
-        Bar(name, finding.alignment, finding.low, finding.high)
-        for name, finding in zip(names, findings, strict=True)
-    )  # fmt: skip
+    bars = [Bar(name, at.alignment, at.low, at.high) for name, at in zip(names, findings, strict=True)]
     caption = "Diamonds are means over the probe, bars their intervals."
-    panel = Bars("", "gradient cosine", "asymmetric", bars)
+    panel = Bars("", "gradient cosine", "asymmetric", tuple(bars))
     return Figure("depth", "Alignment over depth", [panel], caption=caption)
 
 
@@ -154,19 +135,21 @@ def short_names(names: Sequence[str], most: int) -> list[str]:
     """Modules' names in at most so many characters: where one is longer, without the parts that all share."""
     if all(len(name) <= most for name in names):
         return list(names)
+
+    def count_shared(paths: Iterable[list[str]]) -> int:
+        """How many of the first parts are the same in all."""
+        return len(list(takewhile(lambda parts: len(set(parts)) == 1, zip(*paths, strict=False))))
+
+    def fit(name: str) -> str:
+        return name if len(name) <= most else f"…{name[1 - most :]}"
+
     paths = [name.split(".") for name in names]
-    shared = [len(set(parts)) == 1 for parts in zip(*paths, strict=False)]  # by position
-    first = shared.index(False) if False in shared else len(shared)
-    ends = [len(set(parts)) == 1 for parts in zip(*(path[:0:-1] for path in paths), strict=False)]
-    last = ends.index(False) if False in ends else len(ends)
-    kept = [path[max(0, first - 1) : max(first + 1, len(path) - last)] for path in paths]  # and one part before
-    short = [_marked(".".join(part), len(part) < len(path), most) for part, path in zip(kept, paths, strict=True)]
-    return short if len(set(short)) == len(set(names)) else [_marked(name, False, most) for name in names]
-
-
-def _marked(name: str, cut: bool, most: int) -> str:
-    short = f"…{name}" if cut else name
-    return short if len(short) <= most else f"…{short[1 - most :]}"
+    first, last = count_shared(paths), count_shared(path[:0:-1] for path in paths)
+    short = []
+    for path in paths:
+        kept = path[max(0, first - 1) : max(first + 1, len(path) - last)]  # and one part before
+        short.append(fit(f"{'…' if len(kept) < len(path) else ''}{'.'.join(kept)}"))
+    return short if len(set(short)) == len(set(names)) else list(map(fit, names))
 
 
 def smoothed(finding: PlaceFinding) -> tuple[list[float], list[float]]:

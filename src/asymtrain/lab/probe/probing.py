@@ -12,15 +12,7 @@ from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, find_places
 from asymtrain.errors import UsageError, error_line
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
-from asymtrain.lab.probe.inputs import (
-    Batches,
-    Source,
-    find_blocks,
-    fresh_model,
-    gather,
-    random_state_kept,
-    read_logits,
-)
+from asymtrain.lab.probe.inputs import Batches, Source, find_blocks, fresh_model, gather, random_state_kept, read_logits
 from asymtrain.lab.probe.result import Probe, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, advise, kept_places
 from asymtrain.lab.probe.training import Loss, Settings, paired_trials, shadow_training
@@ -75,7 +67,13 @@ def probe(
         rule: the thresholds of the advice.
         progress: called with a line of text now and then.
     """
-    _check(alphas, seeds, steps, minutes, every)
+    for name, value in (("seeds", seeds), ("steps", steps), ("every", every)):
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise UsageError(f"{name} must be a whole number of 1 or more, got {value!r}")
+    if minutes is not None and not minutes > 0:
+        raise UsageError(f"minutes must be above 0, got {minutes:g}")
+    if any(not alpha > 0 for alpha in alphas):
+        raise UsageError(f"alphas must be above 0, got {', '.join(map(str, alphas))}: 0 is Plain, and is always run")
     clock = Clock(minutes)
     with random_state_kept():
         shadow_model = fresh_model(model, FIRST_SEED)
@@ -85,35 +83,45 @@ def probe(
             width if classes is None else classes, loss_fn, logits, optimizer, learning_rate, autocast, every,
             dict(branch_options or {}),
         )  # fmt: skip
-
-        def plan_runs(each: float) -> Plan:
-            # Compared halfway and at the end; a forward takes about a third of a step.
-            compared = 2 / 3 * len(split.held_out_numbers) * each
-            return plan_trials(steps, probe_seeds(seeds), alphas, each, clock.left(), compared)
-
         # Modules of the user's own model are found by their names in the copy.
         named = None if at is None else list(find_places(model if isinstance(model, nn.Module) else shadow_model, at))
-        limit = ShadowLimit(clock, rule.least_steps // 2, plan_runs)
-        shadow = shadow_of_model(shadow_model, split, named, settings, steps=steps, limit=limit, progress=progress)
-        plan = plan_runs(shadow.step_seconds)
-        trials = []
-        if plan.alphas:
-            trials = paired_trials(
-                model, split, settings, kept_places(shadow), plan,
-                go_on=lambda: clock.left() > 0, progress=progress,
-            )  # fmt: skip
-    return conclude(shadow, trials, plan, clock, steps, rule)
+
+        def train_shadow(limit: ShadowLimit) -> Shadow:
+            return shadow_of_model(shadow_model, split, named, settings, steps=steps, limit=limit, progress=progress)
+
+        def train_pairs(plan: Plan, shadow: Shadow) -> list[Trial]:
+            places = kept_places(shadow)
+            return paired_trials(model, split, settings, places, plan, lambda: clock.left() > 0, progress)
+
+        compared = len(split.held_out_numbers)
+        return conduct(clock, train_shadow, train_pairs, alphas, seeds, steps, rule, compared)
 
 
-def conclude(shadow: Shadow, trials: Sequence[Trial], plan: Plan, clock: Clock, steps: int, rule: Rule) -> Probe:
-    """The result, with the advice and what to say of what the time did not hold."""
+def conduct(
+    clock: Clock,
+    train_shadow: Callable[[ShadowLimit], Shadow],
+    train_pairs: Callable[[Plan, Shadow], list[Trial]],
+    alphas: Sequence[float],
+    seeds: int,
+    steps: int,
+    rule: Rule,
+    held_out: int = 0,
+) -> Probe:
+    """The order of every probe: shadow training, the paired runs that fit in the time, advice.
+
+    A paired run is compared on `held_out` batches.
+    """
+
+    def plan_runs(step_seconds: float) -> Plan:
+        # Compared halfway and at the end; a forward takes about a third of a step.
+        compared = 2 / 3 * held_out * step_seconds
+        return plan_trials(steps, range(FIRST_SEED, FIRST_SEED + seeds), alphas, step_seconds, clock.left(), compared)
+
+    shadow = train_shadow(ShadowLimit(clock, rule.least_steps // 2, plan_runs))
+    plan = plan_runs(shadow.step_seconds)
+    trials = train_pairs(plan, shadow) if plan.alphas else []
     notes = notes_on_time(plan, len(trials[0].seeds) if trials else 0, shadow.steps, steps)
     return Probe(shadow, tuple(trials), advise(shadow, trials, rule), notes, clock.passed())
-
-
-def probe_seeds(count: int) -> range:
-    """The seeds of the paired runs."""
-    return range(FIRST_SEED, FIRST_SEED + count)
 
 
 def shadow_of_model(
@@ -134,16 +142,6 @@ def shadow_of_model(
     branches = settings.attach(model, names, sample, FIRST_SEED)
     order = batches.order(FIRST_SEED, steps)
     return shadow_training(model, branches, batches, settings, order=order, go_on=limit)
-
-
-def _check(alphas: Sequence[float], seeds: int, steps: int, minutes: float | None, every: int) -> None:
-    for name, value in (("seeds", seeds), ("steps", steps), ("every", every)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-            raise UsageError(f"{name} must be a whole number of 1 or more, got {value!r}")
-    if minutes is not None and not minutes > 0:
-        raise UsageError(f"minutes must be above 0, got {minutes:g}")
-    if any(not alpha > 0 for alpha in alphas):
-        raise UsageError(f"alphas must be above 0, got {', '.join(map(str, alphas))}: 0 is Plain, and is always run")
 
 
 def _classes(model: nn.Module, batches: Batches, selector: Selector | None) -> int:

@@ -13,56 +13,38 @@ TOGETHER = "all places"
 
 @dataclass(frozen=True)
 class PlaceFinding:
-    """One place, or all of them together (the sum of their losses).
+    """One place, or all of them together (the sum of their losses)."""
 
-    Attributes:
-        place: the module's name.
-        steps: the steps that were measured, from 0.
-        cosines: alignment at each of them; None where a gradient was zero.
-        alignment, low, high: their mean, and its interval over batches by batch means.
-        trend, trend_low, trend_high: how much the cosine changed from the first to the last measured step, by a line
-            through the blocks' means.
-        conflict: share of measured steps with a negative cosine.
-        ratio: norm of the auxiliary gradient, before alpha, divided by the main one's; the median over steps.
-        accuracy, loss: of the branch over the last quarter of the steps, on each batch before it was learnt.
-        speed: (accuracy - chance) / (the network's own accuracy - chance): above 1 the branch learns faster.
-    """
-
-    place: str
-    steps: tuple[int, ...]
-    cosines: tuple[float | None, ...]
-    alignment: float | None
+    place: str  # the module's name
+    steps: tuple[int, ...]  # those that were measured, from 0
+    cosines: tuple[float | None, ...]  # alignment at each of them; None where a gradient was zero
+    alignment: float | None  # their mean, and its interval over batches by batch means
     low: float | None
     high: float | None
-    trend: float | None
+    trend: float | None  # change of the cosine from the first to the last of them, by a line through the blocks' means
     trend_low: float | None
     trend_high: float | None
-    conflict: float | None
-    ratio: float | None
-    accuracy: float | None
-    loss: float
-    speed: float | None
+    conflict: float | None  # share of measured steps with a negative cosine
+    ratio: float | None  # norm of the auxiliary gradient, before alpha, over the main one's; the median over steps
+    accuracy: float | None  # of the branch over the last quarter of the steps, on each batch before it was learnt
+    loss: float  # likewise
+    speed: float | None  # (accuracy - chance) / (the network's own - chance): above 1 the branch learns faster
 
 
 @dataclass(frozen=True)
 class Shadow:
-    """A short training whose branches learn from detached features: the trunk trains as if they were not there.
-
-    `accuracy` and `loss` are the network's own over the last quarter of the steps, `images` how many those were.
-    `skipped` counts steps whose loss or gradient was not finite; they changed nothing. `step_seconds` is the median
-    time of a step that was not measured.
-    """
+    """A short training whose branches learn from detached features: the trunk trains as if they were not there."""
 
     places: tuple[PlaceFinding, ...]
     together: PlaceFinding
     steps: int
-    accuracy: float
-    loss: float
+    accuracy: float  # the network's own, over the last quarter of the steps
+    loss: float  # likewise
     chance: float
-    images: int
-    skipped: int
+    images: int  # in the last quarter
+    skipped: int  # steps whose loss or gradient was not finite; they changed nothing
     seconds: float
-    step_seconds: float
+    step_seconds: float  # the median of a step that was not measured
 
 
 @dataclass(frozen=True)
@@ -70,7 +52,6 @@ class Trial:
     """Short runs without branches and with them at one alpha, in pairs that share seed, weights and batches.
 
     Held-out accuracies, one row for each seed: (halfway, at the end). A run that left the finite numbers has chance.
-    `held_out` is the number of samples that they are taken on.
     """
 
     alpha: float
@@ -78,7 +59,7 @@ class Trial:
     plain: tuple[tuple[float, float], ...]
     asymmetric: tuple[tuple[float, float], ...]
     steps: int
-    held_out: int
+    held_out: int  # samples that the accuracies are taken on
 
     @property
     def differences(self) -> list[float]:
@@ -88,8 +69,7 @@ class Trial:
     @property
     def changes(self) -> list[float]:
         """How much the difference grew in the second half, by seed."""
-        halfway = [a[0] - p[0] for p, a in zip(self.plain, self.asymmetric, strict=True)]
-        return [end - half for end, half in zip(self.differences, halfway, strict=True)]
+        return [(a[1] - p[1]) - (a[0] - p[0]) for p, a in zip(self.plain, self.asymmetric, strict=True)]
 
     def least_deviation(self, floor: float) -> float:
         """The least standard deviation of a difference that is believed: `floor`, or one held-out sample."""
@@ -98,16 +78,12 @@ class Trial:
 
 @dataclass(frozen=True)
 class Outlook:
-    """What to expect of one alpha: the probability that a full training ends better with the branches than without.
-
-    `gain` is the mean difference of accuracy on `held_out` samples at the end of the short runs, `low` and `high` its
-    95% interval over seeds; all three are None where there were no paired runs.
-    """
+    """What to expect of one alpha; without paired runs, of any."""
 
     alpha: float | None
-    probability: float
-    gain: float | None
-    low: float | None
+    probability: float  # that a full training ends better with the branches than without
+    gain: float | None  # mean difference of accuracy at the end of the short runs; None where there were none
+    low: float | None  # its 95% interval over seeds
     high: float | None
     seeds: int
     held_out: int = 0
@@ -115,18 +91,15 @@ class Outlook:
 
 @dataclass(frozen=True)
 class Advice:
-    """`attach` at `places` with `alpha`, `leave` it, or `cannot tell`; `because` says why, in sentences.
-
-    `basis` says where the constants behind the probability come from.
-    """
+    """`attach` at `places` with `alpha`, `leave` it, or `cannot tell`."""
 
     verdict: Verdict
     places: tuple[str, ...]
     alpha: float | None
     probability: float
     outlooks: tuple[Outlook, ...]
-    because: tuple[str, ...]
-    basis: str = ""
+    because: tuple[str, ...]  # sentences
+    basis: str = ""  # where the constants behind the probability come from
 
     @property
     def sign(self) -> int:
@@ -145,7 +118,6 @@ class Probe:
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything as JSON values."""
         return {**dataclasses.asdict(self), "sign": self.advice.sign}
 
     def __str__(self) -> str:
@@ -159,11 +131,7 @@ class Probe:
 
 
 def headline(advice: Advice) -> str:
-    """The advice in one sentence."""
-    chance = f"probability of a gain {advice.probability:.2f}"
-    if advice.verdict == "attach":
-        alpha = "" if advice.alpha is None else f" with alpha {advice.alpha:g}"
-        return f"Attach at {', '.join(advice.places)}{alpha}: {chance}."
-    if advice.verdict == "leave":
-        return f"Do not attach: {chance}."
-    return f"Cannot tell: {chance}."
+    alpha = "" if advice.alpha is None else f" with alpha {advice.alpha:g}"
+    attach = f"Attach at {', '.join(advice.places)}{alpha}"
+    verdict = {"attach": attach, "leave": "Do not attach", "cannot tell": "Cannot tell"}[advice.verdict]
+    return f"{verdict}: probability of a gain {advice.probability:.2f}."

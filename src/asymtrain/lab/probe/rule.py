@@ -53,9 +53,8 @@ def advise(shadow: Shadow, trials: Sequence[Trial] = (), rule: Rule = RULE) -> A
     outlooks = tuple(outlook(shadow, trial, rule) for trial in trials) or (outlook_alone(shadow, rule),)
     reasons = [*_alignment_words(shadow, places), *map(_outlook_words, outlooks if trials else ())]
     best = max(outlooks, key=lambda outlook: (outlook.probability, outlook.gain or 0.0))
-    doubt = _doubt(shadow, trials, rule)
     verdict: Verdict = "cannot tell"
-    if doubt:
+    if doubt := _doubt(shadow, trials, rule):
         reasons.append(doubt)
     elif best.probability >= rule.sure:
         verdict = "attach"
@@ -80,11 +79,9 @@ def kept_places(shadow: Shadow) -> list[str]:
 
 
 def outlook(shadow: Shadow, trial: Trial, rule: Rule = RULE) -> Outlook:
-    """What to expect of a trial's alpha."""
     level, trend = trial_scores(trial, rule)
     cosine = shadow.together.alignment
-    score = rule.intercept + rule.level * level + rule.trend * trend
-    score += 0.0 if cosine is None else rule.cosine * cosine
+    score = rule.intercept + rule.level * level + rule.trend * trend + rule.cosine * (cosine or 0.0)
     low, high = floored_interval(trial.differences, floor=trial.least_deviation(0.0))
     return Outlook(trial.alpha, logistic(score), mean(trial.differences), low, high, len(trial.seeds), trial.held_out)
 
@@ -96,14 +93,11 @@ def trial_scores(trial: Trial, rule: Rule = RULE) -> tuple[float, float]:
 
 
 def outlook_alone(shadow: Shadow, rule: Rule = RULE) -> Outlook:
-    """What to expect by alignment alone, of any alpha."""
-    cosine = shadow.together.alignment
-    score = rule.alone_intercept + (0.0 if cosine is None else rule.alone * cosine)
+    score = rule.alone_intercept + rule.alone * (shadow.together.alignment or 0.0)
     return Outlook(None, logistic(score), None, None, None, 0)
 
 
 def logistic(score: float) -> float:
-    """From a score to a probability."""
     return 1 / (1 + math.exp(-score))
 
 
@@ -142,8 +136,7 @@ def _alignment_words(shadow: Shadow, kept: Sequence[str]) -> list[str]:
         return ["The gradients of the two objectives have no cosine: one of them was always zero."]
     span = "" if together.low is None else f" ({together.low:+.2f} to {together.high:+.2f})"
     words = [f"Mean alignment {together.alignment:+.2f}{span} over {shadow.steps} steps."]
-    dropped = [finding.place for finding in shadow.places if finding.place not in kept]
-    if dropped:
+    if dropped := [finding.place for finding in shadow.places if finding.place not in kept]:
         words.append(f"Left out, since they clearly pull against the main objective: {', '.join(dropped)}.")
     return words
 

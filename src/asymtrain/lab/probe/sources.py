@@ -37,12 +37,16 @@ CHECK_OPTIONS = (
 
 @dataclass(frozen=True)
 class Named:
-    """A model that can be built for any number of classes: `build(classes, image_size)`."""
+    """A model that can be built for any number of classes."""
 
     name: str
     image_size: int  # its own
     multiple: int  # an image's side must be a multiple of this
-    build: Callable[[int, int], nn.Module]
+    make: Callable[[int, int], Any]  # of the number of classes and the size of images
+    cure: str = CHECK_OPTIONS
+
+    def build(self, classes: int, image_size: int) -> nn.Module:
+        return checked_module(_explained(lambda: self.make(classes, image_size), self.name, self.cure))
 
     def size_for(self, wanted: int | None, small: bool) -> int:
         """The image size to probe at: the wanted one, else the model's own, on a small machine at most 64 pixels."""
@@ -84,18 +88,14 @@ class ImageBatches:
 def named_model(text: str, options: Mapping[str, Any] | None = None) -> Named:
     """The model that a text names; options go to its builder."""
     kind, colon, rest = text.partition(":")
-    chosen = dict(options or {})
     if not colon:
         if "/" in text or "." in text:
             raise UsageError(f"{text!r} is no model that can be built here: give {FORMS}")
         raise UsageError(f"{unknown_name('backbone', text, BACKBONES)} (for another model give {OTHERS})")
     if not rest:
         raise UsageError(f"{text!r} names no model: give {FORMS}")
-    if kind == "timm":
-        return _timm(rest, chosen)
-    if kind == "hf":
-        return _transformers(rest, chosen)
-    return _function(kind, rest, chosen)
+    builders = {"timm": _timm, "hf": _transformers}
+    return builders.get(kind, _function)(text, dict(options or {}))
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -109,63 +109,55 @@ def parse_option(text: str) -> tuple[str, Any]:
         return name, value
 
 
-def _timm(name: str, options: dict[str, Any]) -> Named:
-    timm = _library("timm")
+def _timm(text: str, options: dict[str, Any]) -> Named:
+    timm, name = _library("timm"), text.removeprefix("timm:")
     if not timm.is_model(name):
         raise unknown_name("timm model", name, timm.list_models())
     settings = timm.get_pretrained_cfg(name)
     own = int(settings.input_size[-1]) if settings is not None else 224
 
-    def build(classes: int, image_size: int) -> nn.Module:
+    def make(classes: int, image_size: int) -> Any:
         given = {"pretrained": False, "num_classes": classes, **options}
+        if image_size != own:
+            with suppress(TypeError):  # a convolutional network takes images of any size, and no such option
+                return timm.create_model(name, img_size=image_size, **given)
+        return timm.create_model(name, **given)
 
-        def make() -> Any:
-            if image_size != own:
-                with suppress(TypeError):  # a convolutional network takes images of any size, and no such option
-                    return timm.create_model(name, img_size=image_size, **given)
-            return timm.create_model(name, **given)
-
-        return checked_module(_made(make, f"timm:{name}"))
-
-    return Named(f"timm:{name}", own, 32, build)
+    return Named(text, own, 32, make)
 
 
 def _transformers(text: str, options: dict[str, Any]) -> Named:
-    transformers = _library("transformers")
-    if text.endswith(".json"):
-        config = _config_file(transformers, Path(text).expanduser(), options)
-    elif "/" in text or not text.isidentifier():
+    transformers, name = _library("transformers"), text.removeprefix("hf:")
+    if name.endswith(".json"):
+        config = _config_file(transformers, Path(name).expanduser(), options)
+    elif "/" in name or not name.isidentifier():
         raise UsageError(
-            f"hf:{text} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
+            f"{text} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
             "on the hub cannot be used; save its config.json and give the file"
         )
     else:
-        kind = getattr(transformers, text, None)
-        if not (inspect.isclass(kind) and issubclass(kind, _config_base(transformers))):
-            known = [name for name in dir(transformers) if name.endswith("Config")]
-            known = [name for name in known if name.lower() == text.lower()] or known
-            raise unknown_name("config class of transformers", text, known)
-        config = _made(lambda: kind(**options), f"hf:{text}")
-    own = getattr(config, "image_size", None)
-    own = own[0] if isinstance(own, tuple | list) else own
-    patch = getattr(config, "patch_size", None)
-    patch = patch[0] if isinstance(patch, tuple | list) else patch
+        kind = getattr(transformers, name, None)
+        base = getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
+        if not (inspect.isclass(kind) and issubclass(kind, base)):
+            known = [config for config in dir(transformers) if config.endswith("Config")]
+            known = [config for config in known if config.lower() == name.lower()] or known
+            raise unknown_name("config class of transformers", name, known)
+        config = _explained(lambda: kind(**options), text)
+    sizes = [getattr(config, side, None) for side in ("image_size", "patch_size")]
+    own, patch = (size[0] if isinstance(size, tuple | list) else size for size in sizes)
 
-    def build(classes: int, image_size: int) -> nn.Module:
+    def make(classes: int, image_size: int) -> Any:
         config.num_labels = classes
         if own is not None:
             config.image_size = image_size
-        known = transformers.AutoModelForImageClassification._model_mapping
-        if type(config) not in known:
+        if type(config) not in transformers.AutoModelForImageClassification._model_mapping:
             raise UsageError(
                 f"{type(config).__name__} has no image classifier in transformers: probe other models from Python, "
                 "asymtrain.probe(model, batches)"
             )
-        return checked_module(
-            _made(lambda: transformers.AutoModelForImageClassification.from_config(config), f"hf:{text}")
-        )
+        return transformers.AutoModelForImageClassification.from_config(config)
 
-    return Named(f"hf:{text}", int(own or 224), int(patch or 32), build)
+    return Named(text, int(own or 224), int(patch or 32), make)
 
 
 def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
@@ -178,14 +170,11 @@ def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
     kind = values.pop("model_type")
     # Labels of its own would win over the number of classes in the data.
     values = {name: value for name, value in values.items() if name not in ("id2label", "label2id", "num_labels")}
-    return _made(lambda: transformers.AutoConfig.for_model(kind, **{**values, **options}), f"hf:{file}")
+    return _explained(lambda: transformers.AutoConfig.for_model(kind, **{**values, **options}), f"hf:{file}")
 
 
-def _config_base(transformers: Any) -> type:
-    return getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
-
-
-def _function(module_name: str, function: str, options: dict[str, Any]) -> Named:
+def _function(text: str, options: dict[str, Any]) -> Named:
+    module_name, _, name = text.partition(":")
     here = str(Path.cwd())
     added = here not in sys.path
     if added:
@@ -193,26 +182,24 @@ def _function(module_name: str, function: str, options: dict[str, Any]) -> Named
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        cure = "check the name, and that you are in its folder"
-        if not isinstance(error, ModuleNotFoundError):
-            cure = "mend the file"
+        missing = isinstance(error, ModuleNotFoundError)
+        cure = "check the name, and that you are in its folder" if missing else "mend the file"
         raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
     finally:
         if added:
             sys.path.remove(here)
-    made = getattr(module, function, None)
-    if not callable(made):
-        names = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise unknown_name(f"function in {module_name}", function, names)
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        raise unknown_name(f"function in {module_name}", name, names)
 
-    def build(classes: int, image_size: int) -> nn.Module:
-        known = inspect.signature(made).parameters
+    def make(classes: int, image_size: int) -> Any:
+        known = inspect.signature(function).parameters
         given = {"classes": classes, "num_classes": classes, "image_size": image_size}
-        kept = {name: value for name, value in given.items() if name in known}
-        cure = "mend the function, or give what it needs with --option NAME=VALUE"
-        return checked_module(_made(lambda: made(**{**kept, **options}), f"{module_name}:{function}", cure))
+        return function(**{**{name: value for name, value in given.items() if name in known}, **options})
 
-    return Named(f"{module_name}:{function}", DEFAULT_SIZE, 1, build)
+    cure = "mend the function, or give what it needs with --option NAME=VALUE"
+    return Named(text, DEFAULT_SIZE, 1, make, cure)
 
 
 def _library(name: str) -> Any:
@@ -230,7 +217,7 @@ def _library(name: str) -> Any:
         raise UsageError(f"{name} is installed but does not import ({error_line(error)}): {cure}") from error
 
 
-def _made(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
+def _explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
     try:
         return make()
     except UsageError:

@@ -1,20 +1,20 @@
 """The probe of our own backbones: the paired runs are specs, and train as one stack of the engine."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
-from torch import nn
 
 from asymtrain.lab import executors
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import default_device
 from asymtrain.lab.engine.setup import build_backbone, run_data
-from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, plan_trials
+from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit
 from asymtrain.lab.probe.inputs import gather, random_state_kept
-from asymtrain.lab.probe.probing import FIRST_SEED, conclude, probe_seeds, shadow_of_model
+from asymtrain.lab.probe.probing import FIRST_SEED, conduct, shadow_of_model
 from asymtrain.lab.probe.result import Probe, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, kept_places
 from asymtrain.lab.probe.sources import ImageBatches
@@ -42,22 +42,19 @@ def probe_backbone(
     """`probe` of a spec's backbone, with its data, batch size, learning rate and weight decay."""
     clock = Clock(minutes)
 
-    def plan_runs(each: float) -> Plan:
-        return plan_trials(steps, probe_seeds(seeds), alphas, each, clock.left())
+    def train_shadow(limit: ShadowLimit) -> Shadow:
+        return shadow_of(base, dataset, steps=steps, every=every, device=device, limit=limit, progress=progress)
 
-    limit = ShadowLimit(clock, rule.least_steps // 2, plan_runs)
-    shadow = shadow_of(base, dataset, steps=steps, every=every, device=device, limit=limit, progress=progress)
-    plan = plan_runs(shadow.step_seconds)
-    trials: list[Trial] = []
-    if plan.alphas:
+    def train_pairs(plan: Plan, shadow: Shadow) -> list[Trial]:
         progress(f"paired runs: {len(plan.seeds)} seeds at alpha {', '.join(f'{a:g}' for a in plan.alphas)}")
         kept = kept_places(shadow)
         spec = base if len(kept) == len(shadow.places) else with_places(base, kept)
         specs = trial_specs(spec, dataset, alphas=plan.alphas, seeds=plan.seeds, steps=plan.steps)
         left = None if minutes is None else max(0.01, clock.left() / 60)
         runs = executors.execute(specs, store=store, device=device, minutes=left, data_root=data_root)
-        trials = read_trials(list(runs), plan.alphas, dataset, plan.steps)
-    return conclude(shadow, trials, plan, clock, steps, rule)
+        return read_trials(list(runs), plan.alphas, dataset, plan.steps)
+
+    return conduct(clock, train_shadow, train_pairs, alphas, seeds, steps, rule)
 
 
 def shadow_of(
@@ -74,9 +71,7 @@ def shadow_of(
     spec = dataclasses.replace(base, seed=FIRST_SEED, redundancy=max(1, base.redundancy))
     images = ImageBatches(dataset, spec.batch, seed=FIRST_SEED, indices=run_data(spec, dataset).train)
 
-    def optimizer(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
-        return torch.optim.AdamW(parameters, lr=spec.learning_rate, weight_decay=spec.weight_decay)
-
+    optimizer = partial(torch.optim.AdamW, lr=spec.learning_rate, weight_decay=spec.weight_decay)
     with random_state_kept():
         backbone = build_backbone(spec, dataset)
         options = {"layout": backbone.layout, "pool": backbone.pool, "class_reduction": spec.over_classes}
@@ -89,7 +84,7 @@ def shadow_of(
 
 
 def trial_specs(
-    base: RunSpec, dataset: Dataset, *, alphas: Sequence[float], seeds: Iterable[int], steps: int
+    base: RunSpec, dataset: Dataset, *, alphas: Sequence[float], seeds: Sequence[int], steps: int
 ) -> list[RunSpec]:
     """Plain and Asymmetric of each seed and alpha, of about `steps` steps and at least two epochs.
 
@@ -103,7 +98,10 @@ def trial_specs(
     per_class = base.per_class
     if steps < LEAST_EPOCHS * epoch_steps:
         wanted = max(1, steps * base.batch // (LEAST_EPOCHS * dataset.classes))
-        per_class = min(wanted, _least_of_a_class(first, dataset, list(seeds)))
+        # No more than the smallest class has, in the split that has the fewest of it.
+        splits = [run_data(dataclasses.replace(first, seed=seed, label_noise=0.0), dataset) for seed in seeds]
+        counts = [np.bincount(split.labels[split.train], minlength=dataset.classes) for split in splits]
+        per_class = min(wanted, int(np.min(counts)))
     epochs = max(LEAST_EPOCHS, round(steps / epoch_steps))
     specs = grid(dataclasses.replace(first, epochs=epochs, per_class=per_class), seed=seeds, alpha=alphas)
     return list(dict.fromkeys(run for spec in specs for run in (spec.plain(), spec)))
@@ -122,7 +120,6 @@ def read_trials(runs: Sequence[Run], alphas: Sequence[float], dataset: Dataset, 
 
 
 def with_places(spec: RunSpec, places: Sequence[str]) -> RunSpec:
-    """The spec with branches at these blocks only."""
     numbers = tuple(int(name.rpartition(".")[2]) for name in places)
     return dataclasses.replace(spec, arch_options={**dict(spec.arch_options), "points": numbers})  # type: ignore[arg-type]
 
@@ -132,12 +129,3 @@ def _accuracies(run: Run, chance: float) -> tuple[float, float]:
         return chance, chance
     seen = [epoch.validation_accuracy or 0.0 for epoch in run.history]
     return seen[len(seen) // 2 - 1], seen[-1]
-
-
-def _least_of_a_class(spec: RunSpec, dataset: Dataset, seeds: Sequence[int]) -> int:
-    """How many training images the smallest class has, in the split that has the fewest of it."""
-    counts = [
-        np.bincount(data.labels[data.train], minlength=dataset.classes).min()
-        for data in (run_data(dataclasses.replace(spec, seed=seed, label_noise=0.0), dataset) for seed in seeds)
-    ]
-    return int(min(counts))

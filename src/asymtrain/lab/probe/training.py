@@ -15,7 +15,7 @@ time ends, whole seeds are kept.
 import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -44,7 +44,7 @@ Accuracies = tuple[float, float]  # halfway, at the end
 
 @dataclass(frozen=True)
 class Settings:
-    """What the user chose. `branch_options` go to `attach`."""
+    """What the user chose."""
 
     classes: int
     loss_fn: Loss | None = None
@@ -53,20 +53,15 @@ class Settings:
     learning_rate: float = 1e-3
     autocast: torch.dtype | None = None
     every: int = 5
-    branch_options: Mapping[str, Any] = field(default_factory=dict)
+    branch_options: Mapping[str, Any] = field(default_factory=dict)  # of `attach`
 
     def make_optimizer(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """The user's, or AdamW."""
-        if self.optimizer is not None:
-            return self.optimizer(parameters)
-        return torch.optim.AdamW(parameters, lr=self.learning_rate)
+        return self.optimizer(parameters) if self.optimizer else torch.optim.AdamW(parameters, lr=self.learning_rate)
 
     def attach(self, model: nn.Module, places: list[str], sample: object, seed: int) -> Branches:
-        """Branches at the places."""
         return attach(model, places, sample, self.classes, seed=seed, **self.branch_options)
 
     def precision(self, device: torch.device) -> AbstractContextManager[object]:
-        """Autocast where it was asked for."""
         return nullcontext() if self.autocast is None else torch.autocast(device.type, self.autocast)
 
     def forward(self, model: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
@@ -108,13 +103,12 @@ def shadow_training(
     """
     device = next(model.parameters()).device
     optimizers = [settings.make_optimizer(_trained(model)), settings.make_optimizer(branches.parameters())]
-    record, start, steps = _Record(branches.places), time.perf_counter(), 0
+    record, start = _Record(branches.places), time.perf_counter()
     for step, number in enumerate(order):
         if not go_on(step, record.seconds[False] or record.seconds[True]):
             break
         begun = time.perf_counter()
         batch = batches.batch(number, device)
-        steps += 1
         if _shadow_step(model, branches, batch, settings, record, step):
             for optimizer in optimizers:
                 optimizer.step()
@@ -123,6 +117,7 @@ def shadow_training(
         for optimizer in optimizers:
             optimizer.zero_grad(set_to_none=True)
         record.seconds[step % settings.every == 0].append(time.perf_counter() - begun)
+    steps = sum(map(len, record.seconds.values()))
     if not steps:
         raise UsageError("the time was over before the first step: give more minutes")
     if record.skipped > MOST_SKIPPED * steps:
@@ -193,22 +188,18 @@ def _product_row(main: Gradient, auxiliary: Gradient) -> Tensor:
 
 def _summary(record: _Record, steps: int, classes: int, seconds: float) -> Shadow:
     last = max(1, len(record.scores) // LAST_PART)
-    scores = torch.stack(record.scores[-last:]).mean(0).tolist()
-    products = torch.stack(record.products).tolist()  # (measured, K + 1, 3)
-    chance, (main_loss, main_accuracy) = 1 / classes, scores.pop()
-    findings = []
-    for k, name in enumerate([*record.places, TOGETHER]):
-        loss, accuracy = scores[k] if k < len(scores) else (sum(row[0] for row in scores), None)
-        speed = None
-        if accuracy is not None and main_accuracy > chance:
-            speed = (accuracy - chance) / (main_accuracy - chance)
-        gradients = _gradient_fields(record.measured, [row[k] for row in products])
+    *scores, (main_loss, main_accuracy) = torch.stack(record.scores[-last:]).mean(0).tolist()
+    scores.append((sum(loss for loss, _ in scores), None))
+    products = torch.stack(record.products, 1).tolist()  # (K + 1, measured, 3)
+    chance, findings = 1 / classes, []
+    for name, (loss, accuracy), rows in zip([*record.places, TOGETHER], scores, products, strict=True):
+        known = accuracy is not None and main_accuracy > chance
+        speed = (accuracy - chance) / (main_accuracy - chance) if known else None
+        gradients = _gradient_fields(record.measured, rows)
         findings.append(PlaceFinding(place=name, **gradients, accuracy=accuracy, loss=loss, speed=speed))
     if all(value is None for value in findings[-1].cosines):
-        raise UsageError(
-            "no place is behind a trained parameter that the main loss reaches: choose deeper places, or unfreeze "
-            "layers"
-        )
+        reached = "no place is behind a trained parameter that the main loss reaches"
+        raise UsageError(f"{reached}: choose deeper places, or unfreeze layers")
     return Shadow(
         places=tuple(findings[:-1]),
         together=findings[-1],
@@ -243,6 +234,10 @@ def _cosine(product: float, main: float, auxiliary: float) -> float | None:
     return max(-1.0, min(1.0, value)) if value == value else None
 
 
+class _TimeOverError(Exception):
+    pass
+
+
 def paired_trials(
     source: Source,
     batches: Batches,
@@ -254,8 +249,7 @@ def paired_trials(
 ) -> list[Trial]:
     """One trial for each alpha, with the seeds that were finished before `go_on` became false."""
 
-    def short_run(alpha: float, seed: int) -> Accuracies | None:
-        """None where the time was over."""
+    def short_run(alpha: float, seed: int) -> Accuracies:
         progress(f"paired runs: seed {seed}, alpha {alpha:g}")
         model = fresh_model(source, seed)
         device = next(model.parameters()).device
@@ -265,7 +259,7 @@ def paired_trials(
         halfway = chance = 1 / settings.classes
         for step, number in enumerate(batches.order(seed, plan.steps), 1):
             if not go_on():
-                return None
+                raise _TimeOverError
             batch = batches.batch(number, device)
             _, loss = settings.forward(model, batch)
             if branches is not None:
@@ -281,16 +275,9 @@ def paired_trials(
         return halfway, _held_out_accuracy(model, batches, settings, device)
 
     finished: dict[int, list[Accuracies]] = {}
-    for seed in plan.seeds:
-        rows = []
-        for alpha in (0.0, *plan.alphas):
-            row = short_run(alpha, seed)
-            if row is None:
-                break
-            rows.append(row)
-        if len(rows) <= len(plan.alphas):
-            break
-        finished[seed] = rows
+    with suppress(_TimeOverError):
+        for seed in plan.seeds:
+            finished[seed] = [short_run(alpha, seed) for alpha in (0.0, *plan.alphas)]
     if not finished:
         return []
     plain, *asymmetric = zip(*finished.values(), strict=True)
@@ -305,7 +292,8 @@ def _held_out_accuracy(model: nn.Module, batches: Batches, settings: Settings, d
     right = count = 0
     # Evaluation must not move the random state that the next training step draws from.
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        for batch in batches.held_out(device):
+        for number in batches.held_out_numbers:
+            batch = batches.batch(number, device)
             logits, _ = settings.forward(model, batch)
             right += int((logits.argmax(-1) == batch.targets).sum())
             count += len(batch.targets)
@@ -314,7 +302,6 @@ def _held_out_accuracy(model: nn.Module, batches: Batches, settings: Settings, d
 
 
 def _trained(model: nn.Module) -> list[nn.Parameter]:
-    """The parameters that training changes."""
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 

@@ -18,18 +18,11 @@ if TYPE_CHECKING:
     from asymtrain.lab.report.run_report import FILES, current_versions, render, write_report
     from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
 
-_MODULES = {
-    "FILES": "run_report",
-    "Summary": "summary",
-    "check_folder": "page",
-    "comparison_table": "summary",
-    "current_versions": "run_report",
-    "duration": "summary",
-    "history_frame": "frames",
-    "render": "run_report",
-    "rows_frame": "frames",
-    "summarise": "summary",
-    "write_report": "run_report",
+_NAMES = {
+    "frames": ("history_frame", "rows_frame"),
+    "page": ("check_folder",),
+    "run_report": ("FILES", "current_versions", "render", "write_report"),
+    "summary": ("Summary", "comparison_table", "duration", "summarise"),
 }
 __all__ = [
     "FILES",
@@ -47,6 +40,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    for module, names in _NAMES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

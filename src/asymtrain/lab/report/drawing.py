@@ -7,7 +7,7 @@ light and dark pages and still opens on its own.
 import html
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -57,24 +57,15 @@ STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "asymtrain",
     "font.family": ["DejaVu Sans", "sans-serif"],
-    "font.size": 10,
-    "axes.edgecolor": GRID,
-    "axes.labelcolor": INK,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.titlesize": 10,
+    **dict.fromkeys(("font.size", "axes.titlesize"), 10),
+    "legend.fontsize": 9,
+    **dict.fromkeys(("text.color", "axes.labelcolor", "xtick.color", "ytick.color"), INK),
+    **dict.fromkeys(("axes.edgecolor", "grid.color"), GRID),
+    "grid.linewidth": 0.6,
     "axes.grid": True,
     "axes.grid.axis": "y",
-    "grid.color": GRID,
-    "grid.linewidth": 0.6,
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-    "xtick.major.size": 0,
-    "ytick.major.size": 0,
-    "legend.frameon": False,
-    "legend.fontsize": 9,
-    "path.simplify": False,
+    **dict.fromkeys(("xtick.major.size", "ytick.major.size"), 0),
+    **dict.fromkeys(("axes.spines.top", "axes.spines.right", "legend.frameon", "path.simplify"), False),
 }
 WIDE = 5.8  # inches; a wider figure gets a whole row of its page
 CUT = 3.0  # an interval that goes on farther than so many times the largest effect or seed ends in an arrow
@@ -91,7 +82,6 @@ def draw(figure: Figure) -> str:
 
 
 def is_wide(figure: Figure) -> bool:
-    """Does it need a whole row of a page?"""
     return bool(figure.panels) and size_of(figure)[0] > WIDE
 
 
@@ -106,8 +96,8 @@ def size_of(figure: Figure) -> tuple[float, float]:
     first = figure.panels[0]
     if isinstance(first, Lines):
         width = 4.2 if columns == 1 else 2.7 * columns
-        entries = len(_legend_entries(figure))
-        legend = 0.2 * -(-entries // _legend_columns(figure, width)) if entries else 0.0
+        labels = _legend_entries(figure)
+        legend = 0.2 * -(-len(labels) // _legend_columns(labels, width))
         return width, 0.2 + legend + (2.4 if columns == 1 else 2.0) * rows
     if isinstance(first, Bars):
         longest = max(len(panel.bars) for panel in figure.panels if isinstance(panel, Bars))
@@ -124,10 +114,8 @@ def lay_out(figure: Figure) -> Canvas:
     by_hand = isinstance(first, Image) or (isinstance(first, Surface) and first.relief)
     canvas = Canvas(figsize=size_of(figure), layout=None if by_hand else "constrained")
     canvas.patch.set_visible(False)
-    fill: dict[type, Callable[[Canvas, Figure], None]] = {
-        Lines: _fill_with_lines, Bars: _fill_with_bars, Surface: _fill_with_surfaces, Image: _fill_with_images
-    }  # fmt: skip
-    fill[type(first)](canvas, figure)
+    fill: Any = {Lines: _draw_lines, Bars: _draw_bars, Surface: _draw_surfaces, Image: _draw_images}[type(first)]
+    fill(canvas, figure, figure.panels)
     return canvas
 
 
@@ -154,7 +142,6 @@ def _grid(figure: Figure) -> tuple[int, int]:
 
 
 def _subplots(canvas: Canvas, figure: Figure, *, sharey: bool = False) -> list[Axes]:
-    """Axes for the panels, without background."""
     grid = canvas.subplots(*_grid(figure), squeeze=False, sharey=sharey)
     for axes in grid.flat[len(figure.panels) :]:
         axes.set_visible(False)
@@ -165,18 +152,15 @@ def _subplots(canvas: Canvas, figure: Figure, *, sharey: bool = False) -> list[A
 
 
 def _look(colour: Colour) -> tuple[str, Any]:
-    """Paint and dash of a role."""
     return LIST[colour % len(LIST)] if isinstance(colour, int) else ROLES[colour]
 
 
 # Lines
 
 
-def _fill_with_lines(canvas: Canvas, figure: Figure) -> None:
-    for axes, panel in zip(_subplots(canvas, figure), figure.panels, strict=True):
-        assert isinstance(panel, Lines)
-        axes.set_xlabel(panel.x_label)
-        axes.set_ylabel(panel.y_label)
+def _draw_lines(canvas: Canvas, figure: Figure, panels: Sequence[Lines]) -> None:
+    for axes, panel in zip(_subplots(canvas, figure), panels, strict=True):
+        axes.set(xlabel=panel.x_label, ylabel=panel.y_label)
         if panel.zero:
             axes.axhline(0, color=INK, linewidth=0.8)
         for x in panel.marks:
@@ -187,10 +171,9 @@ def _fill_with_lines(canvas: Canvas, figure: Figure) -> None:
             x, y = panel.ring
             axes.plot([x], [y], "o", color=INK, fillstyle="none", markersize=11, markeredgewidth=1.2)
         _set_axes(axes, panel)
-    handles = _legend_entries(figure)
-    if handles:
+    if handles := _legend_entries(figure):
         # Of the figure and above it: it hides no line, and no word is cut.
-        columns = _legend_columns(figure, canvas.get_figwidth())
+        columns = _legend_columns(handles, canvas.get_figwidth())
         canvas.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=columns)
 
 
@@ -224,11 +207,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
             axes.plot(x, y, color=paint, linewidth=0.8, alpha=0.45, linestyle=_line_style(line)["linestyle"])
     x, y = _points(line.x, line.y, gaps=line.marker)
     axes.plot(x, y, **_line_style(line, alone=len(x) == 1))
-    ends = [
-        (at, low, high)
-        for at, low, high in zip(line.x, line.low, line.high, strict=False)
-        if low is not None and high is not None
-    ]
+    intervals = zip(line.x, line.low, line.high, strict=False)
+    ends = [(at, low, high) for at, low, high in intervals if low is not None and high is not None]
     if line.marker:
         for at, low, high in ends:
             axes.plot([at, at], [low, high], color=paint, linewidth=1.4)
@@ -260,11 +240,9 @@ def _points(x: tuple[float, ...], y: Numbers, *, gaps: bool = False) -> tuple[li
 def _legend_entries(figure: Figure) -> dict[str, Line2D]:
     panels = [panel for panel in figure.panels if isinstance(panel, Lines)]
     lines = sorted((line for panel in panels for line in panel.lines), key=lambda line: line.thin)
-    first: dict[str, Line] = {}
-    for line in lines:
-        if line.label:
-            first.setdefault(line.label, line)
-    handles = {label: Line2D([], [], **_line_style(line)) for label, line in first.items()}
+    first = {line.label: line for line in reversed(lines) if line.label}
+    labels = dict.fromkeys(line.label for line in lines if line.label)
+    handles = {label: Line2D([], [], **_line_style(first[label])) for label in labels}
     kinds = next((panel.kinds for panel in panels if panel.kinds), None)
     if kinds and any(line.thin for line in lines):
         widths = zip(kinds, (2.0, 1.0), strict=True)
@@ -272,9 +250,8 @@ def _legend_entries(figure: Figure) -> dict[str, Line2D]:
     return handles
 
 
-def _legend_columns(figure: Figure, width: float) -> int:
+def _legend_columns(labels: Collection[str], width: float) -> int:
     """As many as the width holds. Six entries are three pairs: a pair stands in one column."""
-    labels = list(_legend_entries(figure))
     most = 3 if len(labels) in (5, 6) else 4
     needed = 0.6 + 0.085 * max(map(len, labels), default=0)  # inches of the longest
     return max(1, min(most, len(labels), int((width - 0.1) / needed)))
@@ -291,8 +268,7 @@ def reach_of(panel: Bars) -> float:
     return 1.1 * max(largest, min(max(ends, default=0.0), CUT * largest))
 
 
-def _fill_with_bars(canvas: Canvas, figure: Figure) -> None:
-    panels = [panel for panel in figure.panels if isinstance(panel, Bars)]
+def _draw_bars(canvas: Canvas, figure: Figure, panels: Sequence[Bars]) -> None:
     labels = {tuple(bar.label for bar in panel.bars) for panel in panels}
     words = {panel.x_label for panel in panels}
     for axes, panel in zip(_subplots(canvas, figure, sharey=len(labels) == 1), panels, strict=True):
@@ -303,9 +279,9 @@ def _fill_with_bars(canvas: Canvas, figure: Figure) -> None:
         axes.tick_params(axis="y", pad=8)  # room for an arrow
         axes.axvline(0, color=INK, linewidth=0.8)
         reach = reach_of(panel)
-        values = [value for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
-        left = -reach if any(value < 0 for value in values if value is not None) else -0.05 * reach
-        right = reach if any(value > 0 for value in values if value is not None) else 0.05 * reach
+        values = [value or 0.0 for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
+        left = -reach if min(values, default=0.0) < 0 else -0.05 * reach
+        right = reach if max(values, default=0.0) > 0 else 0.05 * reach
         axes.set_xlim(left, right)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
@@ -333,10 +309,9 @@ def _draw_bar(axes: Axes, at: int, bar: Bar, left: float, right: float, paint: s
 # Surfaces
 
 
-def _fill_with_surfaces(canvas: Canvas, figure: Figure) -> None:
-    panels = [panel for panel in figure.panels if isinstance(panel, Surface)]
+def _draw_surfaces(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) -> None:
     if panels[0].relief:
-        _fill_with_reliefs(canvas, figure, panels)
+        _draw_reliefs(canvas, figure, panels)
         return
     grid = _subplots(canvas, figure, sharey=True)
     for group in dict.fromkeys(panel.group for panel in panels):
@@ -349,12 +324,11 @@ def _fill_with_surfaces(canvas: Canvas, figure: Figure) -> None:
             values = _array(panel.values).T  # rows of an array go up
             drawn = axes.contourf(panel.x, panel.y, values, levels=levels, cmap="viridis", vmin=low, vmax=high)
             axes.contour(panel.x, panel.y, values, levels=levels, colors=INK, linewidths=0.3)
-            axes.set_aspect("equal")
-            axes.set_xlabel(panel.x_label)
+            axes.set(aspect="equal", xlabel=panel.x_label)
             if axes.get_subplotspec().is_first_col():  # type: ignore[union-attr]
                 axes.set_ylabel(panel.y_label)
-            axes.xaxis.set_major_locator(MaxNLocator(3, integer=True))
-            axes.yaxis.set_major_locator(MaxNLocator(3, integer=True))
+            for axis in (axes.xaxis, axes.yaxis):
+                axis.set_major_locator(MaxNLocator(3, integer=True))
         form = ScalarFormatter()
         form.set_powerlimits((-2, 3))
         bar = canvas.colorbar(
@@ -363,7 +337,7 @@ def _fill_with_surfaces(canvas: Canvas, figure: Figure) -> None:
         bar.outline.set_visible(False)
 
 
-def _fill_with_reliefs(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) -> None:
+def _draw_reliefs(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) -> None:
     from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
 
     # One factor for all, named once: matplotlib would print it beside every axis.
@@ -410,17 +384,15 @@ def _low_side(heights: Floats) -> float:
     """The angle, in degrees, of someone who looks up the slope of the first relief, a little from the side."""
     if not np.isfinite(heights).all():
         return -60.0
-    along_x, along_y = (
-        part[-(len(part) // 2) :].mean() - part[: len(part) // 2].mean() for part in (heights, heights.T)
-    )
+    halves = [(part[: len(part) // 2], part[-(len(part) // 2) :]) for part in (heights, heights.T)]
+    along_x, along_y = (last.mean() - first.mean() for first, last in halves)
     return float(np.degrees(np.arctan2(along_y, along_x))) + 200
 
 
 # Images
 
 
-def _fill_with_images(canvas: Canvas, figure: Figure) -> None:
-    panels = [panel for panel in figure.panels if isinstance(panel, Image)]
+def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> None:
     rows, columns = _grid(figure)
     width, height = size_of(figure)
     gaps, top = _gaps(figure), _top(panels)
@@ -429,8 +401,7 @@ def _fill_with_images(canvas: Canvas, figure: Figure) -> None:
         left, bottom = 0.45 + CELL * column + 0.14 * gaps[column], height - 0.6 - CELL * (row + 1)
         axes = canvas.add_axes((left / width, bottom / height, 0.94 * CELL / width, 0.94 * CELL / height))
         axes.grid(visible=False)
-        axes.set_xticks([])
-        axes.set_yticks([])
+        axes.set(xticks=[], yticks=[])
         axes.spines[:].set_visible(False)
         axes.patch.set_visible(False)
         axes.set_ylabel(panel.label, fontsize=9)
@@ -439,10 +410,9 @@ def _fill_with_images(canvas: Canvas, figure: Figure) -> None:
             axes.text(0.5, 0.5, "none", ha="center", va="center", fontsize=8)
         else:
             axes.imshow(overlay(panel, top), interpolation="none", aspect="equal")
-    scale = next((panel.scale for panel in panels if panel.scale), "")
-    if scale:
-        box = (width - 0.62, height - 0.6 - CELL * rows, 0.1, CELL * rows - 0.05)
-        bar = canvas.add_axes((box[0] / width, box[1] / height, box[2] / width, box[3] / height))
+    if scale := next((panel.scale for panel in panels if panel.scale), ""):
+        left, bottom = width - 0.62, height - 0.6 - CELL * rows
+        bar = canvas.add_axes((left / width, bottom / height, 0.1 / width, (CELL * rows - 0.05) / height))
         bar.grid(visible=False)
         canvas.colorbar(ScalarMappable(Normalize(0, top), "inferno"), cax=bar).set_label(scale, fontsize=8)
         bar.tick_params(labelsize=8)

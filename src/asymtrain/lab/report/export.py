@@ -6,7 +6,7 @@ import io
 import re
 from collections.abc import Callable, Mapping, Sequence
 
-from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, Value, number_text
+from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, Value, mark_text, number_text
 
 MISSING = "missing"
 # A backslash and braces first: what replaces the others has some of its own.
@@ -80,23 +80,20 @@ def _csv_column(column: Column, cells: Sequence[Cell]) -> tuple[list[str], list[
     elif any(isinstance(value, Mean) and value.deviation is not None for value in values):
         names = [name, f"{name}: deviation"]
     rows = [_csv_texts(value, column, cell.digits, len(names)) for value, cell in zip(values, cells, strict=True)]
-    if any(cell.mark for cell in cells):
+    if any(marks := [mark_text(cell, column) for cell in cells]):
         names.append(f"{column.heading}: mark")
-        rows = [[*row, cell.mark] for row, cell in zip(rows, cells, strict=True)]
+        rows = [[*row, mark] for row, mark in zip(rows, marks, strict=True)]
     return names, rows
 
 
 def _csv_texts(value: Value, column: Column, digits: int | None, count: int) -> list[str]:
     """A value in so many texts, without plus and unit."""
-    numbers: tuple[float | str | None, ...] = (value.low, value.high) if isinstance(value, Interval) else \
-        (value.mean, value.deviation) if isinstance(value, Mean) else (value,)  # fmt: skip
     if digits is not None:
         column = dataclasses.replace(column, digits=digits)
-    texts = [
-        "" if number is None else number if isinstance(number, str) else
-        number_text(number, column, sign=False, ending=False)
-        for number in numbers
-    ]  # fmt: skip
+    texts = []
+    for part in dataclasses.astuple(value) if isinstance(value, Interval | Mean) else (value,):
+        is_number = isinstance(part, int | float)
+        texts.append(number_text(part, column, sign=False, ending=False) if is_number else part or "")
     return [*texts, *[""] * (count - len(texts))][:count]
 
 

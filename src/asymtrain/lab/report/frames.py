@@ -2,7 +2,8 @@
 
 import dataclasses
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any
 
 import pandas as pd
@@ -14,31 +15,38 @@ from asymtrain.models import BACKBONES
 # What a reader looks for first; the other settings follow in the order of `RunSpec`.
 FIRST = ("dataset", "arch", "variant", "redundancy", "alpha", "seed")
 SETTINGS = tuple(name for name in DEFAULTS if name not in FIRST)
-RESULTS = (
-    "classes",
-    "outcome",
-    "test_accuracy",
-    "validation_accuracy",
-    "train_accuracy",
-    "best_validation_epoch",
-    "best_validation_accuracy",
-    "test_accuracy_at_best_validation",
-    "mean_cosine",
-    "seconds",
-    "device",
-    "path",
-)
+RESULTS: dict[str, Callable[[Run], Any]] = {
+    "classes": lambda run: class_count(run.spec.dataset, dict(run.spec.dataset_options)),
+    "outcome": attrgetter("outcome"),
+    "test_accuracy": attrgetter("test_accuracy"),
+    "validation_accuracy": lambda run: run.history[-1].validation_accuracy if run.history else None,
+    "train_accuracy": lambda run: run.history[-1].train_accuracy if run.history else None,
+    "best_validation_epoch": lambda run: run.best_validation and run.best_validation.epoch,
+    "best_validation_accuracy": lambda run: run.best_validation and run.best_validation.validation_accuracy,
+    "test_accuracy_at_best_validation": lambda run: run.best_validation and run.best_validation.test_accuracy,
+    "mean_cosine": attrgetter("mean_cosine"),
+    "seconds": attrgetter("seconds"),
+    "device": attrgetter("device"),
+    "path": attrgetter("path"),
+}
 MEASURED = tuple(field.name for field in dataclasses.fields(Epoch))
 
 
 def rows_frame(runs: Iterable[Run]) -> pd.DataFrame:
     """One row for each run: id, settings, results. The order of the runs does not matter."""
-    rows = [_row(run) for run in _sorted(runs)]
+    rows = [
+        {
+            "id": run.spec.id,
+            "variant": run.spec.variant,
+            **_settings(run.spec, DEFAULTS),
+            **{name: result(run) for name, result in RESULTS.items()},
+        }
+        for run in _sorted(runs)
+    ]
     return pd.DataFrame(rows, columns=["id", *FIRST, *SETTINGS, *RESULTS])
 
 
 def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
-    """One row for each epoch of each run."""
     rows = [
         {"id": run.spec.id, "variant": run.spec.variant, **_settings(run.spec, ("dataset", "arch", "seed")), **values}
         for run in _sorted(runs)
@@ -49,41 +57,17 @@ def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
 
 def _sorted(runs: Iterable[Run]) -> list[Run]:
     """Each run once, in an order that depends on the specs alone: the pair of a seed side by side."""
-    return sorted({run.spec.id: run for run in runs}.values(), key=_order)
 
+    def order(spec: RunSpec) -> tuple[Any, ...]:
+        return (spec.dataset, list(BACKBONES).index(spec.arch), spec.seed, spec.redundancy, spec.alpha, spec.id)
 
-def _order(run: Run) -> tuple[Any, ...]:
-    spec, archs = run.spec, list(BACKBONES)
-    return (spec.dataset, archs.index(spec.arch), spec.seed, spec.redundancy, spec.alpha, spec.id)
-
-
-def _row(run: Run) -> dict[str, Any]:
-    last, best = run.history[-1] if run.history else None, run.best_validation
-    return {
-        "id": run.spec.id,
-        "variant": run.spec.variant,
-        **_settings(run.spec, DEFAULTS),
-        "classes": class_count(run.spec.dataset, dict(run.spec.dataset_options)),
-        "outcome": run.outcome,
-        "test_accuracy": run.test_accuracy,
-        "validation_accuracy": last and last.validation_accuracy,
-        "train_accuracy": last and last.train_accuracy,
-        "best_validation_epoch": best and best.epoch,
-        "best_validation_accuracy": best and best.validation_accuracy,
-        "test_accuracy_at_best_validation": best and best.test_accuracy,
-        "mean_cosine": run.mean_cosine,
-        "seconds": run.seconds,
-        "device": run.device,
-        "path": run.path,
-    }
+    return sorted({run.spec.id: run for run in runs}.values(), key=lambda run: order(run.spec))
 
 
 def _settings(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    return {name: _cell(getattr(spec, name)) for name in names}
-
-
-def _cell(value: Any) -> Any:
     """Options as JSON, so that a cell of a CSV file can be read back."""
-    if isinstance(value, tuple):
-        return json.dumps(dict(value)) if value else ""
-    return value
+    values = {name: getattr(spec, name) for name in names}
+    options = {
+        name: json.dumps(dict(value)) if value else "" for name, value in values.items() if isinstance(value, tuple)
+    }
+    return {**values, **options}

@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -36,8 +37,10 @@ def write_page(
     `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
     line in `lead` starts a new paragraph.
     """
-    _check_names(name, [figure.name for figure in figures])
     drawings = {figure.name: draw(figure) for figure in figures}
+    for stem in (name, *drawings):
+        assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
+    assert len({*drawings, "page", "json"}) == len(figures) + 2, "figures share a name, or are called page or json"
     page = render_template(
         "measurement.html.j2",
         name=name,
@@ -76,13 +79,9 @@ def render_template(template: str, /, **values: Any) -> str:
 
 def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:
     """Where each cell of a row begins and how wide it is: missing ones side by side become one, which says it once."""
-    at = 0
-    while at < len(row):
-        width = 1
-        while row[at].missing and at + width < len(row) and row[at + width].missing:
-            width += 1
-        yield at, width
-        at += width
+    for _, cells in groupby(enumerate(row), key=lambda cell: "missing" if cell[1].missing else cell[0]):
+        (at, _), *others = cells
+        yield at, 1 + len(others)
 
 
 def check_folder(out: Path) -> None:
@@ -120,11 +119,3 @@ def write_files(out: Path, texts: Mapping[str, str]) -> None:
 
 def _unwritable(out: Path, error: OSError) -> UsageError:
     return UsageError(f"cannot write to the folder {out} ({error.strerror or error}): choose another with --out")
-
-
-def _check_names(name: str, figures: Sequence[str]) -> None:
-    """Asserts are for us: a measurement that breaks them is wrong, not its user."""
-    for stem in (name, *figures):
-        assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
-    unique = len({*figures, "page", "json"}) == len(figures) + 2
-    assert unique, f"figures share a name, or are called page or json: {figures}"

@@ -46,11 +46,11 @@ def write_report(
 
 
 def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -> str:
-    """The page as text."""
     differing, common = _settings(summary)
+    datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
     return render_template(
         "report.html.j2",
-        title=_title(summary),
+        title=f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric",
         lead=_lead(summary),
         answers=[(row["verdict"], row["sentence"]) for row in summary.comparisons],
         waiting=summary.waiting,
@@ -72,7 +72,6 @@ def current_versions() -> dict[str, str]:
 
 
 def seeds_table(summary: Summary) -> Table:
-    """A row for each pair of runs."""
     columns = (
         Column("Backbone"),
         Column("Seed", "count"),
@@ -123,8 +122,8 @@ def learning_curves(history: pd.DataFrame, name: str, label: str) -> Figure:
 def cosine_over_training(history: pd.DataFrame, name: str, label: str) -> Figure:
     """Cosine between the gradients of the two objectives: each seed, their mean, and the range within epochs."""
     measured = history[(history["variant"] == "asymmetric") & history["cosine"].notna()]
-    lines = (_mean_line(measured, "cosine", "asymmetric", "", ("cosine_min", "cosine_max")),) if len(measured) else ()
-    panels = [Lines("", "epoch", "gradient cosine", lines, zero=True)] if lines else []
+    line = _mean_line(measured, "cosine", "asymmetric", "", ("cosine_min", "cosine_max"))
+    panels = [Lines("", "epoch", "gradient cosine", (line,), zero=True)] if len(measured) else []
     return Figure(f"cosine{name}", f"Gradient cosine, {label}", panels)
 
 
@@ -138,10 +137,8 @@ def _mean_line(
     def over_epochs(values: "pd.Series[Any]") -> Numbers:
         return tuple(None if pd.isna(value) else float(value) for value in values.reindex(epochs))
 
-    low: Numbers = ()
-    high: Numbers = ()
-    if ends:
-        low, high = over_epochs(by_epoch[ends[0]].min()), over_epochs(by_epoch[ends[1]].max())
+    low = over_epochs(by_epoch[ends[0]].min()) if ends else ()
+    high = over_epochs(by_epoch[ends[1]].max()) if ends else ()
     # Over the epochs that every run reached: a run that ended early must not move the mean by leaving it.
     mean = over_epochs(by_epoch[measure].mean().where(by_epoch.size() == len(runs)))
     seeds = tuple(over_epochs(run[measure]) for run in runs)
@@ -157,11 +154,6 @@ def _drawn(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figur
         if not figure.missing:
             drawn.append((row["label"], Markup(draw(figure))))
     return drawn
-
-
-def _title(summary: Summary) -> str:
-    datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
-    return f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric"
 
 
 def _lead(summary: Summary) -> str:
@@ -198,22 +190,21 @@ def _listing(items: Iterable[object]) -> str:
 
 def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -> dict[str, str]:
     rows = summary.rows
-    facts = {"Command": command} if command else {}
-    facts["Runs"] = f"{len(rows)}, of which {(rows['outcome'] == 'diverged').sum()} diverged"
-    facts["Training time"] = f"{duration(rows['seconds'].sum())}, summed over runs"
-    facts["Device"] = ", ".join(sorted(set(rows["device"]))) or NOTHING
-    facts["Engine path"] = ", ".join(sorted(set(rows["path"]))) or NOTHING
-    facts["Versions"] = ", ".join(f"{name} {version}" for name, version in versions.items()) or NOTHING
-    return facts
+    return {
+        **({"Command": command} if command else {}),
+        "Runs": f"{len(rows)}, of which {(rows['outcome'] == 'diverged').sum()} diverged",
+        "Training time": f"{duration(rows['seconds'].sum())}, summed over runs",
+        "Device": ", ".join(sorted(set(rows["device"]))) or NOTHING,
+        "Engine path": ", ".join(sorted(set(rows["path"]))) or NOTHING,
+        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or NOTHING,
+    }
 
 
 def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:
     """Settings of the Asymmetric runs: by comparison where they differ, else one value for all."""
     differing, common = [], {}
     runs = [summary.rows[summary.rows["id"].isin(pairs["asymmetric_id"])] for pairs in summary.pairs]
-    for name in DEFAULTS if runs else ():
-        if name in ("arch", "seed"):
-            continue
+    for name in [name for name in DEFAULTS if runs and name not in ("arch", "seed")]:
         values = [_listing([_shown(value) for value in group[name].unique()]) for group in runs]
         if len(set(values)) > 1:
             differing.append((name.replace("_", " "), *values))

@@ -25,22 +25,14 @@ COMPARISON = (
 
 @dataclass(frozen=True)
 class Summary:
-    """Frames and comparisons of one set of runs.
+    """Frames and comparisons of one set of runs."""
 
-    Attributes:
-        rows, history: one row for each run, one for each epoch.
-        comparisons: records of `comparisons.compare` with label, verdict and sentence.
-        pairs: for each comparison its pairs, one row for each seed.
-        waiting: runs without a partner, which are in no comparison.
-        untested: runs of a search, which are never in one.
-    """
-
-    rows: pd.DataFrame
-    history: pd.DataFrame
-    comparisons: list[dict[str, Any]]
-    pairs: list[pd.DataFrame]
-    waiting: int
-    untested: int
+    rows: pd.DataFrame  # one for each run
+    history: pd.DataFrame  # a row for each epoch of each run
+    comparisons: list[dict[str, Any]]  # records of `comparisons.compare` with label, verdict and sentence
+    pairs: list[pd.DataFrame]  # for each comparison its pairs, one row for each seed
+    waiting: int  # runs without a partner, which are in no comparison
+    untested: int  # runs of a search, which are never in one
 
 
 def summarise(runs: Iterable[Run]) -> Summary:
@@ -62,12 +54,10 @@ def summarise(runs: Iterable[Run]) -> Summary:
 
 
 def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    """The rows of a frame as dictionaries."""
     return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def comparison_table(summary: Summary) -> Table:
-    """A row for each comparison."""
     rows = make_rows(
         (
             row["label"],
@@ -85,7 +75,6 @@ def comparison_table(summary: Summary) -> Table:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"

@@ -33,92 +33,67 @@ Value = int | float | str | Mean | Interval | None
 
 @dataclass(frozen=True)
 class Column:
-    """A heading, and how the numbers below it are written.
-
-    Attributes:
-        name: the heading.
-        kind: `text`, aligned left; `number`, means and intervals too; `count`, whole numbers; `share`, from 0 to 1 and
-            shown in percent; `millions`, counts that are shown as 1.23M; `p`, never shown as nought.
-        unit: written behind each number: "%".
-        digits: behind the point; None for as many as the number needs.
-        signed: is a plus written?
-        significant: are `digits` significant ones?
-        papers: are these the paper's numbers, beside ours of the same name?
-        short: the heading where room is short, such as on a narrow terminal.
-        only_if_varied: do pages leave it out where every row says the same?
-    """
+    """A heading, and how the numbers below it are written."""
 
     name: str
+    # `text` is aligned left; a `number` may be a mean or an interval; a `share` from 0 to 1 is shown in percent;
+    # `millions` are counts that are shown as 1.23M; a `p` is never shown as nought.
     kind: Literal["text", "number", "count", "share", "millions", "p"] = "text"
-    unit: str = ""
-    digits: int | None = 3
-    signed: bool = False
-    significant: bool = False
-    papers: bool = False
-    short: str = ""
-    only_if_varied: bool = False
+    unit: str = ""  # written behind each number: "%"
+    digits: int | None = 3  # behind the point; None for as many as the number needs
+    signed: bool = False  # is a plus written?
+    significant: bool = False  # are `digits` significant ones?
+    papers: bool = False  # are these the paper's numbers, beside ours of the same name?
+    short: str = ""  # the heading where room is short, such as on a narrow terminal
+    only_if_varied: bool = False  # do pages leave it out where every row says the same?
 
     @property
     def heading(self) -> str:
-        """What stands above it."""
         return f"Paper: {self.name}" if self.papers else self.name
 
     @property
     def ending(self) -> str:
-        """What is written behind each number."""
         return {"share": "%", "millions": "M"}.get(self.kind, self.unit)
 
     @property
     def factor(self) -> float:
-        """By which a number is multiplied where it is written."""
         return {"share": 100.0, "millions": 1e-6}.get(self.kind, 1.0)
 
     @property
     def is_number(self) -> bool:
-        """Is it aligned right?"""
         return self.kind != "text"
 
 
 @dataclass(frozen=True)
 class Cell:
-    """One place of a table.
-
-    Attributes:
-        value: a number, a mean, an interval, a text; None where there is none.
-        spec_ids: the runs behind it.
-        missing: does it wait for its runs?
-        digits: in place of the column's, where rows differ in what they measure.
-        mark: behind the value, words such as "(diverged)" or a "*".
-        words: in place of the value, such as "exactly 0".
-        about: names of what its row is about, such as backbones, for those who want a part of the table.
-    """
+    """One place of a table."""
 
     value: Value = None
-    spec_ids: tuple[str, ...] = ()
-    missing: bool = False
-    digits: int | None = None
-    mark: str = ""
-    words: str = ""
-    about: tuple[str, ...] = ()
+    spec_ids: tuple[str, ...] = ()  # the runs behind it
+    missing: bool = False  # does it wait for its runs?
+    digits: int | None = None  # in place of the column's, where rows differ in what they measure
+    mark: str = ""  # behind the value: words such as "(diverged)", or a "*"
+    words: str = ""  # in place of the value, such as "exactly 0"
+    about: tuple[str, ...] = ()  # what its row is about, such as backbones, for those who want a part of the table
+    interval: Interval | None = None  # behind the value, where it is not as far below the value as above
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under columns; the first columns name the rows. `detail`: stands behind the figures of a page."""
+    """Rows of cells under columns; the first columns name the rows."""
 
     name: str
     title: str
     columns: tuple[Column, ...]
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
-    detail: bool = False
+    detail: bool = False  # does it stand behind the figures of a page?
 
     def __post_init__(self) -> None:
         widths = {len(row) for row in self.rows}
         assert widths <= {len(self.columns)}, f"{self.name}: rows of {widths} cells under {len(self.columns)} columns"
 
     def texts(self, missing: str = NOTHING, *, compact: bool = False) -> list[list[str]]:
-        """Every cell as it is shown; see `cell_text`."""
         return [
             [cell_text(cell, column, missing, compact=compact) for cell, column in zip(row, self.columns, strict=True)]
             for row in self.rows
@@ -126,7 +101,6 @@ class Table:
 
 
 def missing_cells(count: int = 1) -> list[Cell]:
-    """Places that wait for their runs."""
     return [Cell(missing=True)] * count
 
 
@@ -136,7 +110,6 @@ def interval(low: float | None, high: float | None) -> Interval | None:
 
 
 def make_rows(values: Iterable[Sequence[Value | Cell]]) -> tuple[tuple[Cell, ...], ...]:
-    """Rows of cells from plain values."""
     return tuple(tuple(value if isinstance(value, Cell) else Cell(value) for value in row) for row in values)
 
 
@@ -148,15 +121,15 @@ def cell_text(cell: Cell, column: Column, missing: str = NOTHING, *, compact: bo
         return cell.words
     if cell.digits is not None:
         column = dataclasses.replace(column, digits=cell.digits)
-    return value_text(cell.value, column, compact=compact) + _mark_text(cell.mark)
+    mark = mark_text(cell, column)
+    return value_text(cell.value, column, compact=compact) + (mark if mark in ("", "*") else f" {mark}")
 
 
-def _mark_text(mark: str) -> str:
-    return mark if mark in ("", "*") else f" {mark}"
+def mark_text(cell: Cell, column: Column) -> str:
+    return cell.mark if cell.interval is None else f"({value_text(cell.interval, column)})"
 
 
 def value_text(value: Value, column: Column, *, compact: bool = False) -> str:
-    """A value as its column writes it."""
     match value:
         case None:
             return NOTHING
@@ -193,11 +166,12 @@ def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
             numbers |= {"value": mean, "deviation": deviation}
         case int() | float():
             numbers["value"] = cell.value
+    if cell.interval is not None:
+        numbers |= dataclasses.asdict(cell.interval)
     return {**numbers, "spec_ids": list(cell.spec_ids), "missing": cell.missing}
 
 
 def table_json(table: Table) -> dict[str, Any]:
-    """A table for a program."""
     return {
         "name": table.name,
         "title": table.title,

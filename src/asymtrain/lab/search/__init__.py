@@ -1,10 +1,10 @@
 """Hyperparameters by the paper's rules: validation accuracy decides, and no test accuracy is computed.
 
     grids.py         the values that are tried, as data
-    stages.py        `Stage` and `Search`: what is tried in which order, and which spec a trial is
-    strategies.py    the Pragmatic Gold Standard, the dual search, given values
+    stages.py        `Stage` and `Search`: what is tried in which order, and which spec a trial is;
+                     the Pragmatic Gold Standard and the dual search
     results.py       what a set of runs says about a search: a pure function
-    running.py       train what is missing, or read what is stored
+    running.py       train what is missing, read what is stored, or take values from elsewhere
 
     search = gold_standard(base)                       # base: the Asymmetric run that the values are for
     (result,) = run_searches([search], store=path)     # the same call goes on where it stopped
@@ -16,9 +16,8 @@ stack. What was chosen is a function of the runs alone: an interrupted search re
 
 from asymtrain.lab.search.grids import SEARCH_SEEDS
 from asymtrain.lab.search.results import SearchResult, StageResult, Trial, chosen_spec, final_specs, replay
-from asymtrain.lab.search.running import read_searches, run_searches
-from asymtrain.lab.search.stages import Search, Stage
-from asymtrain.lab.search.strategies import STRATEGIES, dual_search, given_values, gold_standard
+from asymtrain.lab.search.running import given_values, read_searches, run_searches
+from asymtrain.lab.search.stages import STRATEGIES, Search, Stage, dual_search, gold_standard
 
 __all__ = [
     "SEARCH_SEEDS",

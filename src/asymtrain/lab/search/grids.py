@@ -28,7 +28,6 @@ LARGEST_SMOOTHING = 0.5
 
 
 def linear_alphas(points: int = LINEAR_POINTS) -> tuple[float, ...]:
-    """Evenly spaced alphas from 0 to 50."""
     if points < 2:
         raise UsageError(f"linear alphas need 2 points or more, got {points}")
     return _even(LINEAR_END, points)
@@ -55,22 +54,18 @@ def plain_extras(base: RunSpec, count: int) -> tuple[Mapping[str, float], ...]:
     Half of them change the dropout rate where the backbone has one, the rest the label smoothing, one at a time. They
     lie evenly between 0 and the largest that is tried.
     """
-    now: dict[str, float] = {"label_smoothing": base.label_smoothing}
-    dropout = option_value(base, "dropout")
-    if dropout is not None:
-        now = {"dropout": dropout, **now}
+    smoothing, dropout = base.label_smoothing, option_value(base, "dropout")
+    now = {"label_smoothing": smoothing} if dropout is None else {"dropout": dropout, "label_smoothing": smoothing}
     rates = 0 if dropout is None else count // 2
     changed = [{"dropout": rate} for rate in _others(LARGEST_DROPOUT, rates, dropout or 0.0)]
-    changed += [{"label_smoothing": share} for share in _others(LARGEST_SMOOTHING, count - rates, base.label_smoothing)]
+    changed += [{"label_smoothing": share} for share in _others(LARGEST_SMOOTHING, count - rates, smoothing)]
     return (now, *({**now, **change} for change in changed))
 
 
 def option_value(spec: RunSpec, name: str) -> float | None:
     """A number among the options of the spec's backbone, its default where the spec has none; None if unknown."""
-    default = inspect.signature(BACKBONES[spec.arch]).parameters.get(name)
-    if default is None:
-        return None
-    return float(dict(spec.arch_options).get(name, default.default))
+    option = inspect.signature(BACKBONES[spec.arch]).parameters.get(name)
+    return None if option is None else float(dict(spec.arch_options).get(name, option.default))
 
 
 def _even(end: float, points: int) -> tuple[float, ...]:

@@ -1,6 +1,7 @@
 """What a search tried and chose, as tables, figures and a page."""
 
 from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -8,10 +9,9 @@ from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, Value, make_rows
 from asymtrain.lab.search import SearchResult, StageResult, Trial
-from asymtrain.lab.search.stages import Variant
+from asymtrain.lab.search.stages import Settings, Variant
 from asymtrain.models import display_name
 
-NAME = "search"
 SIDES: dict[Variant, str] = {"plain": "Plain", "asymmetric": "Asymmetric"}
 END = "*"
 ALWAYS = ("learning_rate", "weight_decay", "alpha")
@@ -21,7 +21,7 @@ def write_search(out: Path, results: Sequence[SearchResult], facts: Mapping[str,
     """Write search.html, search.json and the figures into the folder `out`."""
     return write_page(
         out,
-        NAME,
+        "search",
         title="Hyperparameters",
         lead=_lead(results),
         tables=[chosen_table(results), *map(tried_table, results)],
@@ -32,7 +32,6 @@ def write_search(out: Path, results: Sequence[SearchResult], facts: Mapping[str,
 
 
 def search_document(results: Sequence[SearchResult]) -> dict[str, Any]:
-    """The results as JSON values."""
     return {"searches": [result.to_dict() for result in results]}
 
 
@@ -58,35 +57,23 @@ def chosen_table(results: Sequence[SearchResult]) -> Table:
 
 def tried_table(result: SearchResult) -> Table:
     """Every trial of a search with its validation accuracy."""
-    columns = (
-        Column("Stage"),
-        Column("Variant"),
-        Column("Tried"),
-        Column("Validation accuracy", "number"),
-        Column("n", "count"),
-        Column("Result"),
-    )
+    accuracy, n = Column("Validation accuracy", "number"), Column("n", "count")
+    columns = (Column("Stage"), Column("Variant"), Column("Tried"), accuracy, n, Column("Result"))
     rows = make_rows(_tried_row(stage, trial) for stage in result.stages for trial in stage.trials)
     note = "" if result.complete else f"Not finished: at most {result.runs_left} runs are left."
-    diverged = sum(trial.diverged for stage in result.stages for trial in stage.trials)
-    if diverged:
+    if any(trial.diverged for stage in result.stages for trial in stage.trials):
         note = f"{note} Diverged runs count at chance accuracy.".strip()
     return Table("tried", f"Trials: {label(result)}", columns, rows, note)
 
 
 def label(result: SearchResult) -> str:
-    """The search's backbone, dataset and redundancy, for a reader."""
     base = result.search.base
     return f"{display_name(base.arch)} on {base.dataset}, N = {base.redundancy}"
 
 
 def sentence(result: SearchResult) -> str:
     """What a search came to, in words."""
-    chosen = [
-        f"{SIDES[side]} {', '.join(f'{_words(name)} {value:g}' for name, value in settings.items())}"
-        for side, settings in result.chosen.items()
-        if settings
-    ]
+    chosen = [f"{SIDES[side]} {_setting_words(settings)}" for side, settings in result.chosen.items() if settings]
     parts = [f"{label(result)}: {'; '.join(chosen) or 'nothing is chosen yet'}."]
     ends = [
         f"{SIDES[stage.stage.trains]} {_words(name)} ({where})"
@@ -130,14 +117,13 @@ def _chosen_row(result: SearchResult, side: Variant, names: Sequence[str]) -> tu
 
 
 def _tried_row(stage: StageResult, trial: Trial) -> tuple[Value | Cell, ...]:
-    words = [f"{_words(name)} {value:g}" for name, value in trial.settings.items()]
     results = [f"{trial.diverged} diverged"] if trial.diverged else []
     if trial.settings == stage.chosen:
         results += ["chosen", *(f"{where} of its grid" for where in _ends(stage).values())]
     return (
         stage.stage.name,
         SIDES[stage.stage.trains],
-        ", ".join(words),
+        _setting_words(trial.settings),
         _accuracy(trial),
         Cell(trial.n, mark=f"of {len(trial.spec_ids)}" if trial.n < len(trial.spec_ids) else ""),
         ", ".join(results) or NOTHING,
@@ -156,16 +142,12 @@ def _figures(i: int, result: SearchResult) -> list[Figure]:
         if stage.chosen is None or len(names) != 1 or len(stage.trials) < 2:
             continue
         (name,) = names
-        title = f"{stage.stage.name.capitalize()} of {SIDES[stage.stage.trains]}: {label(result)}"
+        trains = stage.stage.trains
+        title = f"{stage.stage.name.capitalize()} of {SIDES[trains]}: {label(result)}"
         dots = "; the dots are the seeds" if len(result.search.seeds) > 1 else ""
-        figures.append(
-            Figure(
-                f"{result.search.base.arch}-{i}-{stage.stage.trains}-{name}",
-                title,
-                [_accuracy_by_setting(stage, name)],
-                caption=f"The ring marks the chosen value{dots}.",
-            )
-        )
+        caption = f"The ring marks the chosen value{dots}."
+        file = f"{result.search.base.arch}-{i}-{trains}-{name}"
+        figures.append(Figure(file, title, [_accuracy_by_setting(stage, name)], caption=caption))
     return figures
 
 
@@ -179,21 +161,13 @@ def _accuracy_by_setting(stage: StageResult, name: str) -> Lines:
     x = tuple(float(i) for i in range(len(values)))
     means = tuple(trial.mean for trial in stage.trials)
     several = [trial.seen if len(trial.seen) > 1 else () for trial in stage.trials]
-    seeds = tuple(
-        tuple(seen[i] if i < len(seen) else None for seen in several) for i in range(max(map(len, several), default=0))
-    )
+    seeds = tuple(zip_longest(*several))
     line = Line("", stage.stage.trains, x, means, seeds=seeds, marker=True)
+    labels = tuple(f"{value:g}" for value in values)
     at = values.index(stage.chosen[name])
     best = means[at]
-    return Lines(
-        "",
-        _words(name),
-        "validation accuracy",
-        (line,),
-        ticks=x,
-        tick_labels=tuple(f"{value:g}" for value in values),
-        ring=None if best is None else (x[at], best),
-    )
+    ring = None if best is None else (x[at], best)
+    return Lines("", _words(name), "validation accuracy", (line,), ticks=x, tick_labels=labels, ring=ring)
 
 
 def _ends(stage: StageResult) -> dict[str, str]:
@@ -203,3 +177,7 @@ def _ends(stage: StageResult) -> dict[str, str]:
 
 def _words(name: str) -> str:
     return name.replace("_", " ")
+
+
+def _setting_words(settings: Settings) -> str:
+    return ", ".join(f"{_words(name)} {value:g}" for name, value in settings.items())

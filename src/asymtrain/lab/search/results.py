@@ -14,48 +14,34 @@ from asymtrain.lab.search.stages import BOTH, Criterion, Search, Settings, Stage
 
 @dataclass(frozen=True)
 class Trial:
-    """Settings that were tried, and how well they did.
+    """Settings that were tried, and how well they did. Means and deviations are over the runs that are there."""
 
-    Attributes:
-        settings: what sets this trial apart from the others of its stage.
-        spec_ids: its runs, one for each seed.
-        accuracies: their validation accuracies, in the same order; None where a run is not there yet.
-        diverged: how many of the runs diverged; those count at chance accuracy.
-    """
-
-    settings: Settings
-    spec_ids: tuple[str, ...]
-    accuracies: tuple[float | None, ...]
-    diverged: int = 0
+    settings: Settings  # what sets this trial apart from the others of its stage
+    spec_ids: tuple[str, ...]  # one for each seed
+    accuracies: tuple[float | None, ...]  # on the validation split, in the same order; None: a run is not there yet
+    diverged: int = 0  # how many of the runs diverged; those count at chance accuracy
 
     @property
     def seen(self) -> list[float]:
-        """Accuracies of the runs that are there."""
         return [accuracy for accuracy in self.accuracies if accuracy is not None]
 
     @property
     def mean(self) -> float | None:
-        """Over the runs that are there."""
         return math.fsum(self.seen) / len(self.seen) if self.seen else None
 
     @property
     def std(self) -> float | None:
-        """Over the runs that are there, divided by their number less one; None for a single one."""
+        """Divided by the number of runs less one; None for a single one."""
         return statistics.stdev(self.seen) if len(self.seen) > 1 else None
 
     @property
     def n(self) -> int:
-        """How many runs are there."""
         return len(self.seen)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "settings": dict(self.settings),
-            "mean": self.mean,
-            "std": self.std,
-            "n": self.n,
-            "diverged": self.diverged,
+            **{name: getattr(self, name) for name in ("mean", "std", "n", "diverged")},
             "accuracies": list(self.accuracies),
             "spec_ids": list(self.spec_ids),
         }
@@ -63,25 +49,35 @@ class Trial:
 
 @dataclass(frozen=True)
 class StageResult:
-    """A grid and what came of it. `chosen` is None until every run of every trial is there."""
+    """A grid and what came of it."""
 
     stage: Stage
     trials: tuple[Trial, ...]
-    chosen: Settings | None
+
+    @property
+    def chosen(self) -> Settings | None:
+        """The settings with the highest mean accuracy, the first of equals; None where a run is missing."""
+        complete = bool(self.trials) and not any(None in trial.accuracies for trial in self.trials)
+        return max(self.trials, key=lambda trial: trial.mean or 0.0).settings if complete else None
 
     @property
     def edges(self) -> dict[str, str]:
         """Chosen settings at an end of their grid: "highest", "lowest", or "off" for 0, below which nothing lies."""
-        return {} if self.chosen is None else edges(self.stage.candidates, self.chosen)
+        ends = {}
+        for name, value in (self.chosen or {}).items():
+            values = {candidate[name] for candidate in self.stage.candidates}
+            if len(values) > 1 and value == min(values):
+                ends[name] = "off" if value == 0 else "lowest"
+            elif len(values) > 1 and value == max(values):
+                ends[name] = "highest"
+        return ends
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Ids of the runs that are not there yet."""
         pairs = (pair for trial in self.trials for pair in zip(trial.spec_ids, trial.accuracies, strict=True))
         return tuple(spec_id for spec_id, accuracy in pairs if accuracy is None)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "name": self.stage.name,
             "trains": self.stage.trains,
@@ -95,23 +91,15 @@ class StageResult:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """Where a search stands.
-
-    Attributes:
-        search: what was asked.
-        stages: those whose runs are known: the decided ones, and the ones under way.
-        chosen: the settings of each variant that are decided so far.
-        missing: the runs that the stages under way still need.
-    """
+    """Where a search stands."""
 
     search: Search
-    stages: tuple[StageResult, ...]
-    chosen: Mapping[Variant, Settings]
-    missing: tuple[RunSpec, ...]
+    stages: tuple[StageResult, ...]  # the decided ones, and the ones under way
+    chosen: Mapping[Variant, Settings]  # what is decided so far
+    missing: tuple[RunSpec, ...]  # the runs that the stages under way still need
 
     @property
     def complete(self) -> bool:
-        """Is every stage decided?"""
         return not self.missing
 
     @property
@@ -127,7 +115,6 @@ class SearchResult:
         return tuple(dict.fromkeys(ids))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         return {
             "strategy": self.search.strategy,
             "base": self.search.base.to_dict(),
@@ -144,19 +131,21 @@ class SearchResult:
 
 def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] = lambda: 0.0) -> SearchResult:
     """Go through the stages as far as these runs (by spec id) reach. `chance` is asked only where a run diverged."""
-    start: dict[Variant, dict[str, float]] = {variant: dict(search.start) for variant in BOTH}
     decided: dict[Variant, dict[str, float]] = {variant: {} for variant in BOTH}
     results: list[StageResult] = []
     missing: dict[str, RunSpec] = {}
     for stages in search.rounds:
         for stage in stages:
-            before = {**start[stage.trains], **decided[stage.trains]}
+            before = {**search.start, **decided[stage.trains]}
             trials = []
             for candidate in stage.candidates:
-                specs = search.trial_specs(stage.trains, {**before, **candidate})
-                trials.append(_trial(candidate, specs, runs, search.criterion, chance))
-                missing.update({spec.id: spec for spec in specs if spec.id not in runs})
-            results.append(StageResult(stage, tuple(trials), choose(trials)))
+                specs = {spec.id: spec for spec in search.trial_specs(stage.trains, {**before, **candidate})}
+                known = [runs.get(spec_id) for spec_id in specs]
+                accuracies = tuple(None if run is None else _accuracy(run, search.criterion, chance) for run in known)
+                diverged = sum(run is not None and run.outcome == "diverged" for run in known)
+                trials.append(Trial(candidate, tuple(specs), accuracies, diverged))
+                missing.update({spec_id: spec for spec_id, spec in specs.items() if spec_id not in runs})
+            results.append(StageResult(stage, tuple(trials)))
         # Only now: stages of one round do not wait for each other.
         for result in results[-len(stages) :]:
             for variant in result.stage.decides:
@@ -164,30 +153,6 @@ def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] 
         if missing:
             break
     return SearchResult(search, tuple(results), decided, tuple(missing.values()))
-
-
-def choose(trials: Iterable[Trial]) -> Settings | None:
-    """The settings with the highest mean accuracy, the first of equals; None where a run is missing."""
-    best: Trial | None = None
-    for trial in trials:
-        if None in trial.accuracies:
-            return None
-        if best is None or (trial.mean or 0.0) > (best.mean or 0.0):
-            best = trial
-    return None if best is None else best.settings
-
-
-def edges(candidates: Iterable[Settings], chosen: Settings) -> dict[str, str]:
-    """Which of the chosen settings lie at an end of what was tried, and at which."""
-    ends = {}
-    candidates = list(candidates)
-    for name, value in chosen.items():
-        values = {candidate[name] for candidate in candidates}
-        if len(values) > 1 and value == min(values):
-            ends[name] = "off" if value == 0 else "lowest"
-        elif len(values) > 1 and value == max(values):
-            ends[name] = "highest"
-    return ends
 
 
 def chosen_spec(result: SearchResult, variant: Variant, **changes: Any) -> RunSpec:
@@ -201,15 +166,6 @@ def chosen_spec(result: SearchResult, variant: Variant, **changes: Any) -> RunSp
 def final_specs(result: SearchResult, seeds: Iterable[int], **changes: Any) -> list[RunSpec]:
     """Plain and Asymmetric of each seed with the chosen values, side by side."""
     return [chosen_spec(result, variant, **changes, seed=seed) for seed in seeds for variant in BOTH]
-
-
-def _trial(
-    settings: Settings, specs: list[RunSpec], runs: Mapping[str, Run], criterion: Criterion, chance: Callable[[], float]
-) -> Trial:
-    known = [runs.get(spec.id) for spec in specs]
-    accuracies = tuple(None if run is None else _accuracy(run, criterion, chance) for run in known)
-    diverged = sum(run is not None and run.outcome == "diverged" for run in known)
-    return Trial(settings, tuple(spec.id for spec in specs), accuracies, diverged)
 
 
 def _accuracy(run: Run, criterion: Criterion, chance: Callable[[], float]) -> float:

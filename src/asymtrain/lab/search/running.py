@@ -1,4 +1,4 @@
-"""Train what searches miss, or read what a store holds of them."""
+"""Results of searches: train what is missing, read what a store holds, or take values from elsewhere."""
 
 import functools
 import time
@@ -10,7 +10,7 @@ from asymtrain.lab import executors
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.results import SearchResult, replay
-from asymtrain.lab.search.stages import Search
+from asymtrain.lab.search.stages import Search, Settings, Variant
 from asymtrain.lab.store import Store
 
 Fetch = Callable[[list[RunSpec]], Iterable[Run]]
@@ -48,6 +48,12 @@ def run_searches(
 def read_searches(searches: Sequence[Search], store: Path, *, data_root: Path | None = None) -> list[SearchResult]:
     """What a store says about these searches; nothing is trained."""
     return _drive(searches, functools.partial(_stored, store), data_root)
+
+
+def given_values(base: RunSpec, plain: Settings, asymmetric: Settings) -> SearchResult:
+    """Values from elsewhere, such as the paper's own, in the form of a search's result: nothing is trained."""
+    chosen: dict[Variant, Settings] = {"plain": dict(plain), "asymmetric": dict(asymmetric)}
+    return SearchResult(Search("given", base, (), seeds=()), (), chosen, ())
 
 
 def _drive(searches: Sequence[Search], fetch: Fetch, data_root: Path | None) -> list[SearchResult]:

@@ -1,13 +1,20 @@
-"""A search as a value: which settings are tried at which stage, and which run a trial is."""
+"""A search as a value: which settings are tried at which stage, and which run a trial is. The paper's two orders:
+
+gold    learning rate on Plain  ->  weight decay on Plain  ->  alpha on Asymmetric
+                                                               (fair: and regularisers on Plain)
+dual    learning rate on each   ->  weight decay on each   ->  alpha on Asymmetric
+"""
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Literal, get_args
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import DEFAULTS, RunSpec
-from asymtrain.lab.search.grids import FINAL_SEEDS, SEARCH_SEEDS, option_value, search_epochs
+from asymtrain.lab.search import grids
+from asymtrain.lab.search.grids import FINAL_SEEDS, SEARCH_SEEDS, option_value
 
 Settings = Mapping[str, float]
 Variant = Literal["plain", "asymmetric"]
@@ -17,46 +24,30 @@ BOTH: tuple[Variant, ...] = ("plain", "asymmetric")
 
 @dataclass(frozen=True)
 class Stage:
-    """One grid.
+    """One grid."""
 
-    Attributes:
-        name: what is searched.
-        trains: the variant whose runs are trained, with what was chosen for it before.
-        decides: the variants that take the chosen settings over.
-        candidates: the settings that are tried; of equals the earliest is chosen.
-    """
-
-    name: str
-    trains: Variant
-    decides: tuple[Variant, ...]
-    candidates: tuple[Settings, ...]
+    name: str  # what is searched
+    trains: Variant  # whose runs are trained, with what was chosen for it before
+    decides: tuple[Variant, ...]  # who takes the chosen settings over
+    candidates: tuple[Settings, ...]  # of equals the earliest is chosen
 
 
 @dataclass(frozen=True)
 class Search:
-    """Rounds of stages for one backbone on one dataset. Stages of a round do not wait for each other.
-
-    Attributes:
-        strategy: how the values are found.
-        base: the final Asymmetric run that the values are for.
-        rounds: what is tried, in order.
-        start: settings of both variants until a stage decides them.
-        seeds: of the search runs; never those of final runs.
-        epochs: of the search runs; by default three quarters of the base's.
-        criterion: validation accuracy of each run's best epoch, or of its last.
-    """
+    """Rounds of stages for one backbone on one dataset. Stages of a round do not wait for each other."""
 
     strategy: str
-    base: RunSpec
+    base: RunSpec  # the final Asymmetric run that the values are for
     rounds: tuple[tuple[Stage, ...], ...]
-    start: Settings = field(default_factory=dict)
-    seeds: tuple[int, ...] = SEARCH_SEEDS
-    epochs: int | None = None
-    criterion: Criterion = "best"
+    start: Settings = field(default_factory=dict)  # of both variants until a stage decides them
+    seeds: tuple[int, ...] = SEARCH_SEEDS  # of the search runs; never those of final runs
+    epochs: int | None = None  # of the search runs; by default three quarters of the base's
+    criterion: Criterion = "best"  # validation accuracy of each run's best epoch, or of its last
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "seeds", tuple(dict.fromkeys(self.seeds)))
-        object.__setattr__(self, "epochs", search_epochs(self.base.epochs) if self.epochs is None else self.epochs)
+        if self.epochs is None:
+            object.__setattr__(self, "epochs", grids.search_epochs(self.base.epochs))
         _check(self)
 
     def trial_specs(self, variant: Variant, settings: Settings) -> list[RunSpec]:
@@ -64,25 +55,23 @@ class Search:
         # Measured as often as Plain is: a round that trains both sides is then one stack.
         recorded = {name: DEFAULTS[name] for name in ("cosine_every", "cosine_by")}
         changes: dict[str, Any] = {"epochs": self.epochs, "test": "never", **recorded}
-        base = dataclasses.replace(side(self.base, variant), **changes)
-        tried = with_settings(base, settings)
+        tried = with_settings(dataclasses.replace(side(self.base, variant), **changes), settings)
         return [dataclasses.replace(tried, seed=seed) for seed in self.seeds]
 
 
 def side(base: RunSpec, variant: Variant) -> RunSpec:
-    """The base itself, or its Plain partner."""
     return base.plain() if variant == "plain" else base
 
 
 def with_settings(spec: RunSpec, settings: Settings) -> RunSpec:
     """The spec with these values: of its fields, or of its backbone's options."""
-    fields: dict[str, Any] = {name: value for name, value in settings.items() if name in DEFAULTS}
-    # An option that is the default already is not written down: the same run keeps the same id.
-    options = {
-        name: value for name, value in settings.items() if name not in DEFAULTS and option_value(spec, name) != value
-    }
-    if options:
-        fields["arch_options"] = {**dict(spec.arch_options), **options}
+    fields: dict[str, Any] = {}
+    options = dict(spec.arch_options)
+    for name, value in settings.items():
+        if name in DEFAULTS:
+            fields[name] = value
+        elif option_value(spec, name) != value:  # a default is not written down: the same run keeps the same id
+            fields["arch_options"] = options = {**options, name: value}
     return dataclasses.replace(spec, **fields)
 
 
@@ -98,16 +87,67 @@ def _check(search: Search) -> None:
         raise UsageError("a search chooses by validation accuracy: it needs validation='split'")
     if search.rounds and not search.seeds:
         raise UsageError("a search needs at least one seed")
-    final = sorted(FINAL_SEEDS.intersection(search.seeds))
-    if final:
+    if final := sorted(FINAL_SEEDS.intersection(search.seeds)):
         raise UsageError(
             f"seed {final[0]} is one of the final runs ({min(FINAL_SEEDS)} to {max(FINAL_SEEDS)}): "
             f"give the search others, such as {SEARCH_SEEDS[0]}"
         )
     if search.criterion not in get_args(Criterion):
         raise unknown_name("criterion of a search", search.criterion, get_args(Criterion))
-    for stage in (stage for stages in search.rounds for stage in stages):
+    for stage in chain.from_iterable(search.rounds):
         if not stage.candidates:
             raise UsageError(f"there is no {stage.name} to try: give one value or more")
         for candidate in stage.candidates:
             search.trial_specs(stage.trains, candidate)  # a value that no run can have shows now
+
+
+def gold_standard(base: RunSpec, **options: Any) -> Search:
+    """The paper's Pragmatic Gold Standard: Plain's learning rate and weight decay serve both, then alpha is searched.
+
+    `options` are `learning_rates`, `weight_decays`, `alphas` (None: the paper's grid for this backbone and dataset),
+    `fixed_weight_decay` while the learning rate is searched, and those of `Search`: seeds, epochs, criterion. With
+    `fair=True` Plain gets as many extra trials as alpha has values, of dropout (where the backbone has it) and label
+    smoothing.
+    """
+    return _search("gold", base, {"plain": BOTH}, **options)
+
+
+def dual_search(base: RunSpec, **options: Any) -> Search:
+    """Learning rate and weight decay for Plain and for Asymmetric, each by itself; options as in `gold_standard`.
+
+    The paper does not say which alpha that search had. Asymmetric is searched at the base's alpha, and alpha last;
+    `alphas=()` leaves it at the base's.
+    """
+    return _search("dual", base, {variant: (variant,) for variant in BOTH}, **options)
+
+
+def _search(
+    strategy: str,
+    base: RunSpec,
+    decides: Mapping[Variant, tuple[Variant, ...]],
+    *,
+    learning_rates: Sequence[float] = grids.LEARNING_RATES,
+    weight_decays: Sequence[float] = grids.WEIGHT_DECAYS,
+    alphas: Sequence[float] | None = None,
+    fixed_weight_decay: float = grids.FIXED_WEIGHT_DECAY,
+    fair: bool = False,
+    **options: Any,
+) -> Search:
+    """`decides`: the variants on which learning rate and weight decay are searched, and for which each decides."""
+    shared = {
+        "learning rate": one_by_one("learning_rate", learning_rates),
+        "weight decay": one_by_one("weight_decay", weight_decays),
+    }
+    rounds = [tuple(Stage(name, *sides, grid) for sides in decides.items()) for name, grid in shared.items()]
+    tried = one_by_one("alpha", grids.alpha_grid(base.arch, base.dataset) if alphas is None else alphas)
+    if tried or strategy == "gold":  # a gold standard without alphas is refused, as a grid without values
+        last = [Stage("alpha", "asymmetric", ("asymmetric",), tried)]
+        if fair:
+            last.append(Stage("regularisation", "plain", ("plain",), grids.plain_extras(base, len(tried))))
+        rounds.append(tuple(last))
+    elif fair:
+        raise UsageError("Plain gets as many extra trials as alpha has values: without alphas there are none")
+    return Search(strategy, base, tuple(rounds), {"weight_decay": fixed_weight_decay}, **options)
+
+
+STRATEGIES: dict[str, Callable[..., Search]] = {"gold": gold_standard, "dual": dual_search}

@@ -16,11 +16,7 @@ from asymtrain.lab.statistics.intervals import ROUNDING
 
 
 def bootstrap_seeds(
-    plain: Sequence[float],
-    asymmetric: Sequence[float],
-    confidence: float = 0.95,
-    draws: int = 9999,
-    seed: int = 0,
+    plain: Sequence[float], asymmetric: Sequence[float], confidence: float = 0.95, draws: int = 9999, seed: int = 0
 ) -> tuple[float, float]:
     """BCa interval, over seeds drawn as pairs, of the mean difference in percent of Plain's mean.
 
@@ -66,15 +62,10 @@ def bootstrap_images(
     draws: int = 2000,
     seed: int = 0,
 ) -> tuple[float, float]:
-    """Percentile interval of the improvement (percent of Plain) over test images, and over seeds too if asked.
+    """Percentile interval of the improvement (percent of Plain) over test images.
 
-    Args:
-        plain: right answers of Plain, (seeds, images), from `unpack_answers`.
-        asymmetric: those of Asymmetric, the same seeds and images.
-        over_seeds: draw seeds anew as well (crossed), or keep them.
-        confidence: of the interval.
-        draws: of the bootstrap.
-        seed: of the draws.
+    `plain` and `asymmetric` are right answers (seeds, images) from `unpack_answers`, of the same seeds and images.
+    `over_seeds` draws seeds anew as well (crossed).
     """
     if plain.shape != asymmetric.shape or plain.ndim != 2 or not plain.size:
         raise UsageError("answers of Plain and Asymmetric must have one shape, (seeds, images)")

@@ -91,41 +91,23 @@ def minimum_detectable_improvement(
 
 @dataclass(frozen=True)
 class Description:
-    """One cell over seeds. Improvements and their intervals are in percent of Plain's mean; None where undefined.
+    """One cell over seeds. Improvements and their intervals are in percent of Plain's mean; None where undefined."""
 
-    Attributes:
-        n: pairs.
-        plain_mean: over seeds, as the next three; deviations over n - 1.
-        plain_std: None for one pair.
-        asymmetric_mean: see plain_mean.
-        asymmetric_std: None for one pair.
-        improvement: mean of (Asymmetric - Plain).
-        interval: t interval, Bonferroni over the family.
-        bootstrap: BCa interval over seeds, not corrected.
-        p: two-tailed paired t-test.
-        p_bonferroni: p corrected for the family.
-        p_wilcoxon: two-tailed signed-rank test, from 6 pairs on.
-        d_z: Cohen's d of the differences.
-        d_av: Cohen's d by the mean deviation of both sides.
-        size: the usual word for d_av.
-        detectable: the least improvement that this many pairs of this spread find with a power of 80%.
-    """
-
-    n: int
+    n: int  # pairs
     plain_mean: float
-    plain_std: float | None
+    plain_std: float | None  # over n - 1; None for one pair
     asymmetric_mean: float
     asymmetric_std: float | None
-    improvement: float | None
-    interval: tuple[float, float] | None = None
-    bootstrap: tuple[float, float] | None = None
-    p: float | None = None
-    p_bonferroni: float | None = None
-    p_wilcoxon: float | None = None
-    d_z: float | None = None
-    d_av: float | None = None
-    size: str = "undefined"
-    detectable: float | None = None
+    improvement: float | None  # mean of (Asymmetric - Plain)
+    interval: tuple[float, float] | None = None  # t interval, Bonferroni over the family
+    bootstrap: tuple[float, float] | None = None  # BCa interval over seeds, not corrected
+    p: float | None = None  # two-tailed paired t-test
+    p_bonferroni: float | None = None  # corrected for the family
+    p_wilcoxon: float | None = None  # two-tailed signed-rank test, from 6 pairs on
+    d_z: float | None = None  # Cohen's d of the differences
+    d_av: float | None = None  # Cohen's d by the mean deviation of both sides
+    size: str = "undefined"  # the usual word for d_av
+    detectable: float | None = None  # the least improvement that as many pairs of this spread find, power 80%
 
 
 def describe(

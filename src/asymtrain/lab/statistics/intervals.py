@@ -13,10 +13,8 @@ from scipy import stats
 from asymtrain.errors import UsageError
 from asymtrain.gradients._intervals import student_interval
 
-ROUNDING = 1e-12
-"""Accuracies and cosines are of order one: a deviation below this is rounding."""
-LEAST_WILCOXON = 6
-"""With five differences the smallest two-sided p is 1/16: the test cannot reach 5%."""
+ROUNDING = 1e-12  # accuracies and cosines are of order one: a deviation below this is rounding
+LEAST_WILCOXON = 6  # with five differences the smallest two-sided p is 1/16: the test cannot reach 5%
 
 
 @dataclass(frozen=True)
@@ -58,9 +56,8 @@ def welch_interval(
 
 def welch_p_from_moments(first_mean: float, first_std: float, second_mean: float, second_std: float, n: int) -> float:
     """Two-tailed Welch p from printed means and deviations of two samples of `n` each."""
-    return float(
-        stats.ttest_ind_from_stats(first_mean, first_std, n, second_mean, second_std, n, equal_var=False).pvalue
-    )
+    test = stats.ttest_ind_from_stats(first_mean, first_std, n, second_mean, second_std, n, equal_var=False)
+    return float(test.pvalue)
 
 
 def equivalence_p(values: Sequence[float], margin: float) -> float:

@@ -9,7 +9,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from pathlib import Path
 
 from asymtrain.errors import UsageError
@@ -21,29 +21,25 @@ class StoreError(UsageError):
     """The store's file, or the disk it is on, does not allow this. What was stored before is untouched."""
 
 
-_FULL = "the disk is full while writing {path}: what was stored before is safe; free some space and run again"
 _UNWRITABLE = "{path} cannot be written: check its permissions, or give another place for the store"
-_DAMAGED = "{path} is damaged ({error}): restore a copy, or rescue what is left with `sqlite3 {path} .recover`"
+_LOCKED = "{path} has been locked by another process for too long: end that process or try again"
 
 # By primary result code of SQLite; any other error is a bug of ours and keeps its traceback.
 _TEXTS = {
-    sqlite3.SQLITE_FULL: _FULL,
+    sqlite3.SQLITE_FULL: "the disk is full while writing {path}: what was stored before is safe; "
+    "free some space and run again",
     sqlite3.SQLITE_READONLY: _UNWRITABLE,
     sqlite3.SQLITE_PERM: _UNWRITABLE,
     sqlite3.SQLITE_CANTOPEN: "{path} cannot be opened: check that its folder can be read and written",
-    sqlite3.SQLITE_BUSY: "{path} has been locked by another process for too long: end that process or try again",
-    sqlite3.SQLITE_LOCKED: "{path} has been locked by another process for too long: end that process or try again",
+    sqlite3.SQLITE_BUSY: _LOCKED,
+    sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_PROTOCOL: "{path} is on a file system whose locks do not work: move the store to a local disk",
     sqlite3.SQLITE_NOTADB: "{path} is not an asymtrain store, nor an SQLite file: give another path",
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_CORRUPT: "{path} is damaged ({error}): restore a copy, or rescue what is left with "
+    "`sqlite3 {path} .recover`",
     sqlite3.SQLITE_IOERR: "reading or writing {path} failed ({error}): is its disk full or gone? "
     "What was stored before is safe",
 }
-
-
-def primary_code(error: sqlite3.Error) -> int:
-    """SQLite's result code without its extension; 0 where the error did not come from SQLite itself."""
-    return getattr(error, "sqlite_errorcode", 0) & 0xFF
 
 
 @contextmanager
@@ -52,7 +48,8 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
-        text = _TEXTS.get(primary_code(error))
+        code = getattr(error, "sqlite_errorcode", 0)  # none where the error did not come from SQLite itself
+        text = _TEXTS.get(code & 0xFF)
         if text is None:
             raise
         raise StoreError(text.format(path=path, error=error)) from error
@@ -70,22 +67,17 @@ class Database:
         with explained(path):
             self._connection = _open_to_read(path) if read_only else _open_to_write(path)
 
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
+    def writing(self) -> AbstractContextManager[sqlite3.Connection]:
         """A transaction that is stored whole when the block ends, and not at all when it raises."""
         if self.read_only:
             raise StoreError(f"{self.path} was opened to be read only: open it with Store(path) to write")
-        with self._transaction("BEGIN IMMEDIATE") as connection:
-            yield connection
+        return self._transaction("BEGIN IMMEDIATE")
 
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """A view of the store at one moment, whatever others write meanwhile."""
-        with self._transaction("BEGIN") as connection:
-            yield connection
+        return self._transaction("BEGIN")
 
     def close(self) -> None:
-        """Close the file; harmless when it is closed already."""
         # A forked child must not touch its parent's connection, not even to close it.
         if os.getpid() == self._process:
             with self._lock:
@@ -120,7 +112,7 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
     connection = _connect(path, "mode=rwc")
     try:
         # Before anything is written: a file that is not ours stays as it is.
-        _read_version(connection, path)
+        read_version(connection, path)
         _use_write_ahead_log(connection)
         connection.execute("PRAGMA synchronous = FULL")
         # Also when nothing is to be migrated: a place that cannot be written is found now, not after the training.
@@ -141,7 +133,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
     connection = _connect(path, "mode=rw")
     try:
         try:
-            version = _read_version(connection, path)
+            version = read_version(connection, path)
         except sqlite3.OperationalError:
             # A write-ahead log needs a file beside the store, which a read-only folder does not allow. Where no log
             # was left, the file is all there is and can be read as it is.
@@ -150,11 +142,15 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
                 raise
             connection.close()
             connection = _connect(path, "mode=ro&immutable=1")
-            version = _read_version(connection, path)
+            version = read_version(connection, path)
         if version == 0:
             raise StoreError(f"{path} is empty: nothing was stored in it yet")
         if version < len(MIGRATIONS):
-            connection = _migrated_copy(connection, path)
+            # Migrated in memory: reading does not change the file.
+            file, connection = connection, sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+            with closing(file):
+                file.backup(connection)
+            migrate(connection, path)
         connection.execute("PRAGMA query_only = ON")
     except BaseException:
         connection.close()
@@ -167,16 +163,6 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
     return sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
 
 
-def _read_version(connection: sqlite3.Connection, path: Path) -> int:
-    """The schema's version at one moment: another process may be creating the store right now."""
-    connection.execute("BEGIN")
-    try:
-        return read_version(connection, path)
-    finally:
-        if connection.in_transaction:
-            connection.execute("ROLLBACK")
-
-
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
     """Switch the log on where the file system can; elsewhere SQLite's ordinary journal does, only slower."""
     deadline = time.monotonic() + PATIENCE
@@ -186,21 +172,11 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
             return
         except sqlite3.OperationalError as error:
             # SQLite does not wait by itself when two processes open a new store at the same moment.
-            if primary_code(error) != sqlite3.SQLITE_BUSY:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY:
                 return
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
-
-
-def _migrated_copy(connection: sqlite3.Connection, path: Path) -> sqlite3.Connection:
-    """A current version of an older store, in memory: reading does not change the file."""
-    copy = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-    with connection, copy:
-        connection.backup(copy)
-    connection.close()
-    migrate(copy, path)
-    return copy
 
 
 # `MIGRATIONS[v]` leads from version v to v + 1, and version 0 is an empty file: a new store and an old one go through
@@ -280,10 +256,12 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_TABLES, *_VIEWS, *_APPEND_ONLY), _
 
 def read_version(connection: sqlite3.Connection, path: Path) -> int:
     """The version of the file's schema, 0 for an empty file; an error for a newer or a foreign one."""
-    (application,) = connection.execute("PRAGMA application_id").fetchone()
-    (version,) = connection.execute("PRAGMA user_version").fetchone()
-    (objects,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    if application == 0 and version == 0 and objects == 0:
+    # One statement, so one moment: another process may be creating the store right now.
+    application, version, objects = connection.execute(
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_master) "
+        "FROM pragma_application_id, pragma_user_version"
+    ).fetchone()
+    if application == version == objects == 0:
         return 0
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is an SQLite file of another program: give another path for the store")

@@ -1,8 +1,8 @@
 """A store as a folder of tables, for git and for other machines, and back.
 
 The folder holds `specs`, `runs`, `epochs` and `measurements` as CSV or Parquet, and `manifest.json` with the hash
-of each. The rows are sorted. Requests, failures and claims stay
-behind: they speak of the machine. The same rows give the same bytes, in CSV as in Parquet.
+of each. The rows are sorted. Requests, failures and claims stay behind: they speak of the machine. The same rows give
+the same bytes, in CSV as in Parquet.
 """
 
 import csv
@@ -10,12 +10,12 @@ import hashlib
 import io
 import json
 import sqlite3
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from operator import itemgetter
 from os import PathLike
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
@@ -44,38 +44,31 @@ class Table:
     columns: dict[str, type]
     added: int = 0
 
-    def known_columns(self, header: Sequence[str]) -> int:
-        """How many of the columns a file has that names these; an error where they are others."""
+    def fields(self, header: Collection[str]) -> list[tuple[str, type, bool]]:
+        """Name, type and whether values may be missing, of the columns that a file has; an error for other columns."""
         names = list(self.columns)
-        if list(header) not in (names, names[: len(names) - self.added]):
+        first_added = len(names) - self.added
+        if list(header) not in (names, names[:first_added]):
             raise ValueError(f"its columns are {', '.join(header)}, not {', '.join(names)}")
-        return len(header)
-
-    def filled(self, row: Sequence[Any]) -> tuple[Any, ...]:
-        """A row with None for what an older file lacks."""
-        return (*row, *[None] * (len(self.columns) - len(row)))
+        kinds = enumerate(self.columns.items())
+        fields = [(name, kind, kind is not str or place >= first_added) for place, (name, kind) in kinds]
+        return fields[: len(header)]
 
 
-_TEXT_OF_RUNS = {
-    "spec_id", "outcome", "device", "path", "python", "torch", "asymtrain", "commit", "source", "created", "answers",
-}  # fmt: skip
-_KINDS_OF_RUNS = {"attempt": int, "dirty": int, "seconds": float} | dict.fromkeys(_TEXT_OF_RUNS, str)
-SPECS = Table("specs", {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str})
-RUNS = Table("runs", {name: _KINDS_OF_RUNS[name] for name in records.RUN_COLUMNS}, added=1)
-EPOCHS = Table(
-    "epochs",
-    {"spec_id": str, "attempt": int, "epoch": int}
-    | dict.fromkeys(records.EPOCH_COLUMNS[1:], float)
-    | {"layer_cosines": str},
-    added=5,
+_SPEC = {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str}
+_RUN = dict.fromkeys(records.RUN_COLUMNS, str) | {"attempt": int, "dirty": int, "seconds": float}
+_EPOCH = dict.fromkeys(records.EPOCH_COLUMNS, float) | {"epoch": int, "layer_cosines": str}
+_VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
+TABLES = (
+    Table("specs", _SPEC),
+    Table("runs", _RUN, added=1),
+    Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH, added=5),
+    Table("measurements", _VALUE),
 )
-MEASUREMENTS = Table(
-    "measurements", {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
-)
-TABLES = (SPECS, RUNS, EPOCHS, MEASUREMENTS)
 
 T = TypeVar("T")
 Key = tuple[str, str]  # spec id and name of a measurement
+_first_two = itemgetter(0, 1)
 
 
 @dataclass(frozen=True)
@@ -93,11 +86,10 @@ def export_store(store: Store, folder: str | PathLike[str], *, format: Format = 
     if format not in get_args(Format):
         raise UsageError(f"format must be one of {', '.join(map(repr, get_args(Format)))}, got {format!r}")
     folder = Path(folder)
-    contents = {table.name: encode(table, rows, format) for table, rows in _rows_of(store)}
-    manifest = _HEAD | {
-        "files": format,
-        "sha256": {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()},
-    }
+    encode, rows = _encode_csv if format == "csv" else _encode_parquet, _read_rows(store)
+    contents = {table.name: encode(table, rows[table.name]) for table in TABLES}
+    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    manifest = _HEAD | {"files": format, "sha256": hashes}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, content in contents.items():
@@ -125,11 +117,15 @@ class Export:
 def read_export(folder: str | PathLike[str]) -> Export:
     """Read a folder; raises `StoreError` for one that is damaged or no export."""
     folder = Path(folder)
-    tables = {table.name: rows for table, rows in _read_folder(folder)}
+    tables = _read_tables(folder)
     try:
         specs = {row[0]: records.read_spec(row[0], row[5]) for row in tables["specs"]}
-        runs = _records_from(specs, tables["runs"], tables["epochs"])
-        return Export(folder, specs, runs, _measurements_from(specs, tables["measurements"]))
+        runs = _make_records(specs, tables["runs"], tables["epochs"])
+        for row in tables["measurements"]:
+            if row[0] not in specs:
+                raise ValueError(f"a measurement of the unknown spec {row[0]}")
+            json.loads(row[4])
+        return Export(folder, specs, runs, _group(tables["measurements"], _first_two))
     except UsageError:
         raise
     except (KeyError, TypeError, ValueError) as error:
@@ -143,49 +139,52 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     spec, that one stays.
     """
     given = source if isinstance(source, Export) else read_export(source)
+    added = present = differing = values = 0
     try:
-        return _add(store, given)
+        with store.database.writing() as connection:
+            in_store = records.select_records(connection, given.specs, every_attempt=True)
+            stored = _group(in_store, lambda record: record.run.spec.id)
+            for spec_id, attempts in given.runs.items():
+                missing = _missing(stored.get(spec_id, []), attempts)
+                if missing is None:
+                    differing += len(attempts)
+                    continue
+                for record in missing:
+                    records.insert_record(connection, record)
+                added += len(missing)
+                present += len(attempts) - len(missing)
+            stored_values = _group(_select_values(connection), _first_two)
+            for key, rows in given.values.items():
+                missing_values = _missing(stored_values.get(key, []), rows) or []
+                records.insert_specs(connection, [given.specs[key[0]]])
+                records.insert_measurement_rows(connection, missing_values)
+                values += len(missing_values)
     except sqlite3.IntegrityError as error:
         raise StoreError(f"{given.folder} is damaged, nothing was imported: {error}") from error
-
-
-def _add(store: Store, given: Export) -> Imported:
-    added = present = differing = values = 0
-    with store.database.writing() as connection:
-        stored = records.select_records(connection, list(given.specs), every_attempt=True)
-        have = _by(stored, lambda record: record.run.spec.id)
-        for spec_id, attempts in given.runs.items():
-            rest = _missing(have.get(spec_id, []), attempts)
-            for record in rest or ():
-                records.insert_record(connection, record)
-            added += len(rest or ())
-            present += 0 if rest is None else len(attempts) - len(rest)
-            differing += len(attempts) if rest is None else 0
-        have_values = _by(records.select_measurement_rows(connection), lambda row: (row[0], row[1]))
-        for key, rows in given.values.items():
-            rest_of_rows = _missing(have_values.get(key, []), rows)
-            records.insert_specs(connection, [given.specs[key[0]]])
-            records.insert_measurement_rows(connection, rest_of_rows or ())
-            values += len(rest_of_rows or ())
     return Imported(added, present, differing, values)
 
 
-def _rows_of(store: Store) -> list[tuple[Table, Rows]]:
+def _select_values(connection: sqlite3.Connection) -> Rows:
+    statement = f"SELECT {', '.join(_VALUE)} FROM measurements ORDER BY spec_id, name, attempt, epoch"
+    return connection.execute(statement).fetchall()
+
+
+def _read_rows(store: Store) -> dict[str, Rows]:
     with store.database.reading() as connection:
         stored = records.select_records(connection, every_attempt=True)
-        values = records.select_measurement_rows(connection)
+        values = _select_values(connection)
         known = records.select_specs(connection, {record.run.spec.id for record in stored} | {row[0] for row in values})
-    specs = [(s.id, s.dataset, s.arch, s.variant, records.spec_seed(s), records.spec_text(s)) for s in known.values()]
+    specs = [records.spec_row(spec) for spec in known.values()]
     runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
     epochs = [
         (row[0], record.attempt, *records.epoch_row(epoch))
         for row, record in zip(runs, stored, strict=True)
         for epoch in record.run.history
     ]
-    return [(SPECS, specs), (RUNS, runs), (EPOCHS, epochs), (MEASUREMENTS, values)]
+    return {"specs": specs, "runs": runs, "epochs": epochs, "measurements": values}
 
 
-def _read_folder(folder: Path) -> list[tuple[Table, Rows]]:
+def _read_tables(folder: Path) -> dict[str, Rows]:
     try:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except OSError as error:
@@ -199,7 +198,8 @@ def _read_folder(folder: Path) -> list[tuple[Table, Rows]]:
     form, hashes = manifest.get("files"), manifest.get("sha256")
     if form not in get_args(Format) or not isinstance(hashes, dict):
         raise StoreError(f"{folder / MANIFEST} is damaged: export again")
-    tables = []
+    decode = _decode_csv if form == "csv" else _decode_parquet
+    tables = {}
     for table in TABLES:
         path = folder / f"{table.name}.{form}"
         try:
@@ -208,36 +208,33 @@ def _read_folder(folder: Path) -> list[tuple[Table, Rows]]:
             raise StoreError(f"{path} cannot be read ({error.strerror}), nothing was imported") from error
         if hashlib.sha256(content).hexdigest() != hashes.get(table.name):
             raise StoreError(f"{path} is not as it was exported, nothing was imported: export again")
-        tables.append((table, decode(table, content, cast(Format, form), path)))
+        try:
+            rows = decode(table, content)
+        except UsageError:
+            raise
+        except (ValueError, OSError, csv.Error) as error:  # pyarrow's own errors are among them
+            raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
+        # None for what an older file lacks.
+        tables[table.name] = [(*row, *[None] * (len(table.columns) - len(row))) for row in rows]
     return tables
 
 
-def _records_from(specs: dict[str, RunSpec], runs: Rows, epochs: Rows) -> dict[str, list[Record]]:
+def _make_records(specs: dict[str, RunSpec], runs: Rows, epochs: Rows) -> dict[str, list[Record]]:
     """The runs by spec id, attempts in order, each checked to be whole."""
-    histories = _by(epochs, lambda row: (row[0], row[1]))
-    read = []
+    histories = _group(epochs, _first_two)
+    by_spec: dict[str, list[Record]] = {}
     for row in runs:
-        values = dict(zip(records.RUN_COLUMNS, row, strict=True))
-        key = (values["spec_id"], values["attempt"])
-        history = tuple(records.make_epoch(epoch[2:]) for epoch in histories.pop(key, []))
-        record = records.make_record(specs[key[0]], history, values)
+        spec_id, attempt, *_ = row
+        history = tuple(records.make_epoch(epoch[2:]) for epoch in histories.pop((spec_id, attempt), []))
+        record = records.make_record(specs[spec_id], history, row)
         records.check_whole(record.run)
-        read.append(record)
+        by_spec.setdefault(spec_id, []).append(record)
     if histories:
         raise ValueError(f"epochs of {len(histories)} runs that are not there")
-    by_spec = _by(read, lambda record: record.run.spec.id)
     for spec_id, attempts in by_spec.items():
         if [record.attempt for record in attempts] != list(range(1, len(attempts) + 1)):
             raise ValueError(f"the attempts of {spec_id} are not 1 to {len(attempts)}")
     return by_spec
-
-
-def _measurements_from(specs: dict[str, RunSpec], rows: Rows) -> dict[Key, list[tuple[Any, ...]]]:
-    for row in rows:
-        if row[0] not in specs:
-            raise ValueError(f"a measurement of the unknown spec {row[0]}")
-        json.loads(row[4])
-    return _by(rows, lambda row: (row[0], row[1]))
 
 
 def _missing(have: Sequence[T], given: list[T]) -> list[T] | None:
@@ -246,10 +243,10 @@ def _missing(have: Sequence[T], given: list[T]) -> list[T] | None:
     return given[both:] if list(have[:both]) == given[:both] else None
 
 
-def _by(items: Iterable[Any], key: Any) -> dict[Any, list[Any]]:
+def _group(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:
     groups: dict[Hashable, list[Any]] = {}
-    for name, members in groupby(items, key=key):
-        groups.setdefault(name, []).extend(members)
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
     return groups
 
 
@@ -263,16 +260,6 @@ def _replace(path: Path, content: bytes) -> None:
         temporary.unlink(missing_ok=True)
 
 
-def encode(table: Table, rows: Sequence[tuple[Any, ...]], form: Format) -> bytes:
-    """The file's content."""
-    return _encode_csv(table, rows) if form == "csv" else _encode_parquet(table, rows)
-
-
-def decode(table: Table, content: bytes, form: Format, path: Path) -> Rows:
-    """Inverse of `encode`; an error that names the file where it is something else."""
-    return _decode_csv(table, content, path) if form == "csv" else _decode_parquet(table, content, path)
-
-
 def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")  # writes floats by repr, which reads back to the same bits
@@ -281,27 +268,22 @@ def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     return text.getvalue().encode()
 
 
-def _decode_csv(table: Table, content: bytes, path: Path) -> Rows:
+def _decode_csv(table: Table, content: bytes) -> Rows:
     limit = csv.field_size_limit(_LONGEST_CELL)
     try:
         header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
-        kinds = list(table.columns.values())[: table.known_columns(header)]
-        first = len(table.columns) - table.added
-        empty = ["" if kind is str and column < first else None for column, kind in enumerate(kinds)]
-        return [
-            table.filled([kind(cell) if cell else none for kind, cell, none in zip(kinds, row, empty, strict=True)])
-            for row in rows
-        ]
-    except (ValueError, csv.Error) as error:
-        raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
     finally:
         csv.field_size_limit(limit)
+    columns = [(kind, None if may_be_missing else "") for _, kind, may_be_missing in table.fields(header)]
+    return [
+        tuple(kind(cell) if cell else empty for (kind, empty), cell in zip(columns, row, strict=True)) for row in rows
+    ]
 
 
 def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     pa, pq = _pyarrow()
     columns = list(zip(*rows, strict=True)) if rows else [()] * len(table.columns)
-    schema = _parquet_schema(table, len(table.columns))
+    schema = _parquet_schema(table, table.columns)
     arrays = [pa.array(column, type=field.type) for column, field in zip(columns, schema, strict=True)]
     # Measured numbers hardly repeat: stored byte by byte, exponents beside exponents, they take a third less space.
     varied = [
@@ -310,38 +292,24 @@ def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
         if field.type == pa.float64() and 2 * len(set(column)) > len(column)
     ]
     sink = pa.BufferOutputStream()
-    pq.write_table(
-        pa.Table.from_arrays(arrays, schema=schema),
-        sink,
-        compression="zstd",
-        use_dictionary=[name for name in schema.names if name not in varied],
-        use_byte_stream_split=varied,
-    )
+    repeated = [name for name in schema.names if name not in varied]
+    written = pa.Table.from_arrays(arrays, schema=schema)
+    pq.write_table(written, sink, compression="zstd", use_dictionary=repeated, use_byte_stream_split=varied)
     return bytes(sink.getvalue())
 
 
-def _decode_parquet(table: Table, content: bytes, path: Path) -> Rows:
+def _decode_parquet(table: Table, content: bytes) -> Rows:
     pa, pq = _pyarrow()
-    try:
-        read = pq.read_table(pa.BufferReader(content))
-        if not read.schema.equals(_parquet_schema(table, table.known_columns(read.schema.names))):
-            raise ValueError(f"its columns are not of the kinds of {', '.join(table.columns)}")
-    except (ValueError, OSError) as error:  # pyarrow's own errors are one or the other
-        raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
-    columns = [read.column(name).to_pylist() for name in read.schema.names]
-    return [table.filled(row) for row in zip(*columns, strict=True)]
+    read = pq.read_table(pa.BufferReader(content))
+    if not read.schema.equals(_parquet_schema(table, read.schema.names)):
+        raise ValueError(f"its columns are not of the kinds of {', '.join(table.columns)}")
+    return list(zip(*[column.to_pylist() for column in read.columns], strict=True))
 
 
-def _parquet_schema(table: Table, count: int) -> Any:
+def _parquet_schema(table: Table, header: Collection[str]) -> Any:
     pa, _ = _pyarrow()
     kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
-    first = len(table.columns) - table.added
-    return pa.schema(
-        [
-            pa.field(name, kinds[kind], nullable=kind is not str or column >= first)
-            for column, (name, kind) in enumerate(table.columns.items())
-        ][:count]
-    )
+    return pa.schema([pa.field(name, kinds[kind], nullable=nullable) for name, kind, nullable in table.fields(header)])
 
 
 def _pyarrow() -> tuple[Any, Any]:

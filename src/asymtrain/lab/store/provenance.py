@@ -38,14 +38,7 @@ def current() -> Provenance:
 
     source = hash_source(PACKAGE)
     commit, dirty = find_commit(PACKAGE) or (f"source-{source[:16]}", False)
-    return Provenance(
-        python=platform.python_version(),
-        torch=str(torch.__version__),
-        asymtrain=VERSION,
-        commit=commit,
-        dirty=dirty,
-        source=source,
-    )
+    return Provenance(platform.python_version(), str(torch.__version__), VERSION, commit, dirty, source)
 
 
 def find_commit(package: Path) -> tuple[str, bool] | None:
@@ -69,21 +62,12 @@ def hash_source(package: Path) -> str:
 
 def _git(folder: Path, *arguments: str) -> str | None:
     """What git says, without its last newline; None where it is absent or fails."""
+    # Without the checkout that a git hook names: the package may be of another one.
+    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
+    environment["GIT_OPTIONAL_LOCKS"] = "0"  # `status` would write to the index
+    command = ["git", "-C", str(folder), *arguments]
     try:
-        done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
-            capture_output=True,
-            text=True,
-            timeout=30,
-            check=True,
-            env=_environment(),
-        )
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True, env=environment)
     except (OSError, subprocess.SubprocessError):
         return None
     return done.stdout.strip()
-
-
-def _environment() -> dict[str, str]:
-    """This process's, without the checkout that a git hook names: the package may be of another one."""
-    kept = {name: value for name, value in os.environ.items() if name not in _OF_A_HOOK}
-    return kept | {"GIT_OPTIONAL_LOCKS": "0"}  # `status` would write to the index

@@ -9,13 +9,12 @@ import dataclasses
 import json
 import math
 import sqlite3
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
-from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.provenance import Provenance
@@ -24,11 +23,13 @@ EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
 _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
 _NUMBERS = EPOCH_COLUMNS[1:-1]  # the first is the epoch's own, the last, layer_cosines, is no number
 _numbers_of = attrgetter(*_NUMBERS)  # of a long study there are hundreds of thousands of epochs
+_order = attrgetter("dataset", "arch", "variant", "seed")
 PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance))
 RUN_COLUMNS = (
     "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
 )  # fmt: skip
-MEASUREMENT_COLUMNS = ("spec_id", "name", "attempt", "epoch", "value", "created")
+_RUN_LIST = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
+_EPOCH_LIST = ", ".join(EPOCH_COLUMNS)
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,11 @@ def check_whole(run: Run) -> None:
                 raise ValueError(f"{name} of epoch {epoch.epoch} of {run.spec.id} is {value!r}, not a finite number")
 
 
-def spec_text(spec: RunSpec) -> str:
-    """The spec as canonical JSON, the text that its id is the hash of."""
-    return json.dumps(spec.to_dict(), sort_keys=True, separators=(",", ":"))
-
-
-def spec_seed(spec: RunSpec) -> int | None:
-    """The seed where it fits a 64-bit column; the JSON has it in any case."""
-    return spec.seed if spec.seed < 2**63 else None
+def spec_row(spec: RunSpec) -> tuple[Any, ...]:
+    """The columns of `specs`: the last is the canonical JSON that the id is the hash of."""
+    seed = spec.seed if spec.seed < 2**63 else None  # what does not fit a 64-bit column is in the JSON
+    text = json.dumps(spec.to_dict(), sort_keys=True, separators=(",", ":"))
+    return (spec.id, spec.dataset, spec.arch, spec.variant, seed, text)
 
 
 def read_spec(spec_id: str, text: str) -> RunSpec:
@@ -87,29 +85,19 @@ def read_spec(spec_id: str, text: str) -> RunSpec:
     return spec
 
 
-def spec_order(item: tuple[str, RunSpec]) -> tuple[str, str, str, int, str]:
-    """The order of everything that is read, from id and spec: it does not depend on when a row was written."""
-    spec_id, spec = item
-    return (spec.dataset, spec.arch, spec.variant, spec.seed, spec_id)
-
-
 def insert_specs(connection: sqlite3.Connection, specs: Iterable[RunSpec]) -> None:
-    """Make the specs known; those that are known already stay."""
-    connection.executemany(
-        "INSERT OR IGNORE INTO specs VALUES (?, ?, ?, ?, ?, ?)",
-        [(s.id, s.dataset, s.arch, s.variant, spec_seed(s), spec_text(s)) for s in specs],
-    )
+    connection.executemany("INSERT OR IGNORE INTO specs VALUES (?, ?, ?, ?, ?, ?)", map(spec_row, specs))
 
 
 def select_specs(connection: sqlite3.Connection, ids: Iterable[str] | None = None) -> dict[str, RunSpec]:
-    """Known specs by id, in order."""
+    """Known specs by id, in the order of everything that is read: it does not depend on when a row was written."""
     condition, values = among("id", ids)
     rows = connection.execute(f"SELECT id, spec FROM specs WHERE {condition}", values)
-    return dict(sorted(((spec_id, read_spec(spec_id, text)) for spec_id, text in rows), key=spec_order))
+    specs = {spec_id: read_spec(spec_id, text) for spec_id, text in rows}
+    return dict(sorted(specs.items(), key=lambda item: (_order(item[1]), item[0])))
 
 
 def count_attempts(connection: sqlite3.Connection, spec_id: str) -> int:
-    """How often a spec was recorded."""
     (count,) = connection.execute("SELECT count(*) FROM runs WHERE spec_id = ?", (spec_id,)).fetchone()
     return int(count)
 
@@ -118,13 +106,10 @@ def insert_record(connection: sqlite3.Connection, record: Record) -> None:
     """Write a run with all its epochs; the caller checked it and holds the transaction."""
     insert_specs(connection, [record.run.spec])
     marks = ", ".join("?" * len(RUN_COLUMNS))
-    columns = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
-    cursor = connection.execute(f"INSERT INTO runs ({columns}) VALUES ({marks})", run_row(record))
+    cursor = connection.execute(f"INSERT INTO runs ({_RUN_LIST}) VALUES ({marks})", run_row(record))
     marks = ", ".join("?" * len(EPOCH_COLUMNS))
-    connection.executemany(
-        f"INSERT INTO epochs (run_id, {', '.join(EPOCH_COLUMNS)}) VALUES ({cursor.lastrowid}, {marks})",
-        [epoch_row(epoch) for epoch in record.run.history],
-    )
+    statement = f"INSERT INTO epochs (run_id, {_EPOCH_LIST}) VALUES ({cursor.lastrowid}, {marks})"
+    connection.executemany(statement, map(epoch_row, record.run.history))
 
 
 def select_records(
@@ -132,26 +117,21 @@ def select_records(
 ) -> list[Record]:
     """Stored runs, in order: the latest attempt of each spec, or every one."""
     condition, values = among("spec_id", ids)
-    columns = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
     table = "runs" if every_attempt else "latest_runs"
-    rows = connection.execute(f"SELECT id, {columns} FROM {table} WHERE {condition}", values).fetchall()
+    rows = connection.execute(f"SELECT id, {_RUN_LIST} FROM {table} WHERE {condition}", values).fetchall()
     specs = select_specs(connection, None if ids is None else {row[1] for row in rows})
     condition, values = among("run_id", [row[0] for row in rows])
-    epochs = connection.execute(
-        f"SELECT run_id, {', '.join(EPOCH_COLUMNS)} FROM epochs WHERE {condition} ORDER BY run_id, epoch", values
-    )
-    histories = {
-        run: tuple(make_epoch(row[1:]) for row in rows) for run, rows in groupby(epochs, key=lambda row: row[0])
-    }
+    statement = f"SELECT run_id, {_EPOCH_LIST} FROM epochs WHERE {condition} ORDER BY run_id, epoch"
+    by_run = groupby(connection.execute(statement, values), key=lambda row: row[0])
+    histories = {run_id: tuple(make_epoch(row[1:]) for row in epochs) for run_id, epochs in by_run}
     order = {spec_id: number for number, spec_id in enumerate(specs)}
     return [
-        make_record(specs[row[1]], histories.get(row[0], ()), dict(zip(RUN_COLUMNS, row[1:], strict=True)))
+        make_record(specs[row[1]], histories.get(row[0], ()), row[1:])
         for row in sorted(rows, key=lambda row: (order[row[1]], row[2]))  # spec, then attempt
     ]
 
 
 def run_row(record: Record) -> tuple[Any, ...]:
-    """The values of `RUN_COLUMNS`."""
     run = record.run
     return (
         run.spec.id, record.attempt, run.outcome, run.device, run.path, run.seconds,
@@ -170,16 +150,14 @@ def make_epoch(row: Sequence[Any]) -> Epoch:
     """Inverse of `epoch_row`."""
     *numbers, text = row
     layers = tuple((name, value) for name, value in json.loads(text)) if text else None
-    values = (*numbers, layers)
-    return Epoch(*values)
+    return Epoch(*(*numbers, layers))
 
 
-def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: dict[str, Any]) -> Record:
+def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:
     """Inverse of `run_row`."""
-    answers = base64.b64decode(row["answers"]) if row["answers"] else None
-    run = Run(spec, history, outcome=row["outcome"], device=row["device"], path=row["path"], answers=answers)
-    code = {name: row[name] for name in PROVENANCE_COLUMNS} | {"dirty": bool(row["dirty"])}
-    return Record(run=run, attempt=row["attempt"], provenance=Provenance(**code), created=row["created"])
+    _, attempt, outcome, device, path, _, python, torch, asymtrain, commit, dirty, source, created, answers = row
+    run = Run(spec, history, outcome, device, path, base64.b64decode(answers) if answers else None)
+    return Record(run, attempt, Provenance(python, torch, asymtrain, commit, bool(dirty), source), created)
 
 
 def value_text(value: Any) -> str:
@@ -190,47 +168,8 @@ def value_text(value: Any) -> str:
         raise ValueError(f"a measurement must be finite, got {value!r}") from error
 
 
-def insert_measurement(
-    connection: sqlite3.Connection, spec_id: str, name: str, values: Mapping[int, Any], now: str, *, again: bool
-) -> bool:
-    """Write a measurement whole; False where it is there already and is not to be repeated."""
-    if not connection.execute("SELECT 1 FROM specs WHERE id = ?", (spec_id,)).fetchone():
-        raise UsageError(f"the store does not know spec {spec_id!r}: add its run, request it or make it known first")
-    (attempts,) = connection.execute(
-        "SELECT coalesce(max(attempt), 0) FROM measurements WHERE spec_id = ? AND name = ?", (spec_id, name)
-    ).fetchone()
-    if attempts and not again:
-        return False
-    rows = [(spec_id, name, attempts + 1, epoch, value_text(value), now) for epoch, value in sorted(values.items())]
-    insert_measurement_rows(connection, rows)
-    return bool(rows)
-
-
 def insert_measurement_rows(connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
-    """Write rows of `MEASUREMENT_COLUMNS`."""
     connection.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", rows)
-
-
-def select_measurement_rows(connection: sqlite3.Connection) -> list[tuple[Any, ...]]:
-    """Every attempt, as rows of `MEASUREMENT_COLUMNS`, in order."""
-    return connection.execute(
-        f"SELECT {', '.join(MEASUREMENT_COLUMNS)} FROM measurements ORDER BY spec_id, name, attempt, epoch"
-    ).fetchall()
-
-
-def select_measurements(
-    connection: sqlite3.Connection, name: str | None, ids: Iterable[str] | None
-) -> list[Measurement]:
-    """The latest attempt of each measurement, ordered by spec id, name and epoch."""
-    condition, values = among("spec_id", ids)
-    rows = connection.execute(
-        f"""SELECT spec_id, name, epoch, value FROM measurements AS m
-        WHERE {condition} AND (? IS NULL OR name = ?)
-          AND attempt = (SELECT max(attempt) FROM measurements WHERE spec_id = m.spec_id AND name = m.name)
-        ORDER BY spec_id, name, epoch""",
-        (*values, name, name),
-    )
-    return [Measurement(spec_id, name, epoch, json.loads(text)) for spec_id, name, epoch, text in rows]
 
 
 def among(column: str, values: Iterable[Any] | None) -> tuple[str, tuple[str, ...]]:

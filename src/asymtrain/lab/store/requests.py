@@ -13,8 +13,8 @@ import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from asymtrain.lab.runs import RunSpec
@@ -58,38 +58,27 @@ class Summary:
 
     @property
     def total(self) -> Group:
-        """The sum of all groups."""
-        counts = ("finished", "diverged", "pending", "running", "failed", "epochs")
-        sums = {name: sum(getattr(group, name) for group in self.groups) for name in counts}
-        return Group("all", "all", "all", **sums, seconds=sum(group.seconds for group in self.groups))
+        counts = [field.name for field in fields(Group)][3:]
+        return Group("all", "all", "all", *(sum(getattr(group, name) for group in self.groups) for name in counts))
 
 
-def open_requests(connection: sqlite3.Connection, specs: Iterable[RunSpec], now: str, *, again: bool) -> None:
-    """Mark specs as wanted, except those that are pending already or, unless again, recorded."""
-    specs = list(specs)
-    insert_specs(connection, specs)
-    pending = _pending_ids(connection)
-    for spec_id in dict.fromkeys(spec.id for spec in specs):
+def open_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], now: str, *, again: bool) -> None:
+    """Mark specs, given by id, as wanted, except those that are pending already or, unless again, recorded."""
+    insert_specs(connection, specs.values())
+    pending = pending_ids(connection)
+    for spec_id in specs:
         attempts = count_attempts(connection, spec_id)
         if spec_id not in pending and (again or attempts == 0):
-            connection.execute(
-                "INSERT INTO requests (spec_id, runs_before, created) VALUES (?, ?, ?)", (spec_id, attempts, now)
-            )
+            statement = "INSERT INTO requests (spec_id, runs_before, created) VALUES (?, ?, ?)"
+            connection.execute(statement, (spec_id, attempts, now))
 
 
-def fail_requests(connection: sqlite3.Connection, specs: Iterable[RunSpec], reason: str, now: str) -> None:
+def fail_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], reason: str, now: str) -> None:
     """Close the specs' requests with a reason; a spec that another process recorded meanwhile did not fail."""
-    specs = list(specs)
     open_requests(connection, specs, now, again=False)
-    pending = _pending_ids(connection)
-    for spec_id in dict.fromkeys(spec.id for spec in specs):
-        if spec_id in pending:
-            connection.execute("INSERT INTO failures VALUES (?, ?, ?)", (pending[spec_id], reason, now))
-
-
-def select_pending(connection: sqlite3.Connection) -> list[RunSpec]:
-    """Specs that were asked for, are not recorded and did not fail, in order."""
-    return list(select_specs(connection, _pending_ids(connection)).values())
+    pending = pending_ids(connection)
+    rows = [(pending[spec_id], reason, now) for spec_id in specs if spec_id in pending]
+    connection.executemany("INSERT INTO failures VALUES (?, ?, ?)", rows)
 
 
 def select_failures(connection: sqlite3.Connection) -> list[Failure]:
@@ -99,8 +88,8 @@ def select_failures(connection: sqlite3.Connection) -> list[Failure]:
     return [Failure(spec, *reasons[spec_id]) for spec_id, spec in select_specs(connection, reasons).items()]
 
 
-def _pending_ids(connection: sqlite3.Connection) -> dict[str, int]:
-    """Spec id to request id."""
+def pending_ids(connection: sqlite3.Connection) -> dict[str, int]:
+    """Spec id to request id, for what was asked for, is not recorded and did not fail."""
     return dict(connection.execute("SELECT spec_id, id FROM open_requests WHERE reason IS NULL"))
 
 
@@ -109,24 +98,17 @@ def this_process() -> str:
     return f"{socket.gethostname()}/{os.getpid()}/{_start_of(os.getpid())}"
 
 
-def claim(connection: sqlite3.Connection, ids: Iterable[str], owner: str, seconds: float) -> set[str]:
-    """Take the specs that no other live process holds; returns those that are now the owner's."""
-    held, taken, until = held_claims(connection), set(), time.time() + seconds
-    for spec_id in ids:
-        if held.get(spec_id, owner) == owner:
-            connection.execute("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", (spec_id, owner, until))
-            taken.add(spec_id)
-    return taken
+def claim(connection: sqlite3.Connection, ids: Iterable[str], seconds: float) -> set[str]:
+    """Take the specs that no other live process holds; returns those that are now this process's."""
+    held, owner, until = held_claims(connection), this_process(), time.time() + seconds
+    free = {spec_id for spec_id in ids if held.get(spec_id, owner) == owner}
+    rows = [(spec_id, owner, until) for spec_id in free]
+    connection.executemany("INSERT OR REPLACE INTO claims VALUES (?, ?, ?)", rows)
+    return free
 
 
 def release(connection: sqlite3.Connection, ids: Iterable[str]) -> None:
-    """Forget who holds these specs."""
     connection.executemany("DELETE FROM claims WHERE spec_id = ?", [(spec_id,) for spec_id in ids])
-
-
-def release_all(connection: sqlite3.Connection, owner: str) -> None:
-    """Forget everything that the owner holds."""
-    connection.execute("DELETE FROM claims WHERE owner = ?", (owner,))
 
 
 def held_claims(connection: sqlite3.Connection) -> dict[str, str]:
@@ -138,19 +120,15 @@ def held_claims(connection: sqlite3.Connection) -> dict[str, str]:
 
 def _counts(owner: str, until: float) -> bool:
     machine, process, start = owner.rsplit("/", 2)
-    if machine == socket.gethostname() and os.name == "posix":
-        return _is_alive(int(process)) and _start_of(int(process)) == start
-    return time.time() < until
-
-
-def _is_alive(process: int) -> bool:
+    if machine != socket.gethostname() or os.name != "posix":
+        return time.time() < until
     try:
-        os.kill(process, 0)
+        os.kill(int(process), 0)
     except ProcessLookupError:
         return False
     except PermissionError:
-        return True
-    return True
+        pass  # it is alive, and another user's
+    return _start_of(int(process)) == start
 
 
 def _start_of(process: int) -> str:
@@ -183,7 +161,6 @@ ORDER BY spec.dataset, spec.arch, spec.variant
 
 
 def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
-    """Count what the store holds."""
     held = json.dumps(list(held_claims(connection)))
     groups = tuple(Group(*row) for row in connection.execute(_COUNTS, (held,)))
     devices = connection.execute("SELECT device, count(*) FROM latest_runs GROUP BY device ORDER BY device").fetchall()

@@ -1,16 +1,16 @@
-"""`Store`: a thin object over one file. Each method is one transaction; the work is in the modules beside it."""
+"""`Store`: a thin object over one file. Each method is one transaction; rows are made in the modules beside it."""
 
 import dataclasses
+import json
 import sqlite3
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
-from asymtrain.errors import unknown_name
+from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import records, requests
 from asymtrain.lab.store.database import Database, StoreError
@@ -20,7 +20,8 @@ from asymtrain.lab.store.requests import Failure, Summary
 
 LEASE = 3600.0  # seconds that a claim from another machine is believed without being renewed
 
-_FILTERS = {*(field.name for field in dataclasses.fields(RunSpec)), "variant", "outcome", "device", "path"}
+_OF_RUNS = ("outcome", "device", "path")
+_FILTERS = {*(field.name for field in dataclasses.fields(RunSpec)), "variant", *_OF_RUNS}
 
 
 class Store:
@@ -40,9 +41,7 @@ class Store:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -51,7 +50,7 @@ class Store:
             self._claimed = False
             # On a full disk the claims stay, and end with this process.
             with suppress(StoreError), self.database.writing() as connection:
-                requests.release_all(connection, requests.this_process())
+                connection.execute("DELETE FROM claims WHERE owner = ?", (requests.this_process(),))
         self.database.close()
 
     # What is wanted.
@@ -64,7 +63,7 @@ class Store:
     def request(self, specs: Iterable[RunSpec], *, again: bool = False) -> None:
         """Mark specs as wanted: they are pending until they are recorded or fail."""
         with self.database.writing() as connection:
-            requests.open_requests(connection, specs, _now(), again=again)
+            requests.open_requests(connection, {spec.id: spec for spec in specs}, _now(), again=again)
 
     def claim(self, specs: Iterable[RunSpec], *, again: bool = False, lease: float = LEASE) -> list[RunSpec]:
         """Request specs, and take those that are not recorded (unless again) nor held by another live process.
@@ -73,10 +72,9 @@ class Store:
         """
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
-            requests.open_requests(connection, unique.values(), _now(), again=again)
+            requests.open_requests(connection, unique, _now(), again=again)
             done = set() if again else _recorded(connection, unique)
-            wanted = [spec_id for spec_id in unique if spec_id not in done]
-            taken = requests.claim(connection, wanted, requests.this_process(), lease)
+            taken = requests.claim(connection, unique.keys() - done, lease)
         self._claimed = True
         return [spec for spec_id, spec in unique.items() if spec_id in taken]
 
@@ -89,13 +87,13 @@ class Store:
         """Record that specs could not be trained, and why; a later `add` or `request` supersedes it."""
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
-            requests.fail_requests(connection, unique.values(), reason, _now())
+            requests.fail_requests(connection, unique, reason, _now())
             requests.release(connection, unique)
 
     def pending(self) -> list[RunSpec]:
         """Specs that were requested, are not recorded and did not fail."""
         with self.database.reading() as connection:
-            return requests.select_pending(connection)
+            return list(records.select_specs(connection, requests.pending_ids(connection)).values())
 
     def failures(self) -> list[Failure]:
         """Specs that failed and were neither recorded nor requested since."""
@@ -116,8 +114,7 @@ class Store:
             attempts = records.count_attempts(connection, run.spec.id)
             if attempts and not again:
                 return False
-            record = Record(run, attempts + 1, provenance or current(), _now())
-            records.insert_record(connection, record)
+            records.insert_record(connection, Record(run, attempts + 1, provenance or current(), _now()))
         return True
 
     def finished(self, ids: Iterable[str] | None = None) -> set[str]:
@@ -139,7 +136,11 @@ class Store:
                 raise unknown_name("field of a run", name, _FILTERS)
         with self.database.reading() as connection:
             stored = records.select_records(connection, ids, every_attempt=every_attempt)
-        return [record for record in stored if all(_value(record.run, name) == value for name, value in where.items())]
+
+        def matches(run: Run) -> bool:
+            return all(getattr(run if name in _OF_RUNS else run.spec, name) == value for name, value in where.items())
+
+        return [record for record in stored if matches(record.run)]
 
     # What was seen.
 
@@ -148,13 +149,31 @@ class Store:
 
         False where the spec has a measurement of this name already; with `again` the new one supersedes it.
         """
+        key = (spec_id, name)
         with self.database.writing() as connection:
-            return records.insert_measurement(connection, spec_id, name, values, _now(), again=again)
+            if not connection.execute("SELECT 1 FROM specs WHERE id = ?", (spec_id,)).fetchone():
+                raise UsageError(
+                    f"the store does not know spec {spec_id!r}: add its run, request it or make it known first"
+                )
+            statement = "SELECT coalesce(max(attempt), 0) FROM measurements WHERE spec_id = ? AND name = ?"
+            (attempts,) = connection.execute(statement, key).fetchone()
+            if attempts and not again:
+                return False
+            now = _now()
+            rows = [(*key, attempts + 1, epoch, records.value_text(values[epoch]), now) for epoch in sorted(values)]
+            records.insert_measurement_rows(connection, rows)
+        return bool(rows)
 
     def measurements(self, name: str | None = None, ids: Iterable[str] | None = None) -> list[Measurement]:
-        """Measured values, ordered by spec id, name and epoch."""
+        """Measured values of the latest attempts, ordered by spec id, name and epoch."""
+        among_ids, parameters = records.among("spec_id", ids)
+        statement = f"""SELECT spec_id, name, epoch, value FROM measurements AS m
+            WHERE {among_ids} AND (? IS NULL OR name = ?)
+              AND attempt = (SELECT max(attempt) FROM measurements WHERE spec_id = m.spec_id AND name = m.name)
+            ORDER BY spec_id, name, epoch"""
         with self.database.reading() as connection:
-            return records.select_measurements(connection, name, ids)
+            rows = connection.execute(statement, (*parameters, name, name))
+            return [Measurement(spec_id, what, epoch, json.loads(text)) for spec_id, what, epoch, text in rows]
 
     def summary(self) -> Summary:
         """Counts of what the store holds, what is pending and what failed."""
@@ -169,7 +188,3 @@ def _now() -> str:
 def _recorded(connection: sqlite3.Connection, ids: Iterable[str] | None) -> set[str]:
     condition, values = records.among("spec_id", ids)
     return {row[0] for row in connection.execute(f"SELECT DISTINCT spec_id FROM runs WHERE {condition}", values)}
-
-
-def _value(run: Run, name: str) -> Any:
-    return getattr(run, name) if name in ("outcome", "device", "path") else getattr(run.spec, name)

@@ -5,10 +5,9 @@ import re
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.runs import Run
 
 # Field of an epoch to the name of its curve; what stands before the slash is TensorBoard's group.
 CURVES = {
@@ -30,33 +29,24 @@ CURVES = {
 
 def write_tensorboard(runs: Iterable[Run], folder: str | PathLike[str]) -> list[Path]:
     """Write the runs' curves under a folder, and return the folder of each; logs of the same specs are replaced."""
-    writer = _summary_writer()
-    return [_write(writer, run, Path(folder) / log_name(run.spec)) for run in runs]
-
-
-def log_name(spec: RunSpec) -> str:
-    """A folder name that people can read and that is unique for the spec."""
-    name = f"{spec.dataset}-{spec.arch}-{spec.variant}-seed{spec.seed}-{spec.id}"
-    return re.sub(r"[^\w.=-]+", "_", name)
-
-
-def _write(summary_writer: Any, run: Run, folder: Path) -> Path:
-    # TensorBoard draws every event file of a folder: a second one would draw each curve twice.
-    for old in folder.glob("events.out.tfevents.*"):
-        old.unlink()
-    with summary_writer(str(folder)) as writer:
-        writer.add_text("spec", f"```json\n{json.dumps(run.spec.to_dict(), indent=2, sort_keys=True)}\n```")
-        for epoch in run.history:
-            for field, curve in CURVES.items():
-                value = getattr(epoch, field)
-                if value is not None:
-                    writer.add_scalar(curve, value, epoch.epoch)
-    return folder
-
-
-def _summary_writer() -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UsageError('TensorBoard logs need tensorboard: pip install "asymtrain[tensorboard]"') from error
-    return SummaryWriter
+    logs = []
+    for run in runs:
+        spec = run.spec
+        name = f"{spec.dataset}-{spec.arch}-{spec.variant}-seed{spec.seed}-{spec.id}"
+        log = Path(folder) / re.sub(r"[^\w.=-]+", "_", name)
+        # TensorBoard draws every event file of a folder: a second one would draw each curve twice.
+        for old in log.glob("events.out.tfevents.*"):
+            old.unlink()
+        with SummaryWriter(str(log)) as writer:
+            writer.add_text("spec", f"```json\n{json.dumps(spec.to_dict(), indent=2, sort_keys=True)}\n```")
+            for epoch in run.history:
+                values = {curve: getattr(epoch, field) for field, curve in CURVES.items()}
+                for curve, value in values.items():
+                    if value is not None:
+                        writer.add_scalar(curve, value, epoch.epoch)
+        logs.append(log)
+    return logs

@@ -53,7 +53,6 @@ class AlignmentInstrument(Instrument[AlignmentOptions, "list[Run]"]):
         return bench.runs([variant for spec in specs for variant in variant_specs(spec, names)])
 
     def page(self, options: AlignmentOptions, result: "list[Run]") -> Page:
-        """See `show`."""
         from asymtrain.lab.instruments.alignment.show import alignment_page
 
         return alignment_page(result)

@@ -10,10 +10,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError
+from asymtrain.gradients._alignment import CosineSummary
 from asymtrain.gradients._intervals import COSINES, Bounds, batch_means, mean
-from asymtrain.lab.instruments.curves import Curve, by_setting, curve
-from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.instruments.curves import Curve, by_setting, curve, in_variants
+from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
 
 VARIANTS: dict[str, dict[str, Any]] = {
@@ -27,42 +28,20 @@ NO_BRANCHES = "none of these runs has branches: alignment needs Asymmetric runs"
 
 
 @dataclass(frozen=True)
-class RunConflict:
+class RunConflict(CosineSummary):
     """The alignment of one run. Means are over its epochs, each epoch's value being a mean over its measured steps.
 
-    Attributes:
-        final: mean cosine of the last epoch.
-        mean: average over epochs.
-        min, max: of a single measured step.
-        epoch_min, epoch_max: of an epoch's mean.
-        conflict: share of measured steps with a negative cosine.
-        low, high: interval of `mean` over batches, by batch means: blocks of epochs, at most 20. A drift through
-            training widens it. Cut at -1 and 1.
-        blocks, autocorrelation: number of blocks, and the correlation between neighbouring ones; well above 0, the
-            interval is too narrow for the mean of a longer training like this.
-        undefined: epochs without a cosine.
-        layers: average cosine of each layer, where the run recorded them.
+    `final` is the mean cosine of the last epoch, `undefined` counts epochs, the blocks of the interval are epochs. Over
+    single measured steps are `min`, `max` and `conflict`.
     """
 
     id: str
     seed: int
     outcome: str
     epochs: int
-    undefined: int
-    final: float | None
-    mean: float | None
-    min: float | None
-    max: float | None
-    epoch_min: float | None
+    epoch_min: float | None  # of an epoch's mean
     epoch_max: float | None
-    conflict: float | None
-    low: float | None
-    high: float | None
-    blocks: int
-    autocorrelation: float | None
-    main_norm: float | None
-    auxiliary_norm: float | None
-    layers: tuple[tuple[str, float | None], ...]
+    layers: tuple[tuple[str, float | None], ...]  # average cosine of each layer, where the run recorded them
 
 
 @dataclass(frozen=True)
@@ -86,11 +65,9 @@ class Conflict:
 
     @property
     def diverged(self) -> int:
-        """How many runs diverged."""
         return sum(run.outcome == "diverged" for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         values = dataclasses.asdict(self)
         layers = {name: dataclasses.asdict(cosine) for name, cosine in self.layers}
         runs = [{**run, "layers": dict(run["layers"])} for run in values["runs"]]
@@ -98,13 +75,7 @@ class Conflict:
 
 
 def variant_specs(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
-    """The spec with its branches as each of `VARIANTS` says."""
-    specs = []
-    for name in names:
-        if name not in VARIANTS:
-            raise unknown_name("variant of the branches", name, VARIANTS)
-        specs.append(dataclasses.replace(spec, **VARIANTS[name]))
-    return specs
+    return in_variants(spec, names, VARIANTS)
 
 
 def variant_of(spec: RunSpec) -> str:
@@ -115,13 +86,20 @@ def variant_of(spec: RunSpec) -> str:
 
 
 def run_conflict(run: Run, confidence: float = 0.95) -> RunConflict:
-    """The alignment of one run."""
     spec, history = run.spec, run.history
     if spec.redundancy == 0:
         raise UsageError(f"run {spec.id} is Plain: it has no auxiliary gradient; choose an Asymmetric run")
     if spec.cosine_every == 0:
         raise UsageError(f"run {spec.id} recorded no cosine: train it with cosine_every of 1 or more")
-    cosines = _seen(history, "cosine")
+
+    def seen(name: str) -> list[float]:
+        return [value for epoch in history if (value := getattr(epoch, name)) is not None]
+
+    cosines = seen("cosine")
+    by_layer: dict[str, list[float]] = {}
+    for epoch in history:
+        for name, value in epoch.layer_cosines or ():
+            by_layer.setdefault(name, []).extend(() if value is None else (value,))
     low, high, blocks, autocorrelation = batch_means(cosines, confidence, least=1, within=COSINES)
     return RunConflict(
         id=spec.id,
@@ -131,18 +109,18 @@ def run_conflict(run: Run, confidence: float = 0.95) -> RunConflict:
         undefined=len(history) - len(cosines),
         final=history[-1].cosine if history else None,
         mean=mean(cosines),
-        min=min(_seen(history, "cosine_min"), default=None),
-        max=max(_seen(history, "cosine_max"), default=None),
+        min=min(seen("cosine_min"), default=None),
+        max=max(seen("cosine_max"), default=None),
         epoch_min=min(cosines, default=None),
         epoch_max=max(cosines, default=None),
-        conflict=mean(_seen(history, "conflict")),
+        conflict=mean(seen("conflict")),
         low=low,
         high=high,
         blocks=blocks,
         autocorrelation=autocorrelation,
-        main_norm=mean(_seen(history, "main_norm")),
-        auxiliary_norm=mean(_seen(history, "auxiliary_norm")),
-        layers=_layers(history),
+        main_norm=mean(seen("main_norm")),
+        auxiliary_norm=mean(seen("auxiliary_norm")),
+        layers=tuple((name, mean(values)) for name, values in by_layer.items()),
     )
 
 
@@ -166,33 +144,15 @@ def _together(runs: Sequence[Run], confidence: float) -> Conflict:
     parts = tuple(run_conflict(run, confidence) for run in runs)
     names = dict.fromkeys(name for part in parts for name, _ in part.layers)
 
-    def over_seeds(name: str, within: Bounds = COSINES) -> Estimate:
-        return estimate((getattr(part, name) for part in parts), confidence, within)
+    def over_seeds(values: Iterable[float | None], within: Bounds = COSINES) -> Estimate:
+        return estimate(values, confidence, within)
 
+    bounds = dict.fromkeys(("final", "mean", "min", "max"), COSINES)
+    bounds |= {"conflict": SHARES, "main_norm": POSITIVE, "auxiliary_norm": POSITIVE}
     return Conflict(
         spec=runs[0].spec,
         variant=variant_of(runs[0].spec),
         runs=parts,
-        final=over_seeds("final"),
-        mean=over_seeds("mean"),
-        min=over_seeds("min"),
-        max=over_seeds("max"),
-        conflict=over_seeds("conflict", SHARES),
-        main_norm=over_seeds("main_norm", POSITIVE),
-        auxiliary_norm=over_seeds("auxiliary_norm", POSITIVE),
-        layers=tuple(
-            (name, estimate((dict(part.layers).get(name) for part in parts), confidence, COSINES)) for name in names
-        ),
+        layers=tuple((name, over_seeds(dict(part.layers).get(name) for part in parts)) for name in names),
+        **{name: over_seeds((getattr(part, name) for part in parts), within) for name, within in bounds.items()},
     )
-
-
-def _seen(history: Sequence[Epoch], name: str) -> list[float]:
-    return [value for epoch in history if (value := getattr(epoch, name)) is not None]
-
-
-def _layers(history: Sequence[Epoch]) -> tuple[tuple[str, float | None], ...]:
-    cosines: dict[str, list[float]] = {}
-    for epoch in history:
-        for name, value in epoch.layer_cosines or ():
-            cosines.setdefault(name, []).extend(() if value is None else (value,))
-    return tuple((name, mean(values)) for name, values in cosines.items())

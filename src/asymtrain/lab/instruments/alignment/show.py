@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from asymtrain.lab.instruments.alignment.measure import Conflict, conflicts, cosine_curve
 from asymtrain.lab.instruments.curves import Curve, cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Lines
-from asymtrain.lab.report.table import Cell, Column, Interval, Table
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
+from asymtrain.lab.report.table import Cell, Column, Table, interval
 from asymtrain.lab.runs import Run
 
 VARIANT_FIELDS = ("branch_weights", "signal")  # named in a column of their own
@@ -26,7 +26,6 @@ LEAD = (
 
 
 def alignment_page(runs: Sequence[Run], confidence: float = 0.95) -> Page:
-    """Tables, figures and numbers of the runs with branches."""
     groups = conflicts(runs, confidence)
     labels = spec_labels([group.spec for group in groups], without=VARIANT_FIELDS)
     by_id = {run.spec.id: run for run in runs}
@@ -42,108 +41,87 @@ def alignment_page(runs: Sequence[Run], confidence: float = 0.95) -> Page:
             "measurement": "alignment",
             "confidence": confidence,
             "groups": [
-                {"label": label, **group.to_dict(), "cosine": _points(curve)}
+                {"label": label, **group.to_dict(), "cosine": [
+                    {"epoch": epoch, "n": point.n, "mean": point.mean, "low": point.low, "high": point.high}
+                    for epoch, point in zip(curve.epochs, curve.points, strict=True)
+                ]}
                 for label, group, curve in zip(labels, groups, curves, strict=True)
             ],
         },
         specs=measured,
         facts={"Measured": f"every {every} steps and at the start of each epoch"},
-    )
+    )  # fmt: skip
 
 
 def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confidence: float = 0.95) -> list[Table]:
     """Over seeds, gradient norms, within each run, and layer by layer where that was recorded."""
-    level = f"{confidence:.0%} interval"
-    named = [(label, group, [run.id for run in group.runs]) for label, group in zip(labels, groups, strict=True)]
+    cosines, norms, within, layers = [], [], [], []
+    for label, group in zip(labels, groups, strict=True):
+        ids, name = [run.id for run in group.runs], (label, group.variant)
+        main, auxiliary = group.main_norm, group.auxiliary_norm
+        ends = group.min.mean, group.max.mean, group.conflict.mean, counted(len(group.runs), group.diverged)
+        cosines.append(cells(ids, *name, group.final.mean, group.mean.mean, group.mean, *ends))
+        norms.append(cells(ids, *name, main.mean, main, auxiliary.mean, auxiliary))
+        for run in group.runs:
+            batches = interval(run.low, run.high), run.blocks, run.autocorrelation
+            undefined = Cell(run.undefined, mark=f"of {run.epochs}")
+            within.append(cells([run.id], *name, run.seed, run.mean, *batches, undefined))
+        for layer, value in group.layers:
+            layers.append(cells(ids, f"{label}, {layer}", group.variant, value.mean, value, value.n))
+
+    def signed(*names: str, digits: int = 3) -> list[Column]:
+        return [Column(name, "number", signed=True, digits=digits) for name in names]
+
+    level, head = f"{confidence:.0%} interval", (Column("Backbone"), Column("Branches"))
+    seeds = Column("Seeds", "count")
     kinds = "; ".join(f"{variant} ones {MEANINGS[variant]}" for variant in dict.fromkeys(g.variant for g in groups))
     lost = " A run that diverged counts with the epochs before it did." if any(g.diverged for g in groups) else ""
     has_norms = any(group.main_norm.mean is not None for group in groups)
     old = "" if has_norms else " Conflicts and gradient norms were not recorded yet when these runs were trained."
-    head = (Column("Backbone"), Column("Branches"))
-    final, average, cosine, least, largest, correlation = (
-        Column(name, "number", signed=True, digits=2 if name == "Correlation" else 3)
-        for name in ("Final", "Average", level, "Least", "Largest", "Correlation")
+    conflict = Column("In conflict", "share", digits=0)
+    columns = (*head, *signed("Final", "Average", level, "Least", "Largest"), conflict, seeds)
+    note = (
+        "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
+        "largest: of a single measured step. In conflict: share of measured steps with a negative cosine. "
+        f"Branches: {kinds}.{lost}{old}"
     )
-    tables = [
-        Table(
-            "cosine",
-            "Gradient cosine",
-            (*head, final, average, cosine, least, largest, Column("In conflict", "share", digits=0),
-             Column("Seeds", "count")),
-            tuple(
-                cells(ids, label, g.variant, g.final.mean, g.mean.mean, g.mean, g.min.mean, g.max.mean,
-                      g.conflict.mean, counted(len(g.runs), g.diverged))
-                for label, g, ids in named
-            ),
-            "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
-            "largest: of a single measured step. In conflict: share of measured steps with a negative cosine. "
-            f"Branches: {kinds}.{lost}{old}",
-        )
-    ]  # fmt: skip
+    tables = [Table("cosine", "Gradient cosine", columns, tuple(cosines), note)]
     if has_norms:
-        norms = ("Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}")
-        tables.append(
-            Table(
-                "norms",
-                "Gradient norms",
-                (*head, *(Column(name, "number", significant=True) for name in norms)),
-                tuple(
-                    cells(ids, label, g.variant, g.main_norm.mean, g.main_norm, g.auxiliary_norm.mean, g.auxiliary_norm)
-                    for label, g, ids in named
-                ),
-                "Average over epochs, over the weights that both losses reach; the auxiliary gradient before alpha.",
-            )
-        )
-    over_batches = Column(f"{level} over batches", "number", signed=True)
-    tables.append(
-        Table(
-            "runs",
-            "Within each run",
-            (*head, Column("Seed", "count"), average, over_batches, Column("Blocks", "count"), correlation,
-             Column("Undefined", "count")),
-            tuple(
-                cells([run.id], label, g.variant, run.seed, run.mean,
-                      None if run.low is None or run.high is None else Interval(run.low, run.high), run.blocks,
-                      run.autocorrelation, Cell(run.undefined, mark=f"of {run.epochs}"))
-                for label, g, _ in named
-                for run in g.runs
-            ),
-            "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
-            "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
-            "rather than another one. Undefined: epochs in which a gradient was zero at every measured step.",
-            detail=True,
-        )
-    )  # fmt: skip
-    by_layer = tuple(
-        cells(ids, f"{label}, {layer}", g.variant, values.mean, values, values.n)
-        for label, g, ids in named
-        for layer, values in g.layers
+        names = ("Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}")
+        columns = (*head, *(Column(name, "number", significant=True) for name in names))
+        note = "Average over epochs, over the weights that both losses reach; the auxiliary gradient before alpha."
+        tables.append(Table("norms", "Gradient norms", columns, tuple(norms), note))
+    seed, blocks, undefined_epochs = (Column(name, "count") for name in ("Seed", "Blocks", "Undefined"))
+    average = signed("Average", f"{level} over batches")
+    columns = (*head, seed, *average, blocks, *signed("Correlation", digits=2), undefined_epochs)
+    note = (
+        "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
+        "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
+        "rather than another one. Undefined: epochs in which a gradient was zero at every measured step."
     )
-    if by_layer:
-        columns = (Column("Layer"), Column("Branches"), Column("Average cosine", "number", signed=True), cosine,
-                   Column("Seeds", "count"))  # fmt: skip
+    tables.append(Table("runs", "Within each run", columns, tuple(within), note, detail=True))
+    if layers:
+        columns = (Column("Layer"), Column("Branches"), *signed("Average cosine", level), seeds)
         note = "Average over epochs of each layer's own cosine, over the weights of the layer that both losses reach."
-        tables.append(Table("layers", "Layer by layer", columns, by_layer, note, detail=True))
+        tables.append(Table("layers", "Layer by layer", columns, tuple(layers), note, detail=True))
     return tables
 
 
 def _curve_figures(groups: Sequence[Conflict], labels: Sequence[str], curves: Sequence[Curve]) -> list[Figure]:
     """One for all backbones; where kinds of branches are compared, one for each backbone."""
     title, caption = "Gradient cosine over training", "Means over seeds; the bands are their intervals."
-    chosen: dict[tuple[str, str], list[tuple[str, Curve]]] = {}
+    panels: dict[tuple[str, str], list[Line]] = {}
     several = len({group.variant for group in groups}) > 1
-    for label, group, values in zip(labels, groups, curves, strict=True):
+    for label, group, curve in zip(labels, groups, curves, strict=True):
+        key, name = (f"cosine-{group.variant}", title), label
         if several:  # what is compared stands in one figure
-            key = f"cosine-{list(dict.fromkeys(labels)).index(label)}", f"{title}, {label}"
-        else:
-            key = f"cosine-{group.variant}", title
-        chosen.setdefault(key, []).append((group.variant if several else label, values))
-    return [Figure(name, words, [_cosines(lines)], caption=caption) for (name, words), lines in chosen.items()]
-
-
-def _cosines(curves: Sequence[tuple[str, Curve]]) -> Lines:
-    lines = tuple(curve.line(label, i) for i, (label, curve) in enumerate(curves))
-    return Lines("", "epoch", "gradient cosine", lines, zero=True)
+            key, name = (f"cosine-{list(dict.fromkeys(labels)).index(label)}", f"{title}, {label}"), group.variant
+        lines = panels.setdefault(key, [])
+        lines.append(curve.line(name, len(lines)))
+    return [
+        Figure(name, words, [Lines("", "epoch", "gradient cosine", tuple(lines), zero=True)], caption=caption)
+        for (name, words), lines in panels.items()
+    ]
 
 
 def _layer_figures(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Figure]:
@@ -161,10 +139,3 @@ def _layer_figures(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Fi
             caption = "Diamonds are means, bars their intervals, dots single seeds."
             figures.append(Figure(f"layers-{i}", title, [panel], caption=caption))
     return figures
-
-
-def _points(curve: Curve) -> list[dict[str, float | int | None]]:
-    return [
-        {"epoch": epoch, "n": point.n, "mean": point.mean, "low": point.low, "high": point.high}
-        for epoch, point in zip(curve.epochs, curve.points, strict=True)
-    ]

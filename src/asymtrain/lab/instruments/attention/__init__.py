@@ -1,8 +1,7 @@
 """The instrument `attention`: where a vision transformer looks, Plain beside Asymmetric."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,13 +15,12 @@ from asymtrain.lab.instruments.instrument import (
     Stopped,
     comma_numbers,
     comma_words,
+    telling_states,
 )
 
 if TYPE_CHECKING:
     from asymtrain.lab.data import Dataset
-    from asymtrain.lab.engine.states import State
     from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
-    from asymtrain.lab.runs import RunSpec
 
 MOST_IMAGES = 6  # in a figure: a page embeds them
 Measured = tuple["list[AttentionResult]", "Dataset", dict[str, str]]
@@ -69,11 +67,14 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
     def measure(self, options: AttentionOptions, bench: Bench) -> Measured:
         """A result for each run and epoch, the data that it was looked at on, and what was left out."""
         from asymtrain.lab.engine import load_for
-        from asymtrain.lab.instruments.attention.measure import check_spec, measure_states
+        from asymtrain.lab.instruments.attention.measure import check_spec, has_attention, measure_states
 
         options.settings()  # what is wrong with them shows before anything else is done
         chosen = bench.choose(archs=("vit",), with_plain=True)
-        without = _without_attention(chosen, bench)
+        # `--run all` passes over the runs whose backbone has no attention; one that is named is refused.
+        unnamed = [spec for spec in chosen if not bench.named(spec)]
+        lacking = {arch for arch in {spec.arch for spec in unnamed} if not has_attention(arch)}
+        without = {spec for spec in unnamed if spec.arch in lacking}
         specs = [spec for spec in chosen if spec not in without] or chosen  # where none is left, they are refused below
         if len({(spec.dataset, spec.dataset_options) for spec in specs}) > 1:
             raise UsageError("these runs learn different data: measure those of one dataset at a time")
@@ -85,25 +86,22 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
             check_spec(spec, dataset, settings)
         epochs = parse_epochs(options.at, min(spec.epochs for spec in specs))
         if without:
-            archs = ", ".join(sorted({spec.arch for spec in without}))
             runs, have = ("run", "has") if len(without) == 1 else ("runs", "have")
-            bench.remark(f"left out: {len(without)} {runs} of {archs}, which {have} no attention")
+            bench.remark(f"left out: {len(without)} {runs} of {', '.join(sorted(lacking))}, which {have} no attention")
         try:
             states = bench.states(specs, epochs)
             with bench.telling("measuring") as say:
-                numbers = count(1)
-
-                def measured(state: "State") -> None:
-                    words = f"{state.spec.arch} {state.spec.variant} seed {state.spec.seed}, epoch {state.epoch}"
-                    say(f"{next(numbers)}/{len(states)} {words}: measured")
-
-                results = measure_states(
-                    states, dataset, settings, bench.device, keep=options.images, progress=measured
-                )
+                tell = telling_states(say, len(states))
+                results = measure_states(states, dataset, settings, bench.device, keep=options.images, progress=tell)
         except KeyboardInterrupt:
+            wanted = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}
+            kept = {path.stem for path in bench.states_folder.glob("*.safetensors")} & wanted
+            done = f"{len(kept)} of {len(wanted)} trained states are in {bench.states_folder}"
+            if not wanted:
+                done = "nothing was to be trained, and nothing is kept"
             raise Stopped(
-                f"Stopped: {_kept_states(bench, specs, epochs)}. Give the same command to go on; a run of which a "
-                "state is missing is trained from its start."
+                f"Stopped: {done}. Give the same command to go on; a run of which a state is missing is trained from "
+                "its start."
             ) from None
         if not results:
             raise UsageError("every run diverged before these epochs: give smaller ones in --at")
@@ -117,7 +115,6 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
         return results, dataset, facts
 
     def page(self, options: AttentionOptions, result: Measured) -> Page:
-        """See `show`."""
         from asymtrain.lab.instruments.attention.show import attention_page
 
         return attention_page(*result, images=options.images)
@@ -145,21 +142,3 @@ def parse_layers(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
             raise UsageError(f"--layers {text}: there are layers 1 to {len(known)}")
         names.append(known[int(part) - 1] if part.isdecimal() else part)
     return tuple(dict.fromkeys(names))
-
-
-def _without_attention(specs: "Sequence[RunSpec]", bench: Bench) -> "set[RunSpec]":
-    """The runs that `--run all` passes over: their backbone has no attention, and nobody named them."""
-    from asymtrain.lab.instruments.attention.measure import has_attention
-
-    unnamed = [spec for spec in specs if not bench.named(spec)]
-    lacking = {arch for arch in dict.fromkeys(spec.arch for spec in unnamed) if not has_attention(arch)}
-    return {spec for spec in unnamed if spec.arch in lacking}
-
-
-def _kept_states(bench: Bench, specs: "Iterable[RunSpec]", epochs: Iterable[int]) -> str:
-    """How many of the states that are wanted are kept, in words: what an interrupted command leaves."""
-    wanted = {f"{spec.id}-{epoch}" for spec in specs for epoch in epochs if epoch}
-    if not wanted:
-        return "nothing was to be trained, and nothing is kept"
-    kept = {path.stem for path in bench.states_folder.glob("*.safetensors")} & wanted
-    return f"{len(kept)} of {len(wanted)} trained states are in {bench.states_folder}"

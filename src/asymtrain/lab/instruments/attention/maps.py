@@ -14,6 +14,7 @@ where they are), Hugging Face's ViT in both of its naming schemes (`query`, `key
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
 import torch
@@ -29,7 +30,7 @@ Read = Callable[..., tuple[Tensor, Tensor] | tuple[Tensor, Tensor, float]]
 _TOLERANCE = {torch.float64: 1e-6, torch.float32: 2e-3}
 _COARSE = 3e-2  # half precision
 _HEADS = ("heads", "num_heads", "num_attention_heads")
-_PROJECTIONS = (("q_proj", "k_proj", "v_proj"), ("query", "key", "value"))
+_PROJECTIONS = (("qkv",), ("q_proj", "k_proj", "v_proj"), ("query", "key", "value"))
 _SCALES = ("scale", "scaling")
 _OUTPUTS = ("proj", "o_proj")
 
@@ -55,11 +56,15 @@ class Reading:
             return (query @ key.mT * self.scale).softmax(-1)
 
 
-def recognised(module: nn.Module) -> bool:
-    """Does `reading` know how this module makes its queries and keys?"""
-    if isinstance(module, nn.MultiheadAttention):
-        return module._qkv_same_embed_dim
-    return _heads(module) is not None and (_is_layer(module, "qkv") or _separate(module) is not None)
+def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
+    """The model's attention modules whose queries and keys can be reached, by name, in the order of the modules."""
+
+    def recognised(module: nn.Module) -> bool:
+        if isinstance(module, nn.MultiheadAttention):
+            return module._qkv_same_embed_dim
+        return _projections(module) is not None
+
+    return {name: module for name, module in model.named_modules() if recognised(module)}
 
 
 def reading(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reading:
@@ -67,14 +72,12 @@ def reading(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     if isinstance(module, nn.MultiheadAttention):
         return _multihead(module, *[*args, *(kwargs[name] for name in ("query", "key", "value") if name in kwargs)][:3])
     tokens = _first_tensor(args, kwargs)
-    heads = _heads(module)
-    assert heads is not None  # `recognised` has said so
-    if _is_layer(module, "qkv"):
-        query, key, value = _apply(module, "qkv", tokens).unflatten(-1, (3, heads, -1)).permute(2, 0, 3, 1, 4)
-    else:
-        names = _separate(module)
-        assert names is not None  # likewise
-        query, key, value = (split_heads(_apply(module, name, tokens), heads) for name in names)
+    projections = _projections(module)
+    assert projections is not None  # `attention_layers` has said so
+    heads, names = projections
+    layers = [_apply(module, name, tokens) for name in names]
+    parts = layers[0].chunk(3, -1) if len(layers) == 1 else layers
+    query, key, value = (split_heads(part, heads) for part in parts)
     if _is_layer(module, "q_norm") and _is_layer(module, "k_norm"):
         query, key = _apply(module, "q_norm", query), _apply(module, "k_norm", key)
     scale = next((s for name in _SCALES if isinstance(s := getattr(module, name, None), float)), None)
@@ -133,12 +136,11 @@ def _multihead(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value:
     return Reading(q, k, q.shape[-1] ** -0.5, output)
 
 
-def _heads(module: nn.Module) -> int | None:
-    return next((n for name in _HEADS if isinstance(n := getattr(module, name, None), int)), None)
-
-
-def _separate(module: nn.Module) -> tuple[str, str, str] | None:
-    return next((names for names in _PROJECTIONS if all(_is_layer(module, name) for name in names)), None)
+def _projections(module: nn.Module) -> tuple[int, tuple[str, ...]] | None:
+    """The number of heads, and the layers that make queries, keys and values, where both have names that are known."""
+    heads = next((n for name in _HEADS if isinstance(n := getattr(module, name, None), int)), None)
+    names = next((names for names in _PROJECTIONS if all(_is_layer(module, name) for name in names)), None)
+    return None if heads is None or names is None else (heads, names)
 
 
 def _is_layer(module: nn.Module, name: str) -> bool:
@@ -157,11 +159,6 @@ def _first_tensor(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor:
     return tokens
 
 
-def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
-    """The model's attention modules whose queries and keys can be reached, by name, in the order of the modules."""
-    return {name: module for name, module in model.named_modules() if recognised(module)}
-
-
 def attention_maps(
     model: nn.Module,
     *inputs: Any,
@@ -172,13 +169,14 @@ def attention_maps(
 ) -> tuple[Any, dict[str, Tensor]]:
     """The output of `model(*inputs, **keywords)`, bit-equal, and the attention (B, heads, T, T) of its layers by name.
 
-    `layers` are module names; all recognised ones where it is None. `read` (see `attention_readers`) finds queries and
+    `layers` are module names; all recognised ones where it is None. `read` (see `read_layers`) finds queries and
     keys in modules that are not recognised, and needs `layers`. The maps carry no gradient; the model's mode, its
     parameters and the random numbers stay as they are. A layer that runs several times appears as name, name#2, ...
     """
     with recorded_attention(model, layers, read=read, check=check) as seen:
         output = getattr(model, "_orig_mod", model)(*inputs, **keywords)  # hooks do not reach into compiled code
-    maps = {f"{name}#{i + 1}" if i else name: one for name, passes in seen.items() for i, one in enumerate(passes)}
+    maps = {f"{name}#{i}": weights for name, passes in seen.items() for i, weights in enumerate(passes, 1)}
+    maps = {name.removesuffix("#1"): weights for name, weights in maps.items()}
     if not maps:
         raise UsageError("no attention layer ran in this forward pass: call the module that holds them")
     return output, maps
@@ -189,12 +187,23 @@ def recorded_attention(
     model: nn.Module, layers: Sequence[str] | None = None, *, read: Read | None = None, check: bool = True
 ) -> Iterator[Mapping[str, list[Tensor]]]:
     """Inside the block, each forward pass adds the maps of its layers to the yielded lists; see `attention_maps`."""
-    chosen = _choose(getattr(model, "_orig_mod", model), layers, read)
     seen: dict[str, list[Tensor]] = {}
+
+    def look(name: str, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
+        device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
+        gpus = [device] if device.type == "cuda" else []
+        # A query layer may hold dropout: looking must not move the random numbers of training.
+        with torch.no_grad(), torch.random.fork_rng(gpus, enabled=module.training):
+            parts = reading(module, args, kwargs) if read is None else _read_by(read, module, args, kwargs)
+            maps = parts.maps()
+            if check and not module.training and parts.output is not None:
+                _check(name, parts.output(maps), output)
+        seen.setdefault(name, []).append(maps)
+
     handles = [
         # After the forward pass: under autocast a first use without gradient would leave casts without gradient behind.
-        module.register_forward_hook(_hook(name, read, check, seen), with_kwargs=True)
-        for name, module in chosen.items()
+        module.register_forward_hook(partial(look, name), with_kwargs=True)
+        for name, module in _choose(getattr(model, "_orig_mod", model), layers, read).items()
     ]
     try:
         yield seen
@@ -220,21 +229,6 @@ def _choose(model: nn.Module, layers: Sequence[str] | None, read: Read | None) -
         if read is None and name not in known:
             raise UsageError(f"{name} is no attention layer whose queries and keys are known: give read=")
     return {name: modules[name] for name in layers}
-
-
-def _hook(name: str, read: Read | None, check: bool, seen: dict[str, list[Tensor]]) -> Any:
-    def look(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: Any) -> None:
-        device = next((x.device for x in (*args, *kwargs.values()) if isinstance(x, Tensor)), torch.device("cpu"))
-        gpus = [device] if device.type == "cuda" else []
-        # A query layer may hold dropout: looking must not move the random numbers of training.
-        with torch.no_grad(), torch.random.fork_rng(gpus, enabled=module.training):
-            parts = reading(module, args, kwargs) if read is None else _read_by(read, module, args, kwargs)
-            maps = parts.maps()
-            if check and not module.training and parts.output is not None:
-                _check(name, parts.output(maps), output)
-        seen.setdefault(name, []).append(maps)
-
-    return look
 
 
 def _read_by(read: Read, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reading:
@@ -286,13 +280,9 @@ def rollout(attention: Sequence[Tensor], residual: float = 0.5) -> Tensor:
         raise UsageError("a rollout needs the attention of one layer or more")
     if not 0 <= residual <= 1:
         raise UsageError(f"residual is a share between 0 and 1, got {residual:g}")
-    flow: Tensor | None = None
-    for layer in attention:
-        heads = layer.mean(-3)
-        step = (1 - residual) * heads + residual * torch.eye(heads.shape[-1], device=heads.device, dtype=heads.dtype)
-        flow = step if flow is None else step @ flow
-    assert flow is not None  # there is a layer
-    return flow
+    averaged = [layer.mean(-3) for layer in attention]
+    steps = [(1 - residual) * heads + residual * torch.eye(heads.shape[-1]).to(heads) for heads in averaged]
+    return reduce(lambda flow, step: step @ flow, steps)
 
 
 def _over_patches(rows: Tensor, prefix: int, renormalise: bool) -> Tensor:

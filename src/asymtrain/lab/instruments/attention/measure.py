@@ -82,10 +82,10 @@ def measure_states(
         if trained_on not in statistics:  # a second for each seed of CIFAR: not for each epoch again
             data = run_data(spec, dataset)
             statistics[trained_on] = (data.mean.to(where), data.std.to(where))
-        _check_state(state, backbones[kind])
+        weights = {n: value.to(where) for n, value in state.parameters.items() if not n.startswith("branch")}
+        _check_state(spec, weights, backbones[kind])
+        call = partial(functional_call, backbones[kind], weights, strict=False)  # buffers stay the module's
         images = normalise(pixels, *statistics[trained_on])
-        weights = {name: value.to(where) for name, value in state.parameters.items() if not _of_branch(name)}
-        call = partial(_call, backbones[kind], weights)
         result = _measure(backbones[kind], call, images, regions, settings, keep=keep)
         results.append(dataclasses.replace(result, images=tuple(chosen), spec=spec, epoch=state.epoch))
         if progress:
@@ -129,7 +129,10 @@ def measure_model(
     and left as it was. Its attention is checked (see `maps`).
     """
     settings = settings or AttentionSettings()
-    _check_model(model, settings, read)
+    with recorded_attention(model, _recorded_layers(settings, read), read=read):
+        pass  # finding the layers says what is wrong; nothing runs yet
+    if read is None:
+        _check_layers(attention_layers(model), settings)
     _check_images(images, pixels, masks)
     if prefix < 0:
         raise UsageError(f"prefix is how many tokens stand before the patches, 0 or more: got {prefix}")
@@ -159,7 +162,7 @@ def _measure(
         chunk = slice(start, start + CHUNK)
         with recorded_attention(model, only, read=read, check=check) as seen:
             call(images[chunk])
-        if not any(not settings.layers or name in settings.layers for name in seen):
+        if not (set(seen) & set(settings.layers or seen)):
             raise UsageError(
                 "no attention layer that is asked for ran in this forward pass: call the module that holds them"
             )
@@ -174,10 +177,6 @@ def _measure(
     return dataclasses.replace(parts[0], values=values, maps=maps, shares=shares)
 
 
-def _call(model: nn.Module, weights: Parameters, images: Tensor) -> object:
-    return functional_call(model, dict(weights), (images,), strict=False)  # buffers stay the module's
-
-
 def _regions(pixels: Tensor, masks: Tensor | None, settings: AttentionSettings) -> dict[str, Tensor]:
     """Pixels (B, H, W) of 0 and 1 by name: the salient region, and the object where there are masks."""
     salient = {"saliency": saliency_region(pixels, settings.saliency_share)}
@@ -187,13 +186,6 @@ def _regions(pixels: Tensor, masks: Tensor | None, settings: AttentionSettings) 
 def _recorded_layers(settings: AttentionSettings, read: Read | None) -> tuple[str, ...] | None:
     # A rollout needs every layer, whichever is reported; a reader knows those alone that it is given for.
     return None if read is None else settings.layers or None
-
-
-def _check_model(model: nn.Module, settings: AttentionSettings, read: Read | None) -> None:
-    with recorded_attention(model, _recorded_layers(settings, read), read=read):
-        pass  # finding the layers says what is wrong; nothing runs yet
-    if read is None:
-        _check_layers(attention_layers(model), settings)
 
 
 def _check_images(images: Tensor, pixels: Tensor | None, masks: Tensor | None) -> None:
@@ -217,24 +209,20 @@ def _check_images(images: Tensor, pixels: Tensor | None, masks: Tensor | None) -
 
 def _check_layers(known: Iterable[str], settings: AttentionSettings) -> None:
     names = list(known)
-    for name in settings.layers if names else ():
+    for name in settings.layers:
         if name not in names:
             raise unknown_name("attention layer", name, names)
 
 
-def _check_state(state: State, backbone: Backbone) -> None:
-    wanted = {name: tuple(value.shape) for name, value in backbone.named_parameters()}
-    given = {name: tuple(value.shape) for name, value in state.parameters.items() if not _of_branch(name)}
+def _check_state(spec: RunSpec, weights: Parameters, backbone: Backbone) -> None:
+    given = {name: value.shape for name, value in weights.items()}
+    wanted = {name: value.shape for name, value in backbone.named_parameters()}
     if given != wanted:
-        differing = sorted(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))
+        differing = min(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))
         raise UsageError(
-            f"the state is from another backbone than its spec {state.spec.id} ({state.spec.arch}): "
-            f"{differing[0]} differs; load the state that was saved with this spec"
+            f"the state is from another backbone than its spec {spec.id} ({spec.arch}): "
+            f"{differing} differs; load the state that was saved with this spec"
         )
-
-
-def _of_branch(name: str) -> bool:
-    return name.startswith("branch")
 
 
 def _spread(
@@ -279,41 +267,35 @@ def check_grid(
     """
     first = next(name for name in attention if not settings.layers or name in settings.layers)
     tokens, (height, width) = attention[first].shape[-1], size
-    if prefix >= tokens or _covers(tokens - prefix, height, width):  # that no patch is left is said with the maps
+    patches = tokens - prefix
+    # Square patches may leave a margin, or go beyond the image.
+    covers = any(
+        patches in ((height // side) * (width // side), -(-height // side) * -(-width // side))
+        for side in range(1, max(height, width) + 1)
+    )
+    if patches <= 0 or covers or _likely_grid(patches, height, width):  # that no patch is left is said with the maps
         return
-    better = {
-        other: tokens - other
-        for other in range(min(MOST_PREFIX, tokens - 2) + 1)  # a single patch is no grid
-        if _is_square(tokens - other) or patch_grid(tokens - other, height, width)
-    }
-    if better:
-        # Patches that cut the image evenly are the likelier ones, then the nearest count.
-        best = min(better, key=lambda other: (not _cuts_evenly(better[other], height, width), abs(other - prefix)))
+    others = range(min(MOST_PREFIX, tokens - 2) + 1)  # a single patch is no grid
+    grids = {other: grid for other in others if (grid := _likely_grid(tokens - other, height, width))}
+    if grids:
+
+        def unlikely(other: int) -> tuple[bool, int]:
+            """Patches that cut the image evenly are the likelier ones, then the nearest count."""
+            rows, columns = grids[other]
+            return bool(height % rows or width % columns), abs(other - prefix)
+
+        best = min(grids, key=unlikely)
         alone = ', with query="mean" as there is no class token' if not best and settings.query != "mean" else ""
         raise UsageError(
-            f"{tokens} tokens with prefix={prefix} leave {tokens - prefix} patches, which are no grid: "
-            f"prefix={best} leaves {better[best]}{alone}"
+            f"{tokens} tokens with prefix={prefix} leave {patches} patches, which are no grid: "
+            f"prefix={best} leaves {tokens - best}{alone}"
         )
 
 
-def _is_square(patches: int) -> bool:
-    return math.isqrt(patches) ** 2 == patches
-
-
-def _cuts_evenly(patches: int, height: int, width: int) -> bool:
+def _likely_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
+    """Rows and columns of square patches, or as many rows as columns."""
     side = math.isqrt(patches)
-    rows, columns = patch_grid(patches, height, width) or (side, side)
-    return height % rows == 0 and width % columns == 0
-
-
-def _covers(patches: int, height: int, width: int) -> bool:
-    """Could this be a grid over the image? Square patches may leave a margin, or go beyond it."""
-    if _is_square(patches) or patch_grid(patches, height, width):
-        return True
-    sides = range(1, max(height, width) + 1)
-    return any(
-        patches in ((height // side) * (width // side), -(-height // side) * -(-width // side)) for side in sides
-    )
+    return patch_grid(patches, height, width) or ((side, side) if side**2 == patches else None)
 
 
 def _metrics(maps: Tensor, regions: Mapping[str, Tensor], settings: AttentionSettings) -> dict[str, Tensor]:

@@ -60,32 +60,22 @@ def coverage_above(maps: Tensor, threshold: float = DEFAULT_THRESHOLD) -> Tensor
 
 
 def coverage_of_mask(maps: Tensor, mask: Tensor) -> Tensor:
-    """Weight inside the object: sum over patches of the weight times the share of the patch that is object.
+    """Weight inside a region: sum over patches of the weight times the share of the patch that is inside.
 
-    mask: (..., T), shares of 0 to 1, as `patch_shares` makes them from pixels. Range 0 to 1; uniform:
-    the object's share of the image; one-hot: the object's share of that patch, so 1 inside and 0 outside.
+    mask: (..., T), shares of 0 to 1, as `patch_shares` makes them from pixels: of the object, or, for images without
+    masks, of what is salient in the image itself (`saliency_region`). Range 0 to 1; uniform: the region's share of the
+    image; one-hot: the region's share of that patch, so 1 inside and 0 outside.
     """
     return (maps * mask).sum(-1)
-
-
-def coverage_of_saliency(maps: Tensor, salient: Tensor) -> Tensor:
-    """Weight inside the salient region of the image itself, for images without masks.
-
-    salient: (..., T), the share of each patch inside the region (`saliency_region`). Range 0 to 1;
-    uniform: the region's share of the image; one-hot: the region's share of that patch.
-    """
-    return (maps * salient).sum(-1)
 
 
 def all_metrics(
     maps: Tensor, *, threshold: float = DEFAULT_THRESHOLD, mask: Tensor | None = None, salient: Tensor | None = None
 ) -> dict[str, Tensor]:
     """Every metric of maps (..., T) by name; those of a region only where the region is given."""
-    further: dict[str, Tensor | float | None] = {
-        "coverage_above": threshold, "coverage_of_mask": mask, "coverage_of_saliency": salient,
-    }  # fmt: skip
-    chosen = [name for name in METRICS if name not in further or further[name] is not None]
-    return {name: METRICS[name](maps, *([further[name]] if name in further else ())) for name in chosen}
+    values = {name: METRICS[name](maps) for name in ("peak_strength", "entropy", "gini")}
+    further = {"coverage_above": threshold, "coverage_of_mask": mask, "coverage_of_saliency": salient}
+    return values | {name: METRICS[name](maps, given) for name, given in further.items() if given is not None}
 
 
 METRICS: Mapping[str, Callable[..., Tensor]] = {
@@ -94,7 +84,7 @@ METRICS: Mapping[str, Callable[..., Tensor]] = {
     "gini": gini,
     "coverage_above": coverage_above,
     "coverage_of_mask": coverage_of_mask,
-    "coverage_of_saliency": coverage_of_saliency,
+    "coverage_of_saliency": coverage_of_mask,
 }
 """By name, in the order of tables and figures."""
 

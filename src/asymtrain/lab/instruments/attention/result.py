@@ -2,8 +2,9 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Any, Literal
 
 import numpy as np
@@ -24,24 +25,17 @@ Floats = npt.NDArray[np.float64]
 class AttentionSettings:
     """Which images, which maps, which thresholds.
 
-    Attributes:
-        sample: how many test images are looked at.
-        seed: of that sample; the same images for every run, so that runs are compared on equal images.
-        query: "class_token": what the class token attends to; "mean": what all tokens do, averaged.
-        renormalise: divide each map by its sum over patches, so that it is a distribution; else the weight that goes
-            to the class token is missing from it. Peak, entropy and coverages depend on it, Gini does not.
-        threshold: of `coverage_above`, in multiples of the uniform value.
-        saliency_share: of the pixels, for `coverage_of_saliency`.
-        layers: names of the layers that are reported; empty for all.
+    A map that is renormalised is divided by its sum over patches, so that it is a distribution; else the weight that
+    goes to the class token is missing from it. Peak, entropy and coverages depend on it, Gini does not.
     """
 
-    sample: int = 100
-    seed: int = 0
-    query: Literal["class_token", "mean"] = "class_token"
+    sample: int = 100  # how many test images are looked at
+    seed: int = 0  # of that sample; the same images for every run, so that runs are compared on equal images
+    query: Literal["class_token", "mean"] = "class_token"  # whose attention: the class token's, or the mean of all
     renormalise: bool = True
-    threshold: float = DEFAULT_THRESHOLD
-    saliency_share: float = 0.25
-    layers: tuple[str, ...] = ()
+    threshold: float = DEFAULT_THRESHOLD  # of `coverage_above`, in multiples of the uniform value
+    saliency_share: float = 0.25  # of the pixels, for `coverage_of_saliency`
+    layers: tuple[str, ...] = ()  # names of those that are reported; empty for all
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layers", tuple(self.layers))
@@ -75,36 +69,30 @@ class AttentionSettings:
 class AttentionResult:
     """Attention of one network on a sample of images.
 
-    Attributes:
-        scopes: parts of the network. A layer's name: the map of its attention averaged over heads; "LAYER:HEAD": the
-            map of one head (from 0); "mean": the mean of the layers' values; "rollout": the map of the rollout.
-        values: for each metric one value for each scope and image, (scopes, images); NaN where it is undefined.
-        shares: of the image: the object's ("mask") and the salient region's ("saliency"), averaged over the sample:
-            what the coverage of a uniform map would be.
-        images: their indices in the test set.
-        maps: of the first few images, by layer and "rollout": (images, patches), the average of the heads.
+    A scope is a part of the network. A layer's name: the map of its attention averaged over heads; "LAYER:HEAD": the
+    map of one head (from 0); "mean": the mean of the layers' values; "rollout": the map of the rollout.
     """
 
     settings: AttentionSettings
     layers: tuple[str, ...]
     patches: int
     scopes: tuple[str, ...]
-    values: Mapping[str, Floats]
+    values: Mapping[str, Floats]  # for each metric one value for each scope and image; NaN where it is undefined
+    # Of the image: the object's ("mask") and the salient region's ("saliency"), averaged over the sample: what the
+    # coverage of a uniform map would be.
     shares: Mapping[str, float]
-    images: tuple[int, ...] = ()
-    maps: Mapping[str, Floats] = field(default_factory=dict)
+    images: tuple[int, ...] = ()  # their indices in the test set
+    maps: Mapping[str, Floats] = field(default_factory=dict)  # of the first few images (images, patches), by scope
     spec: RunSpec | None = None
     epoch: int | None = None
 
     @property
     def state(self) -> tuple[RunSpec, int]:
         """The spec and the epoch of a result that is of a run."""
-        assert self.spec is not None, "this result is of a model, not of a run"
-        assert self.epoch is not None, "this result is of a model, not of a run"
+        assert self.spec is not None and self.epoch is not None, "this result is of a model, not of a run"  # noqa: PT018
         return self.spec, self.epoch
 
     def of(self, metric: str, scope: str = "mean") -> Floats:
-        """The values of the images, (images,)."""
         if metric not in self.values:
             raise unknown_name("metric of attention", metric, self.values)
         if scope not in self.scopes:
@@ -139,12 +127,16 @@ def as_list(values: Estimate) -> list[float | int | None]:
     return [values.mean, values.low, values.high, values.n]
 
 
+Variant = Literal["plain", "asymmetric", "difference"]
+Members = Sequence[AttentionResult]
+
+
 @dataclass(frozen=True)
 class Summary:
     """One number of a comparison: of a group of runs that differ in the seed alone, at one epoch."""
 
     group: str  # "Plain", "Asymmetric", or what was subtracted
-    variant: Literal["plain", "asymmetric", "difference"]
+    variant: Variant
     epoch: int
     scope: str
     metric: str
@@ -152,7 +144,6 @@ class Summary:
     over: Literal["seeds", "images"]  # what the interval is over: images where there is one seed
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         return {**dataclasses.asdict(self), "estimate": as_list(self.estimate)}
 
 
@@ -166,54 +157,42 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
     for result in results:
         spec, epoch = result.state
         groups.setdefault((dataclasses.replace(spec, seed=0), epoch), []).append(result)
-    names = _names([spec for spec, _ in groups])
+    names = _names({spec: None for spec, _ in groups})
     summaries: list[Summary] = []
+
+    def add(group: str, variant: Variant, epoch: int, members: Members, partners: Members = ()) -> None:
+        first = members[0]
+        chosen = ["mean", "rollout", *first.layers] if scopes is None else scopes
+        for scope, metric in product((scope for scope in chosen if scope in first.scopes), first.values):
+            low, high = bounds(metric, first.patches)
+            values = [member.of(metric, scope) for member in members]
+            if partners:
+                low = -high
+                values = [ours - partner.of(metric, scope) for ours, partner in zip(values, partners, strict=True)]
+            if len(values) == 1:
+                over = over_values(values[0], (low, high))
+            else:
+                over = estimate((over_values(images).mean for images in values), within=(low, high))
+            unit: Literal["seeds", "images"] = "images" if len(values) == 1 else "seeds"
+            summaries.append(Summary(group, variant, epoch, scope, metric, over, unit))
+
     for (spec, epoch), members in groups.items():
-        for scope, metric in _parts(members[0], scopes):
-            values, within = [m.of(metric, scope) for m in members], bounds(metric, members[0].patches)
-            summaries.append(_summary(names[spec], spec.variant, epoch, scope, metric, values, within))
+        add(names[spec], spec.variant, epoch, members)
     for (spec, epoch), members in groups.items():
-        partners = {partner.state[0].seed: partner for partner in groups.get((spec.plain(), epoch), [])}
-        both = [(member, partners[seed]) for member in members if (seed := member.state[0].seed) in partners]
-        if spec.variant == "plain" or not both:
-            continue
-        name = f"{names[spec]} - {names[spec.plain()]}"
-        for scope, metric in _parts(members[0], scopes):
-            pairs = [member.of(metric, scope) - partner.of(metric, scope) for member, partner in both]
-            _, largest = bounds(metric, members[0].patches)
-            summaries.append(_summary(name, "difference", epoch, scope, metric, pairs, (-largest, largest)))
+        plain = {partner.state[0].seed: partner for partner in groups.get((spec.plain(), epoch), [])}
+        paired = [member for member in members if member.state[0].seed in plain]
+        if spec.variant != "plain" and paired:
+            name = f"{names[spec]} - {names[spec.plain()]}"
+            add(name, "difference", epoch, paired, [plain[member.state[0].seed] for member in paired])
     return summaries
 
 
-def _names(specs: Sequence[RunSpec]) -> dict[RunSpec, str]:
+def _names(specs: Collection[RunSpec]) -> dict[RunSpec, str]:
     """Plain and Asymmetric; with N and alpha where there are several groups of a variant."""
-    unique = list(dict.fromkeys(specs))
-    variants = [spec.variant for spec in unique]
-    names = {}
-    for spec in unique:
-        name = spec.variant.capitalize()
+    variants, names = [spec.variant for spec in specs], {}
+    for spec in specs:
+        names[spec] = spec.variant.capitalize()
         if variants.count(spec.variant) > 1:
             settings = f" N={spec.redundancy} alpha={spec.alpha:g}" if spec.redundancy else ""
-            name += f"{settings} ({spec.id[:6]})"
-        names[spec] = name
+            names[spec] += f"{settings} ({spec.id[:6]})"
     return names
-
-
-def _parts(result: AttentionResult, scopes: Sequence[str] | None) -> list[tuple[str, str]]:
-    chosen = ["mean", "rollout", *result.layers] if scopes is None else scopes
-    return [(scope, metric) for scope in chosen if scope in result.scopes for metric in result.values]
-
-
-def _summary(
-    group: str,
-    variant: Literal["plain", "asymmetric", "difference"],
-    epoch: int,
-    scope: str,
-    metric: str,
-    values: Sequence[Floats],
-    within: Bounds,
-) -> Summary:
-    if len(values) == 1:
-        return Summary(group, variant, epoch, scope, metric, over_values(values[0], within), "images")
-    seeds = estimate((over_values(images).mean for images in values), within=within)
-    return Summary(group, variant, epoch, scope, metric, seeds, "seeds")

@@ -8,20 +8,14 @@ import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
+from asymtrain.lab.instruments.attention import MOST_IMAGES
 from asymtrain.lab.instruments.attention.metrics import LABELS, patch_grid
-from asymtrain.lab.instruments.attention.result import (
-    AttentionResult,
-    AttentionSettings,
-    Floats,
-    Summary,
-    summarise,
-)
+from asymtrain.lab.instruments.attention.result import AttentionResult, Floats, Summary, summarise
+from asymtrain.lab.instruments.curves import line_of
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import Figure, Image, Line, Lines
-from asymtrain.lab.report.table import Cell, Column, Mean, Table
+from asymtrain.lab.report.figure import Figure, Image, Lines
+from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
 from asymtrain.lab.statistics.estimates import Estimate
-
-MOST_IMAGES = 6  # in a figure: a page embeds them. The options have the same number, and a test holds them to it.
 
 VARIANTS = ("plain", "asymmetric")  # beside each other, at each epoch
 SCALE = "attention / uniform"
@@ -40,25 +34,33 @@ MAPS = "The average of the heads, in multiples of the uniform value; one scale f
 def attention_page(
     results: Sequence[AttentionResult], dataset: Dataset, facts: Mapping[str, str], *, images: int = 4
 ) -> Page:
-    """Tables, figures and numbers."""
     summaries, first = summarise(results), results[0]
-    specs = list(dict.fromkeys(result.state[0] for result in results))
+    regions = {"mask": "objects fill", "saliency": "the salient region fills"}
+    shares = ", ".join(f"{regions[name]} {share:.1%} of them" for name, share in first.shares.items())
+    settings = first.settings
+    query = "from the class token" if settings.query == "class_token" else "averaged over all queries"
+    whole = "renormalised over the patches" if settings.renormalise else "not renormalised over the patches"
+    maps = f"{query}, {whole}; a patch counts as covered above {settings.threshold:g} times the uniform value"
+    runs = []
+    for result in results:
+        spec, epoch = result.state
+        runs.append({"id": spec.id, "variant": spec.variant, "seed": spec.seed, "epoch": epoch, **result.to_dict()})
     return Page(
         title="Attention",
         lead=_lead(summaries, first),
         tables=[over_epochs(summaries), by_part(summaries, first.layers)],
         figures=[*metric_figures(summaries, first.layers), *map_figures(results, dataset, images)],
         document={
-            "settings": first.settings.key,
+            "settings": settings.key,
             "layers": list(first.layers),
             "patches": first.patches,
             "images": list(first.images),
             "shares": dict(first.shares),
             "summary": [summary.to_dict() for summary in summaries],
-            "runs": [_run(result) for result in results],
+            "runs": runs,
         },
-        specs=specs,
-        facts={**facts, "Maps": describe(first.settings), "Sample": _sample(first)},
+        specs=list(dict.fromkeys(result.state[0] for result in results)),
+        facts={**facts, "Maps": maps, "Sample": f"{len(first.images)} test images, the same for every run; {shares}"},
     )
 
 
@@ -75,7 +77,7 @@ def over_epochs(summaries: Sequence[Summary], scope: str = "mean") -> Table:
     )
     over = " or ".join(sorted({f"{summary.estimate.n} {summary.over}" for summary in chosen}))
     note = f"Mean over layers. ± is half of the 95% interval over {over}"
-    is_cut = any(cell.mark for row in rows for cell in row)
+    is_cut = any(cell.interval for row in rows for cell in row)
     note += "; one that would leave the possible values is cut there and given by its ends." if is_cut else "."
     if any(summary.over == "images" for summary in chosen):
         note += " An interval over images is of one seed: other seeds may lie outside."
@@ -91,10 +93,7 @@ def by_part(summaries: Sequence[Summary], layers: Sequence[str]) -> Table:
     names = {"mean": "mean of layers", **{layer: f"layer {i}" for i, layer in enumerate(layers, 1)}}
     metrics = _metrics(chosen)
     rows = tuple(
-        (
-            Cell(f"{names.get(scope, scope)}, {group}"),
-            *(_undefined(estimates.get((scope, group, metric))) for metric in metrics),
-        )
+        (Cell(f"{names.get(scope, scope)}, {group}"), *(_mean(estimates.get((scope, group, m))) for m in metrics))
         for scope in dict.fromkeys(summary.scope for summary in chosen)
         for group in dict.fromkeys(summary.group for summary in chosen)
     )
@@ -103,26 +102,18 @@ def by_part(summaries: Sequence[Summary], layers: Sequence[str]) -> Table:
     return Table("parts", title, columns, rows, "Means of the runs.", detail=True)
 
 
-def describe(settings: AttentionSettings) -> str:
-    """Which maps the settings choose, in words."""
-    query = "from the class token" if settings.query == "class_token" else "averaged over all queries"
-    whole = "renormalised over the patches" if settings.renormalise else "not renormalised over the patches"
-    return f"{query}, {whole}; a patch counts as covered above {settings.threshold:g} times the uniform value"
-
-
 def metric_figures(summaries: Sequence[Summary], layers: Sequence[str]) -> list[Figure]:
     """A panel for each metric, Plain beside Asymmetric: over the epochs, and over the layers at the last of them."""
     epochs, figures = sorted({summary.epoch for summary in summaries}), []
     runs = [summary for summary in summaries if summary.variant != "difference"]
     if len(epochs) > 1:
-        panels = _panels([s for s in runs if s.scope == "mean"], "epoch", lambda summary: summary.epoch)
+        means = [summary for summary in runs if summary.scope == "mean"]
         title = "Metrics over training, mean over layers"
-        figures.append(Figure("epochs", title, panels, 2 if len(panels) <= 4 else 3, BANDS))
+        figures.append(_metric_figure("epochs", title, "epoch", means, lambda summary: summary.epoch))
     if len(layers) > 1:
         last = [summary for summary in runs if summary.scope in layers and summary.epoch == epochs[-1]]
-        panels = _panels(last, "layer", lambda summary: layers.index(summary.scope) + 1)
         title = f"Metrics by layer after epoch {epochs[-1]}"
-        figures.append(Figure("layers", title, panels, 2 if len(panels) <= 4 else 3, BANDS))
+        figures.append(_metric_figure("layers", title, "layer", last, lambda summary: layers.index(summary.scope) + 1))
     return figures
 
 
@@ -148,8 +139,8 @@ def maps_figure(
 
     Of each epoch and variant the first result is shown: of the first seed, and of the first settings.
     """
-    if 1 + max(image for _, image, _ in rows) > MOST_IMAGES:
-        raise UsageError(f"a figure of maps shows {MOST_IMAGES} images at most, got {1 + max(i for _, i, _ in rows)}")
+    if (count := 1 + max(image for _, image, _ in rows)) > MOST_IMAGES:
+        raise UsageError(f"a figure of maps shows {MOST_IMAGES} images at most, got {count}")
     shown: dict[tuple[int, str], AttentionResult] = {}
     for result in results:
         spec, epoch = result.state
@@ -168,31 +159,31 @@ def maps_figure(
     return Figure(name, title, panels, 1 + len(columns), MAPS)
 
 
-def map_image(pixels: Any, heat: Floats | None = None, *, is_map: bool = False, **look: Any) -> Image:
+def map_image(pixels: Any, heat: Floats | None = None, title: str = "", *, is_map: bool = False, **look: Any) -> Image:
     """An image (3, H, W) of bytes, under a map (patches,) where it is one; one that is undefined is said to be none."""
     picture = np.asarray(pixels).transpose(1, 2, 0) / 255
     if not is_map:
-        return Image(look.pop("title", ""), picture, **look)
+        return Image(title, picture, **look)
     if heat is None or not np.isfinite(heat).all():
-        return Image(look.pop("title", ""), None, scale=SCALE, **look)
+        return Image(title, None, scale=SCALE, **look)
     grid = patch_grid(len(heat), *picture.shape[:2])
     assert grid is not None, "the maps of a picture lie on the grid of its patches"
-    return Image(look.pop("title", ""), picture, heat.reshape(grid) * len(heat), SCALE, **look)
+    return Image(title, picture, heat.reshape(grid) * len(heat), SCALE, **look)
 
 
-def _panels(summaries: Sequence[Summary], x_label: str, x_of: Callable[[Summary], int]) -> list[Lines]:
+def _metric_figure(
+    name: str, title: str, x_label: str, summaries: Sequence[Summary], x_of: Callable[[Summary], int]
+) -> Figure:
     panels = []
     for metric in _metrics(summaries):
         lines = []
         for group in dict.fromkeys(summary.group for summary in summaries):
             chosen = [summary for summary in summaries if (summary.group, summary.metric) == (group, metric)]
-            points = sorted((x_of(summary), summary.estimate) for summary in chosen)
-            x = tuple(float(at) for at, _ in points)
-            mean, low, high = (tuple(getattr(point, end) for _, point in points) for end in ("mean", "low", "high"))
-            variant = chosen[0].variant
-            lines.append(Line(variant.capitalize(), variant, x, mean, low, high))
+            chosen.sort(key=x_of)
+            variant, estimates = chosen[0].variant, [summary.estimate for summary in chosen]
+            lines.append(line_of(variant.capitalize(), variant, map(x_of, chosen), estimates))
         panels.append(Lines(LABELS[metric], x_label, "", tuple(lines)))
-    return panels
+    return Figure(name, title, panels, 2 if len(panels) <= 4 else 3, BANDS)
 
 
 def _lead(summaries: Sequence[Summary], result: AttentionResult) -> str:
@@ -200,13 +191,8 @@ def _lead(summaries: Sequence[Summary], result: AttentionResult) -> str:
     text = f"How the attention of {result.patches} patches is spread, on {len(result.images)} test images."
     for summary in summaries:
         values = summary.estimate
-        chosen = (summary.variant, summary.epoch, summary.scope, summary.metric) == (
-            "difference",
-            last,
-            "mean",
-            "entropy",
-        )
-        if chosen and values.mean is not None and values.low is not None and values.high is not None:
+        scope = summary.variant, summary.epoch, summary.scope, summary.metric
+        if scope == ("difference", last, "mean", "entropy") and values.low is not None and values.high is not None:
             word = "higher" if values.low > 0 else "lower" if values.high < 0 else "not clearly different"
             text += (
                 f" After epoch {last} the entropy of the maps of {summary.group.split(' - ')[0]} is {word}: by "
@@ -215,22 +201,11 @@ def _lead(summaries: Sequence[Summary], result: AttentionResult) -> str:
     return text
 
 
-def _sample(result: AttentionResult) -> str:
-    shares = {"mask": "objects fill", "saliency": "the salient region fills"}
-    parts = [f"{shares[name]} {share:.1%} of them" for name, share in result.shares.items()]
-    return f"{len(result.images)} test images, the same for every run; {', '.join(parts)}"
-
-
-def _run(result: AttentionResult) -> dict[str, Any]:
-    spec, epoch = result.state
-    return {"id": spec.id, "variant": spec.variant, "seed": spec.seed, "epoch": epoch, **result.to_dict()}
-
-
 def _metrics(chosen: Sequence[Summary]) -> list[str]:
     return [metric for metric in LABELS if any(summary.metric == metric for summary in chosen)]
 
 
-def _undefined(values: Estimate | None) -> Cell:
+def _mean(values: Estimate | None) -> Cell:
     return Cell("undefined" if values is None or values.mean is None else values.mean)
 
 
@@ -239,8 +214,8 @@ def _cell(values: Estimate | None) -> Cell:
     if values is None:
         return Cell("")
     if values.mean is None or values.low is None or values.high is None:
-        return _undefined(values)
+        return _mean(values)
     below, above = values.mean - values.low, values.high - values.mean
     if math.isclose(below, above, rel_tol=1e-6, abs_tol=1e-9):
         return Cell(Mean(values.mean, above))
-    return Cell(values.mean, mark=f"({values.low:.3f} to {values.high:.3f})")
+    return Cell(values.mean, interval=Interval(values.low, values.high))

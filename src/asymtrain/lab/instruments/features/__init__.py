@@ -1,13 +1,12 @@
 """The instrument `features`: what branches do to a network's units in the first steps."""
 
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_numbers, comma_words
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Stopped, comma_numbers, comma_words
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.features.show import Followed
@@ -28,7 +27,6 @@ class FeatureOptions:
         self.parse_steps()
 
     def parse_steps(self) -> tuple[int, ...]:
-        """As numbers, in their order."""
         advice = "--steps {}: write steps with commas, as in 0,5,20 (0 is before training)"
         return tuple(sorted(comma_numbers(self.steps, advice)))
 
@@ -46,68 +44,53 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
 
     def measure(self, options: FeatureOptions, bench: Bench) -> "dict[RunSpec, Followed]":
         """The features of each run by step: from the store, or followed and kept there one run after the other."""
-        from asymtrain.lab.instruments.features.measure import feature_variants
+        from asymtrain.lab.engine import default_device, load_for
+        from asymtrain.lab.instruments.features import measure
 
-        names = comma_words(options.variant)
-        specs = list(dict.fromkeys(variant for spec in bench.choose() for variant in feature_variants(spec, names)))
-        kept = _kept(specs, options, bench)
+        name, steps, images = f"features of {options.images} images", options.parse_steps(), options.images
+        variants = comma_words(options.variant)
+        specs = list(dict.fromkeys(s for spec in bench.choose() for s in measure.feature_variants(spec, variants)))
+
+        def kept() -> "dict[RunSpec, Followed]":
+            """What the store holds of the runs, where it holds all steps."""
+            return {
+                spec: {step: tuple(measure.FeatureStatistics(**point) for point in values[step]) for step in steps}
+                for spec, values in bench.kept(name, specs).items()
+                if values.keys() >= set(steps)
+            }
+
+        done = kept()
+        missing = [spec for spec in specs if spec not in done]
+        if not missing:  # the data need not be there
+            return {spec: done[spec] for spec in specs}
+        dataset, device = load_for(missing[0], bench.data_root), str(default_device(bench.device))
+        measure.check_steps(missing[0], dataset, steps)
+        if not 2 <= images <= len(dataset.test.images):
+            raise UsageError(f"--images must lie in 2..{len(dataset.test.images)}, got {images}")
         try:
-            _follow([spec for spec in specs if spec not in kept], options, bench)
+            with bench.telling("first steps") as say:
+                for number, spec in enumerate(missing, 1):
+                    words = f"{number}/{len(missing)} {spec.arch} {measure.variant_of(spec)} seed {spec.seed}"
+                    say(words)
+
+                    def tell(done: int, total: int, words: str = words) -> None:
+                        say(f"{words}: step {done} of {total}", brief=True)  # a run is over in seconds to a minute
+
+                    followed = measure.follow_features(
+                        spec, dataset, steps, images=images, device=device, progress=tell
+                    )
+                    values = {step: [point.to_dict() for point in points] for step, points in followed.items()}
+                    bench.keep(spec, name, values, fresh=True)
         except KeyboardInterrupt:
-            done = len(_kept(specs, options, bench))
-            message = f"Stopped: {done} of {len(specs)} runs are in {bench.store}. The same command goes on from there."
-            raise Stopped(message) from None
-        kept = _kept(specs, options, bench)
-        return {spec: kept[spec] for spec in specs}
+            message = f"Stopped: {len(kept())} of {len(specs)} runs are in {bench.store}. "
+            raise Stopped(f"{message}The same command goes on from there.") from None
+        done = kept()
+        return {spec: done[spec] for spec in specs}
 
     def page(self, options: FeatureOptions, result: "dict[RunSpec, Followed]") -> Page:
-        """See `show`."""
         from asymtrain.lab.instruments.features.show import features_page
 
         return features_page(result, options.images)
 
 
 INSTRUMENT = FeaturesInstrument()
-
-
-def _name(options: FeatureOptions) -> str:
-    return f"features of {options.images} images"
-
-
-def _kept(specs: "Sequence[RunSpec]", options: FeatureOptions, bench: Bench) -> "dict[RunSpec, Followed]":
-    """What the store holds of the runs, where it holds all steps."""
-    from asymtrain.lab.instruments.features.measure import FeatureStatistics
-
-    steps = options.parse_steps()
-    return {
-        spec: {step: tuple(FeatureStatistics(**point) for point in values[step]) for step in steps}
-        for spec, values in bench.kept(_name(options), specs).items()
-        if values.keys() >= set(steps)
-    }
-
-
-def _follow(specs: "Sequence[RunSpec]", options: FeatureOptions, bench: Bench) -> None:
-    """Measure runs, and keep each as it comes. Without any, the data need not be there."""
-    from asymtrain.lab.engine import default_device, load_for
-    from asymtrain.lab.instruments.features.measure import check_steps, follow_features, variant_of
-
-    if not specs:
-        return
-    steps, images, device = options.parse_steps(), options.images, str(default_device(bench.device))
-    dataset = load_for(specs[0], bench.data_root)
-    check_steps(specs[0], dataset, steps)
-    if not 2 <= images <= len(dataset.test.images):
-        raise UsageError(f"--images must lie in 2..{len(dataset.test.images)}, got {images}")
-    with bench.telling("first steps") as say:
-        for number, spec in enumerate(specs, 1):
-            words = f"{number}/{len(specs)} {spec.arch} {variant_of(spec)} seed {spec.seed}"
-            say(words)
-            progress = _step_counter(say, words)
-            followed = follow_features(spec, dataset, steps, images=images, device=device, progress=progress)
-            values = {step: [point.to_dict() for point in points] for step, points in followed.items()}
-            bench.keep(spec, _name(options), values, fresh=True)
-
-
-def _step_counter(say: Say, words: str) -> Callable[[int, int], None]:
-    """On a terminal alone: a run is over in seconds to a minute."""
-    return lambda done, total: say(f"{words}: step {done} of {total}", brief=True)

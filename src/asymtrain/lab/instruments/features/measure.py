@@ -15,11 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.reference import train_reference
 from asymtrain.lab.engine.setup import build_backbone, run_data
+from asymtrain.lab.instruments.curves import in_variants
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone
 
@@ -40,21 +41,16 @@ loss; with random labels; frozen at initialisation."""
 class FeatureStatistics:
     """The features of one point over many images.
 
-    Attributes:
-        units: how many features there are.
-        silent: share of the units that have the same value for every image. After a ReLU that value is 0.
-        scale: root mean square over units and images.
-        directions: in how many directions features vary about their mean: the exponential of the entropy of the shares
-            that principal components have in the variance. 1 is a line. None where nothing varies.
+    `directions` says in how many of them features vary about their mean: the exponential of the entropy of the shares
+    that principal components have in the variance. 1 is a line. None where nothing varies.
     """
 
-    units: int
-    silent: float
-    scale: float
+    units: int  # how many features there are
+    silent: float  # share of the units that have the same value for every image; after a ReLU that value is 0
+    scale: float  # root mean square over units and images
     directions: float | None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         return dataclasses.asdict(self)
 
 
@@ -82,17 +78,11 @@ def feature_statistics(features: Tensor) -> FeatureStatistics:
 
 def feature_variants(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
     """The Asymmetric spec in each of `VARIANTS` that is named, Plain first."""
-    specs = [spec.plain()]
-    for name in names:
-        if name not in VARIANTS:
-            raise unknown_name("variant of the branches", name, VARIANTS)
-        if name != PLAIN:
-            specs.append(dataclasses.replace(spec, **VARIANTS[name]))
-    return list(dict.fromkeys(specs))
+    named = in_variants(spec, (name for name in names if name != PLAIN), VARIANTS)
+    return list(dict.fromkeys([spec.plain(), *named]))
 
 
 def variant_of(spec: RunSpec) -> str:
-    """Which of `VARIANTS` a spec is."""
     if spec.redundancy == 0:
         return PLAIN
     for name, fields in VARIANTS.items():

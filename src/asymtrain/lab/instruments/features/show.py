@@ -7,7 +7,7 @@ from asymtrain.lab.instruments.curves import by_setting, cells, spec_labels
 from asymtrain.lab.instruments.features.measure import VARIANTS, FeatureStatistics, variant_of
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.report.figure import Figure, Line, Lines
-from asymtrain.lab.report.table import Cell, Column, Table
+from asymtrain.lab.report.table import Column, Table
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
 
@@ -52,9 +52,9 @@ class FeatureGroup:
         within = SHARES if quantity is silent else POSITIVE
         return estimate((quantity(steps[step]) for steps in self.followed), within=within)
 
-    def cells(self, *values: float | str | Estimate | None) -> tuple[Cell, ...]:
-        """A row of a table."""
-        return cells((spec.id for spec in self.specs), *values)
+    @property
+    def ids(self) -> list[str]:
+        return [spec.id for spec in self.specs]
 
 
 def silent(points: Points) -> float:
@@ -63,7 +63,6 @@ def silent(points: Points) -> float:
 
 
 def of_point(index: int, name: str) -> Callable[[Points], float | None]:
-    """A quantity of one point."""
     return lambda points: getattr(points[index], name)
 
 
@@ -76,35 +75,28 @@ QUANTITIES: dict[str, tuple[str, Callable[[Points], float | None]]] = {
 
 
 def features_page(followed: Mapping[RunSpec, Followed], images: int) -> Page:
-    """Tables, figures and numbers."""
     groups = group_features(followed)
     steps = next(iter(followed.values()))
+    table, points = _tables(groups)
     return Page(
         title="Features in the first steps",
         lead=LEAD,
-        tables=[_table(groups)],
-        page_only=[_details(groups)],
+        tables=[table],
+        page_only=[points],
         figures=_figures(groups),
         document={
             "measurement": "features",
             "groups": [
-                {
-                    "label": group.label,
-                    "variant": group.variant,
-                    "runs": [
-                        {
-                            "seed": spec.seed,
-                            "steps": {str(s): [p.to_dict() for p in points] for s, points in by.items()},
-                        }
-                        for spec, by in zip(group.specs, group.followed, strict=True)
-                    ],
-                }
+                {"label": group.label, "variant": group.variant, "runs": [
+                    {"seed": spec.seed, "steps": {str(at): [p.to_dict() for p in points] for at, points in by.items()}}
+                    for spec, by in zip(group.specs, group.followed, strict=True)
+                ]}
                 for group in groups
             ],
         },
         specs=list(followed),
         facts={"Steps": ", ".join(map(str, steps)), "Images": str(images)},
-    )
+    )  # fmt: skip
 
 
 def group_features(followed: Mapping[RunSpec, Followed]) -> list[FeatureGroup]:
@@ -120,32 +112,28 @@ def group_features(followed: Mapping[RunSpec, Followed]) -> list[FeatureGroup]:
     ]
 
 
-def _table(groups: Sequence[FeatureGroup]) -> Table:
-    rows = []
+def _tables(groups: Sequence[FeatureGroup]) -> tuple[Table, Table]:
+    """Over all points, and point by point."""
+    rows, details = [], []
     for group in groups:
-        for step in group.followed[0]:
+        words = WORDS[group.variant]
+        for step, points in group.followed[0].items():
             share, scale, directions = (group.over_seeds(step, quantity) for _, quantity in QUANTITIES.values())
-            rows.append(
-                group.cells(group.label, WORDS[group.variant], step, share.mean, share, scale.mean, directions.mean,
-                            share.n)
-            )  # fmt: skip
-    head = (Column("Backbone"), Column("Branches"), Column("Steps", "count"), COLUMNS["silent"])
-    columns = (*head, Column("95% interval", "share", digits=1), COLUMNS["scale"], COLUMNS["directions"],
-               Column("Seeds", "count"))  # fmt: skip
-    return Table("features", "Features in the first steps", columns, tuple(rows), NOTE)
-
-
-def _details(groups: Sequence[FeatureGroup]) -> Table:
-    rows = [
-        group.cells(f"{group.label}, point {index + 1} ({point.units} units)", WORDS[group.variant], step,
-                    *(group.over_seeds(step, of_point(index, name)).mean for name in COLUMNS))
-        for group in groups
-        for step, points in group.followed[0].items()
-        for index, point in enumerate(points)
-    ]  # fmt: skip
-    columns = (Column("Point"), Column("Branches"), Column("Steps", "count"), *COLUMNS.values())
+            numbers = share.mean, share, scale.mean, directions.mean, share.n
+            rows.append(cells(group.ids, group.label, words, step, *numbers))
+            for index, point in enumerate(points):
+                means = (group.over_seeds(step, of_point(index, name)).mean for name in COLUMNS)
+                label = f"{group.label}, point {index + 1} ({point.units} units)"
+                details.append(cells(group.ids, label, words, step, *means))
+    interval, seeds = Column("95% interval", "share", digits=1), Column("Seeds", "count")
+    first, *rest = COLUMNS.values()
+    head = (Column("Branches"), Column("Steps", "count"), first)
     note = "Means over seeds, from the input to the output."
-    return Table("points", "Point by point", columns, tuple(rows), note, detail=True)
+    columns = (Column("Backbone"), *head, interval, *rest, seeds)
+    return (
+        Table("features", "Features in the first steps", columns, tuple(rows), NOTE),
+        Table("points", "Point by point", (Column("Point"), *head, *rest), tuple(details), note, detail=True),
+    )
 
 
 def _figures(groups: Sequence[FeatureGroup]) -> list[Figure]:

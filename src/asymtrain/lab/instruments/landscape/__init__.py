@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -52,7 +53,6 @@ class LandscapeOptions:
         self.levels()
 
     def levels(self) -> tuple[int, ...]:
-        """The redundancies as numbers."""
         return comma_numbers(self.redundancy, "--redundancy {}: write levels with commas, as in 0,1,20 (0 is Plain)")
 
     def settings(self, **sizes: int) -> "LandscapeSettings":
@@ -78,6 +78,10 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
 
     def measure(self, options: LandscapeOptions, bench: Bench) -> Measured:
         """A landscape for each backbone and setting, by label, with the specs that it is of."""
+        from asymtrain.lab.engine import load_for
+        from asymtrain.lab.instruments.landscape import measure
+        from asymtrain.lab.instruments.landscape.states import states_of_redundancies
+
         options.settings()  # what is wrong with them shows before anything else is done
         groups = _by_backbone(bench.choose(archs=("mlp",), default_seeds=(42,)))
         plain = any(specs[0].redundancy == 0 for specs in groups.values())
@@ -89,7 +93,19 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
         try:
             for number, (label, specs) in enumerate(groups.items(), 1):
                 words = f"{number}/{len(groups)} {label}"
-                measured[label] = _measure(words, specs, options, bench), specs
+                settings = options.settings(**(QUICK.get(specs[0].arch, {}) if bench.quick else {}))
+                with bench.telling(f"{words}: states") as say:
+                    say(f"{words}: states at epoch {options.at}", brief=not options.at)  # training takes a while
+                take = partial(bench.states, words=f"{words}: training epoch")
+                states = states_of_redundancies(specs, options.levels(), options.at, take)
+                dataset = load_for(specs[0], bench.data_root)
+                with bench.telling(f"{words}: draws") as say:
+                    tell = counting(say, f"{words}: draw")
+                    landscape = measure.measure_landscape(states, dataset, settings, device=bench.device, progress=tell)
+                for state in states:  # levels that are not stored are in the document alone
+                    values = {state.epoch: landscape.of_state(state.spec.id, state.epoch)}
+                    bench.keep(state.spec, settings.key, values)
+                measured[label] = landscape, specs
         except KeyboardInterrupt:
             # Whole landscapes are shown and written, draws of an unfinished one are not.
             folder = bench.states_folder
@@ -102,7 +118,6 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
         return measured
 
     def page(self, options: LandscapeOptions, result: Measured) -> Page:
-        """See `show`."""
         from asymtrain.lab.instruments.landscape.show import landscape_page
 
         specs = [spec for _, members in result.values() for spec in members]
@@ -130,29 +145,3 @@ def _by_backbone(specs: "Sequence[RunSpec]") -> "dict[str, list[RunSpec]]":
         differing = differing_settings(alike)[alike.index(setting)]
         labels[", ".join([f"{setting.arch} on {setting.dataset}", *differing])] = [once[level] for level in levels]
     return labels
-
-
-def _measure(label: str, specs: "list[RunSpec]", options: LandscapeOptions, bench: Bench) -> "Landscape":
-    from asymtrain.lab.engine import load_for
-    from asymtrain.lab.instruments.landscape.measure import measure_landscape
-    from asymtrain.lab.instruments.landscape.states import states_of_redundancies
-
-    settings = options.settings(**(QUICK.get(specs[0].arch, {}) if bench.quick else {}))
-    with bench.telling(f"{label}: states") as say:
-        say(f"{label}: states at epoch {options.at}", brief=not options.at)  # training them takes a while
-        states = states_of_redundancies(
-            specs,
-            options.levels(),
-            options.at,
-            device=bench.device,
-            data_root=bench.data_root,
-            cache=bench.states_folder,
-            progress=counting(say, f"{label}: training epoch"),
-        )
-        dataset = load_for(specs[0], bench.data_root)
-        progress = counting(say, f"{label}: draw")
-        landscape = measure_landscape(states, dataset, settings, device=bench.device, progress=progress)
-    for state in states:  # levels that are not stored are in the document alone
-        values = {state.epoch: landscape.of_state(state.spec.id, state.epoch)}
-        bench.keep(state.spec, settings.key, values)
-    return landscape

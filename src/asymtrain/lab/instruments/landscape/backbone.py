@@ -16,12 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings, float32_products
-from asymtrain.lab.instruments.landscape.surface import Parameters, check_alike
+from asymtrain.lab.instruments.landscape.surface import Parameters
 from asymtrain.models import CNN, MLP, Backbone
 
 Score = Callable[[Tensor, Sequence[Tensor], Parameters], Tensor]
 """Logits (R, B, C), features [(R, B, D)] and parameters of R points -> losses (R,)."""
-
 Three = tuple[Tensor, Tensor, Tensor]  # what the center's and both directions' weights make of the center's input
 Product = Callable[..., Tensor]  # input, weight, bias or None -> output
 
@@ -39,11 +38,9 @@ def main_score(targets: Tensor, smoothing: float = 0.0) -> Score:
     """
 
     def score(logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
-        runs = len(logits)
-        losses = F.cross_entropy(
-            logits.double().flatten(0, 1), targets.repeat(runs), reduction="none", label_smoothing=smoothing
-        )
-        return losses.view(runs, -1).mean(1)
+        flat, classes = logits.double().flatten(0, 1), targets.repeat(len(logits))
+        losses = F.cross_entropy(flat, classes, reduction="none", label_smoothing=smoothing)
+        return losses.view(len(logits), -1).mean(1)
 
     return score
 
@@ -68,18 +65,15 @@ class Plane:
         """Losses (R,) in float64."""
         weights = F.pad(coordinates, (1, 0), value=1.0).to(self.basis)  # (R, 3)
         with float32_products(tf32=False):
-            parameters = self._parameters(weights)
+            # Parameters of each point, as views of one matrix (R, P).
+            parts = (weights @ self.basis).split([shape.numel() for shape in self.shapes.values()], 1)
+            shaped = zip(self.shapes.items(), parts, strict=True)
+            parameters = {name: part.view(-1, *shape) for (name, shape), part in shaped}
             inputs = self._inputs(weights, parameters)
         with float32_products(self.tf32):
             if self.differences is not None:
                 return self.score(*self.differences(weights[:, 1:], parameters), parameters)
             return self.score(*self.backbone.stacked(parameters, inputs), parameters)
-
-    def _parameters(self, weights: Tensor) -> dict[str, Tensor]:
-        """Parameters of each point, as views of one matrix (R, P)."""
-        sizes = [shape.numel() for shape in self.shapes.values()]
-        parts = (weights @ self.basis).split(sizes, 1)
-        return {n: p.view(-1, *shape) for (n, shape), p in zip(self.shapes.items(), parts, strict=True)}
 
     def _inputs(self, weights: Tensor, parameters: dict[str, Tensor]) -> Tensor:
         runs = len(weights)
@@ -106,8 +100,6 @@ def plane(
     `tf32`: products inside the network are rounded; those of a CNN act on differences from the center, so that its
     surface is not.
     """
-    for direction in directions:
-        check_alike(direction, center)
     three = {n: torch.stack([v, *(d[n].to(v) for d in directions)]).to(images) for n, v in center.items()}
     hidden = None
     if isinstance(backbone, MLP):
@@ -177,23 +169,18 @@ class CNNDifferences:
         self.shift = _compiled_shift() if images.is_cuda else _shift
         self.layers: list[tuple[str, Product, bool, Three, Tensor]] = []
         self.features: dict[str, Tensor] = {}
+        layers: list[tuple[str, Product, bool]] = [
+            *((f"blocks.{i}.0", _convolve, i in backbone.pool_after) for i in range(len(backbone.blocks))),
+            *((f"classifier.{i}.0", F.linear, False) for i in range(len(backbone.classifier))),
+        ]
         maps = images
-        for i in range(len(backbone.blocks)):
-            pool = i in backbone.pool_after
-            maps = self._add(f"blocks.{i}.0", _convolve, maps, three, pool=pool)
-            self.features[f"blocks.{i}"] = maps.mean((2, 3))
-        hidden = maps.flatten(1)
-        for i in range(len(backbone.classifier)):
-            hidden = self._add(f"classifier.{i}.0", F.linear, hidden, three)
-        self.head = _made_by(F.linear, "head", hidden, three)
-
-    def _add(
-        self, name: str, product: Product, inputs: Tensor, three: Mapping[str, Tensor], pool: bool = False
-    ) -> Tensor:
-        made = _made_by(product, name, inputs, three)
-        after = _after(made[0], pool)
-        self.layers.append((name, product, pool, made, after))
-        return after
+        for name, product, pool in layers:
+            made = _made_by(product, name, maps if product is _convolve else maps.flatten(1), three)
+            maps = _after(made[0], pool)
+            self.layers.append((name, product, pool, made, maps))
+            if product is _convolve:
+                self.features[name.removesuffix(".0")] = maps.mean((2, 3))
+        self.head = _made_by(F.linear, "head", maps.flatten(1), three)
 
     def __call__(self, coordinates: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Logits (R, B, C) in float64 and features [(R, B, D)] at coordinates (R, 2); `parameters` are those there."""

@@ -13,19 +13,20 @@ called once for each point instead, with a warning; so are convolutions on a CPU
 import math
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call, vmap
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.devices import default_device, device_name, evaluating
+from asymtrain.lab.devices import default_device, device_name
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import State
-from asymtrain.lab.instruments.landscape.backbone import Plane, Score, plane, points_that_fit
+from asymtrain.lab.instruments.landscape import surface as planes
+from asymtrain.lab.instruments.landscape.backbone import plane, points_that_fit
 from asymtrain.lab.instruments.landscape.result import (
     Directions,
     Landscape,
@@ -33,27 +34,16 @@ from asymtrain.lab.instruments.landscape.result import (
     Level,
     Row,
     Scaling,
+    View,
     surface_statistics,
 )
-from asymtrain.lab.instruments.landscape.states import Sample, Subject, subjects_of
-from asymtrain.lab.instruments.landscape.surface import (
-    LossesAt,
-    Parameters,
-    Surface,
-    evaluate,
-    filter_normalised,
-    gaussian_direction,
-    grid_coordinates,
-    idle_squared_norm,
-    module_losses,
-    parameter_count,
-    squared_norm,
-    surface,
-)
-from asymtrain.models import Backbone
+from asymtrain.lab.instruments.landscape.states import Subject, subjects_of
+from asymtrain.lab.instruments.landscape.surface import LossesAt, LossesOn, Parameters, Surface
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
-Surfaces = dict[tuple[int, int, Directions, Scaling], Surface]
+Progress = Callable[[int, int], None]
+PlaneOf = Callable[[int, tuple[Parameters, Parameters]], tuple[LossesOn, int]]
+"""The losses around a leader along two directions, and how many points to compute at a time."""
 _ON_CPU, _ON_GPU = 32, 256  # grid points in a call of a module; a chunk that does not fit is halved
 _OWN = "own."  # before a name, so that no parameter of a stranger's is taken for one of our branches
 
@@ -64,7 +54,7 @@ def measure_landscape(
     settings: LandscapeSettings | None = None,
     *,
     device: torch.device | str | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Landscape:
     """The surfaces around one or more states of one backbone, which are not changed.
 
@@ -72,95 +62,17 @@ def measure_landscape(
     all redundancies of a seed are looked at along the same directions, on the same images. `progress` is called with
     the number of draws that are done and wanted.
     """
-    settings = settings or LandscapeSettings()
+    started, settings, where = time.perf_counter(), settings or LandscapeSettings(), default_device(device)
     given = [states] if isinstance(states, State) else list(states)
-    where, started = default_device(device), time.perf_counter()
     subjects, samples = subjects_of(given, dataset, settings, where)
-    backbone = build_backbone(given[0].spec, dataset)
-    rows: list[Row] = []
-    surfaces: Surfaces = {}
-    evaluations = done = 0
-    seeds = dict.fromkeys(subject.level.seed for subject in subjects)
-    for seed in seeds:
-        chosen = [subject for subject in subjects if subject.level.seed == seed]
-        for draw in range(settings.draws):
-            known = _Draw(backbone, subjects, samples, settings, seed, draw)
-            for subject in chosen:
-                for directions, scaling in settings.views():
-                    scale = known.scale(subject, directions, scaling)
-                    losses = known.surface(subject, directions, scale)
-                    key = (subject.level.epoch, subject.level.redundancy, directions, scaling)
-                    surfaces.setdefault(key, losses)
-                    rows.append(Row(subject.level, directions, scaling, draw, scale, surface_statistics(losses)))
-            evaluations += known.evaluations
-            done += 1
-            if progress:
-                progress(done, len(seeds) * settings.draws)
-    seconds = time.perf_counter() - started
-    return Landscape(settings, tuple(rows), surfaces, evaluations, seconds, device_name(where))
+    backbone, tf32 = build_backbone(given[0].spec, dataset), settings.precision == "tf32"
 
+    def plane_of(leader: int, directions: tuple[Parameters, Parameters]) -> tuple[LossesOn, int]:
+        sample, score = samples[leader]
+        along = plane(backbone, sample.images, score, subjects[leader].center, directions, tf32=tf32)
+        return along, points_that_fit(along)
 
-class _Draw:
-    """Two directions of one seed, and the surfaces along them. Each is computed once."""
-
-    def __init__(
-        self,
-        backbone: Backbone,
-        subjects: list[Subject],
-        samples: Mapping[int, tuple[Sample, Score]],
-        settings: LandscapeSettings,
-        seed: int,
-        draw: int,
-    ) -> None:
-        self.backbone, self.subjects, self.samples = backbone, subjects, samples
-        self.settings, self.seed, self.draw = settings, seed, draw
-        self.drawn: dict[tuple[tuple[str, torch.Size], ...], list[tuple[Parameters, float]]] = {}
-        self.planes: dict[tuple[int, bool], tuple[Plane, int]] = {}
-        self.surfaces: dict[tuple[int, bool, tuple[float, float]], Surface] = {}
-        self.evaluations = 0
-
-    def surface(self, subject: Subject, directions: Directions, scale: tuple[float, float]) -> Surface:
-        """Losses around a subject, whose grid has these steps."""
-        by_filter = directions == "filter"
-        key = (subject.leader, by_filter, scale)
-        if key not in self.surfaces:
-            if (subject.leader, by_filter) not in self.planes:
-                self.planes[subject.leader, by_filter] = self._plane(self.subjects[subject.leader], by_filter)
-            along, chunk = self.planes[subject.leader, by_filter]
-            x, y = (grid_coordinates(self.settings.grid, step) for step in scale)
-            self.surfaces[key] = evaluate(along, (x, y), chunk)
-            self.evaluations += len(x) * len(y)
-        return self.surfaces[key]
-
-    def scale(self, subject: Subject, directions: Directions, scaling: Scaling) -> tuple[float, float]:
-        """How far one step of the grid goes along each direction as it was drawn."""
-        step = self.settings.step_of(scaling)
-        if scaling != "norm":
-            return step, step
-        lengths = []
-        for axis, (_, square) in enumerate(self._directions(subject.counted)):
-            if directions == "all":
-                branches, size = subject.idle
-                square += idle_squared_norm(self.seed, self.draw, axis, branches=branches, size=size)
-            lengths.append(math.sqrt(square))
-        return step / lengths[0], step / lengths[1]
-
-    def _plane(self, subject: Subject, by_filter: bool) -> tuple[Plane, int]:
-        first, second = (direction for direction, _ in self._directions(subject.counted))
-        if by_filter:
-            first, second = (filter_normalised(direction, subject.counted) for direction in (first, second))
-        sample, score = self.samples[subject.leader]
-        tf32 = self.settings.precision == "tf32"
-        made = plane(self.backbone, sample.images, score, subject.center, (first, second), tf32=tf32)
-        return made, points_that_fit(made)
-
-    def _directions(self, counted: Parameters) -> list[tuple[Parameters, float]]:
-        """Both directions with their squared norms, drawn once for all subjects of the same shapes."""
-        key = tuple((name, value.shape) for name, value in counted.items())
-        if key not in self.drawn:
-            both = [gaussian_direction(counted, self.seed, self.draw, axis) for axis in (0, 1)]
-            self.drawn[key] = [(direction, squared_norm(direction)) for direction in both]
-        return self.drawn[key]
+    return _look_around(subjects, plane_of, settings, settings.views(), where, progress, started)
 
 
 def measure_module_landscape(
@@ -172,7 +84,7 @@ def measure_module_landscape(
     *,
     seed: int = 0,
     chunk: int | None = None,
-    progress: Callable[[int, int], None] | None = None,
+    progress: Progress | None = None,
 ) -> Landscape:
     """The surfaces of `loss_fn(module(inputs), targets)` around a module as it is, which is not changed.
 
@@ -182,67 +94,118 @@ def measure_module_landscape(
     convolutions on a CPU, which are slower together), `progress` is called with the number of draws that are done
     and wanted.
     """
-    settings = settings or LandscapeSettings()
+    started, settings = time.perf_counter(), settings or LandscapeSettings()
     if settings.loss != "main" or settings.precision != "fp32":
         raise UsageError("a module's landscape is of the loss and in the precision that you give it: leave both out")
     if chunk is not None and chunk < 1:
         raise UsageError(f"chunk must be 1 or more, got {chunk}")
-    started = time.perf_counter()
-    center = {name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
+    center = {_OWN + name: value.detach() for name, value in module.named_parameters() if value.requires_grad}
     if not center:
         raise UsageError("no parameter of the module requires a gradient: there is nothing to move")
     device = next(iter(center.values())).device
-    chunk = chunk or _points_in_a_call(module, device)
-    losses_at = _losses(module, inputs, targets, loss_fn, center, together=chunk > 1)
-    size = parameter_count(center)
-    level = Level(type(module).__name__, seed, 0, 0, size, size)
-    # Without idle branches, directions over live parameters are those over all.
-    views: dict[tuple[Directions, Scaling], None] = dict.fromkeys(
-        ("all" if kind == "live" else kind, scaling) for kind, scaling in settings.views()
+    if chunk is None:
+        # Vectorised over weights, a convolution is one of many groups: several times slower there than one by one.
+        convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
+        chunk = _ON_GPU if device.type != "cpu" else 1 if convolves else _ON_CPU
+    losses_at = _module_losses(module, inputs, targets, loss_fn, center, together=chunk > 1)
+    size = planes.parameter_count(center)
+    subject = Subject(Level(type(module).__name__, seed, 0, 0, size, size), center, center, leader=0, idle=(0, 0))
+    views: dict[View, None] = dict.fromkeys(
+        ("all" if directions == "live" else directions, scaling) for directions, scaling in settings.views()
     )
+
+    def plane_of(leader: int, directions: tuple[Parameters, Parameters]) -> tuple[LossesOn, int]:
+        return planes.plane_through(losses_at, center, directions), chunk
+
+    return _look_around([subject], plane_of, settings, views, device, progress, started)
+
+
+def _look_around(
+    subjects: list[Subject],
+    plane_of: PlaneOf,
+    settings: LandscapeSettings,
+    views: Iterable[View],
+    device: torch.device,
+    progress: Progress | None,
+    started: float,
+) -> Landscape:
     rows: list[Row] = []
-    surfaces: Surfaces = {}
-    for draw in range(settings.draws):
-        drawn = [_direction(center, seed, draw, axis) for axis in (0, 1)]
-        by_filter = [_filtered(direction, center) for direction in drawn]
-        lengths = [squared_norm(direction) ** 0.5 for direction in drawn]
-        for directions, scaling in views:
-            step = settings.step_of(scaling)
-            scale = (step / lengths[0], step / lengths[1]) if scaling == "norm" else (step, step)
-            first, second = by_filter if directions == "filter" else drawn
-            x, y = (grid_coordinates(settings.grid, length) for length in scale)
-            losses = surface(losses_at, center, (first, second), (x, y), chunk=chunk)
-            surfaces.setdefault((0, 0, directions, scaling), losses)
-            rows.append(Row(level, directions, scaling, draw, scale, surface_statistics(losses)))
+    surfaces: dict[tuple[int, int, *View], Surface] = {}
+    evaluations = 0
+    draws = list(product(dict.fromkeys(subject.level.seed for subject in subjects), range(settings.draws)))
+    for done, (seed, draw) in enumerate(draws, 1):
+        along = _Draw(subjects, plane_of, settings, seed, draw)
+        for subject, (directions, scaling) in product(subjects, views):
+            if subject.level.seed == seed:
+                scale = along.scale(subject, directions, scaling)
+                losses = along.surface(subject, directions, scale)
+                surfaces.setdefault((subject.level.epoch, subject.level.redundancy, directions, scaling), losses)
+                rows.append(Row(subject.level, directions, scaling, draw, scale, surface_statistics(losses)))
+        evaluations += len(along.surfaces) * settings.grid**2
         if progress:
-            progress(draw + 1, settings.draws)
-    evaluations = len(rows) * settings.grid**2
-    return Landscape(settings, tuple(rows), surfaces, evaluations, time.perf_counter() - started, device_name(device))
+            progress(done, len(draws))
+    seconds = time.perf_counter() - started
+    return Landscape(settings, tuple(rows), surfaces, evaluations, seconds, device_name(device))
 
 
-def _direction(center: Parameters, seed: int, draw: int, axis: int) -> dict[str, Tensor]:
-    drawn = gaussian_direction({_OWN + name: value for name, value in center.items()}, seed, draw, axis)
-    return {name: drawn[_OWN + name].to(value.device) for name, value in center.items()}
+class _Draw:
+    """Two directions of one seed, and the surfaces along them. Each is computed once."""
+
+    def __init__(
+        self, subjects: list[Subject], plane_of: PlaneOf, settings: LandscapeSettings, seed: int, draw: int
+    ) -> None:
+        self.subjects, self.plane_of, self.settings, self.seed, self.draw = subjects, plane_of, settings, seed, draw
+        self.drawn: dict[object, list[tuple[Parameters, float]]] = {}
+        self.planes: dict[tuple[int, bool], tuple[LossesOn, int]] = {}
+        self.surfaces: dict[tuple[int, bool, tuple[float, float]], Surface] = {}
+
+    def surface(self, subject: Subject, directions: Directions, scale: tuple[float, float]) -> Surface:
+        """Losses around a subject, whose grid has these steps."""
+        by_filter = directions == "filter"
+        key = (subject.leader, by_filter, scale)
+        if key not in self.surfaces:
+            if key[:2] not in self.planes:
+                counted = self.subjects[subject.leader].counted
+                first, second = (direction for direction, _ in self.directions(counted))
+                if by_filter:
+                    first, second = (planes.filter_normalised(drawn, counted) for drawn in (first, second))
+                self.planes[key[:2]] = self.plane_of(subject.leader, (first, second))
+            losses, chunk = self.planes[key[:2]]
+            x, y = (planes.grid_coordinates(self.settings.grid, step) for step in scale)
+            self.surfaces[key] = planes.evaluate(losses, (x, y), chunk)
+        return self.surfaces[key]
+
+    def scale(self, subject: Subject, directions: Directions, scaling: Scaling) -> tuple[float, float]:
+        """How far one step of the grid goes along each direction as it was drawn."""
+        step = self.settings.step_of(scaling)
+        if scaling != "norm":
+            return step, step
+        (_, first), (_, second) = self.directions(subject.counted)
+        if directions == "all":
+            branches, size = subject.idle
+            first += planes.idle_squared_norm(self.seed, self.draw, 0, branches=branches, size=size)
+            second += planes.idle_squared_norm(self.seed, self.draw, 1, branches=branches, size=size)
+        return step / math.sqrt(first), step / math.sqrt(second)
+
+    def directions(self, counted: Parameters) -> list[tuple[Parameters, float]]:
+        """Both directions with their squared norms, drawn once for all subjects of the same shapes."""
+        key = tuple((name, value.shape) for name, value in counted.items())
+        if key not in self.drawn:
+            both = [planes.gaussian_direction(counted, self.seed, self.draw, axis) for axis in (0, 1)]
+            self.drawn[key] = [(direction, planes.squared_norm(direction)) for direction in both]
+        return self.drawn[key]
 
 
-def _filtered(direction: Parameters, center: Parameters) -> dict[str, Tensor]:
-    scaled = filter_normalised(*({_OWN + name: value for name, value in side.items()} for side in (direction, center)))
-    return {name: scaled[_OWN + name] for name in center}
-
-
-def _points_in_a_call(module: nn.Module, device: torch.device) -> int:
-    if device.type != "cpu":
-        return _ON_GPU
-    # Vectorised over weights, a convolution is one of many groups: several times slower there than one by one.
-    return 1 if any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules()) else _ON_CPU
-
-
-def _losses(
+def _module_losses(
     module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn, center: Parameters, *, together: bool
 ) -> LossesAt:
     """Losses of many points: in one call where that is wanted and the module can be vectorised, else in a call each."""
-    slow = module_losses(module, inputs, targets, loss_fn)
-    point = {name: value[None] for name, value in center.items()}
+
+    def losses_of(together: bool) -> LossesAt:
+        losses_at = planes.module_losses(module, inputs, targets, loss_fn, together=together)
+        return lambda points: losses_at({name.removeprefix(_OWN): value for name, value in points.items()})
+
+    slow, point = losses_of(together=False), {name: value[None] for name, value in center.items()}
     try:
         loss = slow(point)
     except (RuntimeError, ValueError, TypeError) as problem:
@@ -251,7 +214,7 @@ def _losses(
         raise UsageError(f"loss_fn must give one number, it gave {tuple(loss.shape[1:])}: take its mean")
     if not together:
         return slow
-    fast = _vectorised(module, inputs, targets, loss_fn)
+    fast = losses_of(together=True)
     try:
         fast(point)
     except Exception as problem:  # whatever a stranger's forward pass and vmap make of each other
@@ -262,16 +225,3 @@ def _losses(
         )
         return slow
     return fast
-
-
-def _vectorised(module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: LossFn) -> LossesAt:
-    buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
-
-    def loss(point: Parameters) -> Tensor:
-        return loss_fn(functional_call(module, {**buffers, **point}, (inputs,)), targets)
-
-    def losses_at(points: Parameters) -> Tensor:
-        with evaluating(module), torch.no_grad():
-            return vmap(loss)(dict(points))
-
-    return losses_at

@@ -6,13 +6,12 @@ import numpy as np
 
 from asymtrain.lab.instruments.curves import cells
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.instruments.landscape.result import Directions, Landscape, Scaling, Summary
+from asymtrain.lab.instruments.landscape.result import Landscape, Summary, View, finite_values, middle_loss
 from asymtrain.lab.instruments.landscape.surface import Floats
-from asymtrain.lab.report.figure import Figure, Line, Lines, Numbers, Surface
-from asymtrain.lab.report.table import Cell, Column, Interval, Table, Value
+from asymtrain.lab.report.figure import Figure, Line, Lines, Surface
+from asymtrain.lab.report.table import Column, Table, interval
 from asymtrain.lab.runs import RunSpec
 
-View = tuple[Directions, Scaling]
 VIEWS: dict[View, str] = {
     ("all", "variance"): "all parameters, unit variance",
     ("all", "norm"): "all parameters, unit norm",
@@ -29,6 +28,12 @@ LEAD = (
     "change nothing."
 )
 HEAD = (Column("directions"), Column("N", "count"))
+SHAPES = {  # statistics, and what their columns are called
+    "range": "range",
+    "mean_gradient": "mean gradient",
+    "plane_r2": "plane R2",
+    "residual_std": "left by the plane",
+}
 
 
 def landscape_page(landscapes: Mapping[str, Landscape], specs: Sequence[RunSpec], epoch: int) -> Page:
@@ -46,7 +51,7 @@ def landscape_page(landscapes: Mapping[str, Landscape], specs: Sequence[RunSpec]
 
 def landscape_tables(label: str, landscape: Landscape) -> list[Table]:
     """Statistics of the surfaces, and their change against Plain."""
-    settings, views = landscape.settings, landscape.settings.views()
+    settings, views, stem = landscape.settings, landscape.settings.views(), _stem(label)
     summaries = sorted(landscape.summaries(), key=lambda s: (s.epoch, views.index((s.directions, s.scaling))))
     lost = sum(summary.non_finite for summary in summaries)
     over = "draws" if max(summary.seeds for summary in summaries) == 1 else "seeds"
@@ -57,41 +62,36 @@ def landscape_tables(label: str, landscape: Landscape) -> list[Table]:
         f"Intervals are of means over {over}, cut at 0."
         + (f" {lost} surfaces have a loss that is not finite and are left out." if lost else "")
     )
-    small = [Column(name, "number", digits=3, significant=True) for name in ("std", "95% interval", "95% of draws")]
-    tables = [
-        Table(
-            f"deviation-{_stem(label)}",
-            f"Deviation of the surface, {label}",
-            (*HEAD, Column("parameters", "count"), *small),
-            tuple(_deviation_row(landscape, summary) for summary in summaries),
-            note,
+    deviations, changes, shapes = [], [], []
+    for summary in summaries:
+        at = summary.epoch, summary.redundancy
+        ids = dict.fromkeys(
+            row.level.spec_id for row in landscape.rows if (row.level.epoch, row.level.redundancy) == at
         )
-    ]
-    if changed := [summary for summary in summaries if summary.changes]:
-        percents = ("std", "95% interval", "predicted", "range", "mean gradient")
-        tables.append(
-            Table(
-                f"change-{_stem(label)}",
-                f"Change against Plain, {label}",
-                (*HEAD, *(Column(name, "number", digits=1, signed=True) for name in percents)),
-                tuple(_change_row(landscape, summary) for summary in changed),
-                "Percent of Plain with the same seed and draw; predicted: from the number of parameters alone.",
-            )
-        )
-    names = {
-        "range": "range",
-        "mean_gradient": "mean gradient",
-        "plane_r2": "plane R2",
-        "residual_std": "left by the plane",
-    }
-    shapes = [Column(words, "number", significant=name != "plane_r2") for name, words in names.items()]
-    explained = (
+        head = VIEWS[summary.directions, summary.scaling], summary.redundancy
+        parameters = summary.live_parameters if summary.directions == "live" else summary.parameters
+        std, change = summary.statistics["std"], summary.changes
+        of_draws = interval(std.percentile_low, std.percentile_high)
+        deviations.append(cells(ids, *head, parameters, std.mean, interval(std.low, std.high), of_draws))
+        shapes.append(cells(ids, *head, *(summary.statistics[name].mean for name in SHAPES)))
+        if change:
+            percents = change["std"].mean, interval(change["std"].low, change["std"].high), summary.predicted_change
+            changes.append(cells(ids, *head, *percents, change["range"].mean, change["mean_gradient"].mean))
+    small = [Column(name, "number", significant=True) for name in ("std", "95% interval", "95% of draws")]
+    columns = (*HEAD, Column("parameters", "count"), *small)
+    tables = [Table(f"deviation-{stem}", f"Deviation of the surface, {label}", columns, tuple(deviations), note)]
+    if changes:
+        names = ("std", "95% interval", "predicted", "range", "mean gradient")
+        columns = (*HEAD, *(Column(name, "number", digits=1, signed=True) for name in names))
+        note = "Percent of Plain with the same seed and draw; predicted: from the number of parameters alone."
+        tables.append(Table(f"change-{stem}", f"Change against Plain, {label}", columns, tuple(changes), note))
+    columns = (*HEAD, *(Column(words, "number", significant=name != "plane_r2") for name, words in SHAPES.items()))
+    note = (
         f"Means over {over}. The gradient is that between neighbouring grid points; plane R2 is the share of the "
         "variance that the best plane explains, and what it leaves is a deviation too."
     )
-    rows = tuple(_row(landscape, s, *(s.statistics[name].mean for name in names)) for s in summaries)
     title = f"Shape of the surface, {label}"
-    return [*tables, Table(f"shape-{_stem(label)}", title, (*HEAD, *shapes), rows, explained, detail=True)]
+    return [*tables, Table(f"shape-{stem}", title, columns, tuple(shapes), note, detail=True)]
 
 
 def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
@@ -102,8 +102,8 @@ def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
     shown = [view for view in VIEWS if view in measured and not (view[0] == "live" and ("all", view[1]) in measured)]
     for epoch in dict.fromkeys(key[0] for key in landscape.surfaces):
         summaries = [summary for summary in landscape.summaries() if summary.epoch == epoch and summary.changes]
-        if lines := _change_lines(summaries):
-            levels = sorted({summary.redundancy for summary in summaries})
+        levels = sorted({summary.redundancy for summary in summaries})
+        if lines := _change_lines(summaries, levels):
             panel = Lines("", "redundancy", "change of the deviation (%)", lines, zero=True,
                           ticks=tuple(map(float, range(len(levels)))), tick_labels=tuple(map(str, levels)))  # fmt: skip
             title = f"{label}: change of the deviation against Plain, epoch {epoch}"
@@ -122,16 +122,16 @@ def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
     return figures
 
 
-def _change_lines(summaries: Sequence[Summary]) -> tuple[Line, ...]:
+def _change_lines(summaries: Sequence[Summary], levels: Sequence[int]) -> tuple[Line, ...]:
     """Measured with its interval, and predicted, side by side over all and over live parameters."""
-    levels, lines = sorted({summary.redundancy for summary in summaries}), []
-    for i, kind in enumerate(("all", "live")):
+    lines = []
+    for i, (kind, colour) in enumerate({"all": "asymmetric", "live": "plain"}.items()):
         chosen = [
             s for s in summaries if (s.directions, s.scaling) == (kind, "norm") and s.changes["std"].mean is not None
         ]
         if chosen:
             x = tuple(levels.index(summary.redundancy) + 0.14 * (i - 0.5) for summary in chosen)
-            std, colour = [summary.changes["std"] for summary in chosen], "plain" if i else "asymmetric"
+            std = [summary.changes["std"] for summary in chosen]
             mean, low, high = (tuple(getattr(change, name) for change in std) for name in ("mean", "low", "high"))
             lines.append(Line(f"{kind} parameters", colour, x, mean, low, high, marker=True, joined=False))
             predicted = tuple(summary.predicted_change for summary in chosen)
@@ -141,35 +141,11 @@ def _change_lines(summaries: Sequence[Summary]) -> tuple[Line, ...]:
 
 def _surface(redundancy: int, losses: Floats, *, relief: bool) -> Surface:
     """Losses less the one in the middle; those that are not finite are left blank."""
-    rows, columns = losses.shape
-    middle = losses[(rows - 1) // 2 : rows // 2 + 1, (columns - 1) // 2 : columns // 2 + 1].mean()
-    heights = losses - (middle if np.isfinite(middle) else 0.0)
-    values: tuple[Numbers, ...] = tuple(tuple(float(v) if np.isfinite(v) else None for v in row) for row in heights)
-    x, y = (tuple(float(v) for v in np.arange(n) - (n - 1) / 2) for n in (rows, columns))
+    middle = middle_loss(losses)
+    values = tuple(map(tuple, finite_values(losses - (middle if np.isfinite(middle) else 0.0))))
+    x, y = (tuple(float(v) for v in np.arange(n) - (n - 1) / 2) for n in losses.shape)
     title = f"N = {redundancy}" if redundancy else "Plain"
     return Surface(title, x, y, values, "loss - middle", relief, "loss", "first direction", "second direction")
-
-
-def _deviation_row(landscape: Landscape, summary: Summary) -> tuple[Cell, ...]:
-    std = summary.statistics["std"]
-    parameters = summary.live_parameters if summary.directions == "live" else summary.parameters
-    draws = _interval(std.percentile_low, std.percentile_high)
-    return _row(landscape, summary, parameters, std.mean, _interval(std.low, std.high), draws)
-
-
-def _change_row(landscape: Landscape, summary: Summary) -> tuple[Cell, ...]:
-    std, others = summary.changes["std"], [summary.changes[name].mean for name in ("range", "mean_gradient")]
-    return _row(landscape, summary, std.mean, _interval(std.low, std.high), summary.predicted_change, *others)
-
-
-def _row(landscape: Landscape, summary: Summary, *values: Value) -> tuple[Cell, ...]:
-    key = summary.epoch, summary.redundancy
-    ids = dict.fromkeys(r.level.spec_id for r in landscape.rows if (r.level.epoch, r.level.redundancy) == key)
-    return cells(ids, VIEWS[summary.directions, summary.scaling], summary.redundancy, *values)
-
-
-def _interval(low: float | None, high: float | None) -> Interval | None:
-    return None if low is None or high is None else Interval(low, high)
 
 
 def _stem(label: str) -> str:

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -31,36 +30,28 @@ def states_of_redundancies(
     specs: Iterable[RunSpec],
     redundancies: Sequence[int] = REDUNDANCIES,
     epoch: int = 0,
-    *,
-    device: torch.device | str | None = None,
-    data_root: Path | None = None,
-    cache: Path | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    take: Callable[[Sequence[RunSpec], Sequence[int]], list[State]] = states_at,
 ) -> list[State]:
     """States of each spec at each redundancy after an epoch (0: before training); 0 is Plain.
 
     With single activation and an independent draw, every redundancy from 1 on trains the same network with the same
-    live branch: it is made once, for the least of them. A run that diverged before the epoch is an error. `progress`
-    is that of `states_at`.
+    live branch: it is made once, for the least of them. `take` makes states of specs after epochs. A run that diverged
+    before the epoch is an error.
     """
     if not redundancies or min(redundancies) < 0:
         raise UsageError(f"redundancies must be 0 (Plain) or more, got {list(redundancies)}")
     wanted = [dataclasses.replace(spec, redundancy=n) for spec in specs for n in dict.fromkeys(redundancies)]
     least = min((n for n in redundancies if n), default=0)
-    trained = {spec: _representative(spec, least) for spec in wanted}
+    trained = {}
+    for spec in wanted:
+        shares = spec.redundancy and spec.activation == "last" and spec.draw == "independent"
+        trained[spec] = dataclasses.replace(spec, redundancy=least) if shares else spec
     distinct = list(dict.fromkeys(trained.values()))
-    states = states_at(distinct, [epoch], device=device, data_root=data_root, cache=cache, progress=progress)
-    known = {state.spec: state for state in states}
+    known = {state.spec: state for state in take(distinct, [epoch])}
     for spec in distinct:
         if spec not in known:
             raise UsageError(f"the run of seed {spec.seed} diverged before epoch {epoch}: look at an earlier one")
     return [State(spec, epoch, known[trained[spec]].parameters) for spec in wanted]
-
-
-def _representative(spec: RunSpec, least: int) -> RunSpec:
-    if spec.redundancy and spec.activation == "last" and spec.draw == "independent":
-        return dataclasses.replace(spec, redundancy=least)
-    return spec
 
 
 class Sample(NamedTuple):
@@ -75,7 +66,6 @@ class Sample(NamedTuple):
 class Subject:
     """A state, ready to be evaluated. Subjects with the same `leader` (an index) have equal losses everywhere."""
 
-    state: State
     level: Level
     center: Parameters  # what moves
     counted: Parameters  # what a direction has entries for: the backbone and the live branches
@@ -89,24 +79,27 @@ def subjects_of(
     """The states, checked, and the sample and loss of each leader."""
     if not states:
         raise UsageError("there is no state to measure: give at least one")
-    lead = states[0].spec
     samples: dict[tuple[object, ...], Sample] = {}
     scores: dict[int, tuple[Sample, Score]] = {}
     subjects: list[Subject] = []
     leaders: dict[int, tuple[object, ...]] = {}
     seen: set[tuple[int, int, int]] = set()
+    first = _backbone(states[0].spec)
     for index, state in enumerate(states):
-        spec = state.spec
-        if (spec.arch, spec.arch_options, spec.dataset) != (lead.arch, lead.arch_options, lead.dataset):
+        spec, weights = state.spec, state.parameters
+        if _backbone(spec) != first:
             raise UsageError(
-                f"a landscape is of one backbone on one dataset, got {_backbone(lead)} and {_backbone(spec)}: "
-                "measure them apart"
+                f"a landscape is of one backbone on one dataset, got {first} and {_backbone(spec)}: measure them apart"
             )
         _check_state(state, dataset)
-        level = _level(state)
-        if (key := (level.seed, level.epoch, level.redundancy)) in seen:
-            raise UsageError(f"redundancy {level.redundancy} of seed {level.seed} is there twice: measure them apart")
+        if (key := (spec.seed, state.epoch, spec.redundancy)) in seen:
+            raise UsageError(f"redundancy {spec.redundancy} of seed {spec.seed} is there twice: measure them apart")
         seen.add(key)
+        branches = [value for name, value in weights.items() if is_branch(name)]
+        size = sum(value.numel() // len(value) for value in branches)
+        idle = spec.redundancy - len(branches[0]) if branches else 0
+        live = parameter_count(weights)
+        level = Level(spec.id, spec.seed, spec.redundancy, state.epoch, live, live + idle * size)
         total = settings.loss == "total" and spec.redundancy > 0
         data = tuple(getattr(spec, name) for name in _DATA_FIELDS)
         if data not in samples:
@@ -114,16 +107,13 @@ def subjects_of(
         alpha = alpha_at(spec, min(state.epoch, spec.epochs - 1)) if total else 0.0
         loss = (*(getattr(spec, name) for name in _LOSS_FIELDS), alpha) if total else ()
         same = (data, spec.label_smoothing, loss)
-        center = {n: v for n, v in state.parameters.items() if total or not is_branch(n)}
+        center = {name: value for name, value in weights.items() if total or not is_branch(name)}
         leader = next((i for i, key in leaders.items() if key == same and _equal(subjects[i].center, center)), index)
         if leader == index:
             leaders[index] = same
-            score = _total_score(spec, dataset, samples[data], alpha) if total else None
             main = main_score(samples[data].targets, spec.label_smoothing)
-            scores[index] = (samples[data], score or main)
-        size = sum(v.numel() // len(v) for n, v in state.parameters.items() if is_branch(n))
-        idle = (level.parameters - level.live_parameters) // size if size else 0
-        subjects.append(Subject(state, level, center, state.parameters, leader, (idle, size)))
+            scores[index] = samples[data], _total_score(spec, dataset, samples[data], alpha) if total else main
+        subjects.append(Subject(level, center, weights, leader, (idle, size)))
     return subjects, scores
 
 
@@ -144,14 +134,6 @@ def _check_state(state: State, dataset: Dataset) -> None:
             )
     if bool(state.spec.redundancy) != any(map(is_branch, state.parameters)):
         raise UsageError(f"the state of a run with redundancy {state.spec.redundancy} must hold its live branches")
-
-
-def _level(state: State) -> Level:
-    spec = state.spec
-    branches = [value for name, value in state.parameters.items() if is_branch(name)]
-    live = parameter_count(state.parameters)
-    idle = sum((spec.redundancy - len(value)) * (value.numel() // len(value)) for value in branches)
-    return Level(spec.id, spec.seed, spec.redundancy, state.epoch, live, live + idle)
 
 
 def _equal(first: Parameters, second: Parameters) -> bool:

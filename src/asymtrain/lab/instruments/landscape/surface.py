@@ -15,13 +15,13 @@ normal entries is a chi-square variable with k degrees of freedom. That is what 
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call
+from torch.func import functional_call, vmap
 
 from asymtrain import streams
 from asymtrain.errors import UsageError
@@ -30,26 +30,26 @@ from asymtrain.lab.devices import evaluating
 Parameters = Mapping[str, Tensor]
 Floats = npt.NDArray[np.float64]
 Surface = Floats  # (n, m): rows follow the first direction, columns the second
-LossesAt = Callable[[Parameters], Tensor]
-"""Parameters with a leading axis of R grid points -> losses (R,)."""
-LossesOn = Callable[[Tensor], Tensor]
-"""Coordinates (R, 2) on the plane -> losses (R,)."""
+LossesAt = Callable[[Parameters], Tensor]  # parameters with a leading axis of R grid points -> losses (R,)
+LossesOn = Callable[[Tensor], Tensor]  # coordinates (R, 2) on the plane -> losses (R,)
 
 
 def is_branch(name: str) -> bool:
-    """Does this parameter of a state belong to a branch, not to the backbone?"""
     return name.startswith("branch.")
 
 
 def gaussian_direction(center: Parameters, seed: int, draw: int, axis: int) -> dict[str, Tensor]:
-    """Standard normal entries like `center`, float32 on the CPU.
+    """Standard normal entries like `center`, in float32; drawn on the CPU.
 
     Branches have a stream of their own, so that the backbone's entries do not depend on whether there are any.
     """
-    shared = streams.generator(seed, f"landscape draw {draw} axis {axis}")
-    branches = streams.generator(seed, f"landscape draw {draw} axis {axis} of branches")
+    shared, branches = (
+        streams.generator(seed, f"landscape draw {draw} axis {axis}{kind}") for kind in ("", " of branches")
+    )
     return {
-        name: torch.randn(value.shape, generator=branches if is_branch(name) else shared, dtype=torch.float32)
+        name: torch.randn(value.shape, generator=branches if is_branch(name) else shared, dtype=torch.float32).to(
+            value.device
+        )
         for name, value in center.items()
     }
 
@@ -76,10 +76,8 @@ def filter_normalised(direction: Parameters, center: Parameters) -> dict[str, Te
     return scaled
 
 
-def squared_norm(direction: Parameters, names: Iterable[str] | None = None) -> float:
-    """Sum of squares over the named tensors (all by default), added in float64."""
-    chosen = direction if names is None else {name: direction[name] for name in names}
-    return math.fsum(float(value.double().square().sum()) for value in chosen.values())
+def squared_norm(direction: Parameters) -> float:
+    return math.fsum(float(value.double().square().sum()) for value in direction.values())
 
 
 def idle_squared_norm(seed: int, draw: int, axis: int, *, branches: int, size: int) -> float:
@@ -94,7 +92,6 @@ def idle_squared_norm(seed: int, draw: int, axis: int, *, branches: int, size: i
 
 
 def parameter_count(parameters: Parameters) -> int:
-    """How many numbers these are."""
     return sum(value.numel() for value in parameters.values())
 
 
@@ -115,15 +112,8 @@ def grid_coordinates(points: int, step: float) -> Floats:
     return (np.arange(points, dtype=np.float64) - (points - 1) / 2) * np.float64(step)
 
 
-def surface(
-    losses_at: LossesAt,
-    center: Parameters,
-    directions: tuple[Parameters, Parameters],
-    grid: tuple[Floats, Floats],
-    *,
-    chunk: int = 16,
-) -> Surface:
-    """Losses on the grid, `chunk` points at a time. `center` is not changed; points are made in its type."""
+def plane_through(losses_at: LossesAt, center: Parameters, directions: tuple[Parameters, Parameters]) -> LossesOn:
+    """Losses on the plane along two directions. `center` is not changed; points are made in its type."""
     first, second = directions
     for direction in directions:
         check_alike(direction, center)
@@ -135,7 +125,7 @@ def surface(
             points[name] = value + a * first[name].to(value) + b * second[name].to(value)
         return losses_at(points)
 
-    return evaluate(losses, grid, chunk)
+    return losses
 
 
 def evaluate(losses: LossesOn, grid: tuple[Floats, Floats], chunk: int) -> Surface:
@@ -159,12 +149,17 @@ def evaluate(losses: LossesOn, grid: tuple[Floats, Floats], chunk: int) -> Surfa
 
 
 def module_losses(
-    module: nn.Module, inputs: Tensor, targets: Tensor, loss_fn: Callable[[Tensor, Tensor], Tensor]
+    module: nn.Module,
+    inputs: Tensor,
+    targets: Tensor,
+    loss_fn: Callable[[Tensor, Tensor], Tensor],
+    *,
+    together: bool = False,
 ) -> LossesAt:
-    """Losses of any module on one batch, as `surface` wants them: `loss_fn(module(inputs), targets)` at each point.
+    """Losses of any module on one batch, for `plane_through`: `loss_fn(module(inputs), targets)` at each point.
 
     The module is evaluated in eval mode, with copies of its buffers, and is left as it was. Points are taken one after
-    the other, which works for every module; `measure_module_landscape` takes many at once where it can.
+    the other, which works for every module, or `together`, for those that `torch.func.vmap` can vectorise.
     """
     buffers = {name: value.detach().clone() for name, value in module.named_buffers()}
 
@@ -173,8 +168,10 @@ def module_losses(
         return loss_fn(functional_call(module, {**own, **point}, (inputs,)), targets)
 
     def losses_at(points: Parameters) -> Tensor:
-        count = len(next(iter(points.values())))
-        with evaluating(module):
+        with evaluating(module), torch.no_grad():
+            if together:
+                return vmap(loss_at)(dict(points))
+            count = len(next(iter(points.values())))
             return torch.stack([loss_at({name: value[i] for name, value in points.items()}) for i in range(count)])
 
     return losses_at

@@ -31,7 +31,6 @@ class TrajectoryOptions:
         self.gap_epochs()
 
     def gap_epochs(self) -> tuple[int, ...] | None:
-        """As numbers."""
         advice = "--gap-at {}: write epochs from 1 with commas, as in 10,50,100"
         return None if self.gap_at is None else comma_numbers(self.gap_at, advice, least=1)
 
@@ -54,7 +53,6 @@ class TrajectoryInstrument(Instrument[TrajectoryOptions, "list[Run]"]):
         return bench.runs(specs)
 
     def page(self, options: TrajectoryOptions, result: "list[Run]") -> Page:
-        """See `show`."""
         from asymtrain.lab.instruments.trajectory.show import trajectory_page
 
         return trajectory_page(result, options.tolerance, options.gap_epochs())

@@ -19,28 +19,19 @@ PHASES = (0.1, 0.5, 1.0)  # of training, at which the gap is reported: epochs 10
 
 @dataclass(frozen=True)
 class Trajectory:
-    """Runs that differ in their seed only.
-
-    Attributes:
-        convergence: epoch from which a run is as good as at its best, see `convergence_epoch`; over seeds.
-        convergence_of_mean: that epoch of the mean curve.
-        final: validation accuracy after the last epoch.
-        best: highest validation accuracy.
-        gaps: generalisation gap at chosen epochs.
-    """
+    """Runs that differ in their seed only."""
 
     spec: RunSpec  # of the first seed
     seeds: tuple[int, ...]
     diverged: int
-    convergence: Estimate
-    convergence_of_mean: int
-    final: Estimate
-    best: Estimate
-    gaps: tuple[tuple[int, Estimate], ...]
+    convergence: Estimate  # epoch from which a run is as good as at its best, see `convergence_epoch`; over seeds
+    convergence_of_mean: int  # that epoch of the mean curve
+    final: Estimate  # validation accuracy after the last epoch
+    best: Estimate  # highest validation accuracy
+    gaps: tuple[tuple[int, Estimate], ...]  # generalisation gap at chosen epochs
     curves: dict[str, Curve]
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         gaps = {str(epoch): dataclasses.asdict(value) for epoch, value in self.gaps}
         return {**dataclasses.asdict(self), "spec": self.spec.to_dict(), "variant": self.spec.variant, "gaps": gaps}
 
@@ -49,18 +40,14 @@ class Trajectory:
 class Parting:
     """When the validation curves of Plain and Asymmetric part: their paired difference over training.
 
-    Attributes:
-        epoch: first epoch from which the interval of the difference excludes 0, on one side, to the last epoch; None
-            where there is none. The intervals are those of single epochs, not of the whole curve at once.
-        side: whether Asymmetric is above or below Plain from there on.
-        pairs: seeds that both have.
-        difference: Asymmetric - Plain.
+    They part at the first epoch from which the interval of the difference excludes 0, on one side, to the last epoch.
+    The intervals are those of single epochs, not of the whole curve at once.
     """
 
-    epoch: int | None
-    side: Literal["above", "below"] | None
-    pairs: int
-    difference: Curve
+    epoch: int | None  # None where they do not part
+    side: Literal["above", "below"] | None  # whether Asymmetric is above or below Plain from there on
+    pairs: int  # seeds that both have
+    difference: Curve  # Asymmetric - Plain
 
 
 @dataclass(frozen=True)
@@ -72,7 +59,6 @@ class Comparison:
     parting: Parting
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
         parting = dataclasses.asdict(self.parting)
         return {"plain": self.plain.to_dict(), "asymmetric": self.asymmetric.to_dict(), "parting": parting}
 
@@ -97,7 +83,6 @@ def convergence_epoch(accuracies: Sequence[float], tolerance: float = 0.01) -> i
 
 
 def default_gap_epochs(epochs: int) -> tuple[int, ...]:
-    """A tenth of training, half of it, its end."""
     return tuple(dict.fromkeys(max(1, round(share * epochs)) for share in PHASES))
 
 
@@ -145,10 +130,13 @@ def parting(plain: Sequence[Run], asymmetric: Sequence[Run], confidence: float =
     both.sort(key=lambda pair: pair[1].spec.seed)
     seeds = tuple(tuple(map(_difference, a.history, b.history)) for a, b in both)
     difference = curve_of(seeds, confidence, DIFFERENCES)
-    parted, side = None, None
+    parted: int | None = None
+    side: Literal["above", "below"] | None = None
     for epoch, point in reversed(list(zip(difference.epochs, difference.points, strict=True))):
-        here = _side(point)
-        if here is None or (side is not None and here != side):
+        if point.low is None or point.high is None or point.low <= 0 <= point.high:
+            break
+        here: Literal["above", "below"] = "above" if point.low > 0 else "below"
+        if side is not None and here != side:
             break
         parted, side = epoch, here
     return Parting(parted, side, len(both), difference)
@@ -182,9 +170,3 @@ def _difference(plain: Epoch, asymmetric: Epoch) -> float | None:
     if plain.validation_accuracy is None or asymmetric.validation_accuracy is None:
         return None
     return asymmetric.validation_accuracy - plain.validation_accuracy
-
-
-def _side(point: Estimate) -> Literal["above", "below"] | None:
-    if point.low is None or point.high is None or point.low <= 0 <= point.high:
-        return None
-    return "above" if point.low > 0 else "below"

@@ -5,15 +5,11 @@ from dataclasses import replace
 
 from asymtrain.lab.instruments.curves import cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.instruments.trajectory.measure import (
-    Comparison,
-    Trajectories,
-    Trajectory,
-    compare_trajectories,
-)
+from asymtrain.lab.instruments.trajectory.measure import Trajectories, Trajectory, compare_trajectories
 from asymtrain.lab.report.figure import Figure, Lines
-from asymtrain.lab.report.table import Cell, Column, Table
+from asymtrain.lab.report.table import Column, Table, Value
 from asymtrain.lab.runs import Run
+from asymtrain.lab.statistics.estimates import Estimate
 
 LEAD = (
     "How training went with and without branches: when validation accuracy was near its best, how far training "
@@ -41,7 +37,6 @@ Group = tuple[str, list[Trajectory]]  # a label, and Plain beside Asymmetric or 
 def trajectory_page(
     runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None, confidence: float = 0.95
 ) -> Page:
-    """Tables, figures and numbers of the runs."""
     result = compare_trajectories(runs, tolerance=tolerance, gap_epochs=gap_epochs, confidence=confidence)
     sides = [*([pair.plain, pair.asymmetric] for pair in result.comparisons), *([side] for side in result.alone)]
     labels = spec_labels([group[-1].spec for group in sides])
@@ -70,47 +65,46 @@ def trajectory_tables(
     result: Trajectories, groups: Sequence[Group], tolerance: float = 0.01, confidence: float = 0.95
 ) -> list[Table]:
     """Convergence and final accuracy, the generalisation gap, where the curves part."""
-    interval = Column(f"{confidence:.0%} interval", "number")
-    sides = [(label, side, side.spec.variant.capitalize()) for label, group in groups for side in group]
-    diverged = " Diverged runs are left out." if any(side.diverged for _, side, _ in sides) else ""
-    head = (Column("Backbone"), Column("Training"))
-    tables = [
-        Table(
-            "convergence",
-            "Convergence and accuracy",
-            (*head, Column("Convergence", "number", digits=1), Column(interval.name, "number", digits=1),
-             Column("Of the mean", "count"), Column("Final accuracy", "number"), interval, Column("Seeds", "count")),
-            tuple(
-                cells(_ids(side), label, words, side.convergence.mean, side.convergence, side.convergence_of_mean,
-                      side.final.mean, side.final, counted(len(side.seeds), side.diverged))
-                for label, side, words in sides
-            ),
-            f"Convergence: the first epoch whose validation accuracy is within {100 * tolerance:.3g}% of the run's "
-            "best; the mean over seeds, and that epoch of the mean curve. Final accuracy: validation, after the last "
-            f"epoch.{diverged}",
-        ),
-        Table(
-            "gap",
-            "Generalisation gap",
-            (*head, Column("Epoch", "count"), Column("Gap", "number"), interval),
-            tuple(
-                cells(_ids(side), label, words, epoch, gap.mean, gap)
-                for label, side, words in sides
-                for epoch, gap in side.gaps
-            ),
-            "Training accuracy, on the batches as they were trained, less validation accuracy after the epoch.",
-        ),
-    ]  # fmt: skip
-    if result.comparisons:
-        signed = (Column(name, "number", signed=True) for name in ("Final difference", interval.name))
-        columns = (Column("Backbone"), Column("From epoch", "count"), Column("Asymmetric is"), *signed,
-                   Column("Pairs", "count"))  # fmt: skip
-        rows = tuple(_parting_row(label, pair) for (label, _), pair in zip(groups, result.comparisons, strict=False))
+    converged, gaps, partings = [], [], []
+    for label, sides in groups:
+        for side in sides:
+            ids, name = _ids(side), (label, side.spec.variant.capitalize())
+            epochs = side.convergence.mean, side.convergence, side.convergence_of_mean
+            runs = counted(len(side.seeds), side.diverged)
+            converged.append(cells(ids, *name, *epochs, side.final.mean, side.final, runs))
+            gaps += [cells(ids, *name, epoch, gap.mean, gap) for epoch, gap in side.gaps]
+    for (label, sides), comparison in zip(groups, result.comparisons, strict=False):
+        parting, ids = comparison.parting, tuple(spec_id for side in sides for spec_id in _ids(side))
+        shown: tuple[Value | Estimate, ...] = (None,) * 4
+        if parting.pairs:
+            last, since = parting.difference.points[-1], "never" if parting.epoch is None else parting.epoch
+            shown = (since, parting.side or "neither", last.mean, last)
+        partings.append(cells(ids, label, *shown, parting.pairs))
+
+    backbone, training, seeds = Column("Backbone"), Column("Training"), Column("Seeds", "count")
+    level = f"{confidence:.0%} interval"
+    interval = Column(level, "number")
+    epochs_of = (*(Column(name, "number", digits=1) for name in ("Convergence", level)), Column("Of the mean", "count"))
+    columns = (backbone, training, *epochs_of, Column("Final accuracy", "number"), interval, seeds)
+    diverged = " Diverged runs are left out." if any(side.diverged for _, sides in groups for side in sides) else ""
+    note = (
+        f"Convergence: the first epoch whose validation accuracy is within {100 * tolerance:.3g}% of the run's "
+        "best; the mean over seeds, and that epoch of the mean curve. Final accuracy: validation, after the last "
+        f"epoch.{diverged}"
+    )
+    tables = [Table("convergence", "Convergence and accuracy", columns, tuple(converged), note)]
+    columns = (backbone, training, Column("Epoch", "count"), Column("Gap", "number"), interval)
+    note = "Training accuracy, on the batches as they were trained, less validation accuracy after the epoch."
+    tables.append(Table("gap", "Generalisation gap", columns, tuple(gaps), note))
+    if partings:
+        signed = (Column(name, "number", signed=True) for name in ("Final difference", level))
+        since_column, pairs = Column("From epoch", "count"), Column("Pairs", "count")
+        columns = (backbone, since_column, Column("Asymmetric is"), *signed, pairs)
         note = (
             "The first epoch from which the interval of the paired difference in validation accuracy excludes 0, "
             "on one side, to the end. The intervals are of single epochs."
         )
-        tables.append(Table("parting", "Where the curves part", columns, rows, note))
+        tables.append(Table("parting", "Where the curves part", columns, tuple(partings), note))
     return tables
 
 
@@ -138,15 +132,6 @@ def trajectory_figures(result: Trajectories, groups: Sequence[Group]) -> list[Fi
                 caption = "Asymmetric less Plain of one seed, validation accuracy."
                 figures.append(Figure(f"difference-{i}", f"{label}: difference", [panel], caption=caption))
     return figures
-
-
-def _parting_row(label: str, pair: Comparison) -> tuple[Cell, ...]:
-    parting, points = pair.parting, pair.parting.difference.points
-    ids = (*_ids(pair.plain), *_ids(pair.asymmetric))
-    if not points:
-        return cells(ids, label, None, None, None, None, 0)
-    epoch = "never" if parting.epoch is None else parting.epoch
-    return cells(ids, label, epoch, parting.side or "neither", points[-1].mean, points[-1], parting.pairs)
 
 
 def _ids(side: Trajectory) -> tuple[str, ...]:

@@ -1,12 +1,20 @@
 """The instrument `usage`: how much of the answer is at each point already, and what of the point it reads."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Page, Stopped, comma_numbers
+from asymtrain.lab.instruments.instrument import (
+    RUN_OPTIONS,
+    Bench,
+    Instrument,
+    Page,
+    Stopped,
+    comma_numbers,
+    telling_states,
+)
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.usage.show import Measured
@@ -57,12 +65,12 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
         try:
             states = bench.states(missing, epochs) if missing else []
             with bench.telling("measuring") as say:
-                for number, state in enumerate(states, 1):
-                    spec, device = state.spec, default_device(bench.device)
-                    points = measure_usage(state, load_for(spec, bench.data_root), images=options.images, device=device)
-                    kept.setdefault(spec, {})[state.epoch] = [point.to_dict() for point in points]
-                    words = f"{spec.arch} {spec.variant} seed {spec.seed}, epoch {state.epoch}"
-                    say(f"{number}/{len(states)} {words}: measured")
+                tell, device = telling_states(say, len(states)), default_device(bench.device)
+                for state in states:
+                    dataset = load_for(state.spec, bench.data_root)
+                    points = measure_usage(state, dataset, images=options.images, device=device)
+                    kept.setdefault(state.spec, {})[state.epoch] = [asdict(point) for point in points]
+                    tell(state)
         except KeyboardInterrupt:
             raise Stopped(f"Stopped: trained states stay in {bench.states_folder}; the same command goes on.") from None
         for spec in missing:
@@ -76,7 +84,6 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
         return {spec: by_epoch for spec, by_epoch in measured.items() if by_epoch}
 
     def page(self, options: UsageOptions, result: "Measured") -> Page:
-        """See `show`."""
         from asymtrain.lab.instruments.usage.show import usage_page
 
         return usage_page(result, options.images)

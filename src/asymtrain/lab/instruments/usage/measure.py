@@ -6,9 +6,7 @@ subspace of the features, and the rest of their variance is free: a branch can c
 reader of the answer sees.
 """
 
-import dataclasses
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -24,23 +22,12 @@ _RANK = 1e-10  # singular values below this share of the largest are rounding
 
 @dataclass(frozen=True)
 class Usage:
-    """The features of one point, beside the logits.
+    """The features of one point, beside the logits."""
 
-    Attributes:
-        units: how many features there are.
-        readable: share of the logits' variance that the best affine readout explains; None where logits are constant.
-        used: share of the features' variance in the directions that it reads; None where features are constant.
-        directions: how many of them there are, at most the number of classes.
-    """
-
-    units: int
-    readable: float | None
-    used: float | None
-    directions: int
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return dataclasses.asdict(self)
+    units: int  # how many features there are
+    readable: float | None  # share of the logits' variance that the best affine readout explains; None if constant
+    used: float | None  # share of the features' variance in the directions that it reads; None if constant
+    directions: int  # how many of them there are, at most the number of classes
 
 
 def head_usage(features: Tensor, logits: Tensor) -> Usage:

@@ -1,8 +1,9 @@
 """The page of usage: by point, Plain beside Asymmetric."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
-from asymtrain.lab.instruments.curves import by_setting, cells, spec_labels
+from asymtrain.lab.instruments.curves import by_setting, cells, line_of, spec_labels
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.instruments.usage.measure import Usage
 from asymtrain.lab.report.figure import Figure, Line, Lines
@@ -25,7 +26,6 @@ WORDS = {"readable": "share of the answer", "used": "share of the variance"}
 
 
 def usage_page(measured: Measured, images: int) -> Page:
-    """Tables, figures and numbers."""
     groups = by_setting(measured, lambda spec: spec)
     labels = dict(zip(groups, spec_labels(list(groups), without=("alpha", "redundancy")), strict=True))
     rows, lines = [], dict[tuple[str, int, str], list[Line]]()
@@ -40,28 +40,18 @@ def usage_page(measured: Measured, images: int) -> Page:
                 ids = [spec.id for spec in specs]
                 rows.append(cells(ids, labels[setting], setting.variant.capitalize(), epoch, index + 1, point.units,
                                   readable.mean, readable, used.mean, used, readable.n))  # fmt: skip
-            x = tuple(float(index + 1) for index in range(len(points)))
             for name, values in shares.items():
-                mean, low, high = (tuple(getattr(v, end) for v in values) for end in ("mean", "low", "high"))
-                line = Line(setting.variant.capitalize(), setting.variant, x, mean, low, high)
+                line = line_of(setting.variant.capitalize(), setting.variant, range(1, len(points) + 1), values)
                 lines.setdefault((labels[setting], epoch, name), []).append(line)
-    columns_of_shares = [
-        Column(name, "share", digits=1) for name in ("Readable", "95% interval", "Used", "95% interval")
-    ]
+    percents = [Column(name, "share", digits=1) for name in ("Readable", "95% interval", "Used", "95% interval")]
     counts = [Column(name, "count") for name in ("Epoch", "Point", "Units")]
-    columns = (Column("Backbone"), Column("Training"), *counts, *columns_of_shares, Column("Seeds", "count"))
+    columns = (Column("Backbone"), Column("Training"), *counts, *percents, Column("Seeds", "count"))
     figures = []
     for i, (label, epoch) in enumerate(dict.fromkeys(key[:2] for key in lines)):
         panels = [Lines(name, "point", words, tuple(lines[label, epoch, name])) for name, words in WORDS.items()]
         figures.append(Figure(f"points-{i}", f"{label}, epoch {epoch}", panels, 2, "Means over seeds, with intervals."))
     runs = [
-        {
-            "id": spec.id,
-            "variant": spec.variant,
-            "seed": spec.seed,
-            "epoch": epoch,
-            "points": [p.to_dict() for p in points],
-        }
+        {"id": spec.id, "variant": spec.variant, "seed": spec.seed, "epoch": epoch, "points": list(map(asdict, points))}
         for spec, epochs in measured.items()
         for epoch, points in epochs.items()
     ]

@@ -22,6 +22,7 @@ FILES = (
     "table16",
     "identity",
     "variants",
+    "fitting",
 )
 
 
