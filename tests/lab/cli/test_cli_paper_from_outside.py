@@ -38,7 +38,7 @@ def added(monkeypatch):
     module.RECIPES = (RECIPE,)
     monkeypatch.setitem(sys.modules, module.__name__, module)
     monkeypatch.setattr(recipes, "FILES", (*recipes.FILES, "table18"))
-    for name in list(recipes.RECIPES):
+    for name in reversed(list(recipes.RECIPES)):  # so that they are put back in their order
         monkeypatch.delitem(recipes.RECIPES, name)
     for name, recipe in recipes.read_recipes().items():
         monkeypatch.setitem(recipes.RECIPES, name, recipe)

@@ -153,20 +153,20 @@ def list_(
     Runs that several recipes share count in each of them; the last line counts them once.
     """
     with loading():
-        from asymtrain.lab.cli.paper_work import listing, listing_table, plan_sentence, workers_of
+        from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.recipes import RECIPES
         from asymtrain.lab.paper.running import missing
         from asymtrain.lab.paper.snapshot import read_store
     study, recipes = chosen.build(), tuple(RECIPES.values())
-    workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
+    workers = ("cuda", 1) if device == "cuda" else work.workers_of("local", None, device)
     known = read_store(output.store_path)
-    rows = listing(study, known, recipes, workers, chosen.archs)
+    rows = list(work.listing(study, known, recipes, workers, chosen.archs))
     if output.json:
         show_json(rows)
         return
-    show_table(listing_table(rows))
+    show_table(work.listing_table(rows))
     left = missing(recipes, study, known, chosen.archs)
-    stdout().print(plan_sentence(left, study, known, workers), soft_wrap=True)
+    stdout().print(work.plan_sentence(left, study, known, workers), soft_wrap=True)
 
 
 @paper.command()
@@ -179,16 +179,7 @@ def run(
     Says first how many trainings are missing and how long they will take. Called again, it goes on where it stopped.
     """
     with loading():
-        from asymtrain.lab.cli.paper_work import (
-            build_results,
-            elsewhere,
-            failure_reasons,
-            plan_sentence,
-            show_results,
-            show_trial,
-            study_sentence,
-            workers_of,
-        )  # fmt: skip
+        from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.recipes import choose
         from asymtrain.lab.paper.running import check_data, missing, run_recipes
@@ -196,20 +187,20 @@ def run(
         from asymtrain.lab.paper.verdicts import judge_results
     recipes, archs, study, store = choose(names), chosen.archs, chosen.build(), output.store_path
     output.check()
-    workers = workers_of(training.executor, training.address, training.device)
+    workers = work.workers_of(training.executor, training.address, training.device)
     known = read_store(store)
     parts = chosen.parts(names, study)  # nothing of these backbones shows before anything is trained
     check_data(recipes, study, training.data_root, archs)
     console = stderr()
-    console.print(study_sentence(study))
-    if others := elsewhere(known, study):
+    console.print(work.study_sentence(study))
+    if others := work.elsewhere(known, study):
         console.print(others)
-    console.print(plan_sentence(missing(recipes, study, known, archs), study, known, workers))
+    console.print(work.plan_sentence(missing(recipes, study, known, archs), study, known, workers))
     with progress_display() as display:
 
         def on_run(finished: "Run", done: int, total: int) -> None:
             if finished.spec.test == "never":
-                show_trial(display, finished, done, total)
+                work.show_trial(display, finished, done, total)
             else:
                 display.finished(finished, done, total)
 
@@ -217,22 +208,14 @@ def run(
             spec, display.productive = measured.spec, True
             display.console.print(f"{done}/{total} {measured.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
 
-        done = run_recipes(
-            recipes,
-            study,
-            store,
-            archs=archs,
-            **dataclasses.asdict(training),
-            progress=display.update,
-            on_run=on_run,
-            on_measurement=on_measurement,
-        )
-    results, specs = build_results(parts, study, store)
+        options = {**dataclasses.asdict(training), "progress": display.update}
+        done = run_recipes(recipes, study, store, archs=archs, on_run=on_run, on_measurement=on_measurement, **options)
+    results, specs = work.build_results(parts, study, store)
     judgements = judge_results(results)
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    show_results(results, judgements, study, json=output.json)
+    work.show_results(results, judgements, study, json=output.json)
     left = done.left
-    for reason in failure_reasons(store, {spec.id for spec in left.specs}):
+    for reason in work.failure_reasons(store, {spec.id for spec in left.specs}):
         console.print(f"failed: {reason}")
     if left.specs or left.measurements or left.later:
         opening = "Stopped" if done.interrupted else "Not finished"
@@ -251,19 +234,19 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
     With --arch, claims that compare backbones (c06) are shown where all of theirs are named.
     """
     with loading():
-        from asymtrain.lab.cli.paper_work import build_results, elsewhere, show_results
+        from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.snapshot import read_store
         from asymtrain.lab.paper.verdicts import judge_results
         from asymtrain.lab.report import check_folder
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
-    results, specs = build_results(parts, study, store)
+    results, specs = work.build_results(parts, study, store)
     judgements = judge_results(results)
     if output.out is not None:
         check_folder(output.out)
         files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
         stderr().print(f"Report: {files['page']}, from {store}")
-    show_results(results, judgements, study, json=output.json)
-    if others := elsewhere(read_store(store), study):
+    work.show_results(results, judgements, study, json=output.json)
+    if others := work.elsewhere(read_store(store), study):
         stderr().print(others)

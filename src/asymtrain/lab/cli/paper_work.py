@@ -1,6 +1,6 @@
 """What `asymtrain paper` does with a store's rows: the plan, the results, what is printed."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,27 +51,23 @@ def failure_reasons(store: Path, ids: set[str]) -> list[str]:
 
 def listing(
     study: Study, known: Snapshot, recipes: Iterable[Recipe], workers: Workers, archs: Collection[str]
-) -> list[dict[str, Any]]:
+) -> Iterator[dict[str, Any]]:
     """Each recipe with what it needs of these backbones, what is stored, and how long the rest takes."""
-    rows = []
     for recipe in recipes:
         needs = of_archs(recipe.needs(study, known), archs)
         left = missing([recipe], study, known, archs)
-        rows.append(
-            {
-                "name": recipe.name,
-                "covers": list(recipe.covers),
-                "title": recipe.title,
-                "beyond_the_paper": recipe.beyond,
-                "claims": list(recipe.claims),
-                "runs_needed": len(needs.specs) + sum(needs.later.values()),
-                "runs_there": len(known.of(needs.specs)),
-                "measurements_needed": len(needs.measurements),
-                "measurements_there": len(needs.measurements) - len(left.measurements),
-                "seconds_left": seconds_left(left, study, known, workers)[0],
-            }
-        )
-    return rows
+        yield {
+            "name": recipe.name,
+            "covers": list(recipe.covers),
+            "title": recipe.title,
+            "beyond_the_paper": recipe.beyond,
+            "claims": list(recipe.claims),
+            "runs_needed": len(needs.specs) + sum(needs.later.values()),
+            "runs_there": len(known.of(needs.specs)),
+            "measurements_needed": len(needs.measurements),
+            "measurements_there": len(needs.measurements) - len(left.measurements),
+            "seconds_left": seconds_left(left, study, known, workers)[0],
+        }
 
 
 def listing_table(rows: Iterable[Mapping[str, Any]]) -> Table:
@@ -133,9 +129,9 @@ def elsewhere(known: Snapshot, study: Study) -> str:
     others = [run.spec for run in known.runs.values() if run.spec.id not in mine]
     if not others:
         return ""
-    epochs = ", ".join(map(str, sorted({spec.epochs for spec in others})))
-    data, precisions = (
-        ", ".join(sorted({getattr(spec, name) for spec in others})) for name in ("dataset", "precision")
+    data, epochs, precisions = (
+        ", ".join(map(str, sorted({getattr(spec, name) for spec in others})))
+        for name in ("dataset", "epochs", "precision")
     )
     return (
         f"The store also holds {len(others)} runs of another scale, reading, length or precision "
@@ -155,9 +151,8 @@ def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement
             show_table(table)
         for figure in result.figures:
             console.print(f"{figure.title}: {figure.caption if figure.missing else 'drawn in the report'}")
-        for note in result.notes:
-            console.print(note)
-        console.print()
+        for line in (*result.notes, ""):
+            console.print(line)
     wanted = {name for result in results for name in result.claims}
     for judgement in judgements:
         if judgement.claim.id in wanted:

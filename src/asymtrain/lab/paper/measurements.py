@@ -6,7 +6,7 @@ Each kind says what it wants of a study and how it is taken; values go into the 
 import base64
 import dataclasses
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +32,9 @@ from asymtrain.lab.runs import DEFAULTS, RunSpec
 from asymtrain.lab.store import Store
 from asymtrain.lab.store.provenance import current
 
+Values = Mapping[int, Any]  # by epoch
+Measured = Iterator[tuple[Measuring, Values]]
+
 # Attention, for Table 14 and Figures 4, 7 and 9: of the ViT, Plain and Asymmetric, through training
 
 ATTENTION_EPOCHS = (20, 60, 100)  # of Table 14
@@ -41,51 +44,36 @@ TOGETHER = 10  # runs that are trained again at a time: as fast as all at once, 
 MAP_DIGITS = 5  # of a kept map: more than a figure can show
 
 
-@dataclass(frozen=True)
-class AttentionWanted:
-    """One run's attention at several epochs; the maps of the first `keep` images are kept for the figures."""
-
-    spec: RunSpec
-    settings: AttentionSettings
-    epochs: tuple[int, ...]
-    keep: int = 0
-    kind: str = "attention"
-
-    @property
-    def name(self) -> str:
-        """Instrument, settings and epochs: the same run looked at elsewhere is another measurement."""
-        kept = f" maps={self.keep}" if self.keep else ""
-        return f"{self.settings.key} epochs={'+'.join(map(str, self.epochs))}{kept}"
-
-
 def attention_epochs(study: Study) -> tuple[int, ...]:
     return tuple(sorted({*(study.at(epoch) for epoch in (*ATTENTION_EPOCHS, *BETWEEN)), study.epochs}))
 
 
-def attentions_wanted(study: Study, reading: Reading, variant: str) -> tuple[AttentionWanted, ...]:
-    """One for each seed of a variant: the runs of Table 1 at N = 20."""
+def attentions_wanted(study: Study, reading: Reading, variant: str) -> tuple[Measuring, ...]:
+    """One for each seed of a variant: the runs of Table 1 at N = 20. The first keeps maps for the figures.
+
+    The name has the epochs: the same run looked at elsewhere is another measurement.
+    """
     settings = AttentionSettings(**{"query": reading.queries, **study.sizes.attention})
     values = table_values(study, "vit", ATTENTION_REDUNDANCY)
     if variant == "plain":
         spec = plain_spec(study, "vit", "cifar100", values)
     else:
         spec = asymmetric_spec(study, reading, "vit", "cifar100", values, ATTENTION_REDUNDANCY)
-    first, epochs = study.seeds[0], attention_epochs(study)
-    return tuple(
-        AttentionWanted(seeded, settings, epochs, study.sizes.attention_images if seeded.seed == first else 0)
-        for seeded in over_seeds(study, spec)
-    )
+    epochs, wanted = attention_epochs(study), []
+    for seeded in over_seeds(study, spec):
+        keep = study.sizes.attention_images if seeded.seed == study.seeds[0] else 0
+        name = f"{settings.key} epochs={'+'.join(map(str, epochs))}{f' maps={keep}' if keep else ''}"
+        wanted.append(Measuring("attention", name, seeded, epochs, settings, keep))
+    return tuple(wanted)
 
 
-def measure_attentions(
-    wanted: list[AttentionWanted], device: str | None, data_root: Path | None, cache: Path
-) -> Iterator[tuple[AttentionWanted, dict[int, Any]]]:
+def measure_attentions(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
     """Metrics by epoch, and maps where they are kept. Runs are trained to the epochs that the cache does not hold.
 
     A few runs at a time: what was measured is stored before the next ones are trained, so that little is lost when
     time is over.
     """
-    groups: dict[RunSpec, list[AttentionWanted]] = {}
+    groups: dict[RunSpec, list[Measuring]] = {}
     for attention in sorted(wanted, key=lambda attention: attention.spec.seed):
         groups.setdefault(attention.spec, []).append(attention)
     specs = list(groups)
@@ -131,23 +119,8 @@ _OF_TRAINING = ("learning_rate", "weight_decay", "batch", "precision", "test")
 SURFACE_DIGITS = 7  # of a kept surface: more than a figure can show
 
 
-@dataclass(frozen=True)
-class LandscapeWanted:
-    """The surfaces around one initial network; `keep` says whether the first draw's are kept for a figure."""
-
-    spec: RunSpec  # Plain: all redundancies share its weights
-    settings: LandscapeSettings
-    keep: bool
-    epochs: tuple[int, ...] = (0,)  # before training
-    kind: str = "landscape"
-
-    @property
-    def name(self) -> str:
-        return f"{self.settings.key} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
-
-
-def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[LandscapeWanted, ...]:
-    """One for each seed.
+def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[Measuring, ...]:
+    """One for each seed, on Plain: all redundancies share its weights. The first of a case keeps surfaces for a figure.
 
     Initial weights do not depend on how they would be trained, so no setting of training is in the spec: studies of
     any length and precision share the measurement.
@@ -155,16 +128,15 @@ def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[LandscapeW
     settings = LandscapeSettings(**study.sizes.landscape)
     spec = plain_spec(study, arch, dataset, table_values(study, arch, 20))
     spec = dataclasses.replace(spec, epochs=1, **{name: DEFAULTS[name] for name in _OF_TRAINING})
-    keep = (arch, dataset) == CASES[0]
+    name = f"{settings.key} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
+    kept = study.seeds[0] if (arch, dataset) == CASES[0] else None
     return tuple(
-        LandscapeWanted(dataclasses.replace(spec, seed=seed), settings, keep and seed == study.seeds[0])
+        Measuring("landscape", name, dataclasses.replace(spec, seed=seed), (0,), settings, keep=int(seed == kept))
         for seed in study.seeds
     )
 
 
-def measure_landscapes(
-    wanted: list[LandscapeWanted], device: str | None, data_root: Path | None, cache: Path
-) -> Iterator[tuple[LandscapeWanted, dict[int, Any]]]:
+def measure_landscapes(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
     for landscape in wanted:
         spec, dataset = landscape.spec, load_for(landscape.spec, data_root)
         specs = [spec, *(dataclasses.replace(spec, redundancy=level, alpha=1.0) for level in LANDSCAPE_LEVELS[1:])]
@@ -187,19 +159,13 @@ MANY = 20
 IMAGES = 64
 
 
-@dataclass(frozen=True)
-class IdentityWanted:
-    """Both identities of one run, after one epoch."""
-
-    spec: RunSpec  # with one branch
-    name: str = "identity"
-    epochs: tuple[int, ...] = (1,)
-    kind: str = "identity"
+def identity_wanted(study: Study, arch: str) -> Measuring:
+    """Both identities of one run, after one epoch; one seed shows an identity."""
+    spec = asymmetric_spec(study, study.readings[0], arch, "cifar100", table_values(study, arch, MANY), MANY)
+    return Measuring("identity", "identity", spec, (1,))
 
 
-def measure_identities(
-    wanted: list[IdentityWanted], device: str | None, data_root: Path | None, cache: Path
-) -> Iterator[tuple[IdentityWanted, dict[int, Any]]]:
+def measure_identities(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
     """How far the networks are apart: 0 where the identity is exact."""
     for identity in wanted:
         short = dataclasses.replace(identity.spec, epochs=1)
@@ -233,14 +199,7 @@ def _stripped(state: State, data_root: Path | None) -> dict[str, float]:
 
 # How each kind is taken and kept
 
-Values = Mapping[int, Any]
-Take = Callable[["list[Any]", str | None, Path | None, Path], Iterator[tuple[Any, Values]]]
-
-INSTRUMENTS: dict[str, Take] = {
-    "landscape": measure_landscapes,
-    "attention": measure_attentions,
-    "identity": measure_identities,
-}
+INSTRUMENTS = {"landscape": measure_landscapes, "attention": measure_attentions, "identity": measure_identities}
 
 
 @dataclass(frozen=True)

@@ -105,21 +105,16 @@ COMPARED: dict[str, tuple[str, tuple[str, ...]]] = {
     "table16": ("table16_dual_optimisation", ("activation", "architecture")),
 }
 """Tables of accuracies with and without branches: their file, and the columns that tell the cells apart."""
+COLUMNS = ("plain_mean", "asymmetric_mean", "plain_std", "asymmetric_std", "improvement_pct", "p_value")
+"""Of these files, in the order of the fields of `Printed`."""
 
 
 def _accuracies() -> Iterator[Printed]:
     for table, (file, keys) in COMPARED.items():
         for row in rows(file):
             if row.get("table", table.removeprefix("table")) == table.removeprefix("table"):
-                yield Printed(
-                    "/".join([table, *(row[key] for key in keys)]),
-                    plain=float(row["plain_mean"]),
-                    asymmetric=float(row["asymmetric_mean"]),
-                    plain_std=float(row["plain_std"]),
-                    asymmetric_std=float(row["asymmetric_std"]),
-                    improvement=float(row["improvement_pct"]),
-                    p=float(row["p_value"]),
-                )
+                label = "/".join([table, *(row[key] for key in keys)])
+                yield Printed(label, *(float(row[column]) for column in COLUMNS))
 
 
 def _sides(label: str, plain: str, asymmetric: str, improvement: str | None = None) -> Printed:

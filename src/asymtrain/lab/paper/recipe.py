@@ -9,7 +9,7 @@ import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any
 
 from asymtrain.lab.paper.claims import claim
 from asymtrain.lab.paper.evidence import Evidence
@@ -20,17 +20,16 @@ from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.runs import RunSpec
 
 
-class Measuring(Protocol):
-    """A measurement that a recipe wants on one spec."""
+@dataclass(frozen=True)
+class Measuring:
+    """A measurement that a recipe wants on the states of one run."""
 
-    @property
-    def spec(self) -> RunSpec: ...  # on whose states it is taken
-    @property
-    def name(self) -> str: ...  # under which it is stored: instrument and settings
-    @property
-    def epochs(self) -> tuple[int, ...]: ...  # at which states; 0 is before training
-    @property
-    def kind(self) -> str: ...  # which instrument takes it: a name in `measurements.INSTRUMENTS`
+    kind: str  # which instrument takes it: a name in `measurements.INSTRUMENTS`
+    name: str  # under which it is stored: instrument, settings and what else tells it from others of the run
+    spec: RunSpec
+    epochs: tuple[int, ...]  # at which states; 0 is before training
+    settings: Any = None  # of the instrument
+    keep: int = 0  # for a figure: maps of so many images, or surfaces of so many draws
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ call goes on where the last one stopped.
 
 import dataclasses
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,13 +85,13 @@ def run_recipes(
         while True:
             left = missing(recipes, study, read_store(store), archs)
             specs = [spec for spec in left.specs if spec.id not in tried]
-            if not specs or _seconds_left(deadline) <= 0:
+            seconds = _seconds_left(deadline)
+            if not specs or seconds <= 0:
                 break
             on_round(left)
             tried.update(spec.id for spec in specs)
-            trained = executors.execute(
-                specs, store=store, device=device, data_root=data_root, minutes=_minutes(deadline), **options
-            )
+            rest = None if deadline is None else max(1e-3, seconds / 60)
+            trained = executors.execute(specs, store=store, device=device, data_root=data_root, minutes=rest, **options)
             for done, run in enumerate(trained, 1):
                 on_run(run, done, len(specs))
         wanted = left.measurements
@@ -103,19 +104,12 @@ def run_recipes(
 
 def _until(deadline: float | None, taken: Iterator[Measuring]) -> Iterator[Measuring]:
     """What is taken until time is over; a measurement that has begun is finished."""
-    while _seconds_left(deadline) > 0:
-        measured = next(taken, None)
-        if measured is None:
-            return
+    while _seconds_left(deadline) > 0 and (measured := next(taken, None)) is not None:
         yield measured
 
 
 def _seconds_left(deadline: float | None) -> float:
     return float("inf") if deadline is None else deadline - time.monotonic()
-
-
-def _minutes(deadline: float | None) -> float | None:
-    return None if deadline is None else max(1e-3, _seconds_left(deadline) / 60)
 
 
 # Images a second that the engine trains, summed over the runs of a stack: docs/performance.md has the measurement (H200
@@ -151,12 +145,12 @@ class Estimate:
 
 def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
     """What a run costs, in images that are trained on: an evaluated one is a forward pass alone."""
-    classes, real = class_count(spec), spec.dataset in cifar.SOURCES
-    options = dict(spec.dataset_options)
     if spec.per_class is not None:
-        total = spec.per_class * classes
+        total = spec.per_class * class_count(spec)
+    elif spec.dataset in cifar.SOURCES:
+        total = 50_000
     else:
-        total = 50_000 if real else int(options.get("size", 4000))  # type: ignore[arg-type]
+        total = int(dict(spec.dataset_options).get("size", 4000))  # type: ignore[arg-type]
     tested = count_test_images(spec)
     split = spec.validation == "split"
     every = (0.8 if split else 1.0) * total + (0.2 * total * split + tested * (spec.test == "every")) / PASSES
@@ -167,24 +161,22 @@ def estimate(specs: Sequence[RunSpec], known: Snapshot, device: str, workers: in
     """Wall time of these trainings on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
     rates = _rates(known.runs.values(), device)
     rule = SMALL if small and device == "cpu" else RULE[device]
-    seconds, like = 0.0, 0
-    for spec in specs:
-        images = image_steps(spec)
-        rate = rates.get(_kind(spec))
-        like += rate is not None
-        seconds += images / (rate or rule.get(spec.arch, min(rule.values())))
-    return Estimate(seconds / max(1, workers), len(specs), like)
+    known_rates = [rates.get(_kind(spec)) for spec in specs]
+    seconds = sum(
+        image_steps(spec) / (rate or rule.get(spec.arch, min(rule.values())))
+        for spec, rate in zip(specs, known_rates, strict=True)
+    )
+    return Estimate(seconds / max(1, workers), len(specs), len(specs) - known_rates.count(None))
 
 
 def _rates(runs: Iterable[Run], device: str) -> dict[tuple[object, ...], float]:
     """Images a second of each kind of run; a run's seconds are its share of its stack's."""
-    images: dict[tuple[object, ...], float] = {}
-    seconds: dict[tuple[object, ...], float] = {}
+    images: defaultdict[tuple[object, ...], float] = defaultdict(float)
+    seconds: defaultdict[tuple[object, ...], float] = defaultdict(float)
     for run in runs:
         if (run.device == "cpu") == (device == "cpu") and run.seconds > 0:
-            kind = _kind(run.spec)
-            images[kind] = images.get(kind, 0.0) + image_steps(run.spec, len(run.history))
-            seconds[kind] = seconds.get(kind, 0.0) + run.seconds
+            images[_kind(run.spec)] += image_steps(run.spec, len(run.history))
+            seconds[_kind(run.spec)] += run.seconds
     return {kind: images[kind] / seconds[kind] for kind in images}
 
 

@@ -24,9 +24,6 @@ class Snapshot:
     measured: Mapping[tuple[str, str], Mapping[int, Any]] = field(default_factory=dict)
     versions: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
-    def has(self, specs: Iterable[RunSpec]) -> bool:
-        return all(spec.id in self.runs for spec in specs)
-
     def of(self, specs: Iterable[RunSpec]) -> list[Run]:
         return [self.runs[spec.id] for spec in specs if spec.id in self.runs]
 
@@ -34,14 +31,12 @@ class Snapshot:
         return self.measured.get((spec.id, name))
 
 
-def read_store(path: Path, ids: Iterable[str] | None = None) -> Snapshot:
-    """What the store at `path` holds (of `ids`); nothing where there is no store."""
+def read_store(path: Path) -> Snapshot:
+    """What the store at `path` holds; nothing where there is no store."""
     if not path.exists():
         return Snapshot()
-    wanted = None if ids is None else list(ids)
     with Store(path, read_only=True) as store:
-        records = store.records(wanted)
-        measurements = store.measurements(ids=wanted)
+        records, measurements = store.records(), store.measurements()
     measured: dict[tuple[str, str], dict[int, Any]] = {}
     for value in measurements:
         measured.setdefault((value.spec_id, value.name), {})[value.epoch] = value.value

@@ -1,7 +1,7 @@
 """The specs behind the numbers of the reproduction: each with its fields and a place on the page to link to."""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from asymtrain.lab.paper.recipe import Recipe
@@ -11,7 +11,6 @@ from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.models import display_name
 
 NOT_RUN = "not yet run"
-DIVERGED = "diverged"
 # Named wherever they differ between specs, also where they have their default.
 ALWAYS = ("arch", "dataset", "seed", "redundancy", "alpha", "learning_rate", "weight_decay", "epochs")
 
@@ -38,12 +37,15 @@ class Listing:
     specs: tuple[tuple[str, int | None, str], ...]
 
 
+Part = tuple[Listing, tuple[tuple[str, int | None], ...]]  # a listing, and id and seed of some of its specs
+
+
 @dataclass(frozen=True)
 class SpecSet:
     """The specs behind one number, under the listings that they belong to."""
 
     anchor: str
-    parts: tuple[tuple[Listing, tuple[tuple[str, int | None], ...]], ...]
+    parts: tuple[Part, ...]
 
     @property
     def count(self) -> int:
@@ -52,17 +54,11 @@ class SpecSet:
 
 @dataclass(frozen=True)
 class SpecIndex:
-    """All specs of a page.
+    """All specs of a page."""
 
-    Attributes:
-        common: the fields that all of them share, and the defaults of those that a listing may leave out.
-        listings: each spec once.
-        sets: the specs behind each number, by their ids.
-    """
-
-    common: tuple[tuple[str, str], ...]
-    listings: tuple[Listing, ...]
-    sets: Mapping[frozenset[str], SpecSet]
+    common: tuple[tuple[str, str], ...]  # fields that all of them share, and defaults that a listing may leave out
+    listings: tuple[Listing, ...]  # each spec once
+    sets: Mapping[frozenset[str], SpecSet]  # the specs behind each number, by their ids
 
     def anchor(self, ids: Collection[str]) -> str:
         """Where the specs behind a number are listed; empty for a number of the paper."""
@@ -108,36 +104,32 @@ def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
     listings: list[Listing] = []
     for specs in alike.values():
         rows = [(spec.id, spec.seed, behind.outcomes.get(spec.id, "")) for spec in specs]
+        title = f"{display_name(specs[0].arch)}, {specs[0].dataset}, {specs[0].variant.capitalize()}"
         shown = _own_fields(specs[0], differing)
-        listings.append(Listing(f"specs-{len(listings) + 1}", _title(specs[0]), shown, tuple(rows)))
+        listings.append(Listing(f"specs-{len(listings) + 1}", title, shown, tuple(rows)))
     if strangers:
         unknown = tuple((name, None, "") for name in strangers)
         listings.append(Listing(f"specs-{len(listings) + 1}", "Other specs", "their fields were not given", unknown))
-    sets = {ids: SpecSet(f"set-{i + 1}", _parts(ids, listings)) for i, ids in enumerate(groups)}
+    sets = {ids: SpecSet(f"set-{i}", tuple(_parts(ids, listings))) for i, ids in enumerate(groups, 1)}
     first = next(iter(known.values()), RunSpec())
     common = [(_words(name), _value(getattr(first, name))) for name in DEFAULTS if name not in (*differing, "seed")]
     unnamed = [(_words(name), f"{_value(DEFAULTS[name])} where not named") for name in differing if name not in ALWAYS]
     return SpecIndex(tuple([*common, *unnamed] if known else ()), tuple(listings), sets)
 
 
-def _parts(
-    ids: frozenset[str], listings: Sequence[Listing]
-) -> tuple[tuple[Listing, tuple[tuple[str, int | None], ...]], ...]:
-    parts = [(listing, tuple((name, seed) for name, seed, _ in listing.specs if name in ids)) for listing in listings]
-    return tuple((listing, specs) for listing, specs in parts if specs)
+def _parts(ids: frozenset[str], listings: Sequence[Listing]) -> Iterator[Part]:
+    for listing in listings:
+        if specs := tuple((name, seed) for name, seed, _ in listing.specs if name in ids):
+            yield listing, specs
 
 
 def _outcome(run: Run) -> str:
-    if run.outcome == DIVERGED:
-        return DIVERGED
+    if run.outcome == "diverged":
+        return run.outcome
     if run.test_accuracy is not None:
         return f"test {run.test_accuracy:.3f}"
     best = run.best_validation
     return "" if best is None or best.validation_accuracy is None else f"validation {best.validation_accuracy:.3f}"
-
-
-def _title(spec: RunSpec) -> str:
-    return f"{display_name(spec.arch)}, {spec.dataset}, {spec.variant.capitalize()}"
 
 
 def _own_fields(spec: RunSpec, differing: Sequence[str]) -> str:

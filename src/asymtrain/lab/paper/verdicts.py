@@ -131,7 +131,7 @@ def family_of(part: Part) -> int:
 def samples_of(part: Part, evidence: ByLabel) -> tuple[list[float], ...]:
     """One number a seed; two samples for a difference whose sides share no seeds; none where Plain is 0."""
     if part.of == "value":
-        return (list(_quantity(evidence, part.labels[0]).values),)
+        return (_values(evidence, part.labels[0]),)
     effects = [_effect(evidence, label) for label in part.labels]
     if part.of == "asymmetric":
         return (list(effects[0].asymmetric),)
@@ -156,7 +156,7 @@ def _paired(plain: Effect, asymmetric: Effect) -> Effect:
 
 def _zero(part: Part, evidence: ByLabel) -> JudgedPart:
     """Exact: one value that is not 0 contradicts."""
-    values = _quantity(evidence, part.labels[0]).values
+    values = _values(evidence, part.labels[0])
     worst = max(map(abs, values), default=None)
     ruling: Ruling = "Inconclusive" if worst is None else "Contradicted" if worst else "Reproduced"
     return JudgedPart(part, ruling, worst, n=len(values))
@@ -181,7 +181,7 @@ def _significant(part: Part, evidence: ByLabel) -> JudgedPart:
 
 def _agreement(part: Part, evidence: ByLabel) -> JudgedPart:
     """Of a value and a change: both must be clear; then their signs agree or not. The change is what is shown."""
-    values = list(_quantity(evidence, part.labels[0]).values)
+    values = _values(evidence, part.labels[0])
     changes = [*_effect(evidence, part.labels[1]).changes.values()]
     n = min(len(values), len(changes))
     if n < 2:
@@ -205,10 +205,10 @@ def _effect(evidence: ByLabel, label: str) -> Effect:
     return effect
 
 
-def _quantity(evidence: ByLabel, label: str) -> Quantity:
+def _values(evidence: ByLabel, label: str) -> list[float]:
     quantity = evidence[label]
     assert isinstance(quantity, Quantity), f"{label} must be a Quantity"
-    return quantity
+    return list(quantity.values)
 
 
 # From judged parts to the verdict on a claim

@@ -10,13 +10,12 @@ from asymtrain.lab.paper.evidence import Effect, Evidence
 from asymtrain.lab.paper.figures import curve_line, has_points
 from asymtrain.lab.paper.measurements import (
     ATTENTION_EPOCHS,
-    AttentionWanted,
     attention_epochs,
     attentions_wanted,
     pixels_of,
 )
 from asymtrain.lab.paper.numbers import printed
-from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Reading, Study, shown_dataset, stands_note
 from asymtrain.lab.paper.tables import DIFFERENCE_NOTE, READING, difference_cells, difference_columns, headings_of
@@ -50,9 +49,7 @@ def needs(study: Study, known: Snapshot) -> Needs:
     return Needs(measurements=tuple(wanted.values()))
 
 
-def values(
-    known: Snapshot, wanted: tuple[AttentionWanted, ...], metric: str, epoch: int
-) -> dict[int, tuple[float, str]]:
+def values(known: Snapshot, wanted: tuple[Measuring, ...], metric: str, epoch: int) -> dict[int, tuple[float, str]]:
     """By seed the mean over images and layers, and the spec's id."""
     by_seed = {}
     for attention in wanted:
@@ -158,20 +155,11 @@ def make_maps(study: Study, known: Snapshot) -> RecipeOutput:
                     apart=variant == VARIANTS[0],
                 )
 
-    caption = (
-        f"Seed {first['plain'].spec.seed}; from the class token, heads averaged, in multiples of the uniform weight."
-    )
-    columns = 1 + len(epochs) * len(VARIANTS)
-    figures = [
-        Figure(
-            name,
-            title,
-            [panel for i, row in enumerate(rows[name]) for panel in images(*row, titled=i == 0)],
-            columns,
-            caption,
-        )
-        for name, title in titles.items()
-    ]
+    seed, columns, figures = first["plain"].spec.seed, 1 + len(epochs) * len(VARIANTS), []
+    caption = f"Seed {seed}; from the class token, heads averaged, in multiples of the uniform weight."
+    for name, title in titles.items():
+        panels = [panel for i, row in enumerate(rows[name]) for panel in images(*row, titled=i == 0)]
+        figures.append(Figure(name, title, panels, columns, caption))
     return RecipeOutput(figures=tuple(figures))
 
 

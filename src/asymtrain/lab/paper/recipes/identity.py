@@ -1,28 +1,22 @@
 """What costs nothing at inference, and what idle branches do: nothing. Behind all tables, and none of them."""
 
 from asymtrain.lab.paper.evidence import Evidence, Quantity
-from asymtrain.lab.paper.measurements import MANY, IdentityWanted
+from asymtrain.lab.paper.measurements import MANY, identity_wanted
 from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.study import ARCHS, Study, asymmetric_spec, table_values
+from asymtrain.lab.paper.study import ARCHS, Study
 from asymtrain.lab.paper.tables import arch_cell, number
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 
 
-def wanted(study: Study, arch: str) -> IdentityWanted:
-    """One seed shows an identity."""
-    values = table_values(study, arch, MANY)
-    return IdentityWanted(asymmetric_spec(study, study.readings[0], arch, "cifar100", values, MANY))
-
-
 def needs(study: Study, known: Snapshot) -> Needs:
-    return Needs(measurements=tuple(wanted(study, arch) for arch in ARCHS))
+    return Needs(measurements=tuple(identity_wanted(study, arch) for arch in ARCHS))
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, Evidence]()
     for arch in ARCHS:
-        identity = wanted(study, arch)
+        identity = identity_wanted(study, arch)
         measured = (known.values(identity.spec, identity.name) or {}).get(1)
         if measured is None:
             rows.append((arch_cell(arch), *missing_cells(3)))

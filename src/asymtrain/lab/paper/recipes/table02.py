@@ -2,22 +2,14 @@
 
 from asymtrain.lab.instruments.alignment.measure import VARIANTS, Conflict, RunConflict, conflicts
 from asymtrain.lab.instruments.curves import BOUNDS, CURVES, curve
+from asymtrain.lab.paper import study as studies
 from asymtrain.lab.paper.evidence import Evidence, Quantity
 from asymtrain.lab.paper.figures import curve_line, has_points
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.snapshot import Snapshot, first_epochs
-from asymtrain.lab.paper.study import (
-    ARCHS,
-    Reading,
-    Study,
-    asymmetric_spec,
-    over_seeds,
-    readings_for,
-    table_values,
-    unique,
-)
+from asymtrain.lab.paper.study import ARCHS, Reading, Study, readings_for
 from asymtrain.lab.paper.tables import READING, N, arch_cell, ends, number
 from asymtrain.lab.report.figure import Figure, Lines
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
@@ -41,8 +33,9 @@ BRANCHES = {"trained": "as trained", "frozen": "frozen at initialisation", "deta
 
 def specs_for(study: Study, reading: Reading, arch: str, variant: str) -> tuple[RunSpec, ...]:
     """The runs whose cosine is taken: Table 1's at N = 20, with branches as the variant says."""
-    values = table_values(study, arch, DOSE)
-    return over_seeds(study, asymmetric_spec(study, reading, arch, "cifar100", values, DOSE, VARIANTS[variant]))
+    values = studies.table_values(study, arch, DOSE)
+    spec = studies.asymmetric_spec(study, reading, arch, "cifar100", values, DOSE, VARIANTS[variant])
+    return studies.over_seeds(study, spec)
 
 
 def groups(study: Study) -> list[tuple[Reading, str, str]]:
@@ -54,19 +47,20 @@ def groups(study: Study) -> list[tuple[Reading, str, str]]:
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    return Needs(unique(specs_for(study, *group) for group in groups(study)))
+    return Needs(studies.unique(specs_for(study, *group) for group in groups(study)))
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, dict[str, Evidence]]()
     for reading, arch, variant in groups(study):
-        conflict = _conflict(study, known, reading, arch, variant)
+        runs = [first_epochs(run, study.window) for run in known.of(specs_for(study, reading, arch, variant))]
+        conflict = conflicts(runs)[0] if runs else None
         rows.append(_row(reading, arch, variant, conflict))
         names = [reading.name] if variant == "trained" else []
         names += [r.name for r in study.readings if r.changes == "instruments" and r.signal == variant]
-        for name in names if conflict else []:
-            assert conflict is not None
-            evidence.setdefault(name, {}).update(_quantities(study, arch, conflict))
+        if conflict is not None:
+            for name in names:
+                evidence.setdefault(name, {}).update(_quantities(study, arch, conflict))
     note = (
         f"Over the first {study.window} epochs of the runs of Table 1 at N = {DOSE}. Average: over epochs; least and "
         "largest: of a single measured step, as a mean over seeds. The interval is a 95% t interval over seeds, "
@@ -74,11 +68,6 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     )
     table = Table("table2", "Tables 2 and 15: gradient cosine", COLUMNS, tuple(rows), note)
     return RecipeOutput((table,), (_figure(study, known),), evidence)
-
-
-def _conflict(study: Study, known: Snapshot, reading: Reading, arch: str, variant: str) -> Conflict | None:
-    runs = [first_epochs(run, study.window) for run in known.of(specs_for(study, reading, arch, variant))]
-    return conflicts(runs)[0] if runs else None
 
 
 def _row(reading: Reading, arch: str, variant: str, conflict: Conflict | None) -> tuple[Cell, ...]:
@@ -122,10 +111,9 @@ def _figure(study: Study, known: Snapshot) -> Figure:
     title = "Figure 2: gradient cosine over training"
     lines = []
     for arch in ARCHS:
-        runs = [
-            run for run in known.of(specs_for(study, study.readings[0], arch, "trained")) if run.outcome == "finished"
-        ]
-        shown = curve([first_epochs(run, study.window) for run in runs], CURVES["cosine"], within=BOUNDS["cosine"])
+        runs = known.of(specs_for(study, study.readings[0], arch, "trained"))
+        finished = [first_epochs(run, study.window) for run in runs if run.outcome == "finished"]
+        shown = curve(finished, CURVES["cosine"], within=BOUNDS["cosine"])
         lines.append(curve_line(display_name(arch), arch, shown, seeds=True))
     if not has_points(lines):
         return Figure("figure2", title, (), caption="Waits for the runs of Table 2.")

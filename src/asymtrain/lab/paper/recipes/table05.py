@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from asymtrain.lab.paper.evidence import Effect, Evidence
-from asymtrain.lab.paper.measurements import CASES, LANDSCAPE_LEVELS, LandscapeWanted, landscapes_wanted
+from asymtrain.lab.paper.measurements import CASES, LANDSCAPE_LEVELS, landscapes_wanted
 from asymtrain.lab.paper.numbers import printed
-from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
+from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study, shown_dataset
 from asymtrain.lab.paper.tables import NOTHING, N, arch_cell, ends_of, number, percent
@@ -82,7 +82,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     return RecipeOutput(made, (_figure(study, known),), evidence)
 
 
-def _rows(known: Snapshot, wanted: tuple[LandscapeWanted, ...], view: tuple[str, str]) -> Rows:
+def _rows(known: Snapshot, wanted: tuple[Measuring, ...], view: tuple[str, str]) -> Rows:
     rows: Rows = {}
     for landscape in wanted:
         values = known.values(landscape.spec, landscape.name)
@@ -103,9 +103,7 @@ def _changes(rows: Rows, level: int, name: str) -> list[float]:
     return [100 * (here[seed] / plain[seed] - 1) for seed in plain if seed in here and plain[seed]]
 
 
-def _row(
-    wanted: tuple[LandscapeWanted, ...], arch: str, level: int, view: tuple[str, str], rows: Rows
-) -> tuple[Cell, ...]:
+def _row(wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], rows: Rows) -> tuple[Cell, ...]:
     label = f"{TABLES[arch]}/{arch}/{level}/std_loss"
     paper = printed(label).improvement if level else None
     head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"))
@@ -148,7 +146,7 @@ def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
     return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if view[1] == "norm" else 0.0
 
 
-def _effects(study: Study, wanted: tuple[LandscapeWanted, ...], arch: str, rows: Rows) -> dict[str, Effect]:
+def _effects(study: Study, wanted: tuple[Measuring, ...], arch: str, rows: Rows) -> dict[str, Effect]:
     effects = {}
     for level in LANDSCAPE_LEVELS[1:]:
         for paper_name, name in STATISTICS.items():

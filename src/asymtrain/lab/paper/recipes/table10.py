@@ -1,20 +1,12 @@
 """Tables 10 and 17: the three backbones on CIFAR-10 with one branch."""
 
+from asymtrain.lab.paper import searches
 from asymtrain.lab.paper.comparisons import Comparison, compare, evidence_of, needs_of
 from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.searches import (
-    chosen_regularisers,
-    extra_trials,
-    gold_search,
-    regulariser_words,
-    settled,
-    values_for,
-    waiting,
-)
+from asymtrain.lab.paper.searches import gold_search, settled, values_for
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import ARCHS, Study, readings_for, shown_dataset
 from asymtrain.lab.paper.tables import effect_table
-from asymtrain.lab.report.table import Table
 from asymtrain.models import display_name
 
 DATASET = "cifar10"
@@ -29,8 +21,8 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
             heading: tuple[str, ...] = (display_name(arch),)
             settings = None
             if fair:
-                settings = chosen_regularisers(gold_search(study, arch, DATASET, fair=True), known)
-                heading, values = (*heading, regulariser_words(settings)), None if settings is None else values
+                settings = searches.chosen_regularisers(gold_search(study, arch, DATASET, fair=True), known)
+                heading, values = (*heading, searches.regulariser_words(settings)), None if settings is None else values
             rows.append(
                 compare(
                     study, reading, f"fair/{label}" if fair else label, heading, arch, DATASET, values, 1,
@@ -42,11 +34,11 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
 
 def needs(study: Study, known: Snapshot) -> Needs:
     rows = [*comparisons(study, known), *(comparisons(study, known, fair=True) if study.fair else [])]
-    searches = [waiting(study, known, arch, DATASET) for arch in ARCHS]
+    trials = [searches.waiting(study, known, arch, DATASET) for arch in ARCHS]
     if study.fair:
         pairs = [[gold_search(study, arch, DATASET, fair=fair) for fair in (False, True)] for arch in ARCHS]
-        searches += [extra_trials(usual, fair, known) for usual, fair in pairs]
-    return needs_of(study, rows, *searches)
+        trials += [searches.extra_trials(usual, fair, known) for usual, fair in pairs]
+    return needs_of(study, rows, *trials)
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
@@ -54,18 +46,16 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     settings = " ".join(f"{display_name(arch)}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
     note = f"Learnt: {shown_dataset(study, DATASET)}. {settings}"
     table = effect_table(known, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
-    fair = [_fair_table(study, known)] if study.fair else []
-    return RecipeOutput((table, *fair), evidence=evidence_of(known, rows))
-
-
-def _fair_table(study: Study, known: Snapshot) -> Table:
-    title = "Table 10 against a Plain with as many trials"
-    note = (
-        "Plain has the regularisation that the search chose for it among as many trials as alpha had (Table 13). "
-        "Verdicts take the table before: the paper's Plain had no such trials."
-    )
-    rows = comparisons(study, known, fair=True)
-    return effect_table(known, rows, "table10-fair", title, ("Backbone", "Plain with"), note)
+    tables = [table]
+    if study.fair:
+        title = "Table 10 against a Plain with as many trials"
+        note = (
+            "Plain has the regularisation that the search chose for it among as many trials as alpha had (Table 13). "
+            "Verdicts take the table before: the paper's Plain had no such trials."
+        )
+        fair = comparisons(study, known, fair=True)
+        tables.append(effect_table(known, fair, "table10-fair", title, ("Backbone", "Plain with"), note))
+    return RecipeOutput(tuple(tables), evidence=evidence_of(known, rows))
 
 
 RECIPES = (

@@ -37,9 +37,11 @@ def needs(study: Study, known: Snapshot) -> Needs:
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
     states = {key: state_of(search, known) for key, search in searches(study).items()}
-    return RecipeOutput(
-        (_chosen(study, states), _tried(study, states), *_fair_tables(study, known)), notes=_notes(states)
-    )
+    chosen = [(stage, name) for state in states.values() for stage in state.stages for name in stage.chosen or ()]
+    edges = sum(name in stage.edges for stage, name in chosen)
+    notes = (f"{edges} of {len(chosen)} chosen values lie at an end of their grid.",) if chosen else ()
+    tables = (_chosen(study, states), _tried(study, states), *_fair_tables(study, known))
+    return RecipeOutput(tables, notes=notes)
 
 
 def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
@@ -59,11 +61,8 @@ def _chosen(study: Study, states: dict[tuple[str, str], SearchResult]) -> Table:
     for (dataset, arch), state in states.items():
         paper = [row for row in all_hyperparameters() if row.arch == arch] if dataset == "cifar100" else [None]
         for printed in paper:
-            cells = [
-                Cell(shown_dataset(study, dataset)),
-                arch_cell(arch),
-                Cell("any" if printed is None else f"{printed.redundancy}x"),
-            ]
+            level = "any" if printed is None else f"{printed.redundancy}x"
+            cells = [Cell(shown_dataset(study, dataset)), arch_cell(arch), Cell(level)]
             for name in FIELDS:
                 cells += [_chosen_cell(state, name), NOTHING if printed is None else Cell(getattr(printed, name))]
             rows.append(tuple(cells))
@@ -104,12 +103,6 @@ def _tried(study: Study, states: dict[tuple[str, str], SearchResult]) -> Table:
         f"Best validation accuracy within {study.search_epochs} epochs, mean over search seeds "
         f"{', '.join(map(str, study.sizes.search_seeds))}; test accuracy is never computed.",
     )
-
-
-def _notes(states: dict[tuple[str, str], SearchResult]) -> tuple[str, ...]:
-    chosen = [(stage, name) for state in states.values() for stage in state.stages for name in stage.chosen or ()]
-    edges = sum(name in stage.edges for stage, name in chosen)
-    return (f"{edges} of {len(chosen)} chosen values lie at an end of their grid.",) if chosen else ()
 
 
 RECIPES = (

@@ -1,19 +1,10 @@
 """Table 16: three branches, all or one active, each side with settings of its own."""
 
+from asymtrain.lab.paper import searches
 from asymtrain.lab.paper.comparisons import Comparison, compare, evidence_of, needs_of
 from asymtrain.lab.paper.numbers import Hyperparameters
 from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
-from asymtrain.lab.paper.searches import (
-    TRIED,
-    chosen,
-    chosen_regularisers,
-    dual_of,
-    extra_trials,
-    regulariser_words,
-    state_of,
-    trials,
-    trials_table,
-)
+from asymtrain.lab.paper.searches import TRIED, dual_of
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import ARCHS, PRIMARY, Study, readings_for, shown_dataset, table_values
 from asymtrain.lab.paper.tables import arch_cell, effect_table
@@ -37,8 +28,8 @@ def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Co
                 plain, asymmetric = _values(study, known, arch, activation)
                 settings = None
                 if fair:
-                    settings = chosen_regularisers(dual_of(study, arch, activation, fair=True), known)
-                    heading = (*heading, regulariser_words(settings))
+                    settings = searches.chosen_regularisers(dual_of(study, arch, activation, fair=True), known)
+                    heading = (*heading, searches.regulariser_words(settings))
                     asymmetric = None if settings is None else asymmetric
                 rows.append(
                     compare(
@@ -54,10 +45,11 @@ def needs(study: Study, known: Snapshot) -> Needs:
     if study.hyperparameters == "paper":
         return needs_of(study, rows)
     cases = [(arch, activation) for activation in ACTIVATIONS for arch in ARCHS]
-    searches = [trials(dual_of(study, *case), known) for case in cases]
+    trials = [searches.trials(dual_of(study, *case), known) for case in cases]
     if study.fair:
-        searches += [extra_trials(dual_of(study, *case), dual_of(study, *case, fair=True), known) for case in cases]
-    return needs_of(study, rows, *searches)
+        pairs = [(dual_of(study, *case), dual_of(study, *case, fair=True)) for case in cases]
+        trials += [searches.extra_trials(usual, fair, known) for usual, fair in pairs]
+    return needs_of(study, rows, *trials)
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
@@ -66,14 +58,11 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     for activation in ACTIVATIONS:
         for arch in ARCHS:
             sides = zip(("Plain", "Asymmetric"), _values(study, known, arch, activation), strict=True)
-            shown = [
-                f"{side} {v.learning_rate:g}, {v.weight_decay:g}, {v.alpha:g}" for side, v in sides if v is not None
-            ]
+            shown = [f"{side} {v.learning_rate:g}, {v.weight_decay:g}, {v.alpha:g}" for side, v in sides if v]
             note += f" {display_name(arch)}, {activation}: {'; '.join(shown) or 'not yet chosen'}."
     note += " These are learning rate, weight decay and alpha."
-    table = effect_table(
-        known, rows, "table16", "Table 16: dual search, three branches", ("Branches", "Backbone"), note
-    )
+    title = "Table 16: dual search, three branches"
+    table = effect_table(known, rows, "table16", title, ("Branches", "Backbone"), note)
     return RecipeOutput((table, *_fair_tables(study, known)), evidence=evidence_of(known, rows))
 
 
@@ -87,13 +76,13 @@ def _fair_tables(study: Study, known: Snapshot) -> tuple[Table, ...]:
         "such trials."
     )
     # Plain's trials do not depend on which branches are active: one search of each backbone has them all.
-    states = [((arch_cell(arch),), state_of(dual_of(study, arch, "one", fair=True), known)) for arch in ARCHS]
+    states = [((arch_cell(arch),), searches.state_of(dual_of(study, arch, "one", fair=True), known)) for arch in ARCHS]
     return (
         effect_table(
             known, rows, "table16-fair", "Table 16 against a Plain with as many trials",
             ("Branches", "Backbone", "Plain with"), note,
         ),
-        trials_table("table16-fair-trials", ("Backbone",), states),
+        searches.trials_table("table16-fair-trials", ("Backbone",), states),
     )  # fmt: skip
 
 
@@ -103,7 +92,7 @@ def _values(
     if study.hyperparameters == "paper":
         values = table_values(study, arch, 1)
         return values, values
-    settings = chosen(dual_of(study, arch, activation), known)
+    settings = searches.chosen(dual_of(study, arch, activation), known)
     return (None, None) if settings is None else (settings["plain"], settings["asymmetric"])
 
 
