@@ -5,6 +5,7 @@ import signal
 import threading
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Threads of two tests at once would spin against each other. Before torch is imported, which reads it.
@@ -23,3 +24,12 @@ settings.load_profile("steady")
 # an interrupt that never comes.
 if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.fixture
+def bfloat16_on_any_cpu():
+    """For tests that compute in bfloat16 by torch's own means: see `asymtrain.lab.devices.products_of`."""
+    from asymtrain.lab.devices import products_of  # here: torch reads the threads above at import
+
+    with products_of("bf16"):
+        yield

@@ -132,6 +132,7 @@ def test_a_whole_compiled_training_step() -> None:
     assert_same_gradients(branches, reference)
 
 
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
 def test_autocast_inside_a_compiled_pair() -> None:
     model, branches, x = pair("cnn")
     net = torch.compile(WithBranches(model, branches), backend=BACKEND, fullgraph=True)

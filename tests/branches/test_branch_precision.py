@@ -10,6 +10,8 @@ from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets
 from asymtrain.branches import attach
 from asymtrain.errors import UsageError
 
+pytestmark = pytest.mark.usefixtures("bfloat16_on_any_cpu")
+
 
 def test_the_loss_is_the_same_inside_and_outside_autocast() -> None:
     model, x = Cnn().eval(), images()

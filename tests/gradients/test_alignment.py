@@ -109,6 +109,7 @@ def test_a_compiled_model_gives_the_same_answer(arch):
     (main + auxiliary).backward()
 
 
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
 def test_autocast_changes_the_answer_by_rounding_only():
     model, branches, x, y = small("vit")
     exact = alignment(F.cross_entropy(model(x), y), branches.loss(y), model)

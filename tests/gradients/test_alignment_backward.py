@@ -165,6 +165,7 @@ def test_a_branch_that_is_part_of_the_model_counts_once():
         assert torch.equal(p.grad, other)
 
 
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
 def test_it_works_compiled_and_under_autocast():
     model, branches, x, y = small()
     exact = backward_with_alignment(*losses(model, branches, x, y), 0.5, model, branches)

@@ -83,6 +83,7 @@ def _remarks():
         yield
 
 
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
 @pytest.mark.parametrize(
     "settings", [{}, {"accumulate": 2}, {"bf16": True}, {"activation": "cycle"}, {"alpha": 0.0}], ids=str
 )

@@ -64,6 +64,7 @@ def trainer_of(model, branches, folder, alpha=0.5, options=None, **more):
                            alpha=alpha, optimizers=(optimizer, None), **more)  # fmt: skip
 
 
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
 @pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"bf16": True}, {"alpha": 0.0}], ids=str)
 def test_it_trains_what_a_loop_by_hand_trains(settings, tmp_path):
     settings = {"alpha": 0.5, **settings}

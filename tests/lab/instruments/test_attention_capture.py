@@ -59,6 +59,7 @@ def train(model, looks, steps=3, autocast=False):
     return list(model.parameters())
 
 
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
 @pytest.mark.parametrize("autocast", [False, True], ids=["float32", "autocast"])
 def test_training_steps_are_bit_identical(tower, autocast):
     """With dropout, and under autocast, whose cache of casts must not lose its gradients."""

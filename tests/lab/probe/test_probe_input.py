@@ -125,6 +125,7 @@ def test_overflow_is_refused_and_a_single_bad_step_is_skipped():
     assert found.shadow.skipped == 1
 
 
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
 def test_autocast_and_half_precision_weights():
     found = probe(build(), learnable(), autocast=torch.bfloat16, **SHORT)
     assert found.shadow.together.alignment is not None

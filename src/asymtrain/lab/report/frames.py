@@ -47,6 +47,7 @@ def rows_frame(runs: Iterable[Run]) -> pd.DataFrame:
 
 
 def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
+    """One row for each epoch of each run."""
     rows = [
         {"id": run.spec.id, "variant": run.spec.variant, **_settings(run.spec, ("dataset", "arch", "seed")), **values}
         for run in _sorted(runs)

@@ -46,6 +46,7 @@ def write_report(
 
 
 def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -> str:
+    """The page of a summary as HTML; `versions` are those that the runs were trained with."""
     differing, common = _settings(summary)
     datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
     return render_template(

@@ -58,6 +58,7 @@ def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 
 def comparison_table(summary: Summary) -> Table:
+    """The comparisons of a summary, one row each."""
     rows = make_rows(
         (
             row["label"],
@@ -75,6 +76,7 @@ def comparison_table(summary: Summary) -> Table:
 
 
 def duration(seconds: float) -> str:
+    """Seconds in words, such as 3 min 20 s."""
     whole = round(seconds)
     if whole < 60:
         return f"{whole} s"
