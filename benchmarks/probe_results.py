@@ -72,7 +72,7 @@ def write_cases(rows: Sequence[Row], path: Path) -> None:
 
 
 def write_fit(cases: Sequence[Case], path: Path) -> None:
-    """The rule that the tuning cases give, as JSON and as the lines for src/asymtrain/resonance/rule.py."""
+    """The rule that the tuning cases give, as JSON and as the lines for src/asymtrain/lab/probe/rule.py."""
     if len({case.family for case in cases}) < 2:
         print("nothing to fit: at least two families of the part tune must be finished")
         return
@@ -83,7 +83,7 @@ def write_fit(cases: Sequence[Case], path: Path) -> None:
     families = list(dict.fromkeys(case.family for case in cases))
     path.write_text(json.dumps({**constants, "basis": found.basis, "families": families}, indent=2) + "\n")
     same = all(value == getattr(RULE, name) for name, value in constants.items())
-    print("The rule has these constants already:" if same else "For src/asymtrain/resonance/rule.py:")
+    print("The rule has these constants already:" if same else "For src/asymtrain/lab/probe/rule.py:")
     print(rule_line(found))
 
 

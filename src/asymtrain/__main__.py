@@ -5,8 +5,7 @@ from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from asymtrain.errors import UsageError
-
-INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+from asymtrain.lab.cli import COMMANDS, EXTRA, INTERRUPTED, PURPOSE
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -38,7 +37,6 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _without_lab(arguments: Sequence[str], missing: str) -> NoReturn:
     """Help and version of an installation without the lab's extra; every command names the extra."""
-    from asymtrain.lab.cli import COMMANDS, EXTRA, PURPOSE
     from asymtrain.version import VERSION
 
     if arguments and arguments[0] == "--version":

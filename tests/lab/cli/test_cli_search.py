@@ -102,7 +102,7 @@ def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
         (("--alphas", "-1"), "alpha must be 0 or more"),
         (("--redundancy", "0"), "redundancy must be 1 or more"),
         (("--redundancy", "5", "--paper-values"), "Table 13"),
-        (("--data", "shapes", "--paper-values"), "Table 13 is of cifar100"),
+        (("--data", "shapes", "--paper-values"), "Table 13 covers cifar100"),
         (("--data", "folder:nowhere"), "nowhere is not a folder"),
         (("--learning-rates", "0"), "learning_rate must be above 0"),
         (("--minutes", "0"), "--minutes must be above 0"),

@@ -31,7 +31,7 @@ def test_unknown_executor(refused: Callable[..., str]) -> None:
 
 
 def test_address_without_ray(refused: Callable[..., str]) -> None:
-    assert refused(address="head:6379") == "--address is of a Ray cluster: add --executor ray"
+    assert refused(address="head:6379") == "--address needs a Ray cluster: add --executor ray"
 
 
 def test_unknown_device(refused: Callable[..., str]) -> None:

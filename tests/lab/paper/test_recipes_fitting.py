@@ -102,7 +102,7 @@ def test_a_diverged_run_counts_at_chance_however_it_is_looked_at():
 def test_what_a_search_is_to_choose_waits_for_it():
     searched = dataclasses.replace(STUDY, hyperparameters="searched")
     needs = RECIPES["fitting"].needs(searched, Snapshot())
-    assert any(name.startswith("fitting/table7/mlp/10/") for name in needs.later)
+    assert any(name.startswith("fitting/table7/mlp/10/") for _, name in needs.later)
     assert not any(spec.test == "every" and spec.dataset == "cifar10" for spec in needs.specs)
     (first, *_) = fitting.comparisons(searched, Snapshot(), "table7")
     assert (first.plain, first.heading[1]) == ((), 0.1)

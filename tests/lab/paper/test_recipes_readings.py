@@ -96,7 +96,7 @@ def test_a_finished_search_is_counted_once_for_all_that_wait_for_it(tiny, known)
     later = {}
     for name in ("table7", "table10", "table11", "table13"):
         later |= RECIPES[name].needs(tiny, Snapshot()).later
-    searches = [name for name in later if name.startswith("gold")]
+    searches = [name for _, name in later if name.startswith("gold")]
     assert len(searches) == 6  # two datasets, three backbones
     done = dataclasses.replace(known, measured={})
     assert not any(RECIPES["table10"].needs(tiny, done).later.values())

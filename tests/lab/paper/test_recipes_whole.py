@@ -110,7 +110,7 @@ def test_every_reading_needs_more_runs_but_names_each_once(tiny, every_reading):
 
 
 def test_what_is_missing_of_each_backbone_adds_up(tiny):
-    """What waits for a search too: the names of `Needs.later` say the backbone."""
+    """What waits for a search too: the groups of `Needs.later` say the backbone."""
     recipes = list(RECIPES.values())
     whole = missing(recipes, tiny, Snapshot())
     parts = [missing(recipes, tiny, Snapshot(), [arch]) for arch in ARCHS]

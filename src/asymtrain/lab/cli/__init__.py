@@ -11,7 +11,7 @@ and one file for each command. This file needs nothing: `asymtrain --help` works
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
     "probe": "Measure on a short training whether auxiliary branches would help a model, where, and how strongly.",
-    "measure": "Look at training: gradient alignment, trajectories, loss landscape, attention, features.",
+    "measure": "Look at training with an instrument, such as gradient alignment, the loss landscape or attention.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
     "paper": "Reproduce the paper: its tables and figures as recipes, beside its own numbers.",
     "report": "Write the rows and the page of everything that a store holds.",
@@ -20,4 +20,5 @@ COMMANDS = {
     "store": "Export, import and convert a record of runs.",
 }
 PURPOSE = "Temporary auxiliary objectives for PyTorch models: train with and without them, and see whether they helped."
+INTERRUPTED = 130  # exit status: what shells report for a program that Ctrl-C ended
 EXTRA = 'pip install "asymtrain[lab]"'

@@ -15,6 +15,7 @@ from typer.main import get_command
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab import instruments
+from asymtrain.lab.cli import INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import HELP, loading
 from asymtrain.lab.cli.options import (
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
 
 MOST_IDS = 10  # ids that an error lists
-INTERRUPTED = 130
 SHARED = {
     **get_type_hints(RunOptions, include_extras=True),
     "arch": Annotated[list[str] | None, typer.Option("--arch", help="mlp, cnn, vit; several with commas.")],
@@ -83,7 +83,7 @@ measure = typer.Typer(name="measure", cls=InstrumentGroup)
 
 @measure.callback(invoke_without_command=True)
 def start(context: typer.Context) -> None:
-    """Look at training: gradient alignment, trajectories, loss landscape, attention, features."""
+    """Look at training with an instrument, such as gradient alignment, the loss landscape or attention."""
     if context.invoked_subcommand is None:
         typer.echo(context.get_help())
 

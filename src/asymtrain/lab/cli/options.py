@@ -47,7 +47,7 @@ DATA = typer.Option("--data", help="shapes, cifar10, cifar100 or folder:PATH.")
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
 REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
 ALPHA = typer.Option("--alpha", help="Weight of the auxiliary objective.")
-PRECISION = typer.Option("--precision", help="Of the training: fp32 (the default), tf32 or bf16.")
+PRECISION = typer.Option("--precision", help="Precision of the training: fp32 (the default), tf32 or bf16.")
 SETTINGS = typer.Option(
     "--set",
     metavar="FIELD=VALUE",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.cli import INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -41,7 +42,11 @@ class StudyOptions:
     seeds: Annotated[str | None, SEEDS] = None
     epochs: Annotated[
         int | None,
-        typer.Option("--epochs", help="Of final runs; trials of a search keep their share.", callback=one_or_more),
+        typer.Option(
+            "--epochs",
+            help="Epochs of the final runs; trials of a search are scaled in proportion.",
+            callback=one_or_more,
+        ),
     ] = None
     reading: Annotated[
         list[str] | None,
@@ -223,7 +228,7 @@ def run(
         console.print(f"{opening}: {rest} are left. {display.going_on(training.minutes)}")
     console.print(f"Report: {files['page']}")
     if done.interrupted:
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
 
 
 @paper.command()

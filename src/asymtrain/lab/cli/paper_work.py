@@ -32,7 +32,7 @@ def workers_of(executor: str, address: str | None, device: str | None) -> Worker
     if executor == "ray":
         return ("cpu" if device == "cpu" else "cuda"), 1
     if address is not None:
-        raise UsageError("--address is of a Ray cluster: add --executor ray")
+        raise UsageError("--address needs a Ray cluster: add --executor ray")
     local = default_device(device)
     return ("cuda" if local.type == "cuda" else "cpu"), Local(local).workers
 

@@ -37,10 +37,12 @@ class ModelOptions:
     model: Annotated[str, typer.Argument(help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.")]
     data: Annotated[str, DATA] = "shapes"
     at: Annotated[list[str] | None, Option(help="Places: module names or globs. Default: the model's blocks.")] = None
-    batch: Annotated[int | None, Option(help="Images in a batch. Default: 32; of a backbone its scale's.")] = None
+    batch: Annotated[int | None, Option(help="Images in a batch. Default: 32; for a backbone, the scale's value.")] = (
+        None
+    )
     image_size: Annotated[int | None, Option(help="Pixels. Default: the model's own; on a CPU at most 64.")] = None
     learning_rate: Annotated[
-        float | None, Option(help="Default: 0.001; of a backbone its scale's.", callback=above_zero)
+        float | None, Option(help="Default: 0.001; for a backbone, the scale's value.", callback=above_zero)
     ] = None
     option: Annotated[list[str] | None, Option(help="NAME=VALUE for the model's builder; may be repeated.")] = None
     scale: Annotated[str, Option(help="Of a backbone: quick (small networks) or paper (as published).")] = "quick"
@@ -53,7 +55,7 @@ class EffortOptions:
     alphas: Annotated[str | None, Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None
     no_pairs: Annotated[bool, Option("--no-pairs", help="Measure the alignment only.")] = False
     seeds: Annotated[int, Option(help="Pairs of short runs at each alpha.", callback=one_or_more)] = 3
-    steps: Annotated[int, Option(help="Of the measurement and of each paired run.", callback=one_or_more)] = 400
+    steps: Annotated[int, Option(help="Steps of the measurement and of each paired run.", callback=one_or_more)] = 400
     minutes: Annotated[
         float, Option(help="Time limit: runs are shortened or left out to keep it.", callback=above_zero)
     ] = 8.0
@@ -119,7 +121,7 @@ def probe_backbone(
 
     if subject.at or subject.image_size is not None:
         given = "--at" if subject.at else "--image-size"
-        raise UsageError(f"{given} is for models of your own: of a backbone write --option points=[0,2]")
+        raise UsageError(f"{given} works only with models of your own: for a backbone write --option points=[0,2]")
     fields = {"batch": subject.batch, "learning_rate": subject.learning_rate}
     spec = scaled_spec(get_scale(subject.scale), subject.model, subject.data, **fields)
     chosen: Any = {**dict(spec.arch_options), **options}

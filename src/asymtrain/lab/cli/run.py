@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asymtrain.lab.cli import INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -60,7 +61,7 @@ def run(
         stderr().print(f"{opening}: {len(runs)} of {len(wanted)} runs are in {store}. {how_to_continue}")
     stderr().print(f"Report: {output.out / FILES['report']}")
     if interrupted:
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
 
 
 def train(specs: "list[RunSpec]", store: Path, training: TrainingOptions) -> "tuple[list[Run], bool, str]":

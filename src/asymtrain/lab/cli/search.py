@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.cli import INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -86,7 +87,7 @@ class GridOptions:
         linear = [grids.is_linear(base.arch, base.dataset) for base in bases]
         if self.alpha_points is not None and (self.alphas or not any(linear)):
             raise UsageError(
-                "--alpha-points is of the linear alphas, which only the MLP on cifar10 has by default: "
+                "--alpha-points applies only to linear alphas, which only the MLP on cifar10 has by default: "
                 "leave it out, or list the values with --alphas alone"
             )
         points = grids.LINEAR_POINTS if self.alpha_points is None else self.alpha_points
@@ -137,7 +138,7 @@ def search(
         raise unknown_name("strategy of a search", grids.strategy, STRATEGIES)
     if paper_values:
         if chosen.data not in (None, TABLE_13):
-            raise UsageError(f"Table 13 is of {TABLE_13}: leave out --data {chosen.data}, or search there")
+            raise UsageError(f"Table 13 covers {TABLE_13}: leave out --data {chosen.data}, or search there")
         results = [table_13(base) for base in dataclasses.replace(chosen, data=TABLE_13).base_specs()]
         check_folder(output.out)
         show(context, results, output, None)
@@ -154,7 +155,7 @@ def search(
         opening = "Stopped" if interrupted else "Not finished"
         stderr().print(f"{opening}: at most {left} runs are left. {how_to_continue}")
     if interrupted:
-        raise typer.Exit(130)
+        raise typer.Exit(INTERRUPTED)
 
 
 def train(

@@ -130,7 +130,7 @@ def _open_executor(name: str, address: str | None, device: str | None) -> Abstra
         raise unknown_name("executor", name, EXECUTORS)
     if name == "local":
         if address is not None:
-            raise UsageError("--address is of a Ray cluster: add --executor ray")
+            raise UsageError("--address needs a Ray cluster: add --executor ray")
         return nullcontext(Local(default_device(device)))
     from asymtrain.lab.executors.ray import ray_cluster
 

@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.instruments.landscape.result import Landscape as Landscape
     from asymtrain.lab.instruments.landscape.result import LandscapeSettings as LandscapeSettings
     from asymtrain.lab.instruments.trajectory.measure import compare_trajectories as compare_trajectories
+    from asymtrain.lab.instruments.usage.measure import head_usage as head_usage
 
 _HOMES = {
     "alignment.measure": ("conflicts",),
@@ -45,6 +46,7 @@ _HOMES = {
     "landscape.measure": ("measure_landscape", "measure_module_landscape"),
     "landscape.result": ("Landscape", "LandscapeSettings"),
     "trajectory.measure": ("compare_trajectories",),
+    "usage.measure": ("head_usage",),
 }
 
 

@@ -69,8 +69,9 @@ def compare(
 def needs_of(study: Study, comparisons: Sequence[Comparison], *searches: Needs) -> Needs:
     """The searches' trials, then the runs of the comparisons that can be named."""
     specs = unique([*(search.specs for search in searches), specs_of(comparisons)])
-    later = {name: count for search in searches for name, count in search.later.items()}
-    later |= {f"{row.label} {row.reading.name}": 2 * len(study.seeds) for row in comparisons if not row.plain}
+    later = {group: count for search in searches for group, count in search.later.items()}
+    waiting = [(row.arch, f"{row.label} {row.reading.name}") for row in comparisons if not row.plain]
+    later |= dict.fromkeys(waiting, 2 * len(study.seeds))
     return Needs(specs, later=later)
 
 

@@ -6,7 +6,6 @@ written and a figure drawn is the report's.
 """
 
 import dataclasses
-import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -36,13 +35,12 @@ class Measuring:
 class Needs:
     """Trainings and measurements, and how many trainings (at most) wait for others before they can be named.
 
-    `later` has a name for each group of them, so that what several recipes wait for is counted once; the backbone is
-    a word of it.
+    `later` has a backbone and a name for each group of them, so that what several recipes wait for is counted once.
     """
 
     specs: tuple[RunSpec, ...] = ()
     measurements: tuple[Measuring, ...] = ()
-    later: Mapping[str, int] = field(default_factory=dict)
+    later: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -144,7 +142,7 @@ def needs_of(recipes: Iterable[Recipe], study: Study, known: Snapshot) -> Needs:
     needs = [recipe.needs(study, known) for recipe in recipes]
     specs = dict.fromkeys(spec for part in needs for spec in part.specs)
     measurements = {(wanted.spec.id, wanted.name): wanted for part in needs for wanted in part.measurements}
-    later = {name: count for part in needs for name, count in part.later.items()}
+    later = {group: count for part in needs for group, count in part.later.items()}
     return Needs(tuple(specs), tuple(measurements.values()), later)
 
 
@@ -156,7 +154,7 @@ def of_archs(needs: Needs, archs: Collection[str] | None) -> Needs:
     return Needs(
         tuple(spec for spec in needs.specs if spec.arch in wanted),
         tuple(measuring for measuring in needs.measurements if measuring.spec.arch in wanted),
-        {name: count for name, count in needs.later.items() if wanted & set(re.findall(r"\w+", name))},
+        {group: count for group, count in needs.later.items() if group[0] in wanted},
     )
 
 

@@ -100,8 +100,8 @@ def trials(search: Search, known: Snapshot) -> Needs:
     ids = {spec.id: spec for spec in result.missing}
     specs = tuple(ids.get(spec_id) or known.runs[spec_id].spec for spec_id in result.spec_ids)
     base = search.base
-    name = f"{search.strategy} {base.dataset} {base.dataset_options} {base.arch} {base.activation}"
-    return Needs(specs, later={name: result.runs_left - len(result.missing)})
+    name = f"{search.strategy} {base.dataset} {base.dataset_options} {base.activation}"
+    return Needs(specs, later={(base.arch, name): result.runs_left - len(result.missing)})
 
 
 def settled(study: Study, known: Snapshot, arch: str, dataset: str, redundancy: int) -> str:
@@ -124,7 +124,7 @@ def extra_trials(usual: Search, fair: Search, known: Snapshot) -> Needs:
     """The search's trials with those of Plain's regularisers, and how many of the latter cannot be named yet."""
     before, after = (trials(search, known) for search in (usual, fair))
     later = sum(after.later.values()) - sum(before.later.values())
-    return Needs(after.specs, later={f"fair {name}": later for name in after.later})
+    return Needs(after.specs, later={(arch, f"fair {name}"): later for arch, name in after.later})
 
 
 def chosen_regularisers(fair: Search, known: Snapshot) -> Mapping[str, float] | None:

@@ -221,6 +221,7 @@ class Judgement:
     claim: Claim
     verdict: Verdict  # by the rule; `words` names the reading of an "Only under"
     sentence: str  # the verdict with its number, for a page
+    numbers: str = ""  # the sentence without its verdict
     effect: float | None = None  # estimate of the part that decided, in the unit of that part: percent for changes
     low: float | None = None  # of its interval; None where there is none
     high: float | None = None
@@ -285,11 +286,10 @@ def judge(
     others = [_under(claim, evidence.get(name, {}), name) for name in alternates]
     for other in others:
         if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates):
-            numbers = other.sentence.partition(": ")[2]
             return dataclasses.replace(
                 other,
                 verdict="Only under",
-                sentence=f"Only under {other.reading}: {numbers} Under {first.reading}: {first.sentence}",
+                sentence=f"Only under {other.reading}: {other.numbers} Under {first.reading}: {first.sentence}",
                 missing=(),
                 spec_ids=tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids])),
             )
@@ -325,6 +325,7 @@ def _under(claim: Claim, evidence: ByLabel, reading: str) -> Judgement:
         claim,
         verdict="Not yet run" if lacks else ruling,
         sentence=f"{f'Not yet run in full (preliminary: {lacks}): so far' if lacks else opening} {numbers}",
+        numbers=numbers,
         effect=deciding.estimate,
         low=deciding.low,
         high=deciding.high,

@@ -13,20 +13,26 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from asymtrain.lab.report.figure import Figure
     from asymtrain.lab.report.frames import history_frame, rows_frame
     from asymtrain.lab.report.page import check_folder
     from asymtrain.lab.report.run_report import FILES, current_versions, render, write_report
     from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
+    from asymtrain.lab.report.table import Table
 
 _NAMES = {
+    "figure": ("Figure",),
     "frames": ("history_frame", "rows_frame"),
     "page": ("check_folder",),
     "run_report": ("FILES", "current_versions", "render", "write_report"),
     "summary": ("Summary", "comparison_table", "duration", "summarise"),
+    "table": ("Table",),
 }
 __all__ = [
     "FILES",
+    "Figure",
     "Summary",
+    "Table",
     "check_folder",
     "comparison_table",
     "current_versions",

@@ -158,7 +158,9 @@ def replay(search: Search, runs: Mapping[str, Run], chance: Callable[[], float] 
 def chosen_spec(result: SearchResult, variant: Variant, **changes: Any) -> RunSpec:
     """The final run of a variant with the chosen values; `changes` are other fields, such as the seed."""
     if not result.complete:
-        raise UsageError(f"the search is not finished ({len(result.missing)} runs are missing): give it again to go on")
+        raise UsageError(
+            f"the search is not finished ({len(result.missing)} runs are missing): run it again to continue"
+        )
     spec = with_settings(side(result.search.base, variant), result.chosen[variant])
     return dataclasses.replace(spec, **changes)
 

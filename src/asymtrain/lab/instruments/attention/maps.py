@@ -36,7 +36,7 @@ _OUTPUTS = ("proj", "o_proj")
 
 
 @dataclass(frozen=True)
-class Reading:
+class QueriesAndKeys:
     """Queries, keys (B, heads, T, D / heads) and their scale; `output` mixes values by maps as the module would."""
 
     query: Tensor
@@ -67,7 +67,7 @@ def attention_layers(model: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if recognised(module)}
 
 
-def reading(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reading:
+def reading(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QueriesAndKeys:
     """Queries and keys of a recognised module for the inputs that it was called with."""
     if isinstance(module, nn.MultiheadAttention):
         return _multihead(module, *[*args, *(kwargs[name] for name in ("query", "key", "value") if name in kwargs)][:3])
@@ -88,7 +88,7 @@ def reading(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
             mixed = _apply(module, name, mixed) if _is_layer(module, name) else mixed
         return mixed
 
-    return Reading(query, key, query.shape[-1] ** -0.5 if scale is None else scale, output)
+    return QueriesAndKeys(query, key, query.shape[-1] ** -0.5 if scale is None else scale, output)
 
 
 def read_layers(query: str, key: str, heads: int | str) -> Read:
@@ -118,7 +118,7 @@ def split_heads(features: Tensor, heads: int) -> Tensor:
     return features.unflatten(-1, (heads, -1)).transpose(-3, -2)
 
 
-def _multihead(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> Reading:
+def _multihead(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value: Tensor) -> QueriesAndKeys:
     inputs = [query, key, value]
     if query.ndim == 2:
         inputs = [x[None] for x in inputs]
@@ -133,7 +133,7 @@ def _multihead(module: nn.MultiheadAttention, query: Tensor, key: Tensor, value:
         mixed = module.out_proj.forward((maps.to(v.dtype) @ v).transpose(1, 2).flatten(2))
         return mixed[0] if query.ndim == 2 else mixed if module.batch_first else mixed.transpose(0, 1)
 
-    return Reading(q, k, q.shape[-1] ** -0.5, output)
+    return QueriesAndKeys(q, k, q.shape[-1] ** -0.5, output)
 
 
 def _projections(module: nn.Module) -> tuple[int, tuple[str, ...]] | None:
@@ -231,13 +231,13 @@ def _choose(model: nn.Module, layers: Sequence[str] | None, read: Read | None) -
     return {name: modules[name] for name in layers}
 
 
-def _read_by(read: Read, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reading:
+def _read_by(read: Read, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> QueriesAndKeys:
     query, key, *scale = read(module, *args, **kwargs)
     if query.ndim != 4:
         raise UsageError(
             f"read= gave queries {tuple(query.shape)}: they must be (batch, heads, tokens, width of a head)"
         )
-    return Reading(query, key, scale[0] if scale else query.shape[-1] ** -0.5)
+    return QueriesAndKeys(query, key, scale[0] if scale else query.shape[-1] ** -0.5)
 
 
 def _check(name: str, explained: Tensor, output: Any) -> None:

@@ -135,13 +135,14 @@ Members = Sequence[AttentionResult]
 class Summary:
     """One number of a comparison: of a group of runs that differ in the seed alone, at one epoch."""
 
-    group: str  # "Plain", "Asymmetric", or what was subtracted
+    group: str  # "Plain", "Asymmetric", or "Asymmetric - Plain"
     variant: Variant
     epoch: int
     scope: str
     metric: str
     estimate: Estimate
     over: Literal["seeds", "images"]  # what the interval is over: images where there is one seed
+    of: str = ""  # of a difference: the group from which Plain was subtracted
 
     def to_dict(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "estimate": as_list(self.estimate)}
@@ -160,7 +161,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
     names = _names({spec: None for spec, _ in groups})
     summaries: list[Summary] = []
 
-    def add(group: str, variant: Variant, epoch: int, members: Members, partners: Members = ()) -> None:
+    def add(group: str, variant: Variant, epoch: int, members: Members, partners: Members = (), of: str = "") -> None:
         first = members[0]
         chosen = ["mean", "rollout", *first.layers] if scopes is None else scopes
         for scope, metric in product((scope for scope in chosen if scope in first.scopes), first.values):
@@ -174,7 +175,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
             else:
                 over = estimate((over_values(images).mean for images in values), within=(low, high))
             unit: Literal["seeds", "images"] = "images" if len(values) == 1 else "seeds"
-            summaries.append(Summary(group, variant, epoch, scope, metric, over, unit))
+            summaries.append(Summary(group, variant, epoch, scope, metric, over, unit, of))
 
     for (spec, epoch), members in groups.items():
         add(names[spec], spec.variant, epoch, members)
@@ -183,7 +184,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
         paired = [member for member in members if member.state[0].seed in plain]
         if spec.variant != "plain" and paired:
             name = f"{names[spec]} - {names[spec.plain()]}"
-            add(name, "difference", epoch, paired, [plain[member.state[0].seed] for member in paired])
+            add(name, "difference", epoch, paired, [plain[member.state[0].seed] for member in paired], names[spec])
     return summaries
 
 

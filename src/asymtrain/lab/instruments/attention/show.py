@@ -195,7 +195,7 @@ def _lead(summaries: Sequence[Summary], result: AttentionResult) -> str:
         if scope == ("difference", last, "mean", "entropy") and values.low is not None and values.high is not None:
             word = "higher" if values.low > 0 else "lower" if values.high < 0 else "not clearly different"
             text += (
-                f" After epoch {last} the entropy of the maps of {summary.group.split(' - ')[0]} is {word}: by "
+                f" After epoch {last} the entropy of the maps of {summary.of} is {word}: by "
                 f"{values.mean:+.3f} nats (95% interval over {summary.over}: {values.low:+.3f} to {values.high:+.3f})."
             )
     return text

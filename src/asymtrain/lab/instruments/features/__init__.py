@@ -20,8 +20,10 @@ class FeatureOptions:
     variant: Annotated[
         str, typer.Option(help="Branches beside Plain: trained, prior, softmax, random, frozen; several with commas.")
     ] = "trained,prior"
-    steps: Annotated[str, typer.Option(help="After which steps to look, with commas; 0 is before.")] = "0,2,5,10,20"
-    images: Annotated[int, typer.Option(help="Test images to look with.")] = 500
+    steps: Annotated[str, typer.Option(help="Steps after which to measure, with commas; 0 is before training.")] = (
+        "0,2,5,10,20"
+    )
+    images: Annotated[int, typer.Option(help="Number of test images.")] = 500
 
     def __post_init__(self) -> None:
         self.parse_steps()

@@ -32,7 +32,7 @@ class LandscapeOptions:
     redundancy: Annotated[str, typer.Option("--redundancy", help="Levels to compare, with commas; 0 is Plain.")] = (
         "0,1,20,300"
     )
-    at: Annotated[int, typer.Option(help="Epoch to look at; 0 is before training, more is trained for it.")] = 0
+    at: Annotated[int, typer.Option(help="Epoch to look at; 0 is before training, a later one is trained first.")] = 0
     loss: Annotated[str, typer.Option(help="main, or total: main + alpha * auxiliary.")] = "main"
     directions: Annotated[
         str, typer.Option(help="all (idle branches included), live, filter; several with commas.")

@@ -27,7 +27,7 @@ class UsageOptions:
     """When it is looked at, and on how many images."""
 
     at: Annotated[str | None, typer.Option(help="Epochs, with commas; 0 is before training. Default: the last.")] = None
-    images: Annotated[int, typer.Option(help="Test images to look with; more than a point has units.")] = 1000
+    images: Annotated[int, typer.Option(help="Number of test images, more than a point has units.")] = 1000
 
     def __post_init__(self) -> None:
         if self.at is not None:

@@ -24,12 +24,12 @@ from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.statistics.estimates import estimate
 
 METRICS = {
-    "peak_strength": ("peak_strength", "Peak strength"),
-    "map_entropy": ("entropy", "Map entropy (nats)"),
-    "gini_sparsity": ("gini", "Sparsity (Gini)"),
-    "object_coverage": ("coverage_above", "Coverage (patches above half the uniform weight)"),
+    "peak_strength": ("peak_strength", "Peak strength", "", ""),
+    "map_entropy": ("entropy", "Map entropy", " (nats)", ""),
+    "gini_sparsity": ("gini", "Sparsity", " (Gini)", ""),
+    "object_coverage": ("coverage_above", "Coverage", "", " (patches above half the uniform weight)"),
 }
-"""The paper's names, those of the instrument, and the headings."""
+"""The paper's names; those of the instrument, in words, with a unit, and what else a table's heading says."""
 MORE = {"coverage_of_saliency": "Weight on the salient region", "coverage_of_mask": "Weight on the object"}
 VARIANTS = ("plain", "asymmetric")
 WAITS = "Waits for the measurements of Table 14."
@@ -72,7 +72,7 @@ def effect(study: Study, known: Snapshot, reading: Reading, metric: str, epoch: 
 
 def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
     rows, evidence = [], dict[str, dict[str, Evidence]]()
-    metrics = [(heading, metric, f"table14/{name}") for name, (metric, heading) in METRICS.items()]
+    metrics = [("".join(heading), metric, f"table14/{name}") for name, (metric, *heading) in METRICS.items()]
     more = [(heading, metric, "") for metric, heading in MORE.items()]
     for reading in readings_of(study):
         for heading, metric, cell in (*metrics, *more):
@@ -98,9 +98,9 @@ def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
 def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
     title, panels, epochs = "Figure 9: attention over training", list[Lines](), attention_epochs(study)
     evidence: dict[str, dict[str, Evidence]] = {}
-    for paper_name, (metric, heading) in METRICS.items():
+    for paper_name, (metric, words, unit, _) in METRICS.items():
         lines = [_line(study, known, variant, metric, epochs) for variant in VARIANTS]
-        panels.append(Lines(heading.partition(" (p")[0], "epoch", heading.partition(" (")[0].lower(), tuple(lines)))
+        panels.append(Lines(f"{words}{unit}", "epoch", words.lower(), tuple(lines)))
         for reading in readings_of(study):
             measured = effect(study, known, reading, metric, study.epochs, f"figure9/{paper_name}")
             if measured:

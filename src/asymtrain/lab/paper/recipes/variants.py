@@ -198,7 +198,7 @@ def between_table(known: Snapshot, comparisons: Sequence[Comparison]) -> Table:
     """The effect of one backbone less that of another, seed by seed, at one alpha."""
     readings = {row.reading.name: row.reading.title for row in comparisons}
     several = set(readings) != {PRIMARY.name}
-    effects = {(row.reading.name, row.arch, row.heading[1]): effect_of(known, row) for row in comparisons}
+    effects = {(row.reading.name, row.label): effect_of(known, row) for row in comparisons}
     family = len(ALPHAS) * len(PAIRS)
     rows = []
     for reading, words in readings.items():
@@ -206,7 +206,7 @@ def between_table(known: Snapshot, comparisons: Sequence[Comparison]) -> Table:
             for second, first in PAIRS:
                 difference = f"{display_name(second)} less {display_name(first)}"
                 texts = (variant.words, difference, *((words,) if several else ()))
-                effect, other = (effects[reading, arch, variant.words] for arch in (first, second))
+                effect, other = (effects[reading, f"alphas/{arch}/{variant.name}"] for arch in (first, second))
                 rows.append((*tables.heading_cells(texts, first, second), *_between_cells(effect, other, family)))
     columns = (*tables.headings_of(("Alpha", "Backbones")), *((READING,) if several else ()), *BETWEEN)
     note = (
@@ -252,13 +252,12 @@ def make_schedules(study: Study, known: Snapshot, rows: Sequence[Comparison]) ->
 
 # Controls
 
-DETACHED = "detached from the backbone"
 CONTROLS = (
     Variant("paper", "as in the paper"),
     Variant("softmax", "softmax loss", {"objective": "softmax"}),
     Variant("random-labels", "random labels", {"branch_labels": "random"}),
     Variant("noise", "noise of equal norm", {"signal": "noise"}),
-    Variant("detached", DETACHED, {"signal": "detached"}),
+    Variant("detached", "detached from the backbone", {"signal": "detached"}),
     Variant("frozen", "frozen weights", {"branch_weights": "frozen"}),
     Variant("prior-bias", "bias at the prior", {"branch_bias": "prior"}),
     Variant("weak", "alpha / 100", weaker=100.0),
@@ -287,7 +286,7 @@ def make_controls(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> 
 
 def _detached_sentences(known: Snapshot, comparisons: Sequence[Comparison]) -> tuple[str, ...]:
     """Do detached branches leave Plain's network? They must, unless stacks of other members round otherwise."""
-    cells = [row for row in comparisons if row.heading[1] == DETACHED and row.reading == PRIMARY]
+    cells = [row for row in comparisons if row.label == f"controls/{row.arch}/detached" and row.reading == PRIMARY]
     pairs = [pair for row in cells for pair in pairs_of(known, row)]
     if not pairs:
         return ()
