@@ -150,9 +150,9 @@ def _sentence(known: Snapshot, table: str, rows: Sequence[Comparison]) -> str:
 
 
 HOW = (
-    "The runs of these tables with test accuracy at every epoch, at alphas 0.1 and 1 beside the table's own. Added after "
-    "the tables' own rows were seen. The paper makes no claim here, so there is no verdict. An interval that includes 0 "
-    "does not say that there is no effect."
+    "The runs of these tables with test accuracy at every epoch, at alphas 0.1 and 1 beside the table's own. Added "
+    "after the tables' own rows were seen. The paper makes no claim here, so there is no verdict. An interval that "
+    "includes 0 does not say that there is no effect."
 )
 TITLE = "Fitting: Tables 7, 8, 11 and 12 over all of training, beyond the paper"
 QUESTION = "Do branches change how well the MLP does, or only when it has fitted its images?"
