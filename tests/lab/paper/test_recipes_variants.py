@@ -105,13 +105,16 @@ def test_controls_stand_against_plain_and_against_the_papers_branches():
     assert [draw(figure)[:4] for figure in result.figures] == ["<svg", "<svg"]
 
 
+DETACHED = "detached from the backbone"
+
+
 def test_detached_branches_are_exactly_nothing_and_said_to_be():
     known = known_of(STUDY, "controls")
     result = made(STUDY, known, "controls")
-    row = rows(result.tables[0])[variants.DETACHED]
+    row = rows(result.tables[0])[DETACHED]
     assert (row["Effect"].text, row["Effect"].value, row["p"].value) == (EXACT, 0.0, 1.0)
     assert result.notes[0] == "Detached branches give Plain's answer to every test image in all 12 pairs."
-    assert f"an effect of exactly 0, for {variants.DETACHED}" in result.notes[1]
+    assert f"an effect of exactly 0, for {DETACHED}" in result.notes[1]
     # One of them rounded otherwise: it is shown as it is.
     spec_id = next(one for one, run in known.runs.items() if run.spec.signal == "detached")
     run = known.runs[spec_id]
