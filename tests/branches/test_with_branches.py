@@ -1,7 +1,9 @@
 """WithBranches, alone and in DDP: two processes, branch weights equal on both."""
 
+import faulthandler
 import os
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -16,6 +18,7 @@ from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.errors import UsageError
 
 AT = ["1", "3"]
+PATIENCE = 120  # seconds for two ranks that need ten
 
 
 def test_it_gives_what_model_and_branches_give(case: Case) -> None:
@@ -77,26 +80,21 @@ def test_idle_branches_are_not_broadcast() -> None:
 
 def _train(rank: int, folder: str, activation: str) -> None:
     """Five steps on this rank's own batches; the ranks start from different models."""
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{folder}/store-{activation}", rank=rank, world_size=2)
-    try:
-        torch.manual_seed(rank)
-        model = mlp()
-        branches = attach(model, AT, rows(), CLASSES, 3, activation)
-        net = DistributedDataParallel(WithBranches(model, branches))
-        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
-        for _ in range(5):
-            output, logits = net(rows())
-            loss = F.cross_entropy(output, targets()) + 0.5 * branches.loss(targets(), logits=logits)
-            optimizer.zero_grad()
-            loss.backward()
-            optimizer.step()
-        refused = [_refusal(lambda: _drift(model, branches)), _refusal(lambda: attach(net, "1", rows(), CLASSES))]
-        state = {"model": model.state_dict(), "branches": branches.state_dict(), "refused": refused}
-        branches.strip(optimizer)
-        torch.save(state, Path(folder) / f"{activation}-{rank}.pt")
-    finally:
-        dist.destroy_process_group()
+    torch.manual_seed(rank)
+    model = mlp()
+    branches = attach(model, AT, rows(), CLASSES, 3, activation)
+    net = DistributedDataParallel(WithBranches(model, branches))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    for _ in range(5):
+        output, logits = net(rows())
+        loss = F.cross_entropy(output, targets()) + 0.5 * branches.loss(targets(), logits=logits)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    refused = [_refusal(lambda: _drift(model, branches)), _refusal(lambda: attach(net, "1", rows(), CLASSES))]
+    state = {"model": model.state_dict(), "branches": branches.state_dict(), "refused": refused}
+    branches.strip(optimizer)
+    torch.save(state, Path(folder) / f"{activation}-{rank}.pt")
 
 
 def _drift(model: torch.nn.Module, branches: Branches) -> None:
@@ -113,8 +111,35 @@ def _refusal(action: object) -> str:
 
 
 def _rank(rank: int, folder: str) -> None:
-    for activation in ("last", "all", "random", "cycle"):
-        _train(rank, folder, activation)
+    faulthandler.dump_traceback_later(PATIENCE - 10, exit=True)  # where it hangs, if it does
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+    try:
+        for activation in ("last", "all", "random", "cycle"):
+            _train(rank, folder, activation)
+        dist.barrier()  # no rank leaves while the other still waits for an answer
+    finally:
+        dist.destroy_process_group()
+
+
+def _spawned(folder: Path) -> Path:
+    """Where the two ranks left their states. Some machines lose a packet between them: one hang is forgiven."""
+    for trial in (folder / "first", folder / "second"):
+        trial.mkdir()
+        ranks = mp.spawn(_rank, args=(str(trial),), nprocs=2, join=False)
+        deadline = time.monotonic() + PATIENCE
+        try:
+            while time.monotonic() < deadline:
+                if ranks.join(timeout=5):
+                    return trial
+        except mp.ProcessExitedException as error:
+            if time.monotonic() < deadline - 20:
+                raise
+            print("the ranks hung, see the stacks above:", error)
+        finally:
+            for process in ranks.processes:
+                process.kill()
+    pytest.fail(f"twice the ranks did not end within {PATIENCE} s")
 
 
 @pytest.mark.slow
@@ -123,9 +148,9 @@ def test_ranks_stay_equal_in_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-    mp.spawn(_rank, args=(str(tmp_path),), nprocs=2)
+    trained = _spawned(tmp_path)
     for activation in ("last", "all", "random", "cycle"):
-        first, second = (torch.load(tmp_path / f"{activation}-{rank}.pt") for rank in (0, 1))
+        first, second = (torch.load(trained / f"{activation}-{rank}.pt") for rank in (0, 1))
         for part in ("model", "branches"):
             assert all(torch.equal(first[part][name], second[part][name]) for name in first[part])
         fresh = attach(mlp(), AT, rows(), CLASSES, 3, activation).state_dict()
