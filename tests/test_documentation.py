@@ -6,7 +6,9 @@ A block fenced ```python runs. One after the comment `<!-- not run: reason -->` 
 import doctest
 import pkgutil
 import re
+import tomllib
 from pathlib import Path
+from urllib.parse import unquote
 
 import pytest
 
@@ -14,6 +16,7 @@ import asymtrain
 
 ROOT = Path(__file__).parent.parent
 SOURCE = "src/asymtrain"
+README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FENCE = re.compile(
     r"^(?P<indent>[ ]*)```python[^\S\n]*\n(?P<code>.*?)^(?P=indent)```[^\S\n]*$", re.MULTILINE | re.DOTALL
@@ -115,3 +118,15 @@ def test_files_that_pages_name_exist():
     named = named_in([*PAGES, ROOT / "CONTRIBUTING.md"], r"`((?:src|tests|lab|models)/[\w/.]+|\w+\.py)`")
     assert len(named) > 10
     assert not [(page, name) for page, name in named if not any((ROOT / top / name).exists() for top in ("", SOURCE))]
+
+
+def test_badges_say_what_the_package_declares():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    badges = dict(re.findall(r"!\[(\w+)[^\]]*\]\(https://img.shields.io/badge/\w+-(.+?)-blue\)", README))
+    assert badges.keys() == {"Python", "torch", "Apache"}
+    pythons = [line.rsplit(" ", 1)[1] for line in project["classifiers"] if "Python :: 3." in line]
+    assert unquote(badges["Python"]) == f"{pythons[0]} to {pythons[-1]}"
+    oldest = next(line for line in project["dependencies"] if line.startswith("torch")).removeprefix("torch>=")
+    pinned = re.search(r"^torch==(\d+\.\d+)", (ROOT / "constraints.txt").read_text(), re.MULTILINE)[1]
+    assert unquote(badges["torch"]) == f"{oldest} to {pinned}"
+    assert badges["Apache"].replace("--", "-") == project["license"]

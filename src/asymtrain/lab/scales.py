@@ -25,12 +25,12 @@ class Scale:
 SCALES: dict[str, Scale] = {
     "quick": Scale(
         dataset="shapes",
-        seeds=(42, 43, 44),
-        fields={"epochs": 6, "batch": 32, "redundancy": 1},
+        seeds=tuple(range(42, 47)),
+        fields={"epochs": 5, "batch": 32, "redundancy": 1},
         archs={
             "mlp": {"learning_rate": 1e-3, "weight_decay": 1e-3, "alpha": 0.1},
             "cnn": {
-                "arch_options": {"widths": (12, 24, 24, 24, 24, 16), "hidden": (64, 32), "pool_after": (0, 1)},
+                "arch_options": {"widths": (12, 24, 32), "hidden": (64,), "pool_after": (0, 1, 2)},
                 "learning_rate": 2e-3,
                 "weight_decay": 1e-3,
                 "alpha": 0.1,

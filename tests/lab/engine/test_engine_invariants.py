@@ -228,3 +228,17 @@ def test_the_same_spec_gives_the_same_bits(arch, trainer, dataset):
     assert torch.equal(torch.get_rng_state(), state)
     assert without_time(first[0]) == without_time(second[0])
     assert_same_bits(first[1], second[1])
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_more_threads_change_only_the_rounding(trainer, dataset):
+    """Products of this size are split over threads, so that sums are rounded in another order."""
+    spec = spec_of("mlp", arch_options={"widths": (256, 256)}, epochs=2, learning_rate=1e-3)
+    ends, before = [], torch.get_num_threads()
+    try:
+        for threads in (1, 2):
+            torch.set_num_threads(threads)
+            ends.append(trained(spec, dataset, trainer)[1])
+    finally:
+        torch.set_num_threads(before)
+    assert distance(*ends) < 1e-4
