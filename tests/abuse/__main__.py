@@ -2,8 +2,8 @@
 
 python tests/abuse [PART ...] [--seed N] [--cases N]
 
-Two parts run at a time, each in a process of its own. The seed is printed; with it, every case is drawn again. Exits with
-1 where there is a fault.
+Two parts run at a time, each in a process of its own. The seed is printed; with it, every case is drawn again. Exits
+with 1 where there is a fault.
 """
 
 import argparse

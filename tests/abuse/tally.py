@@ -4,9 +4,13 @@ A part is a module of this folder with `run(seed, cases, folder) -> Tally`: it t
 in a folder of its own, and raises nothing for what it finds.
 """
 
+import shutil
+import tempfile
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 
+TEMPORARY = tempfile.gettempdir()  # now: a part may change it
 SHOWN_EVERY = 10.0  # seconds between two lines of progress
 
 
@@ -36,3 +40,8 @@ class Tally:
             self._shown = time.monotonic()
             seconds = self._shown - self._began
             print(f"{self.part}: {self.cases} cases, {len(self.faults)} faults, {seconds:.0f} s", flush=True)
+
+
+def keep(folder: Path) -> Path:
+    """A copy of a folder that outlives the part, for whoever looks into a fault."""
+    return Path(shutil.copytree(folder, tempfile.mkdtemp(prefix="abuse-kept-", dir=TEMPORARY), dirs_exist_ok=True))
