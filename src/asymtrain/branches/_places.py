@@ -4,7 +4,7 @@ A name is a module's path as `model.named_modules()` spells it. In a glob, `*` s
 segment, so `blocks.*` is the blocks and not what is inside them; `**` is any number of segments.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import TypeVar
 
@@ -24,8 +24,8 @@ def find_places(model: nn.Module, at: Where) -> dict[str, nn.Module]:
 
     A module that is reachable by two names is one place, under the first of them.
     """
-    # Duplicates are kept so that every name of a shared module resolves.
-    modules = {name or ROOT: module for name, module in model.named_modules(remove_duplicate=False)}
+    named = list(_named_modules(model))
+    modules = dict(named)
     wanted = list(at) if isinstance(at, Sequence) and not isinstance(at, str) else [at]
     if not wanted:
         raise UsageError("`at` is empty: name at least one module, for example at='blocks.*'")
@@ -34,12 +34,23 @@ def find_places(model: nn.Module, at: Where) -> dict[str, nn.Module]:
         for name in _names(modules, item):
             if not any(modules[name] is module for module in places.values()):
                 places[name] = modules[name]
+    for name, module in named:
+        if name in places and places[name] is not module:
+            raise UsageError(f"two modules of the model have the name {name!r}: rename one of them, or choose another")
+        if name in places and "" in name.split("."):
+            raise UsageError(f"place {name!r} lies in a module whose name is empty: give it a name")
     return places
 
 
 def module_at(model: nn.Module, place: str) -> nn.Module:
     """The module of a place's name."""
-    return model if place == ROOT else model.get_submodule(place)
+    # Not get_submodule: a child that was set by setattr may have a dot in its own name.
+    return next(module for name, module in _named_modules(model) if name == place)
+
+
+def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    # Duplicates are kept so that every name of a shared module resolves.
+    return ((name or ROOT, module) for name, module in model.named_modules(remove_duplicate=False))
 
 
 def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, default: T) -> dict[str, T]:
@@ -60,7 +71,7 @@ def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, defa
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether a glob fits a dotted name, segment by segment."""
+    """Whether a glob fits a dotted name, segment by segment; a name fits itself, whatever marks are in it."""
 
     def fit(globs: list[str], segments: list[str]) -> bool:
         if not globs:
@@ -69,7 +80,7 @@ def fits(pattern: str, name: str) -> bool:
             return any(fit(globs[1:], segments[skip:]) for skip in range(len(segments) + 1))
         return bool(segments) and fnmatchcase(segments[0], globs[0]) and fit(globs[1:], segments[1:])
 
-    return fit(pattern.split("."), name.split("."))
+    return pattern == name or fit(pattern.split("."), name.split("."))
 
 
 def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
@@ -81,7 +92,7 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
         return names[:1]
     if not isinstance(item, str):
         raise UsageError(f"`at` takes module names, globs or modules, or a list of them, got a {kind}")
-    if not any(mark in item for mark in "*?["):
+    if item in modules or not any(mark in item for mark in "*?["):
         name = item or ROOT
         if name not in modules:
             raise unknown_name("module", name, modules)
