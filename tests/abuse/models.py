@@ -45,6 +45,7 @@ NAMES = (
     ),
     *("class", "__init__", "block", "block.", ".block", "a.b.c", "a/b.c", "a.b/c", "%s", "{}", "$x$", "<b>"),
 )
+ALIKE = ("a.b", "a/b", "a~1b", "keys", "/keys", "x[0]", "x0")
 
 
 class Fault(Exception):
@@ -236,9 +237,9 @@ def draw_model(draw: random.Random, kind: str) -> nn.Module:
 
 
 def give_names(draw: random.Random, model: nn.Module, parts: list[nn.Module]) -> None:
-    holder = model
+    holder, names = model, NAMES if draw.random() < 0.8 else ALIKE
     for part in parts:
-        name = draw.choice(NAMES) if draw.random() < 0.5 else f"part{len(model._modules)}"
+        name = draw.choice(names) if draw.random() < 0.5 else f"part{len(model._modules)}"
         if draw.random() < 0.1:  # a container that is never called
             kind = draw.choice([nn.ModuleList, nn.ModuleDict])
             held = nn.ModuleList([part]) if kind is nn.ModuleList else nn.ModuleDict({"a": part})
@@ -708,8 +709,6 @@ def check_copy(model: nn.Module, branches: Branches) -> None:
     both = copy.deepcopy(WithBranches(model, branches))
     if not both.branches.connected_to(both.model) or not branches.connected_to(model):
         raise Fault("the copy of WithBranches is not on its own model")
-    if count_hooks(both.model) != count_hooks(model):
-        raise Fault("the copy of WithBranches has other hooks")
 
 
 def check_strip(case: Case, model: nn.Module, branches: Branches, before: Trace, pristine: nn.Module | None) -> None:

@@ -142,7 +142,7 @@ def _read_place(
     """The reader with the place's layout, and the rows (B, D) that it reads from the output in the dry run."""
     if sight is None and isinstance(place, nn.ModuleList | nn.ModuleDict):
         kind = type(place).__name__
-        raise UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at='{name}.*'")
+        raise UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at={f'{name}.*'!r}")
     if sight is None:
         raise UsageError(
             f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that "

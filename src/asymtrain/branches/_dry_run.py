@@ -48,7 +48,7 @@ class Watcher:
 
     def _after_layer(self, axis: Axis, layer: nn.Module, args: object, output: object) -> None:
         made = first_feature(output)
-        if made is not None and made.ndim >= 2:
+        if made is not None and made.ndim >= 2 and not made.is_nested:
             self.latest[made.ndim] = (axis, made)
 
     def _after_elements(self, layer: nn.Module, args: object, output: object) -> None:

@@ -1,7 +1,8 @@
 """Where branches go: names, globs or modules in, the model's modules out.
 
 A name is a module's path as `model.named_modules()` spells it. In a glob, `*` stays within one dotted
-segment, so `blocks.*` is the blocks and not what is inside them; `**` is any number of segments.
+segment, so `blocks.*` is the blocks and not what is inside them; `**` is any number of segments. What is a module's
+name is a name, not a glob.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -56,6 +57,7 @@ def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, default: T) -> dict[str, T]:
     """The value of an option at each place: the option itself, or that of a mapping's first key that fits the place.
 
+    A key that is a place's name means that place alone, whatever marks of a glob are in it.
     A key that fits no place is refused: it would do nothing.
     """
     names = list(places)
@@ -65,13 +67,17 @@ def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, defa
         if not isinstance(key, str):
             kind = type(key).__name__
             raise UsageError(f"the keys of `{what}` are place names or globs, got a {kind}: {what}={{'blocks.*': ...}}")
-        if not any(fits(key, name) for name in names):
+        if key not in names and not any(fits(key, name) for name in names):
             raise unknown_name(f"place in `{what}`", key, names)
-    return {name: next((value for key, value in option.items() if fits(key, name)), default) for name in names}
+
+    def meant(key: str, name: str) -> bool:
+        return key == name if key in names else fits(key, name)
+
+    return {name: next((value for key, value in option.items() if meant(key, name)), default) for name in names}
 
 
 def fits(pattern: str, name: str) -> bool:
-    """Whether a glob fits a dotted name, segment by segment; a name fits itself, whatever marks are in it."""
+    """Whether a glob fits a dotted name, segment by segment."""
 
     def fit(globs: list[str], segments: list[str]) -> bool:
         if not globs:
@@ -80,7 +86,7 @@ def fits(pattern: str, name: str) -> bool:
             return any(fit(globs[1:], segments[skip:]) for skip in range(len(segments) + 1))
         return bool(segments) and fnmatchcase(segments[0], globs[0]) and fit(globs[1:], segments[1:])
 
-    return pattern == name or fit(pattern.split("."), name.split("."))
+    return fit(pattern.split("."), name.split("."))
 
 
 def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
@@ -99,9 +105,10 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
         return [name]
     names = [name for name in modules if name != ROOT and fits(item, name)]
     if not names:
-        children = sorted({name.split(".")[0] for name in modules if name != ROOT})
+        children = sorted({name.split(".")[0] for name in modules if name != ROOT})[:12]
+        listed = ", ".join(name if name.isprintable() else repr(name) for name in children)
         raise UsageError(
             f"no module matches {item!r} (`*` stays within one dotted segment): the model's children are "
-            f"{', '.join(children[:12]) or 'none'}"
+            f"{listed or 'none'}"
         )
     return names
