@@ -236,7 +236,7 @@ def test_a_nested_sample_is_called_and_a_nested_feature_refused(layout: torch.la
     assert not hooks_in(model)
     branches = attach(model, "second", x, CLASSES, layout="BTD")
     model(x)
-    branches.loss(torch.arange(len(x))).backward()
+    branches.loss(torch.arange(2)).backward()
 
 
 @pytest.mark.parametrize("kind", ["nested", "sparse", "complex", "NaN"])

@@ -152,6 +152,19 @@ def test_an_image_of_too_many_pixels_is_refused_by_its_header(tmp_path):
         folder.load(tmp_path)
 
 
+def test_a_tile_of_too_many_pixels_is_refused_by_its_header(tmp_path):
+    """The image has 8 x 8 pixels, its one tile 16384 x 16384: a decoder unpacks the tile."""
+    write_classes(tmp_path, 3)
+    packed = zlib.compress(bytes(64))
+    tags = {256: 8, 257: 8, 258: 8, 259: 8, 262: 1, 277: 1, 322: 16384, 323: 16384, 324: 8, 325: len(packed)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    directory = struct.pack("<H", len(tags)) + entries + bytes(4)
+    bad = tmp_path / "bee" / "01.tif"
+    bad.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(packed)) + packed + directory)
+    with pytest.raises(UsageError, match=r"01.tif has 16384 x 16384 pixels, more than"):
+        folder.load(tmp_path)
+
+
 def test_more_than_eight_bits_are_refused(tmp_path):
     write_classes(tmp_path, 2)
     Image.fromarray(np.full((8, 8), 30000, np.uint16)).save(tmp_path / "ant" / "00.png")
