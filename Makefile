@@ -1,14 +1,14 @@
 # Two commands do everything on a fresh machine with Python 3.11 or 3.12 and make:
 #   make demo    install, run the main job on built-in data, write the report
 #   make test    install, then lint, types, import contracts and all tests
-# And: make docs (the site), make bench, make test-gpu.
+# And: make docs (the site), make bench, make test-gpu, make test-abuse (kills, damage, random input; ten minutes).
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
 
-.PHONY: demo test lint docs bench test-gpu clean
+.PHONY: demo test lint docs bench test-gpu test-abuse clean
 
 demo: $(VENV)/lab
 	$(BIN)/asymtrain run --out demo
@@ -30,6 +30,10 @@ docs: $(VENV)/dev
 # The tests that need a CUDA device. They run from the source tree with the Python that has one.
 test-gpu:
 	PYTHONPATH=src $(PYTHON) -m pytest -m gpu -s tests
+
+# Kills, damaged files, random calls and models, two parts at a time. ABUSE_SEED=N repeats the run of that seed.
+test-abuse: $(VENV)/dev
+	$(BIN)/python tests/abuse
 
 bench: $(VENV)/lab
 	$(BIN)/python benchmarks/stack.py
