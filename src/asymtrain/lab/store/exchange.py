@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.store import records
+from asymtrain.lab.store import checksums, records
 from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.records import Record
 from asymtrain.lab.store.store import Store
@@ -142,7 +142,13 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     added = present = differing = values = 0
     try:
         with store.database.writing() as connection:
-            in_store = records.select_records(connection, given.specs, every_attempt=True)
+            in_store, damaged = records.select_records(connection, given.specs, every_attempt=True)
+            in_store_values, damaged_values = records.select_measurements(connection, every_attempt=True)
+            if damage := [*damaged, *damaged_values]:
+                raise StoreError(
+                    f"{store.path} is damaged ({damage[0]}), nothing was imported: import into a new store; "
+                    f"`asymtrain store check {store.path}` names what is damaged"
+                )
             stored = _group(in_store, lambda record: record.run.spec.id)
             for spec_id, attempts in given.runs.items():
                 missing = _missing(stored.get(spec_id, []), attempts)
@@ -153,7 +159,7 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
                     records.insert_record(connection, record)
                 added += len(missing)
                 present += len(attempts) - len(missing)
-            stored_values = _group(_select_values(connection), _first_two)
+            stored_values = _group(in_store_values, _first_two)
             for key, rows in given.values.items():
                 missing_values = _missing(stored_values.get(key, []), rows) or []
                 records.insert_specs(connection, [given.specs[key[0]]])
@@ -164,16 +170,15 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     return Imported(added, present, differing, values)
 
 
-def _select_values(connection: sqlite3.Connection) -> Rows:
-    statement = f"SELECT {', '.join(_VALUE)} FROM measurements ORDER BY spec_id, name, attempt, epoch"
-    return connection.execute(statement).fetchall()
-
-
 def _read_rows(store: Store) -> dict[str, Rows]:
     with store.database.reading() as connection:
-        stored = records.select_records(connection, every_attempt=True)
-        values = _select_values(connection)
-        known = records.select_specs(connection, {record.run.spec.id for record in stored} | {row[0] for row in values})
+        stored, damaged = records.select_records(connection, every_attempt=True)
+        values, damaged_values = records.select_measurements(connection, every_attempt=True)
+        ids = {record.run.spec.id: None for record in stored} | {row[0]: None for row in values}
+        known, damaged_specs = records.select_specs(connection, ids)
+        damaged += [*damaged_values, *damaged_specs, *checksums.check_numbers(connection)]
+    store.name_damage(damaged)
+    values = [row for row in values if row[0] in known]
     specs = [records.spec_row(spec) for spec in known.values()]
     runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
     epochs = [

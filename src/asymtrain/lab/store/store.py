@@ -3,7 +3,8 @@
 import dataclasses
 import json
 import sqlite3
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from os import PathLike
@@ -12,13 +13,15 @@ from typing import Any, Self
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.store import records, requests
-from asymtrain.lab.store.database import Database, StoreError
+from asymtrain.lab.store import checksums, records, requests
+from asymtrain.lab.store.checksums import Damage
+from asymtrain.lab.store.database import Database, StoreError, StoreWarning
 from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Failure, Summary
 
 LEASE = 3600.0  # seconds that a claim from another machine is believed without being renewed
+NAMED = 3  # damaged things in a warning; `asymtrain store check` names all
 
 _OF_RUNS = ("outcome", "device", "path")
 _FILTERS = {*(field.name for field in dataclasses.fields(RunSpec)), "variant", *_OF_RUNS}
@@ -93,12 +96,18 @@ class Store:
     def pending(self) -> list[RunSpec]:
         """Specs that were requested, are not recorded and did not fail."""
         with self.database.reading() as connection:
-            return list(records.select_specs(connection, requests.pending_ids(connection)).values())
+            asked, damaged = requests.select_open(connection)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged)
+        return [request.spec for request in asked.values() if request.reason is None]
 
     def failures(self) -> list[Failure]:
         """Specs that failed and were neither recorded nor requested since."""
         with self.database.reading() as connection:
-            return requests.select_failures(connection)
+            asked, damaged = requests.select_open(connection)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged)
+        return requests.failures_of(asked)
 
     # What was run.
 
@@ -134,8 +143,11 @@ class Store:
         for name in where:
             if name not in _FILTERS:
                 raise unknown_name("field of a run", name, _FILTERS)
+        ids = None if ids is None else list(ids)
         with self.database.reading() as connection:
-            stored = records.select_records(connection, ids, every_attempt=every_attempt)
+            stored, damaged = records.select_records(connection, ids, every_attempt=every_attempt)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged)
 
         def matches(run: Run) -> bool:
             return all(getattr(run if name in _OF_RUNS else run.spec, name) == value for name, value in where.items())
@@ -166,19 +178,31 @@ class Store:
 
     def measurements(self, name: str | None = None, ids: Iterable[str] | None = None) -> list[Measurement]:
         """Measured values of the latest attempts, ordered by spec id, name and epoch."""
-        among_ids, parameters = records.among("spec_id", ids)
-        statement = f"""SELECT spec_id, name, epoch, value FROM measurements AS m
-            WHERE {among_ids} AND (? IS NULL OR name = ?)
-              AND attempt = (SELECT max(attempt) FROM measurements WHERE spec_id = m.spec_id AND name = m.name)
-            ORDER BY spec_id, name, epoch"""
+        ids = None if ids is None else list(ids)
         with self.database.reading() as connection:
-            rows = connection.execute(statement, (*parameters, name, name))
-            return [Measurement(spec_id, what, epoch, json.loads(text)) for spec_id, what, epoch, text in rows]
+            rows, damaged = records.select_measurements(connection, ids)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage([one for one in damaged if name is None or one.name in (name, "")])
+        return [Measurement(row[0], row[1], row[3], json.loads(row[4])) for row in rows if name in (None, row[1])]
 
     def summary(self) -> Summary:
         """Counts of what the store holds, what is pending and what failed."""
         with self.database.reading() as connection:
-            return requests.summarise(connection, self.path)
+            summary = requests.summarise(connection, self.path)
+        self.name_damage(summary.damaged)
+        return summary
+
+    def check(self) -> list[Damage]:
+        """Everything in the file that is not as it was stored: reads all of it."""
+        with self.database.reading() as connection:
+            return checksums.check_all(connection)
+
+    def name_damage(self, damaged: Sequence[Damage]) -> None:
+        """Warn, in one line, of what was left out."""
+        if damaged:
+            shown = "; ".join(map(str, damaged[:NAMED])) + (f"; {len(damaged) - NAMED} more" if damaged[NAMED:] else "")
+            text = f"{self.path} is damaged, the rest was read: {shown}: see `asymtrain store check {self.path}`"
+            warnings.warn(text, StoreWarning, stacklevel=3)
 
 
 def _now() -> str:
@@ -186,5 +210,8 @@ def _now() -> str:
 
 
 def _recorded(connection: sqlite3.Connection, ids: Iterable[str] | None) -> set[str]:
-    condition, values = records.among("spec_id", ids)
-    return {row[0] for row in connection.execute(f"SELECT DISTINCT spec_id FROM runs WHERE {condition}", values)}
+    """Also what is missing from a damaged file: it has a checksum, and is named where runs are read."""
+    ids = None if ids is None else list(ids)
+    condition, values = checksums.among("spec_id", ids)
+    rows = connection.execute(f"SELECT DISTINCT spec_id FROM runs WHERE {condition}", values)
+    return {*(row[0] for row in rows), *(key.spec_id for key in checksums.select_digests(connection, "run", ids))}
