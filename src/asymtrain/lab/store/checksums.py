@@ -5,7 +5,8 @@ write adds, in its own transaction, a checksum for what it wrote: a run with its
 request, a failure. They are in a table of their own, away from the rows that they speak for: for a row that is missing
 there is a checksum, and for a checksum that is missing there is a row.
 
-Checksums are numbered without a gap, and SQLite keeps the last number in yet another place (AUTOINCREMENT), so that the
+They begin with a random text that each store has of its own, so that pages of another store do not pass. They are
+numbered without a gap, and SQLite keeps the last number in yet another place (AUTOINCREMENT), so that the
 loss of a row together with its checksum is noticed too.
 """
 
@@ -18,6 +19,7 @@ import struct
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import itemgetter
 from types import NoneType
 from typing import Any, NamedTuple
 
@@ -81,9 +83,24 @@ class Content:
         columns = ", ".join((self.key, *self.columns))
         statement = f"SELECT {columns} FROM {self.tables} WHERE {condition} ORDER BY {self.order}"
         groups: dict[Key, Rows] = {}
-        for key, rows in groupby(connection.execute(statement, values), key=lambda row: row[:3]):
-            groups.setdefault(_key(*key), []).extend(row[3:] for row in rows)
+        for row in connection.execute(statement, values):
+            groups.setdefault(_key(*row[:3]), []).append(row[3:])
         return groups
+
+
+@dataclass(frozen=True)
+class History(Content):
+    """The epochs of runs, by the hundred thousand: the key of a run is read once."""
+
+    def select(self, connection: sqlite3.Connection, condition: str, values: Sequence[Any] = ()) -> dict[Key, Rows]:
+        runs = connection.execute(f"SELECT run.id, {self.key} FROM runs AS run WHERE {condition}", values)
+        keys = {run_id: _key(*key) for run_id, *key in runs}
+        columns = ", ".join(self.columns)
+        chosen, ids = among("run_id", None if condition == "1" else keys)
+        statement = f"SELECT run_id, {columns} FROM epochs WHERE {chosen} ORDER BY run_id, epoch"
+        rows = connection.execute(statement, ids)
+        by_run = groupby(rows, key=itemgetter(0))
+        return {keys[run_id]: [row[1:] for row in members] for run_id, members in by_run if run_id in keys}
 
 
 CONTENTS = {
@@ -96,12 +113,7 @@ CONTENTS = {
         ),
         "runs AS run LEFT JOIN specs AS spec ON spec.id = run.spec_id",
     ),
-    "history": Content(
-        "run.spec_id, '', run.attempt",
-        tuple(f"epoch.{name}" for name in EPOCH_COLUMNS),
-        "epochs AS epoch JOIN runs AS run ON run.id = epoch.run_id",
-        "epoch.run_id, epoch.epoch",
-    ),
+    "history": History("run.spec_id, '', run.attempt", EPOCH_COLUMNS, "epochs"),
     "measurement": Content(
         "spec_id, name, attempt", ("epoch", "value", "created"), "measurements", "spec_id, name, attempt, epoch"
     ),
@@ -119,9 +131,16 @@ CONTENTS = {
 }  # fmt: skip
 
 
-def digest(rows: Rows) -> str:
-    """Of floats the bytes, of everything else the JSON, column by column; a column without a value adds nothing."""
-    total = hashlib.blake2b(digest_size=8)
+def digest(rows: Rows, salt: str) -> str:
+    """Of one row the JSON; of several, column by column, the bytes of floats and the JSON of everything else.
+
+    What has no value adds nothing. Most rows are epochs, whose floats take twenty times as long to write as text.
+    """
+    total = hashlib.blake2b(salt.encode(), digest_size=8)
+    if len(rows) == 1:
+        values = [(place, value) for place, value in enumerate(rows[0]) if value is not None]
+        total.update(_json(values))
+        return total.hexdigest()
     for place, column in enumerate(zip(*rows, strict=True)):
         kinds = set(map(type, column))
         if kinds == {NoneType}:
@@ -131,21 +150,25 @@ def digest(rows: Rows) -> str:
             numbers = [math.nan if value is None else value for value in column] if NoneType in kinds else column
             total.update(struct.pack(f"<{len(column)}d", *numbers))
         else:
-            total.update(json.dumps(column, default=repr).encode())  # bytes are only where the file is damaged
+            total.update(_json(column))
     return total.hexdigest()
 
 
-def add(connection: sqlite3.Connection, content: str, keys: Iterable[Key]) -> None:
-    """Add the checksums of what was just written; the caller holds the transaction."""
+def _json(values: Sequence[Any]) -> bytes:
+    return json.dumps(values, default=repr).encode()  # bytes are no JSON, and only in a damaged file
+
+
+def add(connection: sqlite3.Connection, content: str, key: Key, rows: Rows | None = None) -> None:
+    """Add the checksum of what was just written, as it is given or else read; the caller holds the transaction."""
     kind = CONTENTS[content]
-    for key in keys:
-        rows = kind.select(connection, f"({kind.key}) = (?, ?, ?)", key).get(key, [])
-        _insert(connection, content, key, digest(rows))
+    if rows is None:
+        rows = kind.select(connection, f"({kind.key}) = (?, ?, ?)", key)[key]
+    _insert(connection, content, key, digest(rows, _salt(connection)))
 
 
 def add_to_old_rows(connection: sqlite3.Connection) -> None:
     """Add checksums to what a version without them wrote, except to what cannot be as it was stored."""
-    runs = CONTENTS["run"].select(connection, "1")
+    runs, salt = CONTENTS["run"].select(connection, "1"), _salt(connection)
     for content, kind in CONTENTS.items():
         groups = runs if content == "run" else kind.select(connection, "1")
         for key in runs if content == "history" else groups:  # a run that diverged at once has no epochs
@@ -154,7 +177,7 @@ def add_to_old_rows(connection: sqlite3.Connection) -> None:
                 continue
             if content == "history" and [row[0] for row in rows] != list(range(1, len(rows) + 1)):
                 continue
-            _insert(connection, content, key, digest(rows))
+            _insert(connection, content, key, digest(rows, salt))
 
 
 def _plausible(key: Key, row: tuple[Any, ...]) -> bool:
@@ -168,6 +191,10 @@ def _plausible(key: Key, row: tuple[Any, ...]) -> bool:
 def is_spec(spec_id: str, text: Any) -> bool:
     """Is this the JSON that the id was made from?"""
     return isinstance(text, str) and hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16] == spec_id
+
+
+def _salt(connection: sqlite3.Connection) -> str:
+    return " ".join(str(row[0]) for row in connection.execute("SELECT value FROM salt"))
 
 
 def _insert(connection: sqlite3.Connection, content: str, key: Key, value: str) -> None:
@@ -187,10 +214,11 @@ def select_intact(
         digests = {key: value for key, value in digests.items() if key in keys}
         groups = {key: groups.get(key, []) for key in keys}
     intact: dict[Key, Rows] = {}
+    salt = _salt(connection)
     damaged = [Damage(content, "has no checksum", *key) for key in groups if key not in digests]
     for key, value in digests.items():
         rows = groups.get(key, [])
-        if digest(rows) == value:
+        if digest(rows, salt) == value:
             intact[key] = rows
         else:
             damaged.append(Damage(content, "is not as it was stored" if rows else "is missing", *key))
@@ -227,13 +255,25 @@ def _is_damage(error: sqlite3.Error) -> bool:
 
 def keep_latest(intact: Mapping[Key, Rows], damaged: Iterable[Damage]) -> tuple[dict[Key, Rows], list[Damage]]:
     """Of each spec and name the latest attempt alone; a damaged one does not bring back the one before it."""
+    damaged = list(damaged)
     last: dict[tuple[str, str], int] = {}
-    for spec_id, name, number in (*intact, *((one.spec_id, one.name, one.number) for one in damaged)):
+    for spec_id, name, number in (*intact, *((lost.spec_id, lost.name, lost.number) for lost in damaged)):
         last[spec_id, name] = max(number, last.get((spec_id, name), number))
     return (
         {key: rows for key, rows in intact.items() if last[key.spec_id, key.name] == key.number},
-        [one for one in damaged if last[one.spec_id, one.name] == one.number],
+        [lost for lost in damaged if last[lost.spec_id, lost.name] == lost.number],
     )
+
+
+def select_recorded(
+    connection: sqlite3.Connection, ids: Collection[str] | None = None
+) -> tuple[set[Key], list[Damage]]:
+    """Every attempt that was stored, by its row or by its checksum, and those that lack one of them."""
+    condition, values = among("spec_id", ids)
+    rows = connection.execute(f"SELECT spec_id, '', attempt FROM runs WHERE {condition}", values)
+    by_row, by_checksum = {_key(*row) for row in rows}, select_digests(connection, "run", ids).keys()
+    damaged = [Damage("run", "has no checksum", *key) for key in by_row - by_checksum]
+    return by_row | by_checksum, [*damaged, *(Damage("run", "is missing", *key) for key in by_checksum - by_row)]
 
 
 def among(column: str, values: Iterable[Any] | None) -> tuple[str, tuple[str, ...]]:
@@ -245,7 +285,9 @@ def among(column: str, values: Iterable[Any] | None) -> tuple[str, tuple[str, ..
 
 def check_numbers(connection: sqlite3.Connection) -> list[Damage]:
     """Is every checksum there that was ever added?"""
-    count, last = connection.execute("SELECT count(*), max(id) FROM checksums NOT INDEXED").fetchone()
+    condition, values = among("content", (*CONTENTS, "schema"))
+    statement = f"SELECT count(*), max(id) FROM checksums NOT INDEXED WHERE {condition}"
+    count, last = connection.execute(statement, values).fetchone()
     (added,) = connection.execute("SELECT max(seq) FROM sqlite_sequence WHERE name = 'checksums'").fetchone()
     if count == last == added:
         return []
@@ -254,27 +296,38 @@ def check_numbers(connection: sqlite3.Connection) -> list[Damage]:
 
 def add_schema(connection: sqlite3.Connection, names: Iterable[str], version: int) -> None:
     """Add the checksum of the tables, views and triggers of these names."""
-    _insert(connection, "schema", Key("", "", version), digest(_select_schema(connection, names)))
+    _insert(connection, "schema", Key("", "", version), _digest_schema(connection, names))
 
 
 def check_schema(connection: sqlite3.Connection, names: Iterable[str], version: int) -> bool:
-    digests = select_digests(connection, "schema")
-    return digests.get(Key("", "", version)) == digest(_select_schema(connection, names))
+    return select_digests(connection, "schema").get(Key("", "", version)) == _digest_schema(connection, names)
 
 
-def _select_schema(connection: sqlite3.Connection, names: Iterable[str]) -> Rows:
+def _digest_schema(connection: sqlite3.Connection, names: Iterable[str]) -> str:
     statement = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name IN (SELECT value FROM json_each(?))"
-    return connection.execute(f"{statement} ORDER BY name", (json.dumps(list(names)),)).fetchall()
+    rows = connection.execute(f"{statement} ORDER BY name", (json.dumps(list(names)),)).fetchall()
+    return digest(rows, _salt(connection))
 
 
-def check_all(connection: sqlite3.Connection) -> list[Damage]:
-    """Everything in the file that is not as it was stored."""
+@dataclass(frozen=True)
+class Check:
+    """What is as it was stored, by number, and what is not."""
+
+    intact: dict[str, int]
+    damaged: tuple[Damage, ...]
+
+
+def check_all(connection: sqlite3.Connection) -> Check:
+    """Read everything that the file holds."""
     answers = [str(row[0]) for row in connection.execute("PRAGMA integrity_check")]
     damaged = [Damage("file", f"SQLite says: {' '.join(answer.split())}") for answer in answers if answer != "ok"]
     damaged += check_numbers(connection)
+    counts = {}
     for content in CONTENTS:
-        damaged += select_intact(connection, content)[1]
+        intact, found = select_intact(connection, content)
+        counts[content] = len(intact)
+        damaged += found
     for spec_id, text in connection.execute("SELECT id, spec FROM specs ORDER BY id"):
         if not is_spec(spec_id, text):
-            damaged.append(Damage("spec", "is not as it was stored", spec_id))
-    return damaged
+            damaged.append(Damage("spec", "is not as it was stored", str(spec_id)))
+    return Check(counts, tuple(damaged))

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.store import checksums
 
 PATIENCE = 60.0  # seconds to wait for another process's transaction, which takes milliseconds
@@ -30,7 +30,7 @@ class DamagedError(StoreError):
     """So much of the file is damaged that it cannot be read, or must not be written."""
 
 
-class StoreWarning(UserWarning):
+class StoreWarning(UsageWarning):
     """Something in the store is damaged and was left out of what was read; the text names it."""
 
 
@@ -68,6 +68,8 @@ def explained(path: Path) -> Iterator[None]:
     """Turn SQLite's errors about the file into `StoreError`."""
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
+        raise DamagedError(_DAMAGED.format(path=path, error="it holds text that is not in UTF-8")) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0)  # none where the error did not come from SQLite itself
         text = _DAMAGED if _OTHER_TABLES.match(str(error)) else _TEXTS.get(code & 0xFF)
@@ -324,7 +326,9 @@ _CHECKSUMS = (
     """CREATE TABLE checksums (
         id INTEGER PRIMARY KEY AUTOINCREMENT, content TEXT NOT NULL, spec_id TEXT NOT NULL, name TEXT NOT NULL,
         number INTEGER NOT NULL, digest TEXT NOT NULL, UNIQUE (content, spec_id, name, number))""",
-    *_append_only("checksums"),
+    "CREATE TABLE salt (value TEXT NOT NULL)",
+    "INSERT INTO salt VALUES (hex(randomblob(8)))",
+    *_append_only("checksums", "salt"),
 )
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (

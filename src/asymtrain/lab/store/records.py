@@ -8,6 +8,8 @@ import base64
 import dataclasses
 import json
 import math
+import re
+import reprlib
 import sqlite3
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +26,8 @@ _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
 _NUMBERS = EPOCH_COLUMNS[1:-1]  # the first is the epoch's own, the last, layer_cosines, is no number
 _numbers_of = attrgetter(*_NUMBERS)  # of a long study there are hundreds of thousands of epochs
 _order = attrgetter("dataset", "arch", "variant", "seed")
+DEEPEST = 100  # lists in lists, or objects, of a measured value: Python's own reader fails at about a thousand
+_TOO_DEEP = f"a measurement must not be nested more than {DEEPEST} levels deep"
 _RUN_LIST = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
 _EPOCH_LIST = ", ".join(EPOCH_COLUMNS)
 
@@ -104,9 +108,9 @@ def in_order(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
 
 
 def count_attempts(connection: sqlite3.Connection, spec_id: str) -> int:
-    """How many there ever were: a run that is missing from a damaged file has a checksum."""
-    (count,) = connection.execute("SELECT count(*) FROM runs WHERE spec_id = ?", (spec_id,)).fetchone()
-    return max(count, *(key.number for key in checksums.select_digests(connection, "run", [spec_id])), 0)
+    """How many there were ever stored, damaged ones too."""
+    recorded, _ = checksums.select_recorded(connection, [spec_id])
+    return max((key.number for key in recorded), default=0)
 
 
 def insert_record(connection: sqlite3.Connection, record: Record) -> None:
@@ -116,9 +120,11 @@ def insert_record(connection: sqlite3.Connection, record: Record) -> None:
     cursor = connection.execute(f"INSERT INTO runs ({_RUN_LIST}) VALUES ({marks})", run_row(record))
     marks = ", ".join("?" * len(EPOCH_COLUMNS))
     statement = f"INSERT INTO epochs (run_id, {_EPOCH_LIST}) VALUES ({cursor.lastrowid}, {marks})"
-    connection.executemany(statement, map(epoch_row, record.run.history))
-    for content in ("run", "history"):
-        checksums.add(connection, content, [Key(record.run.spec.id, "", record.attempt)])
+    epochs = [epoch_row(epoch) for epoch in record.run.history]
+    connection.executemany(statement, epochs)
+    key = Key(record.run.spec.id, "", record.attempt)
+    checksums.add(connection, "run", key)
+    checksums.add(connection, "history", key, epochs)
 
 
 def select_records(
@@ -164,23 +170,40 @@ def make_epoch(row: Sequence[Any]) -> Epoch:
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:
     """Inverse of `run_row`."""
     _, attempt, outcome, device, path, _, python, torch, asymtrain, commit, dirty, source, created, answers = row
-    run = Run(spec, history, outcome, device, path, base64.b64decode(answers) if answers else None)
+    run = Run(spec, history, outcome, device, path, base64.b64decode(answers, validate=True) if answers else None)
     return Record(run, attempt, Provenance(python, torch, asymtrain, commit, bool(dirty), source), created)
 
 
 def value_text(value: Any) -> str:
     """A value as canonical JSON; NaN and inf are no values."""
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
     except ValueError as error:
-        raise ValueError(f"a measurement must be finite, got {value!r}") from error
+        raise ValueError(f"a measurement must be finite, got {reprlib.repr(value)}") from error
+    if _depth(text) > DEEPEST:
+        raise ValueError(_TOO_DEEP)
+    return text
+
+
+def _depth(text: str) -> int:
+    """Of JSON: how many lists and objects are open at once, at most."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return 0  # it cannot be deeper than that
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def insert_measurement_rows(connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
     """Write rows of whole measurements; the caller holds the transaction."""
     rows = list(rows)
     connection.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", rows)
-    checksums.add(connection, "measurement", dict.fromkeys(Key(*row[:3]) for row in rows))
+    for key in dict.fromkeys(Key(*row[:3]) for row in rows):
+        checksums.add(connection, "measurement", key)
 
 
 def select_measurements(

@@ -74,7 +74,7 @@ def open_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], 
         if spec_id not in pending and (again or attempts == 0):
             statement = "INSERT INTO requests (spec_id, runs_before, created) VALUES (?, ?, ?)"
             cursor = connection.execute(statement, (spec_id, attempts, now))
-            checksums.add(connection, "request", [Key(spec_id, "", cursor.lastrowid or 0)])
+            checksums.add(connection, "request", Key(spec_id, "", cursor.lastrowid or 0))
 
 
 def fail_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], reason: str, now: str) -> None:
@@ -83,9 +83,8 @@ def fail_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], 
     pending = pending_ids(connection)
     rows = [(pending[spec_id], reason, now) for spec_id in specs if spec_id in pending]
     connection.executemany("INSERT INTO failures VALUES (?, ?, ?)", rows)
-    checksums.add(
-        connection, "failure", [Key(spec_id, "", pending[spec_id]) for spec_id in specs if spec_id in pending]
-    )
+    for spec_id in specs.keys() & pending.keys():
+        checksums.add(connection, "failure", Key(spec_id, "", pending[spec_id]))
 
 
 @dataclass(frozen=True)
@@ -105,7 +104,8 @@ def select_open(connection: sqlite3.Connection) -> tuple[dict[str, Request], lis
     asked, damaged = checksums.select_intact(connection, "request")
     failures, damaged_failures = checksums.select_intact(connection, "failure")
     latest, _ = checksums.keep_latest(asked, damaged)
-    runs = Counter(key.spec_id for key in checksums.select_digests(connection, "run"))
+    recorded, damaged_runs = checksums.select_recorded(connection)
+    runs = Counter(key.spec_id for key in recorded)
     unknown = {(failure.spec_id, failure.number) for failure in damaged_failures}
     requests = {}
     for key, ((*_, text, runs_before, _),) in latest.items():
@@ -113,7 +113,7 @@ def select_open(connection: sqlite3.Connection) -> tuple[dict[str, Request], lis
             ((reason, failed),) = failures.get(key, [(None, None)])
             requests[key.spec_id] = Request(read_spec(key.spec_id, text), reason, failed)
     order = in_order({spec_id: request.spec for spec_id, request in requests.items()})
-    return {spec_id: requests[spec_id] for spec_id in order}, [*damaged, *damaged_failures]
+    return {spec_id: requests[spec_id] for spec_id in order}, [*damaged, *damaged_failures, *damaged_runs]
 
 
 def failures_of(requests: Mapping[str, Request]) -> list[Failure]:
@@ -191,7 +191,10 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
         kind, outcome = row[1:4], run["outcome"]
         one = Group(*kind, outcome == "finished", outcome == "diverged", epochs=row[6], seconds=run["seconds"])
         groups.setdefault(kind, []).append(one)
-    held = held_claims(connection)
+    try:
+        held = held_claims(connection)
+    except (TypeError, ValueError):  # claims come and go, and have no checksum
+        held, damaged = {}, [*damaged, Damage("file", "a claim cannot be read: what is being trained is not known")]
     requests, _ = select_open(connection)
     for spec_id, request in requests.items():
         spec, pending = request.spec, request.reason is None

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import sqlite3
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -14,7 +13,7 @@ from typing import Any, Self
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import checksums, records, requests
-from asymtrain.lab.store.checksums import Damage
+from asymtrain.lab.store.checksums import Check, Damage
 from asymtrain.lab.store.database import Database, StoreError, StoreWarning
 from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
@@ -38,6 +37,7 @@ class Store:
         self.path = Path(path)
         self.database = Database(self.path, read_only=read_only)  # for the modules of this room
         self._claimed = False
+        self._named: set[Damage] = set()
         if not read_only:
             current()  # now, while the source files are those that this process has imported
 
@@ -76,7 +76,7 @@ class Store:
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
             requests.open_requests(connection, unique, _now(), again=again)
-            done = set() if again else _recorded(connection, unique)
+            done = set() if again else {key.spec_id for key in checksums.select_recorded(connection, unique)[0]}
             taken = requests.claim(connection, unique.keys() - done, lease)
         self._claimed = True
         return [spec for spec_id, spec in unique.items() if spec_id in taken]
@@ -129,7 +129,10 @@ class Store:
     def finished(self, ids: Iterable[str] | None = None) -> set[str]:
         """Ids of the specs that are recorded, diverged ones too: they need no training."""
         with self.database.reading() as connection:
-            return _recorded(connection, ids)
+            recorded, damaged = checksums.select_recorded(connection, None if ids is None else list(ids))
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged)
+        return {key.spec_id for key in recorded}
 
     def runs(self, ids: Iterable[str] | None = None, **where: Any) -> list[Run]:
         """The latest attempt of each spec, by dataset, arch, variant, seed and id.
@@ -192,26 +195,20 @@ class Store:
         self.name_damage(summary.damaged)
         return summary
 
-    def check(self) -> list[Damage]:
-        """Everything in the file that is not as it was stored: reads all of it."""
+    def check(self) -> Check:
+        """Read everything, and find what is not as it was stored."""
         with self.database.reading() as connection:
             return checksums.check_all(connection)
 
     def name_damage(self, damaged: Sequence[Damage]) -> None:
-        """Warn, in one line, of what was left out."""
-        if damaged:
-            shown = "; ".join(map(str, damaged[:NAMED])) + (f"; {len(damaged) - NAMED} more" if damaged[NAMED:] else "")
-            text = f"{self.path} is damaged, the rest was read: {shown}: see `asymtrain store check {self.path}`"
+        """Warn, in one line, of what was left out and was not named before."""
+        new = [damage for damage in damaged if damage not in self._named]
+        self._named.update(new)
+        if new:
+            shown = "; ".join(map(str, new[:NAMED])) + (f"; {len(new) - NAMED} more" if new[NAMED:] else "")
+            text = f"{self.path} is damaged, only the rest is read: {shown}. See `asymtrain store check {self.path}`"
             warnings.warn(text, StoreWarning, stacklevel=3)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def _recorded(connection: sqlite3.Connection, ids: Iterable[str] | None) -> set[str]:
-    """Also what is missing from a damaged file: it has a checksum, and is named where runs are read."""
-    ids = None if ids is None else list(ids)
-    condition, values = checksums.among("spec_id", ids)
-    rows = connection.execute(f"SELECT DISTINCT spec_id FROM runs WHERE {condition}", values)
-    return {*(row[0] for row in rows), *(key.spec_id for key in checksums.select_digests(connection, "run", ids))}
