@@ -138,7 +138,7 @@ def test_pages_of_another_store_do_not_pass(path: Path, tmp_path: Path) -> None:
     """Two stores of the same specs, whose pages lie in the same order."""
     ours, theirs = path.read_bytes(), fill(tmp_path / "other.sqlite", salt="other").read_bytes()
     before, pages = read(path), min(len(ours), len(theirs)) // PAGE
-    for page in range(pages // 2, pages):
+    for page in range(1, pages):
         path.write_bytes(ours[: page * PAGE] + theirs[page * PAGE :])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", StoreWarning)
