@@ -84,7 +84,9 @@ class Store:
     def held(self, ids: Iterable[str]) -> set[str]:
         """Those of the specs that a live process, this one or another, is training."""
         with self.database.reading() as connection:
-            return set(ids) & requests.held_claims(connection).keys()
+            held, damaged = requests.readable_claims(connection)
+        self.name_damage(damaged)
+        return set(ids) & held.keys()
 
     def fail(self, specs: Iterable[RunSpec], reason: str) -> None:
         """Record that specs could not be trained, and why; a later `add` or `request` supersedes it."""
