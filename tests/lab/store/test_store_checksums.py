@@ -106,9 +106,12 @@ def test_a_claim_that_cannot_be_read_is_named(path: Path) -> None:
     connection = sqlite3.connect(path, isolation_level=None)
     connection.execute("INSERT INTO claims VALUES (?, CAST(7 AS BLOB), 'x')", (ASKED.id,))
     connection.close()
-    with Store(path, read_only=True) as store, pytest.warns(StoreWarning, match="a claim cannot be read"):
-        assert store.held([ASKED.id]) == set()
+    with Store(path) as store:
+        with pytest.warns(StoreWarning, match="a claim cannot be read"):
+            assert store.held([ASKED.id]) == set()
         assert store.summary().total.pending == 1
+        with pytest.raises(DamagedError, match="a claim cannot be read"):
+            store.claim([ASKED])
 
 
 def test_a_whole_store_is_found_whole(path: Path) -> None:

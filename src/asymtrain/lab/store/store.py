@@ -14,7 +14,7 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import checksums, records, requests
 from asymtrain.lab.store.checksums import Check, Damage
-from asymtrain.lab.store.database import Database, StoreError, StoreWarning
+from asymtrain.lab.store.database import DamagedError, Database, StoreError, StoreWarning
 from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Failure, Summary
@@ -75,6 +75,8 @@ class Store:
         """
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
+            if damaged := requests.readable_claims(connection)[1]:
+                raise DamagedError(f"{self.path} is damaged: {damaged[0]}; see `asymtrain store check {self.path}`")
             requests.open_requests(connection, unique, _now(), again=again)
             done = set() if again else {key.spec_id for key in checksums.select_recorded(connection, unique)[0]}
             taken = requests.claim(connection, unique.keys() - done, lease)
