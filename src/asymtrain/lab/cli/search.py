@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.lab.cli import INTERRUPTED
+from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -149,13 +149,14 @@ def search(
     load_for(bases[0], training.data_root)  # data that are missing or broken show before anything is written
     results, interrupted, how_to_continue = train(searches, output.store_path, training)
     show(context, results, output, output.store_path)
+    failed = False
     if missing := {spec.id for result in results for spec in result.missing}:
-        show_failures(output.store_path, missing)
+        failed = show_failures(output.store_path, missing)
         left = sum(result.runs_left for result in results)
         opening = "Stopped" if interrupted else "Not finished"
         stderr().print(f"{opening}: at most {left} runs are left. {how_to_continue}")
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if interrupted or failed:
+        raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 
 
 def train(

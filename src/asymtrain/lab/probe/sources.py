@@ -22,6 +22,7 @@ from asymtrain import streams
 from asymtrain.errors import UsageError, error_line, unknown_name
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import channel_statistics, normalise
+from asymtrain.lab.data.registry import at_home
 from asymtrain.lab.probe.inputs import checked_module
 from asymtrain.models import BACKBONES
 
@@ -129,7 +130,7 @@ def _timm(text: str, options: dict[str, Any]) -> Named:
 def _transformers(text: str, options: dict[str, Any]) -> Named:
     transformers, name = _library("transformers"), text.removeprefix("hf:")
     if name.endswith(".json"):
-        config = _config_file(transformers, Path(name).expanduser(), options)
+        config = _config_file(transformers, at_home(name), options)
     elif "/" in name or not name.isidentifier():
         raise UsageError(
             f"{text} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "

@@ -23,6 +23,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from asymtrain.lab.report.figure import Bar, Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
+from asymtrain.lab.texts import printable
 
 Canvas = matplotlib.figure.Figure
 Floats = npt.NDArray[np.float64]
@@ -56,6 +57,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "asymtrain",
+    "text.parse_math": False,  # a dollar sign in a name is no formula
     "font.family": ["DejaVu Sans", "sans-serif"],
     **dict.fromkeys(("font.size", "axes.titlesize"), 10),
     "legend.fontsize": 9,
@@ -133,7 +135,7 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
         text = text.replace(stand_in, variable)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
-    return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+    return printable(re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text))
 
 
 def _grid(figure: Figure) -> tuple[int, int]:
