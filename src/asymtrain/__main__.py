@@ -44,6 +44,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         sys.exit(INTERRUPTED)
     except (OSError, MemoryError, RuntimeError) as error:
         _explain(error)
+    except SystemExit as end:  # rich's answer to a pipe that nobody reads
+        sys.exit(UNREAD if isinstance(end.__context__, BrokenPipeError) else end.code)
     sys.exit(status or DONE)
 
 

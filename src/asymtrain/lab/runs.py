@@ -222,8 +222,6 @@ def _normalise(spec: RunSpec, field: dataclasses.Field[Any]) -> None:
         number = _number(name, value)
         if not number.is_integer():
             raise UsageError(f"{name} must be a whole number, got {value!r}")
-        if abs(number) >= 2**63:
-            raise UsageError(f"{name} must have at most 18 digits, got {number:g}")  # what a store's column holds
         value = int(value)  # not int(number): a float holds 53 bits
     elif field.type is str and not isinstance(value, str):
         raise UsageError(f"{name} must be a text, got {value!r}")

@@ -113,7 +113,7 @@ class ScaleOptions:
 class RunOptions(ScaleOptions):
     """Which runs, with what commands that train whole runs let a user change of them."""
 
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.")] = None
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.", callback=one_or_more)] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
     alpha: Annotated[float | None, ALPHA] = None
     precision: Annotated[str | None, PRECISION] = None

@@ -43,10 +43,6 @@ class Screen(Console):
         """Every string that is printed, in a table too, becomes text here."""
         return super().render_str(printable(text), **options)
 
-    def on_broken_pipe(self) -> None:
-        """Leave it to `main`, which has an exit status for it."""
-        raise BrokenPipeError
-
 
 def plain_text(text: str) -> Text:
     """For what reads a string as markup, whatever the console says."""

@@ -20,6 +20,7 @@ from asymtrain.lab.cli.options import (
     OutputOptions,
     ScaleOptions,
     TrainingOptions,
+    one_or_more,
     parse_seeds,
     parse_values,
     typed_command,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.search import Search, SearchResult
 
 TABLE_13 = "cifar100"  # the dataset of the paper's Table 13
+MOST_POINTS = 1000
 VALUES = typer.Option(help="Values with commas. Default: the paper's.")
 
 
@@ -79,7 +81,9 @@ class GridOptions:
         bool, typer.Option("--fair", help="Give Plain as many trials of dropout and label smoothing as alpha gets.")
     ] = False
     criterion: Annotated[str, typer.Option(help="Validation accuracy of the best epoch, or of the last.")] = "best"
-    epochs: Annotated[int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.")] = None
+    epochs: Annotated[
+        int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.", callback=one_or_more)
+    ] = None
 
     def searches(self, bases: "Sequence[RunSpec]", seeds: Sequence[int]) -> "list[Search]":
         from asymtrain.lab.search import STRATEGIES, grids
@@ -91,6 +95,8 @@ class GridOptions:
                 "leave it out, or list the values with --alphas alone"
             )
         points = grids.LINEAR_POINTS if self.alpha_points is None else self.alpha_points
+        if points > MOST_POINTS:
+            raise UsageError(f"--alpha-points must be at most {MOST_POINTS}, got {points}")
         decay = self.fixed_weight_decay
         return [
             STRATEGIES[self.strategy](

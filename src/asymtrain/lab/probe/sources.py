@@ -108,6 +108,8 @@ def parse_option(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
+    except RecursionError as error:
+        raise UsageError(f"--option {name}: the value is nested too deeply; write one that has a few levels") from error
 
 
 def _timm(text: str, options: dict[str, Any]) -> Named:
@@ -182,7 +184,7 @@ def _function(text: str, options: dict[str, Any]) -> Named:
         sys.path.insert(0, here)  # a model of the user's own lies in the folder they work in
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself is no module
         missing = isinstance(error, ModuleNotFoundError)
         cure = "check the name, and that you are in its folder" if missing else "mend the file"
         raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
@@ -223,5 +225,5 @@ def _explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) ->
         return make()
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{name} cannot be built ({error_line(error)}): {cure}") from error
