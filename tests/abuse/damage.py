@@ -21,7 +21,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -151,44 +151,48 @@ BYTES: dict[str, Damage] = {
 WEIGHTS = {"flip": 6, "flip 8": 3, "overwrite": 3, "splice": 2, "truncate": 2}
 
 
-def run(seed: int, cases: int, folder: Path) -> Tally:
-    tally = Tally("damage", seed)
-    environ(folder)
-    shares = sum(subject.share for subject in SUBJECTS)
-    for subject in SUBJECTS:
-        whole, other = folder / subject.name / "whole", folder / subject.name / "other"
-        for number, place in enumerate((whole, other)):
-            place.mkdir(parents=True)
-            subject.make(place, number)
-        copy = folder / subject.name / "copy"
-        shutil.copytree(whole, copy)  # reading may add to a folder, and paths are part of answers
-        expected = subject.read(copy)
+def run(seed: int, cases: int, folder: Path, subjects: "Sequence[Subject] | None" = None) -> Tally:
+    """Damage `cases` files, of all kinds of file or of some."""
+    tally, chosen = Tally("damage", seed), SUBJECTS if subjects is None else subjects
+    prepare(folder)
+    shares = sum(subject.share for subject in chosen)
+    for subject in chosen:
+        own = folder / subject.name
+        for number, place in enumerate(("whole", "other")):
+            (own / place).mkdir(parents=True)
+            subject.make(own / place, number)
+        # Answers contain paths, and reading may change a folder: always the same path, always a new copy.
+        expected = subject.read(Path(shutil.copytree(own / "whole", own / "read")))
         for number in range(max(1, round(cases * subject.share / shares))):
-            shutil.rmtree(copy)
-            shutil.copytree(whole, copy)
             chance = random.Random(f"{seed} {subject.name} {number}")
-            what = damage(subject, copy, other, chance)
-            damaged = shutil.copytree(copy, folder / subject.name / "damaged", dirs_exist_ok=False)
-            readers = [partial(judge, subject, copy, expected)]
-            if number % COMMANDS_EVERY == 0:
-                readers += [partial(command, arguments, subject) for arguments in subject.commands(copy)]
-            results = [in_child(reader) for reader in readers]
-            faults = [detail for outcome, detail in results if outcome == "fault"]
-            name = f"{subject.name}: {'fault' if faults else results[0][0]}"
-            if faults:
-                kept = keep(damaged)
-                tally.add(
-                    name,
-                    f"{subject.name} case {number} ({what}): {faults[0]}; its files are in {kept}: "
-                    f"python tests/abuse damage --seed {seed}",
-                )
-            else:
-                tally.add(name)
+            damaged = Path(shutil.copytree(own / "whole", own / "damaged"))
+            what = damage(subject, damaged, own / "other", chance)
+            outcome, fault = examine(subject, damaged, own / "read", expected, commands=number % COMMANDS_EVERY == 0)
+            where = f"{subject.name} case {number} ({what})"
+            again = f"python tests/abuse damage --seed {seed}"
+            text = f"{where}: {fault}; its files are in {keep(damaged)}: {again}" if fault else None
+            tally.add(f"{subject.name}: {outcome}", text)
             shutil.rmtree(damaged)
     return tally
 
 
-def environ(folder: Path) -> None:
+def examine(subject: Subject, damaged: Path, place: Path, expected: Answer, *, commands: bool) -> tuple[str, str]:
+    """Read the damaged folder through the library, and by commands; the outcome, and the fault where there is one."""
+    readers: list[Callable[[], tuple[str, str]]] = [partial(judge, subject, place, expected)]
+    if commands:
+        readers += [partial(command, arguments) for arguments in subject.commands(place)]
+    outcomes = []
+    for reader in readers:
+        shutil.rmtree(place)
+        shutil.copytree(damaged, place)
+        outcome, fault = in_child(reader)
+        if fault:
+            return "fault", fault
+        outcomes.append(outcome)
+    return outcomes[0], ""
+
+
+def prepare(folder: Path) -> None:
     """Nothing but the files here is read or run; a program that is started for a file leaves a trace."""
     folder.mkdir(parents=True, exist_ok=True)
     programs = folder / "programs"
@@ -224,7 +228,7 @@ def judge(subject: Subject, folder: Path, expected: Answer) -> tuple[str, str]:
     except Named as partly:
         answer, named = partly.answer, True
     except UsageError as error:
-        return ("refused", "") if "\n" not in str(error) else ("fault", f"a message of several lines: {error}")
+        return "refused", f"a message of several lines: {error}" if "\n" in str(error) else ""
     if answer == expected:
         return ("equal, and damage named" if named else "equal"), ""
     wrong = sorted(name for name, value in answer.items() if name not in expected or expected[name] != value)
@@ -233,10 +237,10 @@ def judge(subject: Subject, folder: Path, expected: Answer) -> tuple[str, str]:
         return "named, the rest equal", ""
     if not subject.checked:
         return "other values", ""
-    return "fault", f"silently different: {len(wrong)} wrong {wrong[:2]}, {len(missing)} missing {missing[:2]}"
+    return "different", f"silently different: {len(wrong)} wrong {wrong[:2]}, {len(missing)} missing {missing[:2]}"
 
 
-def command(arguments: list[str], subject: Subject) -> tuple[str, str]:
+def command(arguments: list[str]) -> tuple[str, str]:
     """A command on the damaged folder: it ends well, or in one line."""
     out, err = io.StringIO(), io.StringIO()
     try:
@@ -247,9 +251,9 @@ def command(arguments: list[str], subject: Subject) -> tuple[str, str]:
     said = err.getvalue()
     text = f"asymtrain {' '.join(arguments[:2])}"
     if "Traceback" in said or code not in (0, 1, 2, 3, 4):
-        return "fault", f"{text}: exit {code}, {said[-300:]}"
+        return "ended", f"{text}: exit {code}, {said[-300:]}"
     if code == 2 and (said.count("\n") != 1 or not said.startswith("asymtrain: ")):
-        return "fault", f"{text}: not one line: {said[-300:]}"
+        return "ended", f"{text}: not one line: {said[-300:]}"
     return "ended", ""
 
 
@@ -267,10 +271,10 @@ def in_child(reader: Callable[[], tuple[str, str]]) -> tuple[str, str]:
     _, status = os.waitpid(child, 0)
     if (trace := Path(os.environ["ABUSE_TRACE"])).exists():
         trace.unlink()
-        return "fault", "another program was started for a file"
+        return "ended", "another program was started for a file"
     if not told:
         code = os.waitstatus_to_exitcode(status)
-        return "fault", f"hangs for {SECONDS} s" if -code in (signal.SIGXCPU, signal.SIGKILL) else f"ended with {code}"
+        return "ended", f"hangs for {SECONDS} s" if -code in (signal.SIGXCPU, signal.SIGKILL) else f"ended with {code}"
     return pickle.loads(told)
 
 
@@ -285,10 +289,10 @@ def limited(reader: Callable[[], tuple[str, str]], pipe: int) -> None:
         result = reader()
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        result = ("fault", f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"[:500])
+        result = ("ended", f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"[:500])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    if grown > MEMORY and result[0] != "fault":
-        result = ("fault", f"took {grown >> 20} MiB")
+    if grown > MEMORY and not result[1]:
+        result = ("ended", f"took {grown >> 20} MiB")
     os.write(pipe, pickle.dumps(result))
 
 

@@ -19,7 +19,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -49,7 +49,7 @@ Rows = dict[str, Any]
 TINY = Scale(
     "shapes",
     seeds=(1, 2),
-    fields={"epochs": 8, "batch": 16, "test": "every"},
+    fields={"epochs": 12, "batch": 16, "test": "every"},
     archs={arch: {"arch_options": options} for arch, options in SMALL.items()},
     datasets={"shapes": {"dataset_options": DATA}},
 )
@@ -68,16 +68,16 @@ class Scene:
     victims: Callable[[int], list[int]] = lambda process: [process]  # whom to kill of a process
 
 
-def run(seed: int, cases: int, folder: Path) -> Tally:
-    """Kill `cases` processes, and fill a disk for every twelfth."""
-    tally, chance = Tally("kills", seed), random.Random(seed)
+def run(seed: int, cases: int, folder: Path, scenes: "Sequence[Scene] | None" = None) -> Tally:
+    """Kill `cases` processes, in all scenes or in some, and fill a disk for every twelfth."""
+    tally, chance, chosen = Tally("kills", seed), random.Random(seed), SCENES if scenes is None else scenes
     prepare(folder)
-    shares = sum(scene.share for scene in SCENES)
-    for scene in SCENES:
+    shares = sum(scene.share for scene in chosen)
+    for scene in chosen:
         kills = max(1, round(cases * scene.share / shares))
         place = folder / scene.name
         guarded(tally, scene.name, place, partial(kill_scene, scene, tally, chance, kills, place))
-    for number in range(max(1, cases // 12)):
+    for number in range(cases // 12):
         size = chance.randrange(8, 400) * 1024
         place = folder / f"disk-{number}"
         guarded(tally, "full disk", place, partial(fill_disk, tally, place / "disk", size))
