@@ -123,10 +123,11 @@ def truncate(content: bytes, chance: random.Random, other: bytes) -> bytes:
 
 
 def splice(content: bytes, chance: random.Random, other: bytes) -> bytes:
-    """A page, or everything from a place on, of another file."""
+    """A few pages of another file. With more of them it would be the other file, which is valid."""
     parts, others = pages(content), pages(other)
     place = chance.randrange(min(len(parts), len(others)))
-    return b"".join([*parts[:place], others[place], *(parts if chance.random() < 0.5 else others)[place + 1 :]])
+    parts[place : place + 3] = others[place : place + chance.randint(1, 3)]
+    return b"".join(parts)
 
 
 def remove_part(content: bytes, chance: random.Random, other: bytes) -> bytes:
