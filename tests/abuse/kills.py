@@ -38,6 +38,7 @@ from asymtrain.lab.executors import execute, local
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.scales import SCALES, Scale
 from asymtrain.lab.store import Store, StoreError, export_store, read_export
+from asymtrain.lab.store.provenance import current
 from forking import end, start
 from small_backbones import SMALL
 
@@ -78,7 +79,7 @@ def run(seed: int, cases: int, folder: Path, scenes: "Sequence[Scene] | None" = 
         place = folder / scene.name
         guarded(tally, scene.name, place, partial(kill_scene, scene, tally, chance, kills, place))
     for number in range(cases // 12):
-        size = chance.randrange(8, 400) * 1024
+        size = int(2 ** chance.uniform(15, 21))  # bytes: from a store that cannot be made to a checkpoint too many
         place = folder / f"disk-{number}"
         guarded(tally, "full disk", place, partial(fill_disk, tally, place / "disk", size))
     return tally
@@ -97,6 +98,7 @@ def guarded(tally: Tally, name: str, folder: Path, work: Callable[[], None]) -> 
 def prepare(folder: Path) -> None:
     """Settings that the forked processes take over."""
     SCALES["tiny"] = TINY
+    current()  # which code this is: asked of git once
     execute.__kwdefaults__["checkpoint_seconds"] = OFTEN
     # Workers are forked from a server that has imported them; spawned ones would take seconds to start.
     multiprocessing.set_forkserver_preload(["asymtrain.lab.executors.local", "asymtrain.lab.engine"])
@@ -135,7 +137,8 @@ def kill_scene(scene: Scene, tally: Tally, chance: random.Random, kills: int, fo
                 break
         for process in begin(scene, place):
             finish(process, place)
-        finish(start(partial(task, scene, place, 0)), place)  # what a process left to another that was at work
+        if scene.at_once > 1:  # what a process left to another that was at work
+            finish(start(partial(task, scene, place, 0)), place)
         assert scene.read(place) == expected, differences(scene.read(place), expected)
         assert listing(place) == files, f"differs from an undisturbed folder: {listing(place) ^ files}"
         shutil.rmtree(place)
@@ -330,16 +333,22 @@ def read_imported(place: Path) -> Rows:
 
 
 SCENES = (
-    Scene("command", 4, command, lambda place: stored_rows(place / "out" / STORE)),
+    Scene("command", 5, command, lambda place: stored_rows(place / "out" / STORE)),
+    Scene(
+        "training",
+        13,
+        lambda place, _: train([*examples("mlp", 4, epochs=10), *examples("vit", 1, epochs=4)], place, 1),
+        lambda place: stored_rows(place / STORE),
+    ),
     Scene(
         "workers",
-        5,
+        12,
         lambda place, _: train(examples("mlp", 4, epochs=10), place, 2),
         lambda place: stored_rows(place / STORE),
         victims=workers_of,
     ),
-    Scene("together", 5, train_together, lambda place: stored_rows(place / STORE), at_once=4),
-    Scene("writers", 8, write, lambda place: stored_rows(place / STORE), at_once=4),
+    Scene("together", 10, train_together, lambda place: stored_rows(place / STORE), at_once=4),
+    Scene("writers", 12, write, lambda place: stored_rows(place / STORE), at_once=4),
     Scene("export", 4, export, read_exported, make=make_older_export),
     Scene("import", 4, import_export, read_imported, make=make_export),
 )
