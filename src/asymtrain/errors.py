@@ -12,6 +12,10 @@ class UsageError(ValueError):
     """The caller can fix this; the text says how."""
 
 
+class UsageWarning(UserWarning):
+    """Something was left out, and the work went on; the text says what. The command line shows it as one line."""
+
+
 def error_line(error: BaseException) -> str:
     """The kind and the first line of an error that was raised elsewhere, to be quoted."""
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"

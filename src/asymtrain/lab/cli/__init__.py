@@ -17,7 +17,7 @@ COMMANDS = {
     "report": "Write the rows and the page of everything that a store holds.",
     "status": "Show what a store holds, what is pending, what diverged or failed and why.",
     "data": "List, fetch and check datasets.",
-    "store": "Export, import and convert a record of runs.",
+    "store": "Export, import, check and convert a record of runs.",
 }
 PURPOSE = "Temporary auxiliary objectives for PyTorch models: train with and without them, and see whether they helped."
 INTERRUPTED = 130  # exit status: what shells report for a program that Ctrl-C ended

@@ -6,6 +6,7 @@ import typer
 
 from asymtrain.lab.cli import COMMANDS, PURPOSE
 from asymtrain.lab.cli.loading import HELP, LazyGroup
+from asymtrain.lab.cli.screen import shown_warnings
 from asymtrain.version import VERSION
 
 app = typer.Typer(name="asymtrain", cls=LazyGroup, pretty_exceptions_enable=False, context_settings=HELP)
@@ -16,6 +17,7 @@ def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,
 ) -> None:
+    context.with_resource(shown_warnings())
     if version:
         typer.echo(f"asymtrain {VERSION}")
         raise typer.Exit

@@ -3,6 +3,7 @@
 import json
 import textwrap
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
@@ -13,6 +14,8 @@ from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as RichTable
 from rich.text import Text
+
+from asymtrain.errors import UsageWarning
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
@@ -40,6 +43,23 @@ def stdout() -> Console:
 def stderr() -> Console:
     """For progress and remarks, so that stdout can be piped."""
     return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def shown_warnings() -> Iterator[None]:
+    """Show a `UsageWarning` as a remark of one line; Python shows other warnings as it does."""
+    with warnings.catch_warnings():
+        python = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, UsageWarning):
+                stderr().print(f"asymtrain: {' '.join(str(message).split())}")
+            else:
+                python(message, category, *place, **more)
+
+        warnings.showwarning = show
+        warnings.simplefilter("always", UsageWarning)
+        yield
 
 
 def counted(number: int, noun: str) -> str:

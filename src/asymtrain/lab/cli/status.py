@@ -49,6 +49,7 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
         "failures": [_json(lost.spec, reason=lost.reason, created=lost.created) for lost in summary.failures],
         "devices": dict(summary.devices),
         "last_write": summary.last_write,
+        "damaged": [dataclasses.asdict(damage) for damage in summary.damaged],
     }
 
 

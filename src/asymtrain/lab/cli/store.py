@@ -1,5 +1,6 @@
-"""`asymtrain store`: carry a store to other machines and into git, and show it in TensorBoard."""
+"""`asymtrain store`: carry a store to other machines and into git, check it, and show it in TensorBoard."""
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,8 +11,8 @@ import typer
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import command_group, loading
-from asymtrain.lab.cli.options import RECORD, STORE_NAME
-from asymtrain.lab.cli.screen import counted
+from asymtrain.lab.cli.options import JSON, RECORD, STORE_NAME
+from asymtrain.lab.cli.screen import counted, show_json
 
 if TYPE_CHECKING:
     from asymtrain.lab.store import Store
@@ -19,6 +20,11 @@ if TYPE_CHECKING:
 
 store = command_group("store")
 Source = Annotated[Path, typer.Argument(metavar="STORE", help=RECORD.help)]
+COUNTED = ("run", "measurement", "request", "failure")
+RESCUE = (
+    "To keep what is whole: asymtrain store export {store} FOLDER, then asymtrain store import NEW FOLDER. "
+    "The commands that filled the store train the rest again, with --store NEW."
+)
 Folder = Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder to write to; made where it is missing.")]
 
 
@@ -67,6 +73,30 @@ def import_(
     if imported.differing:
         text += f"; {counted(imported.differing, 'run')} left out: the store has its own of the same spec"
     typer.echo(text)
+
+
+@store.command()
+def check(store: Source, json: Annotated[bool, JSON] = False) -> None:
+    """Read everything in a store and name what is damaged; the exit status is 1 where something is."""
+    with loading():
+        from asymtrain.lab.store import Check, Damage, DamagedError, Store
+    try:
+        with explained(), Store(store, read_only=True) as opened:
+            result = opened.check()
+    except DamagedError as error:
+        result = Check({}, (Damage("file", str(error)),))
+    if json:
+        damaged = [{**dataclasses.asdict(damage), "text": str(damage)} for damage in result.damaged]
+        show_json({"store": str(store), "intact": result.intact, "damaged": damaged})
+    else:
+        for damage in result.damaged:
+            typer.echo(f"damaged: {damage}")
+        counts = [counted(result.intact[content], content) for content in COUNTED if result.intact]
+        typer.echo(f"{store}: as stored are {', '.join(counts) or 'none that can be read'}")
+        if result.intact and result.damaged:
+            typer.echo(RESCUE.format(store=store))
+    if result.damaged:
+        raise typer.Exit(1)
 
 
 @store.command()

@@ -5,11 +5,13 @@
             store.add(train(spec))           # the run and all its epochs, or nothing
         table = store.runs(arch="mlp")       # always in the same order
 
+What was damaged since it was stored is named in a `StoreWarning` and left out; `Store.check` finds all of it.
 `export_store` and `import_store` carry a store to other machines and into git as CSV or Parquet;
 `write_tensorboard` shows histories as curves.
 """
 
-from asymtrain.lab.store.database import StoreError
+from asymtrain.lab.store.checksums import Check, Damage
+from asymtrain.lab.store.database import DamagedError, StoreError, StoreWarning
 from asymtrain.lab.store.exchange import Export, Imported, export_store, import_store, read_export
 from asymtrain.lab.store.provenance import Provenance
 from asymtrain.lab.store.records import Measurement, Record
@@ -18,6 +20,7 @@ from asymtrain.lab.store.store import Store
 from asymtrain.lab.store.tensorboard import write_tensorboard
 
 __all__ = [
-    "Export", "Failure", "Group", "Imported", "Measurement", "Provenance", "Record", "Store", "StoreError", "Summary",
+    "Check", "Damage", "DamagedError", "Export", "Failure", "Group", "Imported", "Measurement", "Provenance", "Record",
+    "Store", "StoreError", "StoreWarning", "Summary",
     "export_store", "import_store", "read_export", "write_tensorboard",
 ]  # fmt: skip

@@ -5,14 +5,19 @@ later fails whenever another process wrote in between. With a write-ahead log, r
 """
 
 import os
+import re
+import shutil
 import sqlite3
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
+from functools import partial
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
+from asymtrain.lab.store import checksums
 
 PATIENCE = 60.0  # seconds to wait for another process's transaction, which takes milliseconds
 
@@ -21,8 +26,18 @@ class StoreError(UsageError):
     """The store's file, or the disk it is on, does not allow this. What was stored before is untouched."""
 
 
+class DamagedError(StoreError):
+    """So much of the file is damaged that it cannot be read, or must not be written."""
+
+
+class StoreWarning(UsageWarning):
+    """Something in the store is damaged and was left out of what was read; the text names it."""
+
+
 _UNWRITABLE = "{path} cannot be written: check its permissions, or give another place for the store"
 _LOCKED = "{path} has been locked by another process for too long: end that process or try again"
+
+_DAMAGED = "{path} is damaged ({error}): restore a copy, or rescue what is left with `sqlite3 {path} .recover`"
 
 # By primary result code of SQLite; any other error is a bug of ours and keeps its traceback.
 _TEXTS = {
@@ -35,11 +50,17 @@ _TEXTS = {
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_PROTOCOL: "{path} is on a file system whose locks do not work: move the store to a local disk",
     sqlite3.SQLITE_NOTADB: "{path} is not an asymtrain store, nor an SQLite file: give another path",
-    sqlite3.SQLITE_CORRUPT: "{path} is damaged ({error}): restore a copy, or rescue what is left with "
-    "`sqlite3 {path} .recover`",
+    sqlite3.SQLITE_CORRUPT: _DAMAGED,
+    sqlite3.SQLITE_TOOBIG: _DAMAGED,  # a length that was changed
     sqlite3.SQLITE_IOERR: "reading or writing {path} failed ({error}): is its disk full or gone? "
     "What was stored before is safe",
 }
+
+# What SQLite says of tables that are not those that were made: it has no code of its own for it.
+_OTHER_TABLES = re.compile(
+    r"no such (table|column|index|view)|unsupported file format|(table|index|view|trigger) \S+ already exists"
+    r"|duplicate column name|malformed database schema"
+)
 
 
 @contextmanager
@@ -47,12 +68,15 @@ def explained(path: Path) -> Iterator[None]:
     """Turn SQLite's errors about the file into `StoreError`."""
     try:
         yield
+    except UnicodeDecodeError as error:  # SQLite quotes what it cannot read
+        raise DamagedError(_DAMAGED.format(path=path, error="it holds text that is not in UTF-8")) from error
     except sqlite3.Error as error:
         code = getattr(error, "sqlite_errorcode", 0)  # none where the error did not come from SQLite itself
-        text = _TEXTS.get(code & 0xFF)
+        text = _DAMAGED if _OTHER_TABLES.match(str(error)) else _TEXTS.get(code & 0xFF)
         if text is None:
             raise
-        raise StoreError(text.format(path=path, error=error)) from error
+        kind = DamagedError if text is _DAMAGED else StoreError
+        raise kind(text.format(path=path, error=error)) from error
 
 
 class Database:
@@ -118,6 +142,9 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
         # Also when nothing is to be migrated: a place that cannot be written is found now, not after the training.
         connection.execute("BEGIN IMMEDIATE")
         migrate(connection, path)
+        check(connection, path)
+        if lost := checksums.check_numbers(connection):
+            raise DamagedError(f"{path} is damaged and is not written: {lost[0]}; see `asymtrain store check {path}`")
         connection.execute("COMMIT")
         # Not before: a migration may have to rebuild a table that others refer to.
         connection.execute("PRAGMA foreign_keys = ON")
@@ -134,23 +161,19 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
     try:
         try:
             version = read_version(connection, path)
-        except sqlite3.OperationalError:
-            # A write-ahead log needs a file beside the store, which a read-only folder does not allow. Where no log
-            # was left, the file is all there is and can be read as it is.
-            log = path.with_name(path.name + "-wal")
-            if log.exists() and log.stat().st_size:
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
                 raise
             connection.close()
-            connection = _connect(path, "mode=ro&immutable=1")
+            connection = _open_unwritable(path)
             version = read_version(connection, path)
         if version == 0:
             raise StoreError(f"{path} is empty: nothing was stored in it yet")
         if version < len(MIGRATIONS):
             # Migrated in memory: reading does not change the file.
-            file, connection = connection, sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-            with closing(file):
-                file.backup(connection)
+            connection = _in_memory(connection)
             migrate(connection, path)
+        check(connection, path)
         connection.execute("PRAGMA query_only = ON")
     except BaseException:
         connection.close()
@@ -158,9 +181,51 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def _open_unwritable(path: Path) -> sqlite3.Connection:
+    """A store in a folder that cannot be written: a write-ahead log needs another file there, its index.
+
+    Where no log was left, the file is all there is and can be read as it is. Else the two are copied to where the
+    index can be made: without the log the last rows would be missing, silently.
+    """
+    log = _log_of(path)
+    if not (log.exists() and log.stat().st_size):
+        return _connect(path, "mode=ro&immutable=1")
+    try:
+        with TemporaryDirectory() as folder:
+            copy = Path(folder) / path.name
+            shutil.copyfile(path, copy)
+            shutil.copyfile(log, _log_of(copy))
+            return _in_memory(_connect(copy, "mode=rw"))
+    except OSError as error:
+        raise StoreError(
+            f"{path} and {log.name} cannot be read where they are, nor copied ({error.strerror}): copy both files to "
+            "a folder that can be written, and read them there"
+        ) from error
+
+
+def _log_of(path: Path) -> Path:
+    """The write-ahead log is beside the file itself, not beside a link to it."""
+    real = path.resolve()
+    return real.with_name(real.name + "-wal")
+
+
+def _in_memory(file: sqlite3.Connection) -> sqlite3.Connection:
+    connection = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    connection.text_factory = _read_text
+    with closing(file):
+        file.backup(connection)
+    return connection
+
+
 def _connect(path: Path, options: str) -> sqlite3.Connection:
     uri = f"{path.absolute().as_uri()}?{options}"
-    return sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    connection = sqlite3.connect(uri, uri=True, timeout=PATIENCE, isolation_level=None, check_same_thread=False)
+    connection.text_factory = _read_text
+    return connection
+
+
+# A text that is no UTF-8 is damaged: its checksum tells, where an error would keep all other rows from being read.
+_read_text = partial(str, encoding="utf-8", errors="surrogateescape")
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
@@ -236,11 +301,16 @@ _VIEWS = (
         ORDER BY spec.dataset, spec.arch, spec.variant, spec.seed, spec.id""",
 )
 
-_APPEND_ONLY = tuple(
-    f"CREATE TRIGGER {table}_no_{change} BEFORE {change} ON {table} BEGIN SELECT raise(ABORT, 'append-only'); END"
-    for table in ("specs", "runs", "epochs", "measurements", "requests", "failures")
-    for change in ("update", "delete")
-)
+
+def _append_only(*tables: str) -> tuple[str, ...]:
+    return tuple(
+        f"CREATE TRIGGER {table}_no_{change} BEFORE {change} ON {table} BEGIN SELECT raise(ABORT, 'append-only'); END"
+        for table in tables
+        for change in ("update", "delete")
+    )
+
+
+_APPEND_ONLY = _append_only("specs", "runs", "epochs", "measurements", "requests", "failures")
 
 # Columns of texts are NULL where there is none: `layer_cosines` is JSON, `answers` the bits in base 64.
 _GRADIENTS_AND_ANSWERS = (
@@ -251,7 +321,22 @@ _GRADIENTS_AND_ANSWERS = (
     "ALTER TABLE runs ADD COLUMN answers TEXT",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = ((*_TABLES, *_VIEWS, *_APPEND_ONLY), _GRADIENTS_AND_ANSWERS)
+# See checksums.py.
+_CHECKSUMS = (
+    """CREATE TABLE checksums (
+        id INTEGER PRIMARY KEY AUTOINCREMENT, content TEXT NOT NULL, spec_id TEXT NOT NULL, name TEXT NOT NULL,
+        number INTEGER NOT NULL, digest TEXT NOT NULL, UNIQUE (content, spec_id, name, number))""",
+    "CREATE TABLE salt (value TEXT NOT NULL)",
+    "INSERT INTO salt VALUES (hex(randomblob(8)))",
+    *_append_only("checksums", "salt"),
+)
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (
+    (*_TABLES, *_VIEWS, *_APPEND_ONLY),
+    _GRADIENTS_AND_ANSWERS,
+    _CHECKSUMS,
+)
+FIRST_WITH_CHECKSUMS = 3  # version
 
 
 def read_version(connection: sqlite3.Connection, path: Path) -> int:
@@ -265,6 +350,8 @@ def read_version(connection: sqlite3.Connection, path: Path) -> int:
         return 0
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is an SQLite file of another program: give another path for the store")
+    if version < 1:
+        raise DamagedError(_DAMAGED.format(path=path, error="its version is lost"))
     if version > len(MIGRATIONS):
         raise StoreError(
             f"{path} was written by a newer asymtrain (store version {version}, this one reads up to "
@@ -281,5 +368,20 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
     for statements in MIGRATIONS[version:]:
         for statement in statements:
             connection.execute(statement)
+    if version < FIRST_WITH_CHECKSUMS:
+        checksums.add_to_old_rows(connection)
+    checksums.add_schema(connection, _names(), len(MIGRATIONS))
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
     connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+
+
+def check(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `DamagedError` unless the tables are as they were made."""
+    if not checksums.check_schema(connection, _names(), len(MIGRATIONS)):
+        raise DamagedError(_DAMAGED.format(path=path, error="its tables are not as they were made"))
+
+
+def _names() -> list[str]:
+    """Of everything that the migrations make; what a user adds with sqlite3 is no concern of ours."""
+    statements = [statement for statements in MIGRATIONS for statement in statements]
+    return [match[1] for statement in statements if (match := re.match(r"CREATE \w+ (\w+)", statement))]

@@ -9,8 +9,9 @@ import csv
 import hashlib
 import io
 import json
+import math
 import sqlite3
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from os import PathLike
@@ -19,7 +20,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.store import records
+from asymtrain.lab.store import checksums, records
 from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.records import Record
 from asymtrain.lab.store.store import Store
@@ -118,18 +119,33 @@ def read_export(folder: str | PathLike[str]) -> Export:
     """Read a folder; raises `StoreError` for one that is damaged or no export."""
     folder = Path(folder)
     tables = _read_tables(folder)
+    specs: dict[str, RunSpec] = {}
+    runs: dict[str, list[Record]] = {}
+    histories = _group(tables["epochs"], _first_two)
+    at = ""  # the row that is read
     try:
-        specs = {row[0]: records.read_spec(row[0], row[5]) for row in tables["specs"]}
-        runs = _make_records(specs, tables["runs"], tables["epochs"])
-        for row in tables["measurements"]:
-            if row[0] not in specs:
-                raise ValueError(f"a measurement of the unknown spec {row[0]}")
-            json.loads(row[4])
-        return Export(folder, specs, runs, _group(tables["measurements"], _first_two))
-    except UsageError:
-        raise
+        for number, row in enumerate(tables["specs"], 1):
+            at = f"row {number} of specs: "
+            specs[row[0]] = records.read_spec(row[0], row[5])
+        for number, row in enumerate(tables["runs"], 1):
+            at = f"row {number} of runs: "
+            record = _make_record(specs, row, histories.pop(row[:2], []))
+            attempts = runs.setdefault(row[0], [])
+            attempts.append(record)
+            if record.attempt != len(attempts):
+                raise ValueError(f"attempt {record.attempt} of {row[0]} comes as number {len(attempts)}")
+        for number, row in enumerate(tables["epochs"], 1):
+            if row[:2] in histories:
+                at = f"row {number} of epochs: "
+                raise ValueError(f"there is no attempt {row[1]} of {row[0]}")
+        for number, row in enumerate(tables["measurements"], 1):
+            at = f"row {number} of measurements: "
+            _check_measurement(specs, row)
+    except RecursionError as error:
+        raise StoreError(f"{folder} is damaged, nothing was imported: {at}its JSON is nested too deeply") from error
     except (KeyError, TypeError, ValueError) as error:
-        raise StoreError(f"{folder} is damaged, nothing was imported: {error}") from error
+        raise StoreError(f"{folder} is damaged, nothing was imported: {at}{error}") from error
+    return Export(folder, specs, runs, _group(tables["measurements"], _first_two))
 
 
 def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported:
@@ -142,7 +158,13 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     added = present = differing = values = 0
     try:
         with store.database.writing() as connection:
-            in_store = records.select_records(connection, given.specs, every_attempt=True)
+            in_store, damaged = records.select_records(connection, given.specs, every_attempt=True)
+            in_store_values, damaged_values = records.select_measurements(connection, every_attempt=True)
+            if damage := [*damaged, *damaged_values]:
+                raise StoreError(
+                    f"{store.path} is damaged ({damage[0]}), nothing was imported: import into a new store; "
+                    f"`asymtrain store check {store.path}` names what is damaged"
+                )
             stored = _group(in_store, lambda record: record.run.spec.id)
             for spec_id, attempts in given.runs.items():
                 missing = _missing(stored.get(spec_id, []), attempts)
@@ -153,7 +175,7 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
                     records.insert_record(connection, record)
                 added += len(missing)
                 present += len(attempts) - len(missing)
-            stored_values = _group(_select_values(connection), _first_two)
+            stored_values = _group(in_store_values, _first_two)
             for key, rows in given.values.items():
                 missing_values = _missing(stored_values.get(key, []), rows) or []
                 records.insert_specs(connection, [given.specs[key[0]]])
@@ -164,17 +186,20 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     return Imported(added, present, differing, values)
 
 
-def _select_values(connection: sqlite3.Connection) -> Rows:
-    statement = f"SELECT {', '.join(_VALUE)} FROM measurements ORDER BY spec_id, name, attempt, epoch"
-    return connection.execute(statement).fetchall()
-
-
 def _read_rows(store: Store) -> dict[str, Rows]:
     with store.database.reading() as connection:
-        stored = records.select_records(connection, every_attempt=True)
-        values = _select_values(connection)
-        known = records.select_specs(connection, {record.run.spec.id for record in stored} | {row[0] for row in values})
-    specs = [records.spec_row(spec) for spec in known.values()]
+        stored, damaged = records.select_records(connection, every_attempt=True)
+        values, damaged_values = records.select_measurements(connection, every_attempt=True)
+        ids = {record.run.spec.id for record in stored} | {row[0] for row in values}
+        known, damaged_specs = records.select_specs(connection, ids)
+        damaged += [*damaged_values, *damaged_specs, *checksums.check_numbers(connection)]
+    store.name_damage(damaged)
+    # No attempt of what has a damaged one: of those that are left, the last might not be the latest.
+    lost = {(damage.spec_id, damage.name) for damage in damaged}
+    stored = [record for record in stored if (record.run.spec.id, "") not in lost]
+    values = [row for row in values if (row[0], row[1]) not in lost and row[0] in known]
+    used = {record.run.spec.id for record in stored} | {row[0] for row in values}
+    specs = [records.spec_row(spec) for spec_id, spec in known.items() if spec_id in used]
     runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
     epochs = [
         (row[0], record.attempt, *records.epoch_row(epoch))
@@ -189,7 +214,7 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
         manifest = json.loads((folder / MANIFEST).read_bytes())
     except OSError as error:
         raise StoreError(f"{folder} is not an asymtrain export: it has no {MANIFEST}") from error
-    except ValueError as error:
+    except (RecursionError, ValueError) as error:
         raise StoreError(f"{folder / MANIFEST} is damaged: export again") from error
     if not isinstance(manifest, dict) or manifest.get("format") != _HEAD["format"]:
         raise StoreError(f"{folder} is not an asymtrain export: its {MANIFEST} is another program's")
@@ -214,27 +239,33 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
             raise
         except (ValueError, OSError, csv.Error) as error:  # pyarrow's own errors are among them
             raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
+        for (name, kind), column in zip(table.columns.items(), zip(*rows, strict=True), strict=False):
+            # Without a step of Python for each number: there are millions.
+            if kind is float and not all(map(math.isfinite, filter(None, column))):
+                number, value = next((n, v) for n, v in enumerate(column, 1) if v is not None and not math.isfinite(v))
+                raise StoreError(f"{path}, row {number}: {name} is {value}, nothing was imported: export again")
         # None for what an older file lacks.
         tables[table.name] = [(*row, *[None] * (len(table.columns) - len(row))) for row in rows]
     return tables
 
 
-def _make_records(specs: dict[str, RunSpec], runs: Rows, epochs: Rows) -> dict[str, list[Record]]:
-    """The runs by spec id, attempts in order, each checked to be whole."""
-    histories = _group(epochs, _first_two)
-    by_spec: dict[str, list[Record]] = {}
-    for row in runs:
-        spec_id, attempt, *_ = row
-        history = tuple(records.make_epoch(epoch[2:]) for epoch in histories.pop((spec_id, attempt), []))
-        record = records.make_record(specs[spec_id], history, row)
-        records.check_whole(record.run)
-        by_spec.setdefault(spec_id, []).append(record)
-    if histories:
-        raise ValueError(f"epochs of {len(histories)} runs that are not there")
-    for spec_id, attempts in by_spec.items():
-        if [record.attempt for record in attempts] != list(range(1, len(attempts) + 1)):
-            raise ValueError(f"the attempts of {spec_id} are not 1 to {len(attempts)}")
-    return by_spec
+def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Rows) -> Record:
+    """The run of a row, checked to be whole."""
+    if row[0] not in specs:
+        raise ValueError(f"a run of the unknown spec {row[0]}")
+    history = tuple(records.make_epoch(epoch[2:]) for epoch in epochs)
+    record = records.make_record(specs[row[0]], history, row)
+    records.check_whole(record.run)
+    return record
+
+
+def _check_measurement(specs: Mapping[str, RunSpec], row: tuple[Any, ...]) -> None:
+    spec_id, _, attempt, epoch, text, _ = row
+    if spec_id not in specs:
+        raise ValueError(f"a measurement of the unknown spec {spec_id}")
+    if any(number is not None and not 0 <= number < 2**63 for number in (attempt, epoch)):
+        raise ValueError(f"attempt {attempt} and epoch {epoch} must be 0 or more, and fit 64 bits")
+    records.value_text(json.loads(text))  # which refuses what is not finite, such as 1e999
 
 
 def _missing(have: Sequence[T], given: list[T]) -> list[T] | None:

@@ -1,33 +1,33 @@
 """Specs, runs, epochs and measured values as rows, and back.
 
 A run is checked before it is written: SQLite turns NaN into NULL without a word, and a history with a hole
-would poison every table made from it.
+would poison every table made from it. It is read where its checksums are right (checksums.py).
 """
 
 import base64
 import dataclasses
 import json
 import math
+import re
+import reprlib
 import sqlite3
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.store import checksums
+from asymtrain.lab.store.checksums import EPOCH_COLUMNS, RUN_COLUMNS, Damage, Key, among
 from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.provenance import Provenance
 
-EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
 _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
 _NUMBERS = EPOCH_COLUMNS[1:-1]  # the first is the epoch's own, the last, layer_cosines, is no number
 _numbers_of = attrgetter(*_NUMBERS)  # of a long study there are hundreds of thousands of epochs
 _order = attrgetter("dataset", "arch", "variant", "seed")
-PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance))
-RUN_COLUMNS = (
-    "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
-)  # fmt: skip
+DEEPEST = 100  # lists in lists, or objects, of a measured value: Python's own reader fails at about a thousand
+_TOO_DEEP = f"a measurement must not be nested more than {DEEPEST} levels deep"
 _RUN_LIST = ", ".join(f'"{name}"' for name in RUN_COLUMNS)
 _EPOCH_LIST = ", ".join(EPOCH_COLUMNS)
 
@@ -89,17 +89,28 @@ def insert_specs(connection: sqlite3.Connection, specs: Iterable[RunSpec]) -> No
     connection.executemany("INSERT OR IGNORE INTO specs VALUES (?, ?, ?, ?, ?, ?)", map(spec_row, specs))
 
 
-def select_specs(connection: sqlite3.Connection, ids: Iterable[str] | None = None) -> dict[str, RunSpec]:
-    """Known specs by id, in the order of everything that is read: it does not depend on when a row was written."""
+def select_specs(connection: sqlite3.Connection, ids: Collection[str]) -> tuple[dict[str, RunSpec], list[Damage]]:
+    """Specs by id, in order, and those that are damaged or missing."""
     condition, values = among("id", ids)
-    rows = connection.execute(f"SELECT id, spec FROM specs WHERE {condition}", values)
-    specs = {spec_id: read_spec(spec_id, text) for spec_id, text in rows}
+    texts = dict(connection.execute(f"SELECT id, spec FROM specs WHERE {condition}", values).fetchall())
+    intact = {spec_id: text for spec_id, text in texts.items() if checksums.is_spec(spec_id, text)}
+    damaged = [
+        Damage("spec", "is not as it was stored" if spec_id in texts else "is missing", spec_id)
+        for spec_id in ids
+        if spec_id not in intact
+    ]
+    return in_order({spec_id: read_spec(spec_id, text) for spec_id, text in intact.items()}), damaged
+
+
+def in_order(specs: Mapping[str, RunSpec]) -> dict[str, RunSpec]:
+    """The order of everything that is read: it does not depend on when a row was written."""
     return dict(sorted(specs.items(), key=lambda item: (_order(item[1]), item[0])))
 
 
 def count_attempts(connection: sqlite3.Connection, spec_id: str) -> int:
-    (count,) = connection.execute("SELECT count(*) FROM runs WHERE spec_id = ?", (spec_id,)).fetchone()
-    return int(count)
+    """How many there were ever stored, damaged ones too."""
+    recorded, _ = checksums.select_recorded(connection, [spec_id])
+    return max((key.number for key in recorded), default=0)
 
 
 def insert_record(connection: sqlite3.Connection, record: Record) -> None:
@@ -109,26 +120,29 @@ def insert_record(connection: sqlite3.Connection, record: Record) -> None:
     cursor = connection.execute(f"INSERT INTO runs ({_RUN_LIST}) VALUES ({marks})", run_row(record))
     marks = ", ".join("?" * len(EPOCH_COLUMNS))
     statement = f"INSERT INTO epochs (run_id, {_EPOCH_LIST}) VALUES ({cursor.lastrowid}, {marks})"
-    connection.executemany(statement, map(epoch_row, record.run.history))
+    epochs = [epoch_row(epoch) for epoch in record.run.history]
+    connection.executemany(statement, epochs)
+    key = Key(record.run.spec.id, "", record.attempt)
+    checksums.add(connection, "run", key)
+    checksums.add(connection, "history", key, epochs)
 
 
 def select_records(
-    connection: sqlite3.Connection, ids: Iterable[str] | None = None, *, every_attempt: bool = False
-) -> list[Record]:
-    """Stored runs, in order: the latest attempt of each spec, or every one."""
-    condition, values = among("spec_id", ids)
-    table = "runs" if every_attempt else "latest_runs"
-    rows = connection.execute(f"SELECT id, {_RUN_LIST} FROM {table} WHERE {condition}", values).fetchall()
-    specs = select_specs(connection, None if ids is None else {row[1] for row in rows})
-    condition, values = among("run_id", [row[0] for row in rows])
-    statement = f"SELECT run_id, {_EPOCH_LIST} FROM epochs WHERE {condition} ORDER BY run_id, epoch"
-    by_run = groupby(connection.execute(statement, values), key=lambda row: row[0])
-    histories = {run_id: tuple(make_epoch(row[1:]) for row in epochs) for run_id, epochs in by_run}
+    connection: sqlite3.Connection, ids: Collection[str] | None = None, *, every_attempt: bool = False
+) -> tuple[list[Record], list[Damage]]:
+    """Stored runs, in order: the latest attempt of each spec, or every one; and what of them is damaged."""
+    runs, damaged = checksums.select_intact(connection, "run", ids)
+    if not every_attempt:
+        runs, damaged = checksums.keep_latest(runs, damaged)
+    histories, damaged_histories = checksums.select_intact(connection, "history", ids, runs)
+    rows = {key: row for key, (row,) in runs.items() if key in histories}
+    specs = in_order({key.spec_id: read_spec(key.spec_id, row[5]) for key, row in rows.items()})
     order = {spec_id: number for number, spec_id in enumerate(specs)}
-    return [
-        make_record(specs[row[1]], histories.get(row[0], ()), row[1:])
-        for row in sorted(rows, key=lambda row: (order[row[1]], row[2]))  # spec, then attempt
+    found = [
+        make_record(specs[key.spec_id], tuple(map(make_epoch, histories[key])), row[-len(RUN_COLUMNS) :])
+        for key, row in sorted(rows.items(), key=lambda item: (order[item[0].spec_id], item[0].number))
     ]
+    return found, [*damaged, *damaged_histories]
 
 
 def run_row(record: Record) -> tuple[Any, ...]:
@@ -156,24 +170,47 @@ def make_epoch(row: Sequence[Any]) -> Epoch:
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:
     """Inverse of `run_row`."""
     _, attempt, outcome, device, path, _, python, torch, asymtrain, commit, dirty, source, created, answers = row
-    run = Run(spec, history, outcome, device, path, base64.b64decode(answers) if answers else None)
+    run = Run(spec, history, outcome, device, path, base64.b64decode(answers, validate=True) if answers else None)
     return Record(run, attempt, Provenance(python, torch, asymtrain, commit, bool(dirty), source), created)
 
 
 def value_text(value: Any) -> str:
     """A value as canonical JSON; NaN and inf are no values."""
     try:
-        return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    except RecursionError:
+        raise ValueError(_TOO_DEEP) from None
     except ValueError as error:
-        raise ValueError(f"a measurement must be finite, got {value!r}") from error
+        raise ValueError(f"a measurement must be finite, got {reprlib.repr(value)}") from error
+    if _depth(text) > DEEPEST:
+        raise ValueError(_TOO_DEEP)
+    return text
+
+
+def _depth(text: str) -> int:
+    """Of JSON: how many lists and objects are open at once, at most."""
+    if text.count("[") + text.count("{") <= DEEPEST:
+        return 0  # it cannot be deeper than that
+    depth = deepest = 0
+    for bracket in re.findall(r"[\[\]{}]", re.sub(r'"(?:[^"\\]|\\.)*"', "", text)):
+        depth += 1 if bracket in "[{" else -1
+        deepest = max(deepest, depth)
+    return deepest
 
 
 def insert_measurement_rows(connection: sqlite3.Connection, rows: Iterable[tuple[Any, ...]]) -> None:
+    """Write rows of whole measurements; the caller holds the transaction."""
+    rows = list(rows)
     connection.executemany("INSERT INTO measurements VALUES (?, ?, ?, ?, ?, ?)", rows)
+    for key in dict.fromkeys(Key(*row[:3]) for row in rows):
+        checksums.add(connection, "measurement", key)
 
 
-def among(column: str, values: Iterable[Any] | None) -> tuple[str, tuple[str, ...]]:
-    """A condition for any number of values, as one parameter; None for no condition."""
-    if values is None:
-        return "1", ()
-    return f"{column} IN (SELECT value FROM json_each(?))", (json.dumps(list(values)),)
+def select_measurements(
+    connection: sqlite3.Connection, ids: Collection[str] | None = None, *, every_attempt: bool = False
+) -> tuple[list[tuple[Any, ...]], list[Damage]]:
+    """Rows of measured values, ordered by spec id, name, attempt and epoch; and what of them is damaged."""
+    intact, damaged = checksums.select_intact(connection, "measurement", ids)
+    if not every_attempt:
+        intact, damaged = checksums.keep_latest(intact, damaged)
+    return [(*key, *row) for key in sorted(intact) for row in intact[key]], damaged

@@ -8,17 +8,20 @@ the run, with the failure, with the process, or with its time. On the same machi
 nothing waits after a `kill -9`; a claim from another machine is believed until it ends.
 """
 
-import json
+import math
 import os
 import socket
 import sqlite3
 import time
-from collections.abc import Iterable, Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
 from asymtrain.lab.runs import RunSpec
-from asymtrain.lab.store.records import count_attempts, insert_specs, select_specs
+from asymtrain.lab.store import checksums
+from asymtrain.lab.store.checksums import RUN_COLUMNS, Damage, Key
+from asymtrain.lab.store.records import count_attempts, in_order, insert_specs, read_spec
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,11 @@ class Summary:
     failures: tuple[Failure, ...]
     devices: tuple[tuple[str, int], ...]
     last_write: str | None
+    damaged: tuple[Damage, ...] = ()  # not counted
 
     @property
     def total(self) -> Group:
-        counts = [field.name for field in fields(Group)][3:]
-        return Group("all", "all", "all", *(sum(getattr(group, name) for group in self.groups) for name in counts))
+        return _sum(self.groups, "all", "all", "all")
 
 
 def open_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], now: str, *, again: bool) -> None:
@@ -70,7 +73,8 @@ def open_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], 
         attempts = count_attempts(connection, spec_id)
         if spec_id not in pending and (again or attempts == 0):
             statement = "INSERT INTO requests (spec_id, runs_before, created) VALUES (?, ?, ?)"
-            connection.execute(statement, (spec_id, attempts, now))
+            cursor = connection.execute(statement, (spec_id, attempts, now))
+            checksums.add(connection, "request", Key(spec_id, "", cursor.lastrowid or 0))
 
 
 def fail_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], reason: str, now: str) -> None:
@@ -79,13 +83,45 @@ def fail_requests(connection: sqlite3.Connection, specs: Mapping[str, RunSpec], 
     pending = pending_ids(connection)
     rows = [(pending[spec_id], reason, now) for spec_id in specs if spec_id in pending]
     connection.executemany("INSERT INTO failures VALUES (?, ?, ?)", rows)
+    for spec_id in specs.keys() & pending.keys():
+        checksums.add(connection, "failure", Key(spec_id, "", pending[spec_id]))
 
 
-def select_failures(connection: sqlite3.Connection) -> list[Failure]:
-    """Specs whose last request failed, in order."""
-    rows = connection.execute("SELECT spec_id, reason, failed FROM open_requests WHERE reason IS NOT NULL")
-    reasons = {spec_id: (reason, created) for spec_id, reason, created in rows}
-    return [Failure(spec, *reasons[spec_id]) for spec_id, spec in select_specs(connection, reasons).items()]
+@dataclass(frozen=True)
+class Request:
+    """What was asked for last of a spec and not recorded since: failed where it has a reason, else pending."""
+
+    spec: RunSpec
+    reason: str | None
+    failed: str | None
+
+
+def select_open(connection: sqlite3.Connection) -> tuple[dict[str, Request], list[Damage]]:
+    """Open requests by spec id, in order, and what of requests and failures is damaged.
+
+    They are those of the view `open_requests`, among what is as it was stored.
+    """
+    asked, damaged = checksums.select_intact(connection, "request")
+    failures, damaged_failures = checksums.select_intact(connection, "failure")
+    latest, _ = checksums.keep_latest(asked, damaged)
+    recorded, damaged_runs = checksums.select_recorded(connection)
+    runs = Counter(key.spec_id for key in recorded)
+    unknown = {(failure.spec_id, failure.number) for failure in damaged_failures}
+    requests = {}
+    for key, ((*_, text, runs_before, _),) in latest.items():
+        if runs_before >= runs[key.spec_id] and (key.spec_id, key.number) not in unknown:
+            ((reason, failed),) = failures.get(key, [(None, None)])
+            requests[key.spec_id] = Request(read_spec(key.spec_id, text), reason, failed)
+    order = in_order({spec_id: request.spec for spec_id, request in requests.items()})
+    return {spec_id: requests[spec_id] for spec_id in order}, [*damaged, *damaged_failures, *damaged_runs]
+
+
+def failures_of(requests: Mapping[str, Request]) -> list[Failure]:
+    return [
+        Failure(request.spec, request.reason, str(request.failed))
+        for request in requests.values()
+        if request.reason is not None
+    ]
 
 
 def pending_ids(connection: sqlite3.Connection) -> dict[str, int]:
@@ -141,30 +177,44 @@ def _start_of(process: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
-_COUNTS = """
-SELECT spec.dataset, spec.arch, spec.variant,
-       count(*) FILTER (WHERE run.outcome = 'finished'),
-       count(*) FILTER (WHERE run.outcome = 'diverged'),
-       count(*) FILTER (WHERE request.id IS NOT NULL AND request.reason IS NULL),
-       count(*) FILTER (WHERE request.id IS NOT NULL AND request.reason IS NULL
-                        AND spec.id IN (SELECT value FROM json_each(?))),
-       count(*) FILTER (WHERE request.reason IS NOT NULL),
-       coalesce(sum(run.epochs), 0), coalesce(sum(run.seconds), 0.0)
-FROM specs AS spec
-LEFT JOIN (SELECT *, (SELECT count(*) FROM epochs WHERE run_id = latest_runs.id) AS epochs FROM latest_runs) AS run
-  ON run.spec_id = spec.id
-LEFT JOIN open_requests AS request ON request.spec_id = spec.id
-WHERE run.id IS NOT NULL OR request.id IS NOT NULL
-GROUP BY spec.dataset, spec.arch, spec.variant
-ORDER BY spec.dataset, spec.arch, spec.variant
-"""
-
-
 def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
-    held = json.dumps(list(held_claims(connection)))
-    groups = tuple(Group(*row) for row in connection.execute(_COUNTS, (held,)))
-    devices = connection.execute("SELECT device, count(*) FROM latest_runs GROUP BY device ORDER BY device").fetchall()
-    tables = ("runs", "measurements", "requests", "failures")
-    moments = " UNION ALL ".join(f"SELECT max(created) AS moment FROM {table}" for table in tables)
-    (last,) = connection.execute(f"SELECT max(moment) FROM ({moments})").fetchone()
-    return Summary(path, groups, tuple(select_failures(connection)), tuple(devices), last)
+    intact, damaged = {}, checksums.check_numbers(connection)
+    for content in ("run", "measurement", "request", "failure"):
+        intact[content], found = checksums.select_intact(connection, content)
+        damaged += found
+    groups: dict[tuple[str, str, str], list[Group]] = {}
+    devices: Counter[str] = Counter()
+    latest, _ = checksums.keep_latest(intact["run"], damaged)
+    for (row,) in latest.values():
+        run = dict(zip(RUN_COLUMNS, row[-len(RUN_COLUMNS) :], strict=True))
+        devices[run["device"]] += 1
+        kind, outcome = row[1:4], run["outcome"]
+        one = Group(*kind, outcome == "finished", outcome == "diverged", epochs=row[6], seconds=run["seconds"])
+        groups.setdefault(kind, []).append(one)
+    try:
+        held = held_claims(connection)
+    except (TypeError, ValueError):  # claims come and go, and have no checksum
+        held, damaged = {}, [*damaged, Damage("file", "a claim cannot be read: what is being trained is not known")]
+    requests, _ = select_open(connection)
+    for spec_id, request in requests.items():
+        spec, pending = request.spec, request.reason is None
+        kind = (spec.dataset, spec.arch, spec.variant)
+        one = Group(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
+        groups.setdefault(kind, []).append(one)
+    created = {"run": -2, "measurement": -1, "request": -1, "failure": -1}  # place of the column
+    moments = [
+        row[created[content]] for content, rows in intact.items() for members in rows.values() for row in members
+    ]
+    return Summary(
+        path,
+        tuple(_sum(members, *kind) for kind, members in sorted(groups.items())),
+        tuple(failures_of(requests)),
+        tuple(sorted(devices.items())),
+        max(moments, default=None),
+        tuple(damaged),
+    )
+
+
+def _sum(groups: Sequence[Group], dataset: str, arch: str, variant: str) -> Group:
+    counts = {field.name: sum(getattr(group, field.name) for group in groups) for field in fields(Group)[3:-1]}
+    return Group(dataset, arch, variant, **counts, seconds=math.fsum(group.seconds for group in groups))

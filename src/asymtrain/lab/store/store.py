@@ -2,8 +2,8 @@
 
 import dataclasses
 import json
-import sqlite3
-from collections.abc import Iterable, Mapping
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from os import PathLike
@@ -12,13 +12,15 @@ from typing import Any, Self
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.store import records, requests
-from asymtrain.lab.store.database import Database, StoreError
+from asymtrain.lab.store import checksums, records, requests
+from asymtrain.lab.store.checksums import Check, Damage
+from asymtrain.lab.store.database import Database, StoreError, StoreWarning
 from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Failure, Summary
 
 LEASE = 3600.0  # seconds that a claim from another machine is believed without being renewed
+NAMED = 3  # damaged things in a warning; `asymtrain store check` names all
 
 _OF_RUNS = ("outcome", "device", "path")
 _FILTERS = {*(field.name for field in dataclasses.fields(RunSpec)), "variant", *_OF_RUNS}
@@ -35,6 +37,7 @@ class Store:
         self.path = Path(path)
         self.database = Database(self.path, read_only=read_only)  # for the modules of this room
         self._claimed = False
+        self._named: set[Damage] = set()
         if not read_only:
             current()  # now, while the source files are those that this process has imported
 
@@ -73,7 +76,7 @@ class Store:
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
             requests.open_requests(connection, unique, _now(), again=again)
-            done = set() if again else _recorded(connection, unique)
+            done = set() if again else {key.spec_id for key in checksums.select_recorded(connection, unique)[0]}
             taken = requests.claim(connection, unique.keys() - done, lease)
         self._claimed = True
         return [spec for spec_id, spec in unique.items() if spec_id in taken]
@@ -93,12 +96,18 @@ class Store:
     def pending(self) -> list[RunSpec]:
         """Specs that were requested, are not recorded and did not fail."""
         with self.database.reading() as connection:
-            return list(records.select_specs(connection, requests.pending_ids(connection)).values())
+            asked, damaged = requests.select_open(connection)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged)
+        return [request.spec for request in asked.values() if request.reason is None]
 
     def failures(self) -> list[Failure]:
         """Specs that failed and were neither recorded nor requested since."""
         with self.database.reading() as connection:
-            return requests.select_failures(connection)
+            asked, damaged = requests.select_open(connection)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged)
+        return requests.failures_of(asked)
 
     # What was run.
 
@@ -120,7 +129,10 @@ class Store:
     def finished(self, ids: Iterable[str] | None = None) -> set[str]:
         """Ids of the specs that are recorded, diverged ones too: they need no training."""
         with self.database.reading() as connection:
-            return _recorded(connection, ids)
+            recorded, damaged = checksums.select_recorded(connection, None if ids is None else list(ids))
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged)
+        return {key.spec_id for key in recorded}
 
     def runs(self, ids: Iterable[str] | None = None, **where: Any) -> list[Run]:
         """The latest attempt of each spec, by dataset, arch, variant, seed and id.
@@ -134,8 +146,11 @@ class Store:
         for name in where:
             if name not in _FILTERS:
                 raise unknown_name("field of a run", name, _FILTERS)
+        ids = None if ids is None else list(ids)
         with self.database.reading() as connection:
-            stored = records.select_records(connection, ids, every_attempt=every_attempt)
+            stored, damaged = records.select_records(connection, ids, every_attempt=every_attempt)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged)
 
         def matches(run: Run) -> bool:
             return all(getattr(run if name in _OF_RUNS else run.spec, name) == value for name, value in where.items())
@@ -166,25 +181,34 @@ class Store:
 
     def measurements(self, name: str | None = None, ids: Iterable[str] | None = None) -> list[Measurement]:
         """Measured values of the latest attempts, ordered by spec id, name and epoch."""
-        among_ids, parameters = records.among("spec_id", ids)
-        statement = f"""SELECT spec_id, name, epoch, value FROM measurements AS m
-            WHERE {among_ids} AND (? IS NULL OR name = ?)
-              AND attempt = (SELECT max(attempt) FROM measurements WHERE spec_id = m.spec_id AND name = m.name)
-            ORDER BY spec_id, name, epoch"""
+        ids = None if ids is None else list(ids)
         with self.database.reading() as connection:
-            rows = connection.execute(statement, (*parameters, name, name))
-            return [Measurement(spec_id, what, epoch, json.loads(text)) for spec_id, what, epoch, text in rows]
+            rows, damaged = records.select_measurements(connection, ids)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage([one for one in damaged if name is None or one.name in (name, "")])
+        return [Measurement(row[0], row[1], row[3], json.loads(row[4])) for row in rows if name in (None, row[1])]
 
     def summary(self) -> Summary:
         """Counts of what the store holds, what is pending and what failed."""
         with self.database.reading() as connection:
-            return requests.summarise(connection, self.path)
+            summary = requests.summarise(connection, self.path)
+        self.name_damage(summary.damaged)
+        return summary
+
+    def check(self) -> Check:
+        """Read everything, and find what is not as it was stored."""
+        with self.database.reading() as connection:
+            return checksums.check_all(connection)
+
+    def name_damage(self, damaged: Sequence[Damage]) -> None:
+        """Warn, in one line, of what was left out and was not named before."""
+        new = [damage for damage in damaged if damage not in self._named]
+        self._named.update(new)
+        if new:
+            shown = "; ".join(map(str, new[:NAMED])) + (f"; {len(new) - NAMED} more" if new[NAMED:] else "")
+            text = f"{self.path} is damaged, only the rest is read: {shown}. See `asymtrain store check {self.path}`"
+            warnings.warn(text, StoreWarning, stacklevel=3)
 
 
 def _now() -> str:
     return datetime.now(UTC).isoformat(timespec="microseconds")
-
-
-def _recorded(connection: sqlite3.Connection, ids: Iterable[str] | None) -> set[str]:
-    condition, values = records.among("spec_id", ids)
-    return {row[0] for row in connection.execute(f"SELECT DISTINCT spec_id FROM runs WHERE {condition}", values)}
