@@ -133,6 +133,12 @@ class Epoch:
     auxiliary_norm: float | None = None  # mean norm of the auxiliary gradient, before alpha
     layer_cosines: tuple[tuple[str, float | None], ...] | None = None  # mean cosine of each layer
 
+    @property
+    def is_finite(self) -> bool:
+        """Did nothing that was recorded leave the finite numbers?"""
+        recorded = (*vars(self).values(), *(value for _, value in self.layer_cosines or ()))
+        return all(math.isfinite(value) for value in recorded if isinstance(value, float))
+
 
 @dataclass(frozen=True)
 class Run:

@@ -1,18 +1,36 @@
 """What a stack leaves on disk, how it goes on from there, and training from specs to rows."""
 
 import dataclasses
+import errno
 import itertools
 import json
+import math
+import os
+import stat
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 from equivalence import patterns
+from safetensors import safe_open
+from safetensors.torch import save
+from small_runs import without_time
 
 from asymtrain import UsageError
 from asymtrain.lab.engine import Stack, StackPlan, train, train_stack, training, unfinished_plans
-from asymtrain.lab.engine.checkpoint import close_checkpoint, load_checkpoint, open_checkpoint, save_checkpoint, sweep
+from asymtrain.lab.engine.checkpoint import (
+    BEFORE,
+    STATE,
+    close_checkpoint,
+    has_state,
+    load_checkpoint,
+    open_checkpoint,
+    save_checkpoint,
+    sealed,
+    sweep,
+    unsealed,
+)
 from asymtrain.lab.runs import RunSpec, grid, pairs
 
 CPU = torch.device("cpu")
@@ -84,25 +102,140 @@ def test_a_diverged_run_stays_diverged(dataset, tmp_path):
 
 
 def damaged_files():
-    from safetensors.torch import save
-
     yield "cut", lambda content: content[: len(content) // 2]
     yield "empty", lambda content: b""
     yield "foreign", lambda content: b"PK\x03\x04 not a checkpoint at all"
     yield "without a header", lambda content: save({"weights": torch.zeros(2)})
     yield "of another program", lambda content: save({"weights": torch.zeros(2)}, {"progress": "{}"})
     yield "with damaged text", lambda content: save({"weights": torch.zeros(2)}, {"progress": "{"})
+    yield "with one bit of a weight flipped", lambda content: flipped(content, len(content) - 100)
+    yield "with one bit of a history flipped", lambda content: flipped(content, content.index(b"main_loss") + 15)
+    yield "with one bit of the checksum flipped", lambda content: flipped(content, content.index(b"sha256") + 20)
+    yield "with one bit of the checksum's name flipped", lambda content: flipped(content, content.index(b"sha256"))
+
+
+def flipped(content, at):
+    return content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :]
+
+
+@pytest.fixture
+def three_times(dataset, tmp_path):
+    """A stack, the folder of its checkpoints of the first and the second epoch, and what it comes to."""
+    stack_plan = StackPlan(tuple(specs_of()), "batched")
+    for _ in range(2):
+        assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path, stop=lambda: True) is None
+    return stack_plan, tmp_path / stack_plan.id, train_stack(stack_plan, dataset, CPU)
+
+
+def went_on(stack_plan, place, dataset):
+    """The runs of a stack that goes on, the epoch at which it did, and what the user was told."""
+    notes, seen = [], []
+    runs = train_stack(stack_plan, dataset, CPU, checkpoints=place.parent, progress=seen.append, note=notes.append)
+    return [without_time(run) for run in runs], seen[0].epoch, notes
 
 
 @pytest.mark.parametrize("damage", [pytest.param(damage, id=name) for name, damage in damaged_files()])
-def test_a_damaged_checkpoint_is_one_clear_error(damage, dataset, tmp_path):
+def test_a_damaged_checkpoint_is_told_of_and_the_one_before_it_is_used(damage, three_times, dataset):
+    stack_plan, place, whole = three_times
+    last, before = place / STATE, place / BEFORE
+    last.write_bytes(damage(last.read_bytes()))
+    rows, epoch, (note,) = went_on(stack_plan, place, dataset)
+    assert rows == [without_time(run) for run in whole]
+    assert epoch == 1
+    assert note.startswith(f"{last} cannot be used (")
+    assert note.endswith("): the stack goes on from the checkpoint before it")
+
+    for file in (last, before):
+        file.write_bytes(damage(file.read_bytes()))
+    rows, epoch, (note,) = went_on(stack_plan, place, dataset)
+    assert rows == [without_time(run) for run in whole]
+    assert epoch == 0
+    assert note.startswith(f"{last} cannot be used (")
+    assert f" and {before} cannot be used (" in note
+    assert note.endswith("): the stack starts anew")
+
+
+def test_a_process_killed_between_two_names_leaves_the_checkpoint_before(three_times, dataset):
+    stack_plan, place, whole = three_times
+    (place / STATE).unlink()
+    assert has_state(place)
+    assert went_on(stack_plan, place, dataset) == ([without_time(run) for run in whole], 1, [])
+
+
+def test_a_damaged_checkpoint_does_not_become_the_one_before(three_times, dataset):
+    stack_plan, place, _ = three_times
+    (place / STATE).write_bytes(b"")
+    good = (place / BEFORE).read_bytes()
+    stack = Stack(list(stack_plan.specs), dataset)
+    assert load_checkpoint(place, stack)
+    save_checkpoint(place, stack)
+    assert (place / BEFORE).read_bytes() == good
+
+
+def test_checkpoints_of_earlier_versions_are_read(three_times, dataset):
+    """They had no checksum. What shows that they are damaged is told of all the same."""
+    stack_plan, place, whole = three_times
+    (place / BEFORE).unlink()
+    with safe_open(place / STATE, "pt") as opened:
+        metadata, tensors = opened.metadata(), {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    old = save(tensors, {"progress": metadata["progress"]})
+    (place / STATE).write_bytes(old)
+    assert went_on(stack_plan, place, dataset) == ([without_time(run) for run in whole], 2, [])
+    damaged = [
+        (b'\\"epoch\\": 2, \\"step\\"', b'\\"epoch\\": 3, \\"step\\"'),
+        (stack_plan.specs[0].id.encode(), stack_plan.specs[0].id[::-1].encode()),
+        (b'\\"answers\\"', b'\\"answer_\\"'),
+    ]
+    for good, bad in damaged:
+        assert good in old
+        (place / BEFORE).unlink(missing_ok=True)
+        (place / STATE).write_bytes(old.replace(good, bad, 1))
+        rows, epoch, (note,) = went_on(stack_plan, place, dataset)
+        assert (rows, epoch) == ([without_time(run) for run in whole], 0)
+        assert note.endswith("the stack starts anew")
+
+
+def test_numbers_that_an_earlier_version_went_on_with_are_trained_again(three_times, dataset):
+    stack_plan, place, whole = three_times
+    stack = Stack(list(stack_plan.specs), dataset)
+    load_checkpoint(place, stack)
+    stack.histories[1][0] = dataclasses.replace(stack.histories[1][0], main_norm=math.nan)
+    for _ in range(2):
+        save_checkpoint(place, stack)
+    rows, epoch, (note,) = went_on(stack_plan, place, dataset)
+    assert (rows, epoch) == ([without_time(run) for run in whole], 0)
+    assert "not finite" in note
+
+
+def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(dataset, tmp_path, monkeypatch):
+    """Otherwise a power cut may leave the name and not the content."""
     specs = specs_of()
     place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
-    save_checkpoint(place, Stack(specs, dataset))
-    file = place / "state.safetensors"
-    file.write_bytes(damage(file.read_bytes()))
-    with pytest.raises(UsageError, match=r"is no checkpoint of this stack .*: delete .* to start anew"):
-        load_checkpoint(place, Stack(specs, dataset))
+    done, fsync, replace = [], os.fsync, Path.replace
+    kinds = {True: "folder", False: "file"}
+    monkeypatch.setattr(
+        os, "fsync", lambda handle: (done.append(kinds[stat.S_ISDIR(os.fstat(handle).st_mode)]), fsync(handle))
+    )
+    monkeypatch.setattr(Path, "replace", lambda self, target: (replace(self, target), done.append(target.name)))
+    for _ in range(2):
+        save_checkpoint(place, Stack(specs, dataset))
+    assert done == ["file", STATE, "folder", "file", BEFORE, STATE, "folder"]
+
+
+def test_a_full_disk_leaves_both_checkpoints_and_no_third_file(three_times, dataset, monkeypatch):
+    stack_plan, place, whole = three_times
+    stack = Stack(list(stack_plan.specs), dataset)
+    load_checkpoint(place, stack)
+
+    def fail(handle):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fail)
+        with pytest.raises(OSError, match="No space left"):
+            save_checkpoint(place, stack)
+    assert sorted(file.name for file in place.iterdir()) == [BEFORE, "plan.json", STATE]
+    assert went_on(stack_plan, place, dataset) == ([without_time(run) for run in whole], 2, [])
 
 
 def test_a_lost_gpu_is_not_taken_for_a_damaged_checkpoint(dataset, tmp_path, monkeypatch):
@@ -120,15 +253,13 @@ def test_a_lost_gpu_is_not_taken_for_a_damaged_checkpoint(dataset, tmp_path, mon
 
 
 def test_a_checkpoint_of_other_sizes_is_refused(dataset, tmp_path):
-    from safetensors.torch import load_file, save_file
-
     specs = specs_of()[:1]
     place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
     stack = Stack(specs, dataset)
     save_checkpoint(place, stack)
-    file = place / "state.safetensors"
-    header = {"progress": json.dumps({"members": [spec.id for spec in specs]})}
-    save_file({**load_file(file), "weights": stack.weights[:, :1].clone()}, file, header)
+    tensors, metadata, _ = unsealed((place / STATE).read_bytes())
+    content = sealed({**tensors, "weights": stack.weights[:, :1].clone()}, {"progress": metadata["progress"]})
+    (place / STATE).write_bytes(content)
     with pytest.raises(UsageError, match=r"weights has the shape \(1, 1\), not"):
         load_checkpoint(place, stack)
 
@@ -143,12 +274,12 @@ def test_a_checkpoint_is_not_read_into_other_members(dataset, tmp_path):
             load_checkpoint(place, Stack(others, dataset))
 
 
-def test_a_checkpoint_leaves_no_second_file_and_closing_leaves_none(dataset, tmp_path):
+def test_two_checkpoints_are_kept_and_closing_leaves_none(dataset, tmp_path):
     specs = specs_of()
     place = open_checkpoint(tmp_path, StackPlan(tuple(specs), "batched"))
-    for _ in range(2):
+    for files in (["plan.json", STATE], [BEFORE, "plan.json", STATE], [BEFORE, "plan.json", STATE]):
         save_checkpoint(place, Stack(specs, dataset))
-        assert sorted(file.name for file in place.iterdir()) == ["plan.json", "state.safetensors"]
+        assert sorted(file.name for file in place.iterdir()) == files
     close_checkpoint(place)
     assert list(tmp_path.iterdir()) == []
     close_checkpoint(place)
@@ -180,18 +311,19 @@ def test_a_stack_that_another_process_closes_is_no_longer_unfinished(tmp_path, m
 
 
 def test_a_folder_that_others_tidy_away_is_made_again(tmp_path, monkeypatch):
-    write, swept = Path.write_bytes, []
+    write, swept = Path.open, []
 
-    def sweep_first(self, content):
+    def sweep_first(self, mode):
         if len(swept) < 5:
             swept.append(self)
             sweep(tmp_path / "checkpoints")
             (tmp_path / "checkpoints").rmdir()
-        return write(self, content)
+        return write(self, mode)
 
-    monkeypatch.setattr(Path, "write_bytes", sweep_first)
+    monkeypatch.setattr(Path, "open", sweep_first)
     one = StackPlan(tuple(specs_of()), "batched")
     assert (open_checkpoint(tmp_path / "checkpoints", one) / "plan.json").exists()
+    monkeypatch.undo()
     assert len(swept) == 5
     assert unfinished_plans(tmp_path / "checkpoints") == [one]
 
@@ -202,6 +334,16 @@ def test_a_plan_of_another_version_is_one_clear_error(content, tmp_path):
     (tmp_path / "x" / "plan.json").write_text(content)
     with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version .*: move .* away"):
         unfinished_plans(tmp_path)
+
+
+def test_a_damaged_plan_is_not_taken_for_another_and_is_replaced_where_it_is_known(tmp_path):
+    """One digit of a seed: the stack would train a run that nobody wants, and another would lose its neighbours."""
+    stack_plan = StackPlan(tuple(specs_of()), "batched")
+    file = open_checkpoint(tmp_path, stack_plan) / "plan.json"
+    file.write_text(file.read_text().replace('"seed": 7', '"seed": 6'))
+    with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version \(it reads as .*\): move .* away"):
+        unfinished_plans(tmp_path)
+    assert unfinished_plans(tmp_path, {stack_plan.id: stack_plan}) == [stack_plan]
 
 
 # Training.

@@ -5,10 +5,22 @@ import dataclasses
 import numpy as np
 import pytest
 from equivalence import patterns
-from small_runs import TRAINERS, assert_same_bits, every_strategy, spec_of, stack_of, trained, weights_of, without_time
+from small_runs import (
+    STRATEGIES,
+    TRAINERS,
+    assert_same_bits,
+    every_arch,
+    every_strategy,
+    spec_of,
+    stack_of,
+    trained,
+    weights_of,
+    without_time,
+)
 
 from asymtrain.lab.data import Dataset, ImageSet
-from asymtrain.lab.engine import Stack, train_reference
+from asymtrain.lab.engine import Stack, device_data, reference, train_reference
+from asymtrain.lab.store.records import check_whole
 
 
 @pytest.fixture(scope="module")
@@ -92,6 +104,62 @@ def test_a_stack_ends_when_all_its_runs_are_lost(strategy, diverging, dataset):
     assert stack.epoch < 6
     assert [run.outcome for run in stack.results()] == ["diverged", "diverged"]
     assert len(stack.results()[0].history) == len(lost.history)
+
+
+EXTREMES = {
+    "the weight of the auxiliary loss": {"alpha": 1e30},
+    "a weight that float32 cannot hold": {"alpha": 1e300},
+    "the learning rate": {"learning_rate": 1e4},
+    "a learning rate that float32 cannot hold": {"learning_rate": 1e300},
+    "weight decay": {"weight_decay": 1e5},
+    "a weight decay that float32 cannot hold": {"weight_decay": 1e300},
+    "surgery on gradients": {"learning_rate": 1e4, "aggregator": "aligned_mtl"},
+    "noise as large as a gradient": {"alpha": 1e30, "signal": "noise"},
+}
+
+
+@every_arch
+@pytest.mark.parametrize("fields", EXTREMES.values(), ids=EXTREMES)
+def test_whatever_leaves_the_finite_numbers_makes_a_run_diverge(fields, arch, dataset):
+    """In every trainer at the same epoch; all that is kept can be stored. Neighbours keep their bits."""
+    calm = spec_of(arch, epochs=3, **{name: value for name, value in fields.items() if isinstance(value, str)})
+    wild = dataclasses.replace(calm, seed=1, **fields)
+    lost = train_reference(wild, dataset)
+    assert lost.outcome == "diverged"
+    check_whole(lost)
+    for strategy in STRATEGIES:
+        neighbours = [dataclasses.replace(calm, seed=2), dataclasses.replace(calm, seed=3, redundancy=0)]
+        first, found, last = stack_of([neighbours[0], wild, neighbours[1]], dataset, strategy).results()
+        assert (found.outcome, len(found.history)) == ("diverged", len(lost.history))
+        for run in (first, found, last):
+            check_whole(run)
+        undisturbed = stack_of([neighbours[0], calm, neighbours[1]], dataset, strategy).results()
+        assert [without_time(first), without_time(last)] == [without_time(undisturbed[at]) for at in (0, 2)]
+
+
+@every_strategy
+def test_a_large_gradient_of_the_branches_is_no_gradient_of_the_backbone(strategy, dataset):
+    """Squares of theirs leave float32 at this alpha, though nothing that is recorded does."""
+    spec = spec_of("vit", alpha=1e20)
+    (run,) = stack_of([spec], dataset, strategy).results()
+    assert run.outcome == train_reference(spec, dataset).outcome == "finished"
+    check_whole(run)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_an_accuracy_of_logits_that_are_not_finite_is_none(trainer, dataset, monkeypatch):
+    """Weights and losses are finite, and only the 40 test images are too much for the network."""
+    spec = spec_of(epochs=2, test="every", redundancy=0)
+    module = reference if trainer == "reference" else device_data
+    plain = module.normalise
+
+    def overflowing(pixels, *statistics):
+        return plain(pixels, *statistics) * (1e300 if pixels.shape[-4] == 40 else 1.0)
+
+    assert trained(spec, dataset, trainer)[0].outcome == "finished"
+    monkeypatch.setattr(module, "normalise", overflowing)
+    run, _ = trained(spec, dataset, trainer)
+    assert (run.outcome, run.history) == ("diverged", ())
 
 
 def test_the_paths_are_two(dataset, monkeypatch):

@@ -1,14 +1,19 @@
 """Executions in this process."""
 
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from executor_examples import wait_for
 
+from asymtrain.lab import executors
 from asymtrain.lab.executors import execute, local
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.store import Store, requests
+from asymtrain.lab.store.store import LEASE
 
 
 class Notes(list[str]):
@@ -56,3 +61,46 @@ def train_a_little(train_here: Callable[..., list[Run]], monkeypatch: pytest.Mon
             return train_here(specs, progress=watch, **options)
 
     return train
+
+
+class OtherMachine:
+    """Asks for runs that this process trains, each time after most of a claim's life has passed by the store's clock.
+
+    To be given to `execute` as `progress`. `answers` are the runs that the store handed out.
+    """
+
+    def __init__(self, store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.store, self.specs, self.answers = store, list[RunSpec](), list[list[RunSpec]]()
+        self.now, self.renewals = 0.0, 0
+        renew = Store.renew
+
+        def count(record: Store) -> None:
+            renew(record)
+            self.renewals += 1
+
+        def owner() -> str:
+            return "there/1/1" if threading.current_thread().name == "there" else "here/2/2"
+
+        # Neither of the two is this machine: a claim counts by its time alone.
+        monkeypatch.setattr(requests, "this_process", owner)
+        monkeypatch.setattr(requests, "clock", lambda connection: self.now)
+        monkeypatch.setattr(Store, "renew", count)
+        monkeypatch.setattr(executors, "RENEW_SECONDS", 0.01)
+
+    def __call__(self, progress: Any) -> None:
+        if progress.epochs_done and not progress.runs_done and len(self.answers) < 3:
+            self.now += 0.9 * LEASE
+            before = self.renewals
+            wait_for(lambda: self.renewals >= before + 2)  # the first may have looked at the clock before
+            thread = threading.Thread(target=self.ask, name="there")
+            thread.start()
+            thread.join()
+
+    def ask(self) -> None:
+        with Store(self.store) as record:
+            self.answers.append(record.claim(self.specs))
+
+
+@pytest.fixture
+def other_machine(store: Path, monkeypatch: pytest.MonkeyPatch) -> OtherMachine:
+    return OtherMachine(store, monkeypatch)

@@ -70,6 +70,15 @@ def train(cluster: RayCluster, store: Path) -> Callable[..., list[Run]]:
     return on_ray
 
 
+def test_a_training_that_outlasts_its_claims_is_not_handed_out_again(
+    train: Callable[..., list[Run]], store: Path, other_machine: Any
+) -> None:
+    other_machine.specs = examples("mlp", 1, epochs=30)
+    train(other_machine.specs, progress=other_machine)
+    assert other_machine.answers == [[], [], []]
+    assert len(stored(store)) == 2
+
+
 def training_processes() -> list[int]:
     """Workers of our cluster that are in the middle of a stack: Ray names processes by their task."""
     return [one for one in processes() if _name(one).startswith("ray::_train") and _grandparent(one) == os.getpid()]

@@ -5,6 +5,7 @@ import socket
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from executor_examples import bare, checkpoints, examples, rows, stored
@@ -15,6 +16,7 @@ from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.executors import execute, outcomes
 from asymtrain.lab.executors.outcomes import Job
+from asymtrain.lab.executors.stacks import checkpointed
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Store, StoreError, requests
 
@@ -182,6 +184,42 @@ def test_fresh_forgets_the_checkpoints_of_its_own_runs_only(
         assert [one.attempt for one in record.records([spec.id for spec in mine], every_attempt=True)].count(2) == 1
 
 
+def test_a_damaged_plan_of_a_stack_is_made_again(train_here: Train, train_a_little: Train, store: Path) -> None:
+    """From the plans of the execution: the stack keeps its members and its checkpoint."""
+    specs = examples("mlp", 2, epochs=5)
+    expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
+    assert train_a_little(specs) == []
+    (file,) = checkpoints(store).glob("*/plan.json")
+    file.write_bytes(b"")
+    assert checkpointed(store) == {spec.id for spec in specs}
+    seen: list[int] = []
+    assert rows(train_here(specs, progress=lambda progress: seen.append(progress.epochs_done))) == expected
+    assert seen[0] >= 2 * len(specs)
+
+
+def test_damaged_plans_of_an_execution_are_one_clear_error(train_a_little: Train, store: Path) -> None:
+    specs = examples("mlp", 2, epochs=5)
+    train_a_little(specs)
+    (file,) = checkpoints(store).glob("plans-*.json")
+    content = file.read_text()
+    for good, bad in (('"epochs": 5', '"epochs": 4'), ('"cpu"', '"cpv"'), ("{", "")):
+        file.write_text(content.replace(good, bad, 1))
+        with pytest.raises(UsageError, match=r"plans-.*json is not a plan of this version \(.*\): move it away"):
+            train_a_little(specs)
+
+
+def test_a_damaged_checkpoint_is_told_of(
+    train_here: Train, train_a_little: Train, store: Path, notes: list[str]
+) -> None:
+    specs = examples("mlp", 2, epochs=5)
+    expected = rows(train_here(specs, store=store.with_name("whole.sqlite")))
+    train_a_little(specs)
+    (file,) = checkpoints(store).glob("*/state.safetensors")
+    file.write_bytes(b"")
+    assert rows(train_here(specs)) == expected
+    assert notes == [f"{file} cannot be used (it is empty): the stack starts anew"]
+
+
 @pytest.fixture
 def stranger(monkeypatch: pytest.MonkeyPatch) -> Callable[[], str]:
     """The name that another live process would put on its claims."""
@@ -207,6 +245,17 @@ def test_runs_of_another_process_are_left_to_it(
     assert [run.spec for run in train_here(specs, fresh=True)] == specs[3:]
     assert unfinished_plans(checkpoints(store)) == [begun], "a stack was taken from the process that trains it"
     others.close()
+
+
+@pytest.mark.parametrize("cores", [1, 2], ids=["in this process", "in two workers"])
+def test_a_training_that_outlasts_its_claims_is_not_handed_out_again(
+    cores: int, train_here: Train, store: Path, other_machine: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other_machine.specs = examples("mlp", 1, epochs=8)
+    monkeypatch.setattr("asymtrain.lab.executors.local.cores", lambda: cores)
+    assert len(train_here(other_machine.specs, progress=other_machine)) == 2
+    assert other_machine.answers == [[], [], []]
+    assert len(stored(store)) == 2
 
 
 def test_a_stack_does_not_depend_on_when_it_was_interrupted(train_here: Train, store: Path) -> None:

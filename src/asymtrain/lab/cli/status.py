@@ -98,7 +98,9 @@ def lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> Iterator[str]:
 
 def divergence(run: "Run") -> str:
     epoch = f"{len(run.history) + 1} of {run.spec.epochs}"
-    return f"the loss was not finite in epoch {epoch}, at learning rate {run.spec.learning_rate:g}"
+    settings = f"learning rate {run.spec.learning_rate:g}"
+    settings += f" and alpha {run.spec.alpha:g}" if run.spec.redundancy else ""
+    return f"its loss, gradients or weights were not finite in epoch {epoch}, at {settings}"
 
 
 def _json(spec: "RunSpec", **more: Any) -> dict[str, Any]:

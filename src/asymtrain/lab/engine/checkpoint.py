@@ -1,26 +1,40 @@
-"""A stack on disk: one folder that is either the last checkpoint or the one before, never half of one.
+"""A stack on disk: one folder with its last checkpoint and the one before.
 
     <folder>/<stack id>/
         plan.json             the members and the strategy, written before the first step: stacks keep their members
         state.safetensors     weights, moments and sums, with epoch, step and histories in its header
+        before.safetensors    the state before that one
 
-`state.safetensors` is replaced by a rename, so a kill at any moment leaves a whole file.
+Files are on the disk before they get their name, so a kill or a power cut at any moment leaves whole ones. A state
+carries a checksum of its whole file. One that is damaged is not used: the stack goes on from the one before it, or else
+starts anew, to the same rows. States of versions before the checksum are read without it.
 """
 
 import dataclasses
+import hashlib
 import json
 import os
 import shutil
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine.plan import StackPlan
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.runs import Epoch
 
-PLAN, STATE, CLOSED = "plan.json", "state.safetensors", ".closed"
+PLAN, STATE, BEFORE, CLOSED = "plan.json", "state.safetensors", "before.safetensors", ".closed"
 _TRIES = 100
+# In a header, where quotation marks inside of texts have a backslash, these bytes are at the checksum alone.
+_SEAL, _BLANK = b'"sha256":"', b"0" * 64
+
+
+class DamagedError(ValueError):
+    """A file is not what was written."""
 
 
 def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
@@ -29,24 +43,36 @@ def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
     return own
 
 
-def unfinished_plans(folder: Path) -> list[StackPlan]:
-    """Stacks that were begun in this folder and not closed, oldest name first."""
+def unfinished_plans(folder: Path, known: Mapping[str, StackPlan] | None = None) -> list[StackPlan]:
+    """Stacks that were begun in this folder and not closed, oldest name first.
+
+    `known` are plans by id that are kept elsewhere too: they stand in for a damaged file.
+    """
     plans = []
     for file in sorted(folder.glob(f"*/{PLAN}")):
         if file.parent.suffix == CLOSED:
             continue
         try:
-            plans.append(StackPlan.from_dict(json.loads(file.read_text())))
+            stack_plan = StackPlan.from_dict(json.loads(file.read_text()))
+            if stack_plan.id != file.parent.name:  # the id is a hash of the members
+                raise DamagedError(f"it reads as that of {stack_plan.id}")
+            plans.append(stack_plan)
         except FileNotFoundError:
             continue  # another process has just closed it
         except (ValueError, KeyError, TypeError) as problem:
-            raise UsageError(f"{file} is not a plan of this version ({problem}): move {file.parent} away") from problem
+            if file.parent.name not in (known or {}):
+                text = f"{file} is not a plan of this version ({problem}): move {file.parent} away"
+                raise UsageError(text) from problem
+            plans.append((known or {})[file.parent.name])
     return plans
 
 
-def save_checkpoint(folder: Path, stack: Stack) -> None:
-    from safetensors.torch import save
+def has_state(folder: Path) -> bool:
+    """Is there a checkpoint to go on from? It is not read."""
+    return any((folder / name).is_file() for name in (STATE, BEFORE))
 
+
+def save_checkpoint(folder: Path, stack: Stack) -> None:
     progress = {
         "members": [spec.id for spec in stack.specs],
         "epoch": stack.epoch,
@@ -57,39 +83,122 @@ def save_checkpoint(folder: Path, stack: Stack) -> None:
         "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
     }
     tensors = {name: value.cpu() for name, value in stack.state().items()}
-    _replace(folder / STATE, save(tensors, {"progress": json.dumps(progress)}))
+    _replace(folder / STATE, sealed(tensors, {"progress": json.dumps(progress)}), before=folder / BEFORE)
 
 
-def load_checkpoint(folder: Path, stack: Stack) -> bool:
-    """Bring a fresh stack to its checkpoint; False where there is none yet."""
-    from safetensors import SafetensorError, safe_open
+def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = lambda _: None) -> bool:
+    """Bring a fresh stack to its last checkpoint that is whole; False where there is none.
 
-    file = folder / STATE
-    if not file.exists():
-        return False
+    `note` is told, in one line, of one that is damaged. It is removed: it would become the one before.
+    """
+    damaged: list[str] = []
+    for file in (folder / STATE, folder / BEFORE):
+        try:
+            state = _read(file, stack)
+        except FileNotFoundError:
+            continue
+        except (DamagedError, OSError) as problem:
+            damaged.append(f"{file} cannot be used ({problem})")
+            with suppress(OSError):
+                file.unlink()
+            continue
+        if damaged:
+            note(f"{damaged[0]}: the stack goes on from the checkpoint before it")
+        stack.load_state(state.tensors)  # not in the block above: a GPU that is lost here says nothing about the file
+        stack.epoch, stack.step, stack.seconds = state.epoch, state.step, state.seconds
+        stack.diverged, stack.answers, stack.histories = state.diverged, state.answers, state.histories
+        return True
+    if damaged:
+        note(f"{' and '.join(damaged)}: the stack starts anew")
+    return False
+
+
+class _State(NamedTuple):
+    """What a checkpoint holds, by the names of `Stack`."""
+
+    tensors: dict[str, Tensor]
+    epoch: int
+    step: int
+    seconds: float
+    diverged: list[bool]
+    answers: list[bytes | None]
+    histories: list[list[Epoch]]
+
+
+def _read(file: Path, stack: Stack) -> _State:
+    """The checkpoint of a stack; DamagedError where the file is not whole."""
+    tensors, metadata, checked = unsealed(file.read_bytes())
     try:
-        with safe_open(file, "pt") as opened:
-            progress = json.loads((opened.metadata() or {})["progress"])
-            if progress["members"] != [spec.id for spec in stack.specs]:
-                raise ValueError("it has other members, or in another order")
-            stored = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118  (no dict)
-        for name, value in stack.state().items():
-            if stored[name].shape != value.shape:
-                raise ValueError(f"{name} has the shape {tuple(stored[name].shape)}, not {tuple(value.shape)}")
-    except (SafetensorError, KeyError, ValueError) as problem:
-        raise UsageError(
-            f"{file} is no checkpoint of this stack ({problem}): delete {folder} to start anew"
-        ) from problem
-    stack.load_state(stored)  # not above: a GPU that is lost here says nothing about the file
-    stack.epoch, stack.step, stack.seconds = progress["epoch"], progress["step"], progress["seconds"]
-    stack.diverged = progress["diverged"]
-    stack.answers = [None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]]
-    for history, epochs in zip(stack.histories, progress["histories"], strict=True):
-        for values in epochs:
-            if values["layer_cosines"] is not None:  # JSON has lists only
-                values["layer_cosines"] = tuple(map(tuple, values["layer_cosines"]))
-            history.append(Epoch(**values))
-    return True
+        progress = json.loads(metadata["progress"])
+        misfit = _misfit(tensors, progress["members"], stack)
+        state = _State(
+            tensors,
+            answers=[None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]],
+            histories=[[_epoch(values) for values in epochs] for epochs in progress["histories"]],
+            **{name: progress[name] for name in ("epoch", "step", "seconds", "diverged")},
+        )
+        lengths = [len(history) for history in state.histories]
+        recorded = [length == state.epoch or lost for length, lost in zip(lengths, state.diverged, strict=True)]
+    except (ValueError, KeyError, TypeError) as problem:
+        raise DamagedError(f"{type(problem).__name__}: {problem}") from problem
+    if misfit and checked:
+        raise UsageError(f"{file} is no checkpoint of this stack ({misfit}): delete {file.parent} to start anew")
+    if misfit or not all(recorded):
+        raise DamagedError(misfit or "its histories are not as long as its epochs")
+    if not all(epoch.is_finite for history in state.histories for epoch in history):
+        raise DamagedError("an earlier version went on with numbers that are not finite")
+    return state
+
+
+def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> str:
+    """What of a checkpoint is not this stack's; empty where nothing is."""
+    if members != [spec.id for spec in stack.specs]:
+        return "it has other members, or in another order"
+    for name, value in stack.state().items():
+        if tensors[name].shape != value.shape or tensors[name].dtype != value.dtype:
+            return f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(value.shape)}"
+    return ""
+
+
+def _epoch(values: dict[str, Any]) -> Epoch:
+    if values["layer_cosines"] is not None:  # JSON has lists only
+        values["layer_cosines"] = tuple(map(tuple, values["layer_cosines"]))
+    return Epoch(**values)
+
+
+def sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytearray:
+    """A safetensors file whose header has a checksum of all its bytes, taken with zeros in the checksum's place."""
+    from safetensors.torch import save
+
+    content = bytearray(save(tensors, {**metadata, "sha256": _BLANK.decode()}))
+    at = content.index(_SEAL) + len(_SEAL)
+    content[at : at + len(_BLANK)] = hashlib.sha256(content).hexdigest().encode()
+    return content
+
+
+def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str], bool]:
+    """Inverse of `sealed`, and whether there was a checksum; DamagedError where the content is not what was written."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load
+
+    if not content:
+        raise DamagedError("it is empty")
+    end = 8 + int.from_bytes(content[:8], "little")  # of the header
+    at = content.find(_SEAL, 8, end) + len(_SEAL)
+    checked = at >= len(_SEAL)
+    if checked:
+        seen, rest = hashlib.sha256(memoryview(content)[:at]), memoryview(content)[at + len(_BLANK) :]
+        seen.update(_BLANK)
+        seen.update(rest)
+        if seen.hexdigest().encode() != content[at : at + len(_BLANK)]:
+            raise DamagedError("its checksum does not match")
+    try:
+        metadata = json.loads(content[8:end]).get("__metadata__", {})
+        if not checked and metadata.keys() - {"progress"}:  # it had a checksum once
+            raise DamagedError("its checksum is gone")
+        return load(content), metadata, checked
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as problem:
+        raise DamagedError(str(problem)) from problem
 
 
 def close_checkpoint(folder: Path) -> None:
@@ -120,13 +229,35 @@ def write_into_new_folder(file: Path, content: bytes) -> None:
     for tries_left in reversed(range(_TRIES)):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            return _replace(file, content)
+            _replace(file, content)
+            return _sync(file.parent.parent)
         except FileNotFoundError:
             if not tries_left:
                 raise
 
 
-def _replace(file: Path, content: bytes) -> None:
+def _replace(file: Path, content: bytes | bytearray, before: Path | None = None) -> None:
+    """Give a file new content, all of it or nothing; the old one becomes `before`."""
     new = file.with_suffix(f".{os.getpid()}.new")  # two processes may hold one stack for a moment
-    new.write_bytes(content)
-    new.replace(file)
+    try:
+        with new.open("wb") as opened:
+            opened.write(content)
+            opened.flush()
+            os.fsync(opened.fileno())
+        if before is not None:
+            with suppress(FileNotFoundError):
+                file.replace(before)
+        new.replace(file)
+    finally:
+        new.unlink(missing_ok=True)  # of a full disk
+    _sync(file.parent)
+
+
+def _sync(folder: Path) -> None:
+    """Have the names in a folder on the disk too, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

@@ -100,7 +100,9 @@ def layer_name(parameter: str) -> str:
 
 def layer_sums(flat: Tensor, members: Tensor) -> Tensor:
     """Sums over the entries of each layer: (R, P) -> (R, L), in float64."""
-    return flat.view(len(flat), -1, ALIGNMENT).sum(2).double() @ members
+    rows = flat.view(len(flat), -1, ALIGNMENT).sum(2).double()
+    # Rows of no layer, such as those of branches, are left out by hand: an inf there, times 0, would be NaN.
+    return rows.where(members.any(1), 0.0) @ members
 
 
 def dialogue_sums(total: Tensor, auxiliary: Tensor, applied: Tensor, members: Tensor) -> Tensor:

@@ -108,8 +108,9 @@ class _Loop:
 
     def run_epoch(self, epoch: int, on_step: Callable[[int, Backbone], None] | None) -> Epoch | None:
         spec, start = self.spec, time.perf_counter()
+        rate = setup.learning_rate(spec, epoch)
         for group in self.optimizer.param_groups:
-            group["lr"] = setup.learning_rate(spec, epoch)
+            group["lr"] = rate if rate <= torch.finfo(torch.float32).max else math.inf  # or AdamW raises an error
         order = self.train[streams.permutations(self.keys["shuffle"], epoch, len(self.train))[0]]
         batches = order.split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
@@ -126,21 +127,24 @@ class _Loop:
                 measured.append(at_step)
             if on_step is not None:
                 on_step(step, self.model)
-        if not (math.isfinite(main_sum.item()) and all(p.isfinite().all() for p in self.model.parameters())):
-            return None
         count, names = len(self.train), list(dict.fromkeys(map(layer_name, self.shared)))
         sums = (main_sum.item() / count, auxiliary_sum.item() / count, correct.item() / count)
         validation = test = None
         if len(self.validation):
-            right = self.right_answers(self.images, self.clean_labels, self.validation)
-            validation = right.double().mean().item()
+            _, validation = self.right_answers(self.images, self.clean_labels, self.validation)
         if setup.tests_at(spec, epoch):
             everything = torch.arange(len(self.test_labels), device=self.device)
-            right = self.right_answers(self.test_images, self.test_labels, everything)
-            test = right.double().mean().item()
+            right, test = self.right_answers(self.test_images, self.test_labels, everything)
             self.answers = np.packbits(right.cpu().numpy()).tobytes()  # those of the last epoch stay
         totals, seconds = _totals(sums, measured, names), time.perf_counter() - start
-        return epoch_record(spec, epoch + 1, totals, (validation, test), seconds, names)
+        record = epoch_record(spec, epoch + 1, totals, (validation, test), seconds, names)
+        return record if record.is_finite and self.is_finite() else None
+
+    def is_finite(self) -> bool:
+        """Weights and moments: all that the next step starts from."""
+        weights = [value for group in self.optimizer.param_groups for value in group["params"]]
+        moments = [value for state in self.optimizer.state.values() for value in state.values()]
+        return all(bool(value.isfinite().all()) for value in (*weights, *moments))
 
     def losses(self, step: int, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, main and auxiliary loss of a batch, with their graph."""
@@ -204,15 +208,16 @@ class _Loop:
         return _measure(pairs) if measure else None
 
     @torch.no_grad()
-    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-        """Which of images[indices] are classified right, without dropout: (n,)."""
+    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, float]:
+        """Which of images[indices] are classified right, without dropout, (n,); their share, NaN where a logit is."""
         self.model.eval()
-        right = []
+        right, finite = [], True
         for chunk in indices.split(EVALUATION_BATCH):
             with autocast(self.spec, self.device):
                 logits = self.model(self.normalised(images[chunk]))
             right.append(MAIN.correct(logits, labels[chunk]))
-        return torch.cat(right)
+            finite = finite and bool(logits.isfinite().all())
+        return torch.cat(right), torch.cat(right).double().mean().item() if finite else math.nan
 
     def normalised(self, images: Tensor) -> Tensor:
         return normalise(images, self.mean, self.std)
@@ -324,11 +329,12 @@ def _norm(gradient: Iterable[Tensor]) -> float:
 
 
 def _aggregate(pairs: Pairs, name: str) -> dict[str, Tensor]:
-    """One gradient for each parameter from its two; their sum where one of the two is zero everywhere."""
+    """One gradient for each parameter from its two; their sum where one of the two is zero everywhere or not finite."""
     if name == "sum":
         return {parameter: first + second for parameter, (first, second) in pairs.items()}
     main, part = (torch.cat([pair[side].double().flatten() for pair in pairs.values()]) for side in (0, 1))
-    joined = _RULES[name](main, part) if main.any() and part.any() else main + part
+    can_be_weighed = all(gradient.any() and gradient.isfinite().all() for gradient in (main, part))
+    joined = _RULES[name](main, part) if can_be_weighed else main + part
     sizes = [first.numel() for first, _ in pairs.values()]
     pieces = zip(pairs.items(), joined.split(sizes), strict=True)
     return {parameter: piece.view_as(first).to(first.dtype) for (parameter, (first, _)), piece in pieces}

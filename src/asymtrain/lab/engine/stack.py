@@ -3,9 +3,8 @@
 A stack knows nothing of files or of other stacks: `state` and `load_state` are all a checkpoint needs.
 """
 
-import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Literal
 
@@ -82,9 +81,8 @@ class Stack:
         """Train to the end of the epoch, or to the next step at which `pause` says so."""
         start = time.perf_counter()
         steps, every = self.data.steps, self.lead.cosine_every
-        for rate, alpha, spec in zip(self.rate, self.alpha, self.specs, strict=True):
-            rate.fill_(setup.learning_rate(spec, self.epoch))
-            alpha.fill_(setup.alpha_at(spec, self.epoch))
+        self.rate.copy_(_column([setup.learning_rate(spec, self.epoch) for spec in self.specs]))
+        self.alpha.copy_(_column([setup.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
         self.data.start_epoch(self.epoch, self.step)
         while self.step < steps:
             self.run_step(setup.measures_at(every, self.epoch * steps + self.step, steps))
@@ -134,19 +132,25 @@ class Stack:
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
 
     @torch.no_grad()
-    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> Tensor:
-        """Which of images[indices] each run classifies right: indices (R, n) -> (R, n)."""
+    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, list[float]]:
+        """Which of images[indices] each run classifies right: indices (R, n) -> (R, n). And each run's accuracy.
+
+        That of a run whose logits are not all finite is NaN.
+        """
         runs, count = indices.shape
         weights = self.weights.to(self.dtype)
         size = min(count, max(1, EVALUATION_IMAGES // runs) if self.strategy == "batched" else EVALUATION_IMAGES)
-        right = []
+        right, finite = [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
             filled = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
             with compiler_settings() if self.captured else nullcontext():
                 logits = self._logits(self.parameters.views(weights), self.programs.chunk(images, filled))
-            right.append(MAIN.correct(logits[:, : chosen.shape[1]], labels[chosen]))
-        return torch.cat(right, 1)
+            logits = logits[:, : chosen.shape[1]]
+            right.append(MAIN.correct(logits, labels[chosen]))
+            finite &= logits.isfinite().flatten(1).all(1)
+        joined = torch.cat(right, 1)
+        return joined, joined.double().mean(1).where(finite, torch.nan).tolist()
 
     def results(self) -> list[Run]:
         """The record of each run; call it when the stack is finished."""
@@ -177,16 +181,18 @@ class Stack:
 
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.size)
-        finite = self.weights.isfinite().all(1).tolist()  # the last step may have lost what its loss does not show
+        # A last step may lose what its loss does not show, and a second moment of inf holds its weight fast for good.
+        held = (self.weights, self.moments.first, self.moments.second)
+        finite = torch.stack([value.isfinite().all(1) for value in held]).all(0).tolist()
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
-            self.diverged[r] = self.diverged[r] or not (finite[r] and math.isfinite(totals[r].main_loss))
             if spec.cosine_every != self.lead.cosine_every:  # a Plain run that was measured at its neighbours' steps
                 totals[r] = totals[r]._replace(main_norm=None)
+            share = self.seconds / len(self.specs)  # a run's share of the stack's time
+            record = epoch_record(spec, self.epoch + 1, totals[r], accuracies[r], share, self.layers.names)
+            self.diverged[r] = self.diverged[r] or not (finite[r] and record.is_finite)
             if not self.diverged[r]:
-                share = self.seconds / len(self.specs)  # a run's share of the stack's time
-                record = epoch_record(spec, self.epoch + 1, totals[r], accuracies[r], share, self.layers.names)
                 self.histories[r].append(record)
         self.tally.clear()
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
@@ -216,22 +222,20 @@ class Stack:
 
     def _accuracies(self) -> list[Accuracies]:
         """Of every run on its validation images and on the test images, where they are asked for."""
-        validation: list[float | None] = [None] * len(self.specs)
+        validation: Sequence[float | None] = [None] * len(self.specs)
         test = validation
         if self.data.validation.shape[1]:
-            right = self.right_answers(self.data.images, self.data.clean_labels, self.data.validation)
-            validation = right.double().mean(1).tolist()
+            _, validation = self.right_answers(self.data.images, self.data.clean_labels, self.data.validation)
         if setup.tests_at(self.specs[0], self.epoch):
             everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
-            right = self.right_answers(self.data.test_images, self.data.test_labels, everything)
-            test = right.double().mean(1).tolist()
+            right, test = self.right_answers(self.data.test_images, self.data.test_labels, everything)
             if self.epoch + 1 == self.specs[0].epochs:
                 self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
         return list(zip(validation, test, strict=True))
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
         decayed = {name for name, value in start.items() if setup.decays(self.lead, name, value)}
-        strength = torch.tensor([[spec.weight_decay] for spec in self.specs], device=self.device)
+        strength = _column([spec.weight_decay for spec in self.specs]).float().to(self.device)
         return strength if len(decayed) == len(start) else strength * self.parameters.mask(decayed).to(self.device)
 
     def _shared_names(self, image_shape: tuple[int, ...]) -> list[str]:
@@ -241,3 +245,8 @@ class Stack:
         _, features = self.backbone.stacked(leaves, torch.zeros(1, 2, *image_shape))
         reached = torch.autograd.grad([f.sum() for f in features], list(leaves.values()), allow_unused=True)
         return [name for name, g in zip(leaves, reached, strict=True) if g is not None]
+
+
+def _column(values: list[float]) -> Tensor:
+    """One value for each run, (R, 1), in float64: what float32 cannot hold becomes inf there, and no error."""
+    return torch.tensor(values, dtype=torch.float64)[:, None]

@@ -16,6 +16,7 @@ from torch import Tensor
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import default_device, products_of
+from asymtrain.lab.engine.checkpoint import DamagedError, sealed, unsealed
 from asymtrain.lab.engine.plan import StackPlan, plan
 from asymtrain.lab.engine.setup import initial_parameters, run_data
 from asymtrain.lab.engine.stack import Stack
@@ -108,19 +109,15 @@ def _file(cache: Path, spec: RunSpec, epoch: int) -> Path:
 
 
 def _load(file: Path, spec: RunSpec, epoch: int) -> State:
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
-        return State(spec, epoch, load_file(file))
-    except SafetensorError as problem:
+        tensors, _, _ = unsealed(file.read_bytes())
+        return State(spec, epoch, tensors)
+    except DamagedError as problem:
         raise UsageError(f"{file} is damaged ({problem}): delete it, and the state is trained again") from problem
 
 
 def _save(file: Path, state: State) -> None:
-    from safetensors.torch import save_file
-
     file.parent.mkdir(parents=True, exist_ok=True)
     part = file.with_suffix(f".{os.getpid()}.part")  # two processes may train the same state
-    save_file(dict(state.parameters), part)
+    part.write_bytes(sealed(dict(state.parameters), {}))
     part.replace(file)

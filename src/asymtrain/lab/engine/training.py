@@ -73,17 +73,19 @@ def train_stack(
     stop: Callable[[], bool] = lambda: False,
     interrupt: Callable[[], bool] = lambda: False,
     progress: Callable[[StackProgress], None] = lambda _: None,
+    note: Callable[[str], None] = lambda _: None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> list[Run] | None:
     """Train one stack, from its checkpoint where there is one.
 
-    None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it.
+    None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it. `note`
+    is told of a damaged checkpoint.
     """
     folder = open_checkpoint(checkpoints, stack_plan) if checkpoints else None
     with products_of(stack_plan.specs[0].precision):
         stack = Stack(list(stack_plan.specs), dataset, device=device, strategy=stack_plan.strategy)
         if folder:
-            load_checkpoint(folder, stack)
+            load_checkpoint(folder, stack, note)
         watch = _Watch(stack_plan, stack, progress, checkpoint_seconds if folder else float("inf"), interrupt)
         watch.report()
         while not stack.finished:

@@ -5,9 +5,10 @@ store has, continues stacks that were interrupted with the members they had, sto
 and records failures without stopping the others.
 """
 
+import threading
 import time
 from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
 
@@ -20,9 +21,11 @@ from asymtrain.lab.executors.local import Local
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
 from asymtrain.lab.executors.stacks import checkpoints_of, choose_stacks, tidy
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import Store, StoreError
+from asymtrain.lab.store.store import LEASE
 
 EXECUTORS = ("local", "ray")
+RENEW_SECONDS = LEASE / 4  # between renewals of claims: some may fail before other machines take the runs over
 
 __all__ = ["EXECUTORS", "execute"]
 
@@ -69,7 +72,7 @@ def execute(
             stacks, job = plan(missing, chosen.device, workers=workers), Job(data_root, None, deadline)
             yield from _results(chosen, stacks, job, ProgressSum(stacks, progress))
             return
-        with Store(store) as record:
+        with Store(store) as record, _renewed_claims(record):
             checkpoints = checkpoints_of(store)
             wanted, missing = missing, record.claim(missing, again=fresh)
             asked = {spec.id for spec in missing}
@@ -123,6 +126,29 @@ def _results(
         raise UsageError(reasons[0])
     if stacks and job.is_over() and not done and not total.epochs_here:
         total("time was over before a stack had trained an epoch")
+
+
+@contextmanager
+def _renewed_claims(record: Store) -> Iterator[None]:
+    """Renew this process's claims until the block ends.
+
+    By a thread of the process that writes the store, so that it does not matter where stacks train, nor how long a
+    step, a compilation or the wait for a node takes. A process that is gone or stopped renews nothing.
+    """
+    ended = threading.Event()
+
+    def renew() -> None:
+        while not ended.wait(RENEW_SECONDS):
+            with suppress(StoreError):  # the disk is full, or locked for long: the next time may be better
+                record.renew()
+
+    thread = threading.Thread(target=renew, name="renew claims", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
 
 
 def _open_executor(name: str, address: str | None, device: str | None) -> AbstractContextManager[Executor]:

@@ -109,6 +109,7 @@ def work(
                 stop=job.is_over,
                 interrupt=interrupt,
                 progress=report,
+                note=report,
                 checkpoint_seconds=job.checkpoint_seconds,
             )
         return Stopped(stack_plan) if runs is None else Finished(stack_plan, tuple(runs), current())

@@ -17,9 +17,9 @@ from pathlib import Path
 
 import torch
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, error_line
 from asymtrain.lab.engine import StackPlan, close_checkpoint, plan, unfinished_plans
-from asymtrain.lab.engine.checkpoint import STATE, sweep, write_into_new_folder
+from asymtrain.lab.engine.checkpoint import DamagedError, has_state, sweep, write_into_new_folder
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
@@ -33,7 +33,7 @@ def checkpoints_of(store: Path) -> Path:
 def checkpointed(store: Path) -> set[str]:
     """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
     folder = checkpoints_of(store)
-    return _members(*(stack for stack in unfinished_plans(folder) if (folder / stack.id / STATE).is_file()))
+    return _members(*(stack for stack in _begun(folder) if has_state(folder / stack.id)))
 
 
 def choose_stacks(
@@ -47,7 +47,7 @@ def choose_stacks(
     left = {spec.id: spec for spec in missing}
     kept: list[StackPlan] = []
     # The halves of a stack that was too large come before the whole, which may still be there.
-    begun = sorted(unfinished_plans(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
+    begun = sorted(_begun(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
     # Those that were planned for another kind of device are too small or too large.
     planned = [plans for _, kind, plans in _read_plans(checkpoints) if kind == device.type]
     for old in chain(begun, *planned):
@@ -67,7 +67,7 @@ def choose_stacks(
 
 def tidy(record: Store, checkpoints: Path) -> None:
     """Remove the plans and checkpoints whose runs are all stored, and the folder where nothing is left in it."""
-    for begun in unfinished_plans(checkpoints):
+    for begun in _begun(checkpoints):
         members = _members(begun)
         if record.finished(members) == members and not record.held(members):  # killed between storing and closing
             close_checkpoint(checkpoints / begun.id)
@@ -80,6 +80,12 @@ def tidy(record: Store, checkpoints: Path) -> None:
         torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
     with suppress(OSError):
         checkpoints.rmdir()
+
+
+def _begun(checkpoints: Path) -> list[StackPlan]:
+    """Stacks that were begun and not closed; the plans of whole executions stand in for a damaged one."""
+    known = {stack_plan.id: stack_plan for _, _, plans in _read_plans(checkpoints) for stack_plan in plans}
+    return unfinished_plans(checkpoints, known)
 
 
 def _members(*plans: StackPlan) -> set[str]:
@@ -99,17 +105,25 @@ def _read_plans(checkpoints: Path) -> list[tuple[Path, str, list[StackPlan]]]:
         try:
             content = json.loads(file.read_text())
             plans = [StackPlan.from_dict(values) for values in content["stacks"]]
-            executions.append((file, str(content["device"]), plans))
+            if file.name != _name(plans):
+                raise DamagedError("its stacks are not those that it was written for")
+            executions.append((file, torch.device(content["device"]).type, plans))
         except FileNotFoundError:
             continue  # another process has just removed it
-        except (ValueError, KeyError, TypeError) as problem:
-            raise UsageError(f"{file} is not a plan of this version ({problem}): move it away") from problem
+        except (ValueError, KeyError, TypeError, RuntimeError) as problem:  # torch's for a device that it does not know
+            reason = error_line(problem)
+            raise UsageError(f"{file} is not a plan of this version ({reason}): move it away") from problem
     return executions
 
 
+def _name(plans: list[StackPlan]) -> str:
+    """The name of the file of these stacks: a hash of their members."""
+    members = ",".join(stack_plan.id for stack_plan in plans)
+    return PLANS.replace("*", hashlib.sha256(members.encode()).hexdigest()[:16])
+
+
 def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]) -> None:
-    name = hashlib.sha256(",".join(stack_plan.id for stack_plan in plans).encode()).hexdigest()[:16]
-    file = checkpoints / PLANS.replace("*", name)
+    file = checkpoints / _name(plans)
     content = json.dumps({"device": device.type, "stacks": [stack_plan.to_dict() for stack_plan in plans]}, indent=1)
     try:
         write_into_new_folder(file, content.encode())

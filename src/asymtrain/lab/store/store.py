@@ -71,7 +71,7 @@ class Store:
     def claim(self, specs: Iterable[RunSpec], *, again: bool = False, lease: float = LEASE) -> list[RunSpec]:
         """Request specs, and take those that are not recorded (unless again) nor held by another live process.
 
-        Claim again before `lease` seconds have passed to keep specs that other machines might want.
+        `renew` before `lease` seconds have passed to keep specs that other machines might want.
         """
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
@@ -80,6 +80,11 @@ class Store:
             taken = requests.claim(connection, unique.keys() - done, lease)
         self._claimed = True
         return [spec for spec_id, spec in unique.items() if spec_id in taken]
+
+    def renew(self, lease: float = LEASE) -> None:
+        """Keep what this process has claimed for `lease` seconds from now."""
+        with self.database.writing() as connection:
+            requests.renew(connection, lease)
 
     def held(self, ids: Iterable[str]) -> set[str]:
         """Those of the specs that a live process, this one or another, is training."""
