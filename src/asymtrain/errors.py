@@ -25,6 +25,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not in a table, with the nearest names that are."""
     options = sorted(known)
     near = get_close_matches(name, options, n=3, cutoff=0.5)
-    shown = options if len(options) <= 12 else [*options[:12], "…"]
+    shown = [option if option.isprintable() else repr(option) for option in options[:12]]
+    shown += ["…"] if len(options) > 12 else []
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is: {', '.join(shown)}"
     return UsageError(f"unknown {kind} {name!r}: {hint}")

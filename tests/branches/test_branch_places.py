@@ -5,7 +5,7 @@ import torch
 from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows
 from torch import nn
 
-from asymtrain.branches import attach
+from asymtrain.branches import WithBranches, attach
 from asymtrain.branches._places import ROOT, find_places, fits
 from asymtrain.errors import UsageError
 
@@ -118,3 +118,105 @@ def test_an_unknown_place_of_branches_is_explained() -> None:
     branches = attach(Cnn(), "convs.*", images(), CLASSES)
     with pytest.raises(UsageError, match=r"unknown place 'convs.9': did you mean"):
         branches.head("convs.9")
+
+
+class Named(nn.Module):
+    """Linear layers under any names, called in turn. `setattr` takes names that `add_module` refuses."""
+
+    def __init__(self, *names: str) -> None:
+        super().__init__()
+        for name in names:
+            setattr(self, name, nn.Linear(7, 7))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer in self.children():
+            x = layer(x)
+        return x
+
+
+def slashed() -> nn.Module:
+    """A child `a` with a child `b`, and a child `a/b`."""
+    model = nn.Sequential()
+    model.add_module("a", nn.Sequential())
+    model.a.add_module("b", nn.Linear(7, 7))
+    model.add_module("a/b", nn.Linear(7, 7))
+    return model
+
+
+ALIKE = ["a/b", "a~b", "a~1b", "a~0b", "~", "keys", "/keys", "a.keys", "a/keys", "x.y.z", "x.y/z", "x/y.z", "é", " "]
+
+
+def test_no_two_places_share_a_head() -> None:
+    model = Named(*ALIKE)
+    branches = attach(model, ALIKE, rows(), CLASSES)
+    assert len(branches.heads) == len(ALIKE)
+    model(rows())
+    assert list(branches.losses(torch.arange(3))) == ALIKE
+    assert len({id(branches.head(name)) for name in ALIKE}) == len(ALIKE)
+    model = slashed()
+    branches = attach(model, ["a.b", "a/b"], rows(), CLASSES)
+    assert branches.head("a.b") is not branches.head("a/b")
+
+
+def test_branches_that_were_saved_when_dots_and_slashes_had_one_key_still_load() -> None:
+    weight = torch.randn(CLASSES, 7)
+    branches = attach(slashed(), "a/b", rows(), CLASSES)
+    branches.load_state_dict({"heads.a/b.live": weight}, strict=True)
+    assert torch.equal(branches.head("a/b").live, weight)
+    both = attach(slashed(), ["a.b", "a/b"], rows(), CLASSES)
+    both.load_state_dict({"heads.a/b.live": weight}, strict=True)
+    assert torch.equal(both.head("a.b").live, weight)
+    assert torch.equal(both.head("a/b").live, weight)
+    state = {name: value + i for i, (name, value) in enumerate(both.state_dict().items())}
+    both.load_state_dict(state, strict=True)
+    assert not torch.equal(both.head("a.b").live, both.head("a/b").live)
+    tilde = attach(Named("a~b", "keys"), ["a~b", "keys"], rows(), CLASSES)
+    tilde.load_state_dict({"heads.a~b.live": weight, "heads./keys.live": weight + 1}, strict=True)
+    assert torch.equal(tilde.head("keys").live, tilde.head("a~b").live + 1)
+    with pytest.raises(RuntimeError, match="Missing key"):
+        branches.load_state_dict({}, strict=True)
+
+
+def test_former_keys_load_inside_a_larger_module() -> None:
+    model = slashed()
+    net = WithBranches(model, attach(model, "a/b", rows(), CLASSES))
+    state = {name.replace("a~1b", "a/b"): value for name, value in net.state_dict().items()}
+    assert state.keys() != net.state_dict().keys()
+    net.load_state_dict(state, strict=True)
+
+
+def test_a_child_may_have_a_dot_in_its_own_name() -> None:
+    model, x = Named("a.b", "c"), rows()
+    branches = attach(model, "a.b", x, CLASSES)
+    model(x)
+    assert torch.equal(branches.logits()["a.b"], getattr(model, "a.b")(x) @ branches.head("a.b").live.T)
+    branches.strip()
+    assert not getattr(model, "a.b")._forward_hooks
+
+
+def test_a_name_with_the_marks_of_a_glob_is_a_name_first() -> None:
+    model = Named("x0", "x[0]", "*")
+    assert list(find_places(model, "x[0]")) == ["x[0]"]
+    assert list(find_places(model, "*")) == ["*"]
+    branches = attach(model, ["x0", "x[0]"], rows(), CLASSES, layout={"x[0]": "BD", "x0": "DB"})
+    assert [branches.readers[name].layout for name in branches.places] == ["DB", "BD"]
+
+
+@pytest.mark.parametrize(
+    ("names", "at", "message"),
+    [
+        (["(model)"], "(model)", r"two modules of the model have the name '\(model\)': rename one of them"),
+        (["a", "a.b"], "a.b", "two modules of the model have the name 'a.b': rename one of them"),
+        (["a", ""], "", "two modules of the model have the name"),
+        ([".a"], ".a", "place '.a' lies in a module whose name is empty"),
+        (["line\nbreak"], "none*", "the model's children are 'line"),
+        (["line\nbreak"], "none", "unknown module 'none': "),
+    ],
+)
+def test_names_that_do_not_tell_are_refused(names: list[str], at: str, message: str) -> None:
+    model = Named(*names)
+    if names[0] == "a":
+        model.a.add_module("b", nn.Linear(2, 2))
+    with pytest.raises(UsageError, match=message) as caught:
+        attach(model, at, rows(), CLASSES)
+    assert str(caught.value).isprintable()

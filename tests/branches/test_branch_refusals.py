@@ -19,6 +19,18 @@ def nan() -> torch.Tensor:
     return x
 
 
+def endless() -> list[object]:
+    held: list[object] = []
+    held.append(held)
+    return held
+
+
+def nested(layout: torch.layout = torch.strided) -> torch.Tensor:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a prototype, and still met
+        return torch.nested.nested_tensor([torch.randn(2, 7), torch.randn(3, 7)], layout=layout)
+
+
 OPTIONS = {
     "redundancy 0": ({"redundancy": 0}, "redundancy must be a whole number of 1 or more, got 0"),
     "redundancy -1": ({"redundancy": -1}, "redundancy must be a whole number of 1 or more, got -1"),
@@ -41,6 +53,25 @@ OPTIONS = {
     "nothing in the batch": ({"sample": nan()[:0]}, "`sample` holds an empty tensor"),
     "NaN in a tuple": ({"sample": (nan(),)}, "`sample` contains NaN"),
     "NaN in a dict": ({"sample": {"input": nan()}}, "`sample` contains NaN"),
+    "meta": ({"sample": rows().to("meta")}, "`sample` is on the meta device, where tensors have no values"),
+    "meta in a dict": ({"sample": {"input": rows().to("meta")}}, "`sample` is on the meta device"),
+    "holds itself": ({"sample": endless()}, "`sample` holds itself"),
+    "weights without end": (
+        {"redundancy": 2**62},
+        "redundancy=4611686018427387904 .* more than .* weights: give a sma",
+    ),
+    "classes without end": ({"classes": 10**30}, "makes more than .* weights"),
+    "bias on meta": ({"bias": torch.zeros(CLASSES, device="meta")}, "bias must be a tensor with one value"),
+    "complex bias": ({"bias": torch.zeros(CLASSES, dtype=torch.complex64)}, "bias must be a tensor with one value"),
+    "nested bias": ({"bias": nested()}, "bias must be a tensor with one value"),
+    "pool fails": ({"pool": lambda f: 1 / 0}, r"place '1' cannot be pooled \(ZeroDivisionError: .*mend its `pool`"),
+    "pool of no features": (
+        {"pool": lambda f: f[:, :0]},
+        r"place '1' gives a tensor of shape \(3, 0\), without values",
+    ),
+    "pool of no rows": ({"pool": lambda f: f[:0]}, r"place '1' gives a tensor of shape \(0, 8\), without values"),
+    "pool on meta": ({"pool": lambda f: f.to("meta")}, "place '1' gives a tensor on the meta device"),
+    "complex pool": ({"pool": lambda f: f * 1j}, "does not return a tensor of shape"),
     "shape": ({"sample": torch.randn(3, 9)}, r"the model cannot be called on `sample` \(RuntimeError: "),
     "too many": ({"sample": (rows(), rows())}, r"the model cannot be called on `sample` \(TypeError: "),
     "nothing": ({"sample": None}, "the model cannot be called on `sample`"),
@@ -111,6 +142,12 @@ def sharded() -> nn.Module:
     return model
 
 
+def with_buffer(buffer: torch.Tensor) -> nn.Module:
+    model = mlp()
+    model[3].register_buffer("odd", buffer)
+    return model
+
+
 WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
     "compiled": (compiled, "compiled already, and would ignore new hooks: attach first, then torch.compile"),
     "compiled in place": (compiled_in_place, "compiled already"),
@@ -118,6 +155,7 @@ WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
     "sharded": (sharded, r"do not work in a model sharded by FSDP: train with DistributedDataParallel\(WithBranches"),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()), "lazy layers without weights: call it once"),
     "meta": (lambda: mlp().to("meta"), "weights on the meta device: load them or initialise them, then attach"),
+    "meta buffer": (lambda: with_buffer(torch.zeros(2, device="meta")), "the model has buffers on the meta device"),
     "script": (
         lambda: script(mlp()),
         "a TorchScript module, which takes no hooks: attach to the model it was made from",
@@ -179,3 +217,41 @@ def test_with_branches_wants_its_own_model() -> None:
     branches.strip()
     with pytest.raises(UsageError, match="these branches are not on this model"):
         WithBranches(model, branches)
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_a_nested_sample_is_called_and_a_nested_feature_refused(layout: torch.layout) -> None:
+    class Padded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(7, 7), nn.Linear(7, CLASSES)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.second(torch.nested.to_padded_tensor(self.first(x), 0.0))
+
+    model, x = Padded(), nested(layout)
+    with pytest.raises(UsageError, match="place 'first' gives a nested tensor") as caught:
+        attach(model, "first", x, CLASSES)
+    assert "\n" not in str(caught.value)
+    assert not hooks_in(model)
+    branches = attach(model, "second", x, CLASSES, layout="BTD")
+    model(x)
+    branches.loss(torch.arange(2)).backward()
+
+
+@pytest.mark.parametrize("kind", ["nested", "sparse", "complex", "NaN"])
+def test_buffers_of_any_kind_stay(kind: str) -> None:
+    buffers = {"nested": nested, "sparse": lambda: torch.eye(2).to_sparse(), "complex": lambda: torch.ones(2) * 1j}
+    buffer = buffers.get(kind, lambda: torch.full((2,), float("nan")))()
+    model = with_buffer(buffer)
+    attach(model, "1", rows(), CLASSES).strip()
+    assert model[3].odd is buffer
+
+
+def test_a_sparse_feature_is_refused() -> None:
+    class Sparse(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x.to_sparse()
+
+    with pytest.raises(UsageError, match=r"place '0' gives a tensor of layout torch.sparse_coo"):
+        attach(nn.Sequential(Sparse()), "0", rows(), CLASSES)

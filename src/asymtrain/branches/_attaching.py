@@ -20,8 +20,10 @@ from asymtrain.branches._heads import Activation, BranchReduction, Head, Initial
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, by_place, find_places
 from asymtrain.branches._pooling import Pool, Reader
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError, error_line, unknown_name
 from asymtrain.objectives import ClassReduction
+
+_MOST_WEIGHTS = 1 << 36  # more than any machine's memory holds
 
 
 @renamed_arguments(over_classes="class_reduction", combine="branch_reduction", draw="initialization")
@@ -84,7 +86,8 @@ def attach(
     ):
         if value not in get_args(known):
             raise unknown_name(option, str(value), get_args(known))
-    if bias is not None and (not isinstance(bias, Tensor) or bias.shape != (classes,)):
+    fits = isinstance(bias, Tensor) and not bias.is_nested and bias.shape == (classes,)
+    if bias is not None and (not fits or bias.is_complex() or bias.is_meta):
         raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
         raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
@@ -104,7 +107,13 @@ def attach(
         readers[name], rows[name] = _read_place(name, place, wanted, sights.get(name), batch)
 
     heads = {}
-    drawn = draw_branches(seed, [row.shape[1] for row in rows.values()], classes, redundancy, initialization)
+    widths = [row.shape[1] for row in rows.values()]
+    if classes * redundancy * sum(widths) > _MOST_WEIGHTS:
+        raise UsageError(
+            f"redundancy={redundancy} with {classes} classes on {sum(widths)} features makes more than {_MOST_WEIGHTS} "
+            "weights: give a smaller redundancy, or fewer classes or places"
+        )
+    drawn = draw_branches(seed, widths, classes, redundancy, initialization)
     for index, ((name, row), weights) in enumerate(zip(rows.items(), drawn, strict=True)):
         # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
         kind = torch.promote_types(row.dtype, torch.float32) if dtype is None else dtype
@@ -133,7 +142,7 @@ def _read_place(
     """The reader with the place's layout, and the rows (B, D) that it reads from the output in the dry run."""
     if sight is None and isinstance(place, nn.ModuleList | nn.ModuleDict):
         kind = type(place).__name__
-        raise UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at='{name}.*'")
+        raise UsageError(f"place {name!r} is an nn.{kind}, which is never called itself: write at={f'{name}.*'!r}")
     if sight is None:
         raise UsageError(
             f"place {name!r} did not run when the model was called on `sample` in eval mode: choose a module that "
@@ -156,9 +165,17 @@ def _read_place(
         )
     reader = replace(wanted, layout=layout)
     with torch.no_grad():
-        rows = reader.read(sight.output)
+        try:
+            rows = reader.read(sight.output)
+        except Exception as error:
+            raise UsageError(
+                f"place {name!r} cannot be pooled ({error_line(error)}): mend its `pool` function, or its layout="
+            ) from error
     if isinstance(rows, str):
         raise UsageError(f"place {name!r} {rows}")
+    if rows.is_meta or rows.numel() == 0:
+        kind = "on the meta device, without values" if rows.is_meta else f"of shape {tuple(rows.shape)}, without values"
+        raise UsageError(f"place {name!r} gives a tensor {kind}: choose another module")
     return reader, rows
 
 
@@ -195,6 +212,8 @@ def refuse_wrapped(model: object) -> None:
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
         if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has weights on the meta device: load them or initialise them, then attach")
+        if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
+            raise UsageError("the model has buffers on the meta device: load them or initialise them, then attach")
 
 
 def refuse_places(model: nn.Module, places: dict[str, nn.Module]) -> None:

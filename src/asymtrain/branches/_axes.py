@@ -112,8 +112,8 @@ def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence
     """Collect it after a dry run."""
     flags = (getattr(module, "batch_first", None) for module in model.modules())
     return BatchEvidence(
-        images=frozenset(tensor.shape[0] for tensor in inputs if tensor.ndim >= 4),
-        tables=frozenset(tuple(tensor.shape) for tensor in outputs if tensor.ndim == 2),
+        images=frozenset(tensor.size(0) for tensor in inputs if tensor.ndim >= 4),
+        tables=frozenset(tuple(tensor.shape) for tensor in outputs if tensor.ndim == 2 and not tensor.is_nested),
         batch_first=frozenset(flag for flag in flags if isinstance(flag, bool)),
     )
 

@@ -180,6 +180,19 @@ class Branches(nn.Module):
                 raise unknown_name("place in `logits`", name, self.places)
         return logits
 
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        """Torch's part of `load_state_dict`, which also takes weights under the keys of former versions."""
+        keys = {f"{prefix}heads.{_key(place)}." for place in self.places}
+        for place in self.places:
+            key, former = f"{prefix}heads.{_key(place)}.", f"{prefix}heads.{_former_key(place)}."
+            if key == former or any(name.startswith(key) for name in state_dict):
+                continue
+            for name in [name for name in state_dict if name.startswith(former)]:
+                # Two places may have shared them; the other one's are still needed.
+                value = state_dict[name] if former in keys else state_dict.pop(name)
+                state_dict[key + name.removeprefix(former)] = value
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
     def extra_repr(self) -> str:
         """Which branch is live."""
         return f"activation={self.activation}"
@@ -232,9 +245,19 @@ class WithBranches(nn.Module):
 
 
 def _key(place: str) -> str:
-    """A place's name as torch lets a submodule be called: without dots, and not like a method."""
+    """A place's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
+    key = place.translate(_ESCAPES)
+    return f"/{key}" if hasattr(_EMPTY, key) else key
+
+
+def _former_key(place: str) -> str:
+    """The key before slashes were told from dots, which weights that were saved then still have."""
     key = place.replace(".", "/")
-    return f"/{key}" if hasattr(nn.ModuleDict, key) else key
+    return f"/{key}" if hasattr(_EMPTY, key) else key
+
+
+_ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
+_EMPTY = nn.ModuleDict()
 
 
 def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:

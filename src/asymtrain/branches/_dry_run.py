@@ -48,7 +48,7 @@ class Watcher:
 
     def _after_layer(self, axis: Axis, layer: nn.Module, args: object, output: object) -> None:
         made = first_feature(output)
-        if made is not None and made.ndim >= 2:
+        if made is not None and made.ndim >= 2 and not made.is_nested:
             self.latest[made.ndim] = (axis, made)
 
     def _after_elements(self, layer: nn.Module, args: object, output: object) -> None:
@@ -72,8 +72,13 @@ def dry_run(
     model: nn.Module, places: dict[str, nn.Module], sample: object, selectors: Mapping[str, Selector | None]
 ) -> tuple[dict[str, Sight], BatchEvidence]:
     """Call the model on the sample; what was seen of the places that ran, and of the batch."""
-    inputs = list(tensors_in(sample))
-    if any(tensor.is_floating_point() and bool(tensor.isnan().any()) for tensor in inputs):
+    try:
+        inputs = list(tensors_in(sample))
+    except RecursionError:
+        raise UsageError("`sample` holds itself: give what the training loop gives") from None
+    if any(tensor.is_meta for tensor in inputs):
+        raise UsageError("`sample` is on the meta device, where tensors have no values: give a batch with values")
+    if any(tensor.is_floating_point() and _has_nan(tensor) for tensor in inputs):
         raise UsageError("`sample` contains NaN: give a batch of clean inputs")
     if any(tensor.numel() == 0 for tensor in inputs):
         raise UsageError("`sample` holds an empty tensor: give a batch of at least one input")
@@ -87,6 +92,13 @@ def dry_run(
                 "a tensor, a tuple of positional arguments or a dict of keyword arguments"
             ) from error
     return watcher.sights, batch_evidence(model, inputs, list(tensors_in(output)))
+
+
+def _has_nan(tensor: Tensor) -> bool:
+    try:
+        return bool((tensor.values() if tensor.is_nested else tensor).isnan().any())
+    except RuntimeError:  # of a layout or type in which torch cannot ask; the model may take it
+        return False
 
 
 def call(model: nn.Module, sample: object) -> object:
@@ -123,6 +135,13 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = was
             for module, name, buffer, content in buffers:
                 module._buffers[name] = buffer
-                if not torch.equal(buffer, content):
+                if not _equal(buffer, content):
                     buffer.copy_(content)
             random.setstate(python_state)
+
+
+def _equal(first: Tensor, second: Tensor) -> bool:
+    try:
+        return torch.equal(first, second)
+    except (RuntimeError, AttributeError):  # nested and some sparse tensors cannot be compared
+        return False

@@ -66,9 +66,11 @@ class Reader:
             return f"gives no floating-point tensor (its output is a {type(output).__name__})"
         if feature.is_nested:
             return "gives a nested tensor (build the encoder with enable_nested_tensor=False)"
+        if feature.layout is not torch.strided:
+            return f"gives a tensor of layout {feature.layout}: choose a module whose output is dense"
         if callable(self.pool):
             rows = self.pool(feature)
-            if not isinstance(rows, Tensor) or rows.ndim != 2:
+            if not isinstance(rows, Tensor) or rows.ndim != 2 or rows.is_complex():
                 return "has a `pool` function that does not return a tensor of shape (rows, features)"
             # The user's function may return a view.
             return rows.clone()

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import gzip
 import hashlib
 import http.server
 import os
@@ -67,6 +68,18 @@ def test_members_that_point_elsewhere_are_not_unpacked(tmp_path):
     (root / source.archive.file).write_bytes(raw)
     assert len(cifar.load(source, root).test) == 2
     assert not [path for path in tmp_path.rglob("*") if path.name in ("evil", "other")]
+
+
+def test_an_archive_that_unpacks_to_too_much_is_refused_by_its_headers(tmp_path):
+    member = tarfile.TarInfo(f"{TEN.archive.folder}/data_batch_1")
+    member.size = 1 << 40
+    raw = gzip.compress(member.tobuf() + bytes(1024))
+    md5 = hashlib.md5(raw, usedforsecurity=False).hexdigest()
+    source = dataclasses.replace(TEN, archive=dataclasses.replace(TEN.archive, md5=md5))
+    (tmp_path / source.archive.file).write_bytes(raw)
+    with pytest.raises(UsageError, match=r"cannot be unpacked \(it unpacks to more than"):
+        cifar.load(source, tmp_path)
+    assert tree(tmp_path) == [source.archive.file]
 
 
 # ---- the download
@@ -276,3 +289,11 @@ def assert_says_what_to_put_where(text, source, root):
         "ASYMTRAIN_DATA",
     ):
         assert part in text
+
+
+def test_a_server_that_sends_without_end_is_left(tmp_path, serve, monkeypatch):
+    raw, source = pack(TEN, write_folder(TEN, tmp_path / "made"))
+    monkeypatch.setattr(archives, "_MOST_BYTES", len(raw) // 2)
+    with pytest.raises(UsageError, match=r"sends more than \d+ bytes, which is not the official file"):
+        cifar.load(at(source, serve(raw).url), tmp_path / "root")
+    assert tree(tmp_path / "root") == []

@@ -1,6 +1,10 @@
+import os
+import struct
+import zlib
+
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import EpsImagePlugin, Image
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import folder
@@ -109,6 +113,56 @@ def test_an_unreadable_image_is_named(tmp_path, content):
         folder.load(tmp_path)
     assert str(bad) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_postscript_in_a_picture_s_name_is_not_run(tmp_path, monkeypatch):
+    """Pillow hands PostScript to Ghostscript, a language that reads and writes files."""
+    write_classes(tmp_path / "data", 3)
+    bad = tmp_path / "data" / "bee" / "01.png"
+    bad.write_bytes(b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 8 8\n%%EndComments\nshowpage\n")
+    ghostscript = tmp_path / "bin" / "gs"
+    ghostscript.parent.mkdir()
+    ghostscript.write_text(f"#!/bin/sh\ntouch {tmp_path / 'ran'}\n")
+    ghostscript.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{ghostscript.parent}:{os.environ['PATH']}")
+    monkeypatch.setattr(EpsImagePlugin, "gs_binary", None)  # it is looked for once in a process
+    with pytest.raises(UsageError, match=r"01.png cannot be read as an image"):
+        folder.load(tmp_path / "data")
+    assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("suffix", folder.SUFFIXES)
+def test_every_suffix_has_its_format(tmp_path, suffix):
+    write_classes(tmp_path, 2, ("a", "b"))
+    write_image(tmp_path / "a" / f"02{suffix}", (200, 100, 0))
+    data = folder.load(tmp_path)
+    assert len(data.train) + len(data.test) == 5
+
+
+def test_an_image_of_too_many_pixels_is_refused_by_its_header(tmp_path):
+    write_classes(tmp_path, 3)
+    bad = tmp_path / "bee" / "01.png"
+    header = b"IHDR" + struct.pack(">IIBBBBB", 13_300, 13_300, 8, 2, 0, 0, 0)  # no pixels follow
+    chunks = (header, b"IDAT", b"IEND")
+    bad.write_bytes(
+        b"\x89PNG\r\n\x1a\n"
+        + b"".join(len(c[4:]).to_bytes(4, "big") + c + zlib.crc32(c).to_bytes(4, "big") for c in chunks)
+    )
+    with pytest.raises(UsageError, match=r"01.png has 13300 x 13300 pixels, more than \d+: scale it down"):
+        folder.load(tmp_path)
+
+
+def test_a_tile_of_too_many_pixels_is_refused_by_its_header(tmp_path):
+    """The image has 8 x 8 pixels, its one tile 16384 x 16384: a decoder unpacks the tile."""
+    write_classes(tmp_path, 3)
+    packed = zlib.compress(bytes(64))
+    tags = {256: 8, 257: 8, 258: 8, 259: 8, 262: 1, 277: 1, 322: 16384, 323: 16384, 324: 8, 325: len(packed)}
+    entries = b"".join(struct.pack("<HHII", tag, 4, 1, value) for tag, value in tags.items())
+    directory = struct.pack("<H", len(tags)) + entries + bytes(4)
+    bad = tmp_path / "bee" / "01.tif"
+    bad.write_bytes(b"II*\0" + struct.pack("<I", 8 + len(packed)) + packed + directory)
+    with pytest.raises(UsageError, match=r"01.tif has 16384 x 16384 pixels, more than"):
+        folder.load(tmp_path)
 
 
 def test_more_than_eight_bits_are_refused(tmp_path):

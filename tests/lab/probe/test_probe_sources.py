@@ -112,6 +112,21 @@ def test_timm(monkeypatch):
     refuse(r"timm:conv cannot be built \(TypeError.*'no_such'", "timm:conv", {"no_such": 1}, build=True)
 
 
+def test_nothing_is_downloaded(monkeypatch, tmp_path):
+    def library(name):
+        raise AssertionError(f"{name} was asked for")
+
+    monkeypatch.setattr("asymtrain.lab.probe.sources._library", library)
+    for value in (True, 1, "yes"):
+        refuse("timm:resnet18: pretrained would download weights, and nothing", "timm:resnet18", {"pretrained": value})
+    refuse("use_pretrained_backbone would download", "hf:ViTConfig", {"use_pretrained_backbone": True})
+    monkeypatch.undo()
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps({"model_type": "vit", "backbone_config": {"use_pretrained_backbone": True}}))
+    refuse("use_pretrained_backbone would download", f"hf:{file}")
+    assert isinstance(named_model("hf:ViTConfig", {**SMALL, "use_pretrained_backbone": False}).build(5, 32), nn.Module)
+
+
 @pytest.mark.parametrize(
     ("error", "text"),
     [

@@ -82,7 +82,7 @@ def probe(
 ) -> None:
     """Measure on a short training whether auxiliary branches would help a model, where, and how strongly.
 
-    Nothing is downloaded, and no test image is used. The answer may be that the probe cannot tell.
+    No model or weights are downloaded, and no test image is used. The answer may be that the probe cannot tell.
     """
     arguments = effort.arguments()
     with loading():

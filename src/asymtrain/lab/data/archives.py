@@ -23,6 +23,7 @@ from asymtrain.errors import UsageError
 _TIMEOUT = 10.0  # seconds without an answer, or without a byte, before a connection counts as broken
 _PAUSES = (1.0, 2.0, 4.0, 8.0)  # seconds before each new connection after a broken one
 _CHUNK = 1 << 20
+_MOST_BYTES = 1 << 30  # of an archive, and of what it unpacks to; CIFAR's have 170 and 186 million
 _SCRATCH = ".unpacking-"
 _ABANDONED = 86_400  # seconds after which a scratch folder belongs to nobody
 
@@ -116,6 +117,8 @@ def _copy(response: http.client.HTTPResponse, out: BinaryIO) -> bool:
             # Python ends a body that was cut like one that is complete; what is left of the announced length tells.
             return not response.length
         out.write(chunk)
+        if out.tell() > _MOST_BYTES:
+            raise Unavailable(f"the server sends more than {_MOST_BYTES} bytes, which is not the official file")
 
 
 def _scratch(root: Path) -> tempfile.TemporaryDirectory[str]:
@@ -138,9 +141,13 @@ def _extract(archive: Archive, packed: Path, scratch: Path, root: Path, files: I
     made = scratch / archive.folder
     made.mkdir()
     missing = {f"{archive.folder}/{file}": file for file in files}
+    unpacked = 0
     try:
         with tarfile.open(packed) as tar:
             for member in tar:
+                unpacked += member.size
+                if unpacked > _MOST_BYTES:
+                    raise tarfile.TarError(f"it unpacks to more than {_MOST_BYTES} bytes")
                 name = missing.pop(member.name, None) if member.isfile() else None
                 if name is not None and (content := tar.extractfile(member)) is not None:
                     with content, (made / name).open("wb") as out:

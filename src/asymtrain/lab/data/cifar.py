@@ -125,7 +125,8 @@ def _read_batch(source: Source, file: Path, rows: int) -> tuple[Bytes, Labels]:
 
 def _read_names(source: Source, file: Path) -> tuple[str, ...]:
     names = _read_dict(source, file).get(source.names_key)
-    if not isinstance(names, list) or len(names) != source.classes:
+    texts = isinstance(names, list) and all(isinstance(name, str | bytes) for name in names)
+    if not isinstance(names, list) or not texts or len(names) != source.classes:
         raise _foreign(source, file, f"it does not hold {source.classes} {source.names_key!r}")
     return tuple(_text(name) for name in names)
 
@@ -151,6 +152,6 @@ def _foreign(source: Source, file: Path, reason: str) -> UsageError:
     )
 
 
-def _text(name: object) -> str:
+def _text(name: str | bytes) -> str:
     # The official files were written by Python 2, whose strings arrive as bytes.
-    return name.decode("latin-1") if isinstance(name, bytes) else str(name)
+    return name.decode("latin-1") if isinstance(name, bytes) else name

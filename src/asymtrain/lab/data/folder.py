@@ -16,6 +16,10 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, whole_number
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
+# Pillow's names of those: by itself it tries every format it knows, and runs Ghostscript on PostScript called x.png.
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+_MOST_PIXELS = 1 << 26  # of an image: some 20 bytes for each are in use at once
+_TILE_SIDES = (322, 323)  # tags of a TIFF
 _TEST_SHARE = 0.2
 
 Listing = dict[str, list[Path]]  # class name -> its images, both in order of name
@@ -97,7 +101,14 @@ def _read_image(file: Path, image_size: int) -> Bytes:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Pillow warns about oddities that do not change the pixels
-            with Image.open(file) as image:
+            with Image.open(file, formats=_FORMATS) as image:  # reads the header; the pixels are decoded later
+                # A tile of a TIFF is unpacked whole, and may be larger than the image.
+                tile = [getattr(image, "tag_v2", {}).get(side, 1) for side in _TILE_SIDES]
+                for width, height in (image.size, tile):
+                    if width * height > _MOST_PIXELS:
+                        raise UsageError(
+                            f"{file} has {width} x {height} pixels, more than {_MOST_PIXELS}: scale it down, or remove it"
+                        )
                 if image.mode == "F" or image.mode.startswith("I"):
                     raise UsageError(f"{file} has more than 8 bits a channel; convert it to an 8-bit image")
                 upright = ImageOps.exif_transpose(image)

@@ -249,18 +249,19 @@ def find_blocks(model: nn.Module, sample: object) -> list[str]:
     if isinstance(points, tuple) and points and all(isinstance(name, str) for name in points):
         return list(points)
     ran = _modules_with_features(model, sample)
+    modules = dict(model.named_modules(remove_duplicate=False))
     prefix, module = "", model
     while True:
         children = module.named_children()
         sizes = {f"{prefix}{name}": layers for name, child in children if (layers := _count_layers(child))}
         kinds: dict[type, list[str]] = {}
         for name in filter(ran.__contains__, sizes):
-            kinds.setdefault(type(model.get_submodule(name)), []).append(name)
+            kinds.setdefault(type(modules[name]), []).append(name)
         siblings = max(kinds.values(), key=len, default=[])
         if len(siblings) >= LEAST_SIBLINGS:
             return _evenly(siblings)
         largest = max(sizes, key=sizes.__getitem__, default="")
-        module = model.get_submodule(largest)
+        module = modules[largest]
         if not sizes or sizes[largest] < LARGEST_SHARE * sum(sizes.values()) or not list(module.children()):
             others = [name for name in sizes if name in ran]
             if len(others) > 1:

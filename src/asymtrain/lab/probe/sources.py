@@ -1,6 +1,6 @@
 """Models and data by what users type: `timm:NAME`, `hf:CONFIG` or `package.module:function`; images as batches.
 
-Nothing is ever downloaded.
+No model and no weights are ever downloaded.
 """
 
 import importlib
@@ -110,6 +110,7 @@ def parse_option(text: str) -> tuple[str, Any]:
 
 
 def _timm(text: str, options: dict[str, Any]) -> Named:
+    _refuse_pretrained(text, options)
     timm, name = _library("timm"), text.removeprefix("timm:")
     if not timm.is_model(name):
         raise unknown_name("timm model", name, timm.list_models())
@@ -127,6 +128,7 @@ def _timm(text: str, options: dict[str, Any]) -> Named:
 
 
 def _transformers(text: str, options: dict[str, Any]) -> Named:
+    _refuse_pretrained(text, options)
     transformers, name = _library("transformers"), text.removeprefix("hf:")
     if name.endswith(".json"):
         config = _config_file(transformers, Path(name).expanduser(), options)
@@ -160,6 +162,19 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
     return Named(text, int(own or 224), int(patch or 32), make)
 
 
+def _refuse_pretrained(text: str, options: Mapping[str, Any]) -> None:
+    """Refuse what makes a library fetch weights: timm's `pretrained`, transformers' `use_pretrained_backbone`."""
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            _refuse_pretrained(text, value)
+        # Any text counts as true in both libraries, "no" included.
+        elif "pretrained" in name and value:
+            raise UsageError(
+                f"{text}: {name} would download weights, and nothing is downloaded here: leave it out, or load them in "
+                "a function of your own and give package.module:function"
+            )
+
+
 def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
     try:
         values = json.loads(file.read_text())
@@ -167,6 +182,7 @@ def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
         raise UsageError(f"{file} cannot be read as a config ({error}): give a config.json of transformers") from None
     if not isinstance(values, dict) or "model_type" not in values:
         raise UsageError(f"{file} has no model_type: give a config.json of transformers")
+    _refuse_pretrained(f"hf:{file}", values)
     kind = values.pop("model_type")
     # Labels of its own would win over the number of classes in the data.
     values = {name: value for name, value in values.items() if name not in ("id2label", "label2id", "num_labels")}

@@ -330,11 +330,13 @@ def _encode_parquet(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
 
 
 def _decode_parquet(table: Table, content: bytes) -> Rows:
+    from asymtrain.lab.data.parquet import read_within_bound
+
     pa, pq = _pyarrow()
-    read = pq.read_table(pa.BufferReader(content))
-    if not read.schema.equals(_parquet_schema(table, read.schema.names)):
+    file = pq.ParquetFile(pa.BufferReader(content))
+    if not file.schema_arrow.equals(_parquet_schema(table, file.schema_arrow.names)):
         raise ValueError(f"its columns are not of the kinds of {', '.join(table.columns)}")
-    return list(zip(*[column.to_pylist() for column in read.columns], strict=True))
+    return list(zip(*[column.to_pylist() for column in read_within_bound(file).columns], strict=True))
 
 
 def _parquet_schema(table: Table, header: Collection[str]) -> Any:
