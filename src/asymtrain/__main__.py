@@ -1,16 +1,25 @@
 """`asymtrain` and `python -m asymtrain`."""
 
+import errno
+import io
+import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli import COMMANDS, EXTRA, INTERRUPTED, PURPOSE
+from asymtrain.lab.cli import COMMANDS, DONE, EXTRA, INTERRUPTED, PURPOSE, REFUSED, UNREAD
+from asymtrain.lab.texts import printable
 
 
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the command line. What a user can fix ends in one line on stderr and exit status 2."""
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # not every terminal can show ±
     arguments = list(sys.argv[1:] if argv is None else argv)
+    for argument in arguments:
+        if argument != printable(argument):  # pages, stores and JSON record what was typed
+            _complain(f"{argument!r} has control characters, or is not in UTF-8: write or rename it without them")
     try:
         import rich  # noqa: F401  # without it, Typer fails when it shows help
         import typer
@@ -26,13 +35,44 @@ def main(argv: Sequence[str] | None = None) -> None:
     option_error: Any = typer.BadParameter.__mro__[1]
     try:
         status = app(arguments, prog_name="asymtrain", standalone_mode=False, obj=arguments)
+        sys.stdout.flush()  # here: at the end of the process a full disk would be a traceback
     except UsageError as error:
         _complain(str(error))
     except option_error as error:
         _complain(error.format_message())
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
-    sys.exit(status or 0)
+    except (OSError, MemoryError, RuntimeError) as error:
+        _explain(error)
+    except SystemExit as end:  # rich's answer to a pipe that nobody reads
+        sys.exit(UNREAD if isinstance(end.__context__, BrokenPipeError) else end.code)
+    sys.exit(status or DONE)
+
+
+def _explain(error: Exception) -> NoReturn:
+    """What the system says of a path, a disk or memory, in one line; anything else is a bug of ours, and is raised."""
+    if isinstance(error, OSError) and error.errno is not None:
+        if not _can_write():
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the last flush has somewhere to go
+            if error.errno == errno.EPIPE:
+                sys.exit(UNREAD)
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if name is not None]
+        path = f"{' and '.join(map(str, names))}: " if names else ""
+        _complain(f"{path}{error.strerror or error}: check the path and the disk, or give another")
+    if isinstance(error, MemoryError) or "torch" in sys.modules:
+        from asymtrain.lab.devices import is_out_of_memory
+
+        if is_out_of_memory(error):
+            _complain("there is not enough memory for this: ask for less at once, such as fewer images or branches")
+    raise error
+
+
+def _can_write() -> bool:
+    try:
+        sys.stdout.flush()
+    except OSError:
+        return False
+    return True
 
 
 def _without_lab(arguments: Sequence[str], missing: str) -> NoReturn:
@@ -48,12 +88,12 @@ def _without_lab(arguments: Sequence[str], missing: str) -> NoReturn:
         print(f"{usage}\n\n{PURPOSE}\n\nCommands, which need {EXTRA}:", *lines, sep="\n")
     else:
         _complain(f"the command line needs {missing}: {EXTRA}")
-    sys.exit(0)
+    sys.exit(DONE)
 
 
 def _complain(text: str) -> NoReturn:
-    print(f"asymtrain: {' '.join(text.split())}", file=sys.stderr)
-    sys.exit(2)
+    print(f"asymtrain: {printable(' '.join(text.split()))}", file=sys.stderr)
+    sys.exit(REFUSED)
 
 
 if __name__ == "__main__":

@@ -64,8 +64,20 @@ def test_training_leaves_the_settings_as_they_were(precision):
 def test_device_names():
     assert default_device("cpu") == default_device(torch.device("cpu")) == torch.device("cpu")
     assert default_device(None).type in ("cpu", "cuda")
-    with pytest.raises(UsageError, match="unknown device 'gpu': use cpu, cuda or cuda:0"):
-        default_device("gpu")
+
+
+@pytest.mark.parametrize("name", ["gpu", "", "cuda:a", "cuda:-1", "cpu:7", "CPU", "meta", "mps:3", "x" * 300, "\x1b"])
+def test_a_device_that_is_none_is_refused(name):
+    with pytest.raises(UsageError, match=r"unknown device .*: use cpu, cuda or cuda:0"):
+        default_device(name)
+
+
+def test_a_gpu_beyond_those_there_are_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert default_device("cuda:1") == torch.device("cuda:1")
+    with pytest.raises(UsageError, match="'cuda:99' was asked for, but torch sees cuda:0 to cuda:1 alone"):
+        default_device("cuda:99")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")

@@ -7,18 +7,44 @@ import torch
 
 from asymtrain.errors import UsageError
 
+# The words of torch, Triton and the libraries below them, whose errors have no type of their own.
+_OUT_OF_MEMORY = (
+    "CUDA out of memory", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory", "_STATUS_ALLOC_FAILED",
+    "DefaultCPUAllocator: can't allocate memory", "DefaultCPUAllocator: not enough memory",
+)  # fmt: skip
+
 
 def default_device(device: torch.device | str | None) -> torch.device:
     """The device asked for, or the fastest there is; one that is unknown or not there is refused."""
     if device is None:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    unknown = UsageError(f"unknown device {str(device)!r}: use cpu, cuda or cuda:0")
     try:
         chosen = torch.device(device)
     except RuntimeError as problem:
-        raise UsageError(f"unknown device {device!r}: use cpu, cuda or cuda:0") from problem
-    if chosen.type == "cuda" and not torch.cuda.is_available():
-        raise UsageError(f"device {str(device)!r} was asked for, but torch sees no GPU: use --device cpu")
+        raise unknown from problem
+    if chosen.type == "cuda":
+        if not torch.cuda.is_available():
+            raise UsageError(f"device {str(device)!r} was asked for, but torch sees no GPU: use --device cpu")
+        if (chosen.index or 0) >= (count := torch.cuda.device_count()):
+            known = "cuda:0" if count == 1 else f"cuda:0 to cuda:{count - 1}"
+            raise UsageError(f"device {str(device)!r} was asked for, but torch sees {known} alone: use one of these")
+    elif chosen.type == "cpu":
+        if chosen.index:
+            raise unknown
+    else:
+        try:  # the only way to ask that all kinds of devices answer; meta tensors have no values to copy
+            torch.zeros(1, device=chosen).cpu()
+        except (RuntimeError, AssertionError, ImportError, AttributeError) as problem:
+            raise unknown from problem
     return chosen
+
+
+def is_out_of_memory(problem: BaseException) -> bool:
+    """Does an error say that a device's memory, or this machine's, is too small?"""
+    return isinstance(problem, torch.OutOfMemoryError | MemoryError) or any(
+        words in str(problem) for words in _OUT_OF_MEMORY
+    )
 
 
 def device_name(device: torch.device) -> str:

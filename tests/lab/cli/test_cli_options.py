@@ -13,7 +13,15 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli import options
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import load_command
-from asymtrain.lab.cli.options import ALPHA, DeviceOptions, RunOptions, ScaleOptions, parse_archs, parse_seeds
+from asymtrain.lab.cli.options import (
+    ALPHA,
+    DeviceOptions,
+    RunOptions,
+    ScaleOptions,
+    parse_archs,
+    parse_seeds,
+    parse_values,
+)
 from asymtrain.lab.scales import SCALES, get_scale, scaled_spec
 from asymtrain.models import BACKBONES
 
@@ -44,6 +52,18 @@ def test_seeds(text, seeds):
 def test_bad_seeds(text):
     with pytest.raises(UsageError, match="--seeds"):
         parse_seeds(text)
+
+
+@pytest.mark.parametrize("text", ["1..99999999999", "99999999999", "1..9000,9000..20000", "9" * 30, "9" * 5000 + ","])
+def test_more_seeds_than_anyone_wants(text):
+    with pytest.raises(UsageError, match="at most 10,000 seeds, each of at most 18 digits"):
+        parse_seeds(text)
+
+
+@pytest.mark.parametrize("text", ["nan", "0.1,inf", "1e400", "x"])
+def test_values_are_finite_numbers(text):
+    with pytest.raises(UsageError, match=r"--alphas .*: write numbers with commas"):
+        parse_values("--alphas", text, ())
 
 
 def test_archs():

@@ -381,3 +381,10 @@ def test_a_gap_stands_before_a_column_that_is_apart():
     with figure_style():
         first, second, third, *_ = (axes.get_position().x0 for axes in lay_out(figure("images")).axes)
     assert second - first > 1.1 * (third - second)
+
+
+def test_a_name_is_drawn_as_it_is():
+    """Neither mathematics between dollar signs nor a control character, with which the file would be no XML."""
+    figure = Figure("odd", "\x1b title", [Lines("", "$x_1$", "$\\frac$", (curve("a $b$ \x1b[31m", "plain"),))])
+    texts = [element.text for element in ET.fromstring(draw(figure)).iter("{http://www.w3.org/2000/svg}text")]
+    assert {"$x_1$", "$\\frac$", r"a $b$ \u001b[31m"} <= set(texts)

@@ -128,3 +128,13 @@ def test_every_format_ends_its_text_with_one_line_break(ending):
     text = write(TABLE)
     assert text.endswith("\n")
     assert not text.endswith("\n\n")
+
+
+def test_csv_holds_no_formula_and_numbers_stay_numbers():
+    columns = (Column("=name"), Column("Change", "number", digits=1, signed=True))
+    table = Table("t", "", columns, make_rows([("=cmd|' /C calc'!A0", -1.5), ("@x", Cell(2.0, mark="+"))]))
+    assert read_csv(table) == [
+        ["'=name", "Change", "Change: mark"],
+        ["'=cmd|' /C calc'!A0", "-1.5", ""],
+        ["'@x", "2.0", "'+"],
+    ]

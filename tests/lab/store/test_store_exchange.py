@@ -239,3 +239,18 @@ def test_a_folder_of_the_first_version_is_read(empty: Store) -> None:
     run = empty.runs()[0]
     assert run.test_accuracy is not None
     assert (run.answers, run.history[0].main_norm, run.history[0].layer_cosines) == (None, None, None)
+
+
+def test_text_that_a_spreadsheet_would_compute_is_marked_and_comes_back(empty: Store, tmp_path: Path) -> None:
+    formula = "=cmd|' /C calc'!A0"
+    with Store(tmp_path / "formulas.sqlite") as store:
+        store.add(example_run(example_spec(1), device=formula, path=f"'{formula}"))
+        store.add_measurement(example_spec(1).id, "-name", {0: 0.5})
+        folder = export_store(store, tmp_path / "export", format="csv")
+        with (folder / "runs.csv").open(newline="") as file:
+            cells = {cell for row in csv.reader(file) for cell in row}
+        assert {f"'{formula}", f"''{formula}"} <= cells
+        assert formula not in cells
+        import_store(empty, folder)
+        assert empty.records() == store.records()
+        assert empty.measurements() == store.measurements()

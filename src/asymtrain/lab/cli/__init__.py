@@ -20,5 +20,13 @@ COMMANDS = {
     "store": "Export, import, check and convert a record of runs.",
 }
 PURPOSE = "Temporary auxiliary objectives for PyTorch models: train with and without them, and see whether they helped."
-INTERRUPTED = 130  # exit status: what shells report for a program that Ctrl-C ended
+DONE, FAILED, REFUSED, INTERRUPTED, UNREAD = 0, 1, 2, 130, 141
+EXITS = {
+    DONE: "done; or a time limit is over, and the same command goes on",
+    FAILED: "done, but runs failed or a check found damage: the output says which and why",
+    REFUSED: "refused, with one line that says what to change; nothing is lost",
+    INTERRUPTED: "ended by Ctrl-C; what was finished is kept",
+    UNREAD: "the program that the output was piped into ended first",
+}
+"""The exit status of every command; the last two are what shells report for a program that such a signal ended."""
 EXTRA = 'pip install "asymtrain[lab]"'

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from asymtrain.lab.cli import COMMANDS, PURPOSE
+from asymtrain.lab.cli import COMMANDS, EXITS, PURPOSE
 from asymtrain.lab.cli.loading import HELP, LazyGroup
 from asymtrain.lab.cli.screen import shown_warnings
 from asymtrain.version import VERSION
@@ -12,7 +12,10 @@ from asymtrain.version import VERSION
 app = typer.Typer(name="asymtrain", cls=LazyGroup, pretty_exceptions_enable=False, context_settings=HELP)
 
 
-@app.callback(invoke_without_command=True, help=PURPOSE)
+EPILOG = "\n\n".join(["Exit status:", *(f"{status}: {meaning}." for status, meaning in EXITS.items())])
+
+
+@app.callback(invoke_without_command=True, help=PURPOSE, epilog=EPILOG)
 def start(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Show the version and exit.")] = False,

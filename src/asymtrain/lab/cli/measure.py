@@ -15,7 +15,7 @@ from typer.main import get_command
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab import instruments
-from asymtrain.lab.cli import INTERRUPTED
+from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import HELP, loading
 from asymtrain.lab.cli.options import (
@@ -29,8 +29,8 @@ from asymtrain.lab.cli.options import (
     TrainingOptions,
     typed_command,
 )
-from asymtrain.lab.cli.run import train
-from asymtrain.lab.cli.screen import show_json, show_table, stderr
+from asymtrain.lab.cli.run import show_failures, train
+from asymtrain.lab.cli.screen import plain_text, show_json, show_table, stderr
 from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_words
 
 # The rest is imported where it is used: this file is read for --help too.
@@ -100,9 +100,9 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
         with loading():
             import asymtrain.lab.engine  # noqa: F401  # instruments use it, and know nothing of `loading`
             from asymtrain.lab.report.page import write_page
-        stopped = False
+        stopped, bench = False, CommandBench(vars(shared), where, output)
         try:
-            result = instrument.measure(options, CommandBench(vars(shared), where, output))
+            result = instrument.measure(options, bench)
         except Stopped as stop:
             stderr().print(str(stop))
             if stop.result is None:
@@ -126,8 +126,8 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
                 show_table(table)
                 print()
         stderr().print(f"Page: {files['page']}")
-        if stopped:
-            raise typer.Exit(INTERRUPTED)
+        if stopped or bench.failed:
+            raise typer.Exit(INTERRUPTED if stopped else FAILED)
 
     fields = [(name, SHARED[name], dataclasses.field(default=None)) for name in instrument.run_options]
     command.__annotations__ |= {"shared": dataclasses.make_dataclass("Shared", fields), "options": instrument.options}
@@ -160,6 +160,7 @@ class CommandBench(Bench):
         self.stored = bool(self.run_ids)
         self.quick = not self.stored and self.chosen.scale in (None, "quick")
         self.store = output.store or (DEFAULT_OUT / STORE_NAME if self.stored else output.store_path)
+        self.failed = False  # has a run that was to be trained?
         self.states_folder: Path = shared.get("states") or output.out / "states"
 
     def choose(
@@ -205,6 +206,7 @@ class CommandBench(Bench):
             training = TrainingOptions(device=self.device, data_root=self.data_root)
             runs, interrupted, how_to_continue = train(list(specs), self.store, training)
             if len(runs) < len(wanted):
+                self.failed = show_failures(self.store, {spec.id for spec in wanted})
                 done = f"{len(runs)} of {len(wanted)} runs are in {self.store}"
                 self.remark(f"{'Stopped' if interrupted else 'Not finished'}: {done}. {how_to_continue}")
             if interrupted:
@@ -219,12 +221,12 @@ class CommandBench(Bench):
         A text that is said twice is printed once.
         """
         console, latest = stderr(), ""
-        with console.status(start) as status:
+        with console.status(plain_text(start)) as status:
 
             def say(text: str, *, brief: bool = False) -> None:
                 nonlocal latest
                 if console.is_terminal:
-                    status.update(text)
+                    status.update(plain_text(text))
                 elif not brief and text != latest:
                     latest = text
                     console.print(text)

@@ -10,6 +10,7 @@ command takes groups whole (`groups.flattened`), and derives one where it needs 
 This file is read for --help too: what needs torch is imported where it is used.
 """
 
+import math
 import re
 import shlex
 from collections.abc import Sequence
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.cli.loading import loading
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import RunSpec
@@ -28,17 +30,23 @@ if TYPE_CHECKING:
 FIRST_SEED = 42
 DEFAULT_OUT = Path("asymtrain-report")
 STORE_NAME = "runs.sqlite"
+MOST = 10**9  # of anything that is counted: what is larger was mistyped
+MOST_SEEDS = 10_000  # in one call
 
 
 def one_or_more(option: typer.CallbackParam, value: int | None) -> int | None:
     if value is not None and value < 1:
         raise UsageError(f"{option.opts[0]} must be 1 or more, got {value}")
+    if value is not None and value > MOST:
+        raise UsageError(f"{option.opts[0]} must be at most {MOST:,}, got {value}")
     return value
 
 
 def above_zero(option: typer.CallbackParam, value: float | None) -> float | None:
-    if value is not None and not value > 0:
-        raise UsageError(f"{option.opts[0]} must be above 0, got {value:g}")
+    if value is not None and not 0 < value < math.inf:
+        raise UsageError(
+            f"{option.opts[0]} must be above 0{', and finite' if value == math.inf else ''}, got {value:g}"
+        )
     return value
 
 
@@ -105,7 +113,7 @@ class ScaleOptions:
 class RunOptions(ScaleOptions):
     """Which runs, with what commands that train whole runs let a user change of them."""
 
-    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.")] = None
+    epochs: Annotated[int | None, typer.Option(help="Epochs of each run.", callback=one_or_more)] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
     alpha: Annotated[float | None, ALPHA] = None
     precision: Annotated[str | None, PRECISION] = None
@@ -118,6 +126,17 @@ class DeviceOptions:
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: the fastest available.")] = None
     data_root: Annotated[Path | None, DATA_ROOT] = None
 
+    def __post_init__(self) -> None:
+        """Refuse a device that is unknown or not there, before anything is read or written."""
+        if self.device is not None and self.on_this_machine:
+            with loading():
+                from asymtrain.lab.devices import default_device
+            default_device(self.device)
+
+    @property
+    def on_this_machine(self) -> bool:
+        return True
+
 
 @dataclass(frozen=True)
 class ExecutorOptions(DeviceOptions):
@@ -128,6 +147,10 @@ class ExecutorOptions(DeviceOptions):
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster. Default: one on this machine.")] = (
         None
     )
+
+    @property
+    def on_this_machine(self) -> bool:
+        return self.executor != "ray"
 
 
 @dataclass(frozen=True)
@@ -171,17 +194,23 @@ class OutputOptions(PageOptions):
 def parse_seeds(text: str) -> tuple[int, ...]:
     """Seeds from a count (`3`: 42, 43, 44), ranges with both ends (`42..51`, `42-51`) or a list (`42,43`; `7,`)."""
     parts = [part.strip() for part in text.split(",")]
+    many = UsageError(f"--seeds {text[:40]}: at most {MOST_SEEDS:,} seeds, each of at most 18 digits")
+    if any(len(number) > 18 for number in re.findall(r"\d+", text)):
+        raise many
     if len(parts) == 1 and re.fullmatch(r"\d+", parts[0], re.ASCII):
         if int(parts[0]) < 1:
             raise UsageError(f"--seeds {text}: at least one seed is needed")
-        return tuple(range(FIRST_SEED, FIRST_SEED + int(parts[0])))
+        parts = [f"{FIRST_SEED}..{FIRST_SEED + int(parts[0]) - 1}"]
     wrong = UsageError(f"--seeds {shlex.quote(text)}: write how many (3), from..to (42..51), or which (42,43 or 42,)")
     seeds: list[int] = []
     for part in filter(None, parts):
         match = re.fullmatch(r"(\d+)(?:\s*(?:\.\.|-)\s*(\d+))?", part, re.ASCII)
         if match is None or int(match[2] or match[1]) < int(match[1]):
             raise wrong
-        seeds += range(int(match[1]), int(match[2] or match[1]) + 1)
+        first, last = int(match[1]), int(match[2] or match[1])
+        if len(seeds) + last - first >= MOST_SEEDS:
+            raise many
+        seeds += range(first, last + 1)
     if not seeds:
         raise wrong
     return tuple(dict.fromkeys(seeds))
@@ -224,9 +253,12 @@ def parse_values(option: str, text: str | None, default: Sequence[float]) -> tup
     if text is None:
         return tuple(default)
     try:
-        return tuple(float(part) for part in text.split(",") if part.strip())
+        values = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
-        raise UsageError(f"{option} {text}: write numbers with commas, such as 0.001,0.01") from None
+        values = (math.nan,)
+    if not all(map(math.isfinite, values)):
+        raise UsageError(f"{option} {text}: write numbers with commas, such as 0.001,0.01")
+    return values
 
 
 def typed_command(context: typer.Context) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli import INTERRUPTED
+from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -220,15 +220,16 @@ def run(
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
     work.show_results(results, judgements, study, json=output.json)
     left = done.left
-    for reason in work.failure_reasons(store, {spec.id for spec in left.specs}):
+    failures = work.failure_reasons(store, {spec.id for spec in left.specs})
+    for reason in failures:
         console.print(f"failed: {reason}")
     if left.specs or left.measurements or left.later:
         opening = "Stopped" if done.interrupted else "Not finished"
         rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
         console.print(f"{opening}: {rest} are left. {display.going_on(training.minutes)}")
     console.print(f"Report: {files['page']}")
-    if done.interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if done.interrupted or failures:
+        raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
 
 
 @paper.command()

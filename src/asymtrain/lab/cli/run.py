@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from asymtrain.lab.cli import INTERRUPTED
+from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -55,13 +55,13 @@ def run(
         show_json(document(summary, len(specs), output))
     else:
         show_summary(summary)
-    show_failures(store, wanted)
+    failed = show_failures(store, wanted)
     if len(runs) < len(wanted):
         opening = "Stopped" if interrupted else "Not finished"
         stderr().print(f"{opening}: {len(runs)} of {len(wanted)} runs are in {store}. {how_to_continue}")
     stderr().print(f"Report: {output.out / FILES['report']}")
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if interrupted or failed:
+        raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 
 
 def train(specs: "list[RunSpec]", store: Path, training: TrainingOptions) -> "tuple[list[Run], bool, str]":
@@ -103,13 +103,14 @@ def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str
     }
 
 
-def show_failures(store: Path, wanted: Collection[str]) -> None:
-    """Why runs of these ids failed, each reason once."""
+def show_failures(store: Path, wanted: Collection[str]) -> bool:
+    """Say why runs of these ids failed, each reason once; did any?"""
     from asymtrain.lab.store import Store
 
     if not store.exists():  # a time limit that was over at once leaves none
-        return
+        return False
     with Store(store, read_only=True) as opened:
         reasons = Counter(failure.reason for failure in opened.failures() if failure.spec.id in wanted)
     for reason, count in reasons.items():
         stderr().print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
+    return bool(reasons)

@@ -16,6 +16,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from asymtrain.errors import UsageWarning
+from asymtrain.lab.texts import printable
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
@@ -34,15 +35,31 @@ WORDS = 16  # columns that words get before a table is divided
 LONGEST_WORD = 24  # a longer one is a path or an id, and is broken
 
 
+class Screen(Console):
+    """A console on which text is text: neither markup nor a control character in a name does anything."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **options)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        """Every string that is printed, in a table too, becomes text here."""
+        return super().render_str(printable(text), **options)
+
+
+def plain_text(text: str) -> Text:
+    """For what reads a string as markup, whatever the console says."""
+    return Text(printable(text))
+
+
 def stdout() -> Console:
     """For results. A pipe has no width, so tables get the room that they need."""
-    console = Console(highlight=False, markup=False)
-    return console if console.is_terminal else Console(highlight=False, markup=False, width=120)
+    console = Screen()
+    return console if console.is_terminal else Screen(width=120)
 
 
 def stderr() -> Console:
     """For progress and remarks, so that stdout can be piped."""
-    return Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    return Screen(stderr=True, soft_wrap=True)
 
 
 @contextmanager
@@ -88,7 +105,7 @@ def show_page(
 
 
 def show_json(value: Any) -> None:
-    print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+    print(printable(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)))
 
 
 def show_table(table: "Table", *, note: bool = True) -> None:

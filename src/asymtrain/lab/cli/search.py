@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.lab.cli import INTERRUPTED
+from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
@@ -20,6 +20,7 @@ from asymtrain.lab.cli.options import (
     OutputOptions,
     ScaleOptions,
     TrainingOptions,
+    one_or_more,
     parse_seeds,
     parse_values,
     typed_command,
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.search import Search, SearchResult
 
 TABLE_13 = "cifar100"  # the dataset of the paper's Table 13
+MOST_POINTS = 1000
 VALUES = typer.Option(help="Values with commas. Default: the paper's.")
 
 
@@ -79,7 +81,9 @@ class GridOptions:
         bool, typer.Option("--fair", help="Give Plain as many trials of dropout and label smoothing as alpha gets.")
     ] = False
     criterion: Annotated[str, typer.Option(help="Validation accuracy of the best epoch, or of the last.")] = "best"
-    epochs: Annotated[int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.")] = None
+    epochs: Annotated[
+        int | None, typer.Option(help="Of a search run. Default: 3/4 of a final run's.", callback=one_or_more)
+    ] = None
 
     def searches(self, bases: "Sequence[RunSpec]", seeds: Sequence[int]) -> "list[Search]":
         from asymtrain.lab.search import STRATEGIES, grids
@@ -91,6 +95,8 @@ class GridOptions:
                 "leave it out, or list the values with --alphas alone"
             )
         points = grids.LINEAR_POINTS if self.alpha_points is None else self.alpha_points
+        if points > MOST_POINTS:
+            raise UsageError(f"--alpha-points must be at most {MOST_POINTS}, got {points}")
         decay = self.fixed_weight_decay
         return [
             STRATEGIES[self.strategy](
@@ -149,13 +155,14 @@ def search(
     load_for(bases[0], training.data_root)  # data that are missing or broken show before anything is written
     results, interrupted, how_to_continue = train(searches, output.store_path, training)
     show(context, results, output, output.store_path)
+    failed = False
     if missing := {spec.id for result in results for spec in result.missing}:
-        show_failures(output.store_path, missing)
+        failed = show_failures(output.store_path, missing)
         left = sum(result.runs_left for result in results)
         opening = "Stopped" if interrupted else "Not finished"
         stderr().print(f"{opening}: at most {left} runs are left. {how_to_continue}")
-    if interrupted:
-        raise typer.Exit(INTERRUPTED)
+    if interrupted or failed:
+        raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 
 
 def train(

@@ -3,6 +3,7 @@
 import inspect
 import os
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -18,7 +19,15 @@ DATA_ROOT_VARIABLE = "ASYMTRAIN_DATA"
 def data_root(root: Path | str | None = None) -> Path:
     """Where downloaded data lies: the given root, else $ASYMTRAIN_DATA, else ~/.cache/asymtrain."""
     chosen = root if root is not None else os.environ.get(DATA_ROOT_VARIABLE) or "~/.cache/asymtrain"
-    return Path(chosen).expanduser()
+    return at_home(chosen)
+
+
+def at_home(path: Path | str) -> Path:
+    """The path with `~` and `~user` as home folders."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError as error:
+        raise UsageError(f"{path}: there is no such home folder; write the path without ~") from error
 
 
 def load(name: str, *, root: Path | str | None = None, **options: object) -> Dataset:
@@ -41,10 +50,11 @@ def class_count(name: str, options: Mapping[str, object] = MappingProxyType({}))
         return int(str(options.get("classes", inspect.signature(shapes.load).parameters["classes"].default)))
     if name in cifar.SOURCES:
         return cifar.SOURCES[name].classes
-    path = Path(name.partition(":")[2]).expanduser()
-    path = path / "train" if (path / "train").is_dir() else path
-    if name.startswith("folder:") and path.is_dir():
-        return sum(entry.is_dir() and not entry.name.startswith(".") for entry in path.iterdir())
+    with suppress(OSError, UsageError):  # a folder of another machine may have a name that means nothing here
+        path = at_home(name.partition(":")[2])
+        path = path / "train" if (path / "train").is_dir() else path
+        if name.startswith("folder:") and path.is_dir():
+            return sum(entry.is_dir() and not entry.name.startswith(".") for entry in path.iterdir())
     return None
 
 
@@ -58,4 +68,4 @@ def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
         raise unknown_name("dataset", name, NAMES)
     if not path:
         raise UsageError("the folder is missing: write folder:PATH, for instance folder:./photos")
-    return partial(folder.load, Path(path).expanduser())
+    return partial(folder.load, at_home(path))

@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.devices import one_thread
+from asymtrain.lab.devices import is_out_of_memory, one_thread
 from asymtrain.lab.engine import Progress, StackPlan, StackProgress, close_checkpoint, load_for, train_stack
 from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.runs import Run
@@ -72,10 +72,6 @@ Report = Callable[[StackProgress | str], None]  # progress, or a note for the us
 Interrupt = Callable[[], bool]  # has a Ctrl-C come?
 
 ATTEMPTS = 3  # a stack whose process or device breaks this often is given up
-_OUT_OF_MEMORY = (
-    "CUDA out of memory", "CUDA error: out of memory", "Triton Error [CUDA]: out of memory", "_STATUS_ALLOC_FAILED",
-    "DefaultCPUAllocator: can't allocate memory",
-)  # fmt: skip
 # After one of these a process cannot use its device again.
 _DEVICE_LOST = ("CUDA error", "CUDA driver", "No CUDA GPUs", "cudaGetDeviceCount", "cuDNN error", "Triton Error [CUDA]")
 _DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -126,7 +122,7 @@ def _explain(stack_plan: StackPlan, problem: Exception) -> Result:
     text = str(problem)
     if isinstance(problem, UsageError):
         return Failed(stack_plan, text)
-    if isinstance(problem, torch.OutOfMemoryError | MemoryError) or any(part in text for part in _OUT_OF_MEMORY):
+    if is_out_of_memory(problem):
         return TooLarge(stack_plan)
     if isinstance(problem, RuntimeError) and any(part in text for part in _DEVICE_LOST):
         # The compiler wraps errors: the line that says what happened need not be the first.

@@ -25,6 +25,7 @@ from urllib.parse import urlsplit
 import torch
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.data.registry import at_home
 from asymtrain.lab.engine import StackPlan, StackProgress
 from asymtrain.lab.engine.checkpoint import PLAN, open_checkpoint
 from asymtrain.lab.executors import outcomes
@@ -82,7 +83,7 @@ class RayCluster:
         waiting = Waiting(plans, job, report)
         # Workers start in another folder.
         root, checkpoints = job.data_root, job.checkpoints and job.checkpoints.absolute()
-        job = replace(job, data_root=root and root.expanduser().absolute(), checkpoints=checkpoints)
+        job = replace(job, data_root=root and at_home(root).absolute(), checkpoints=checkpoints)
         driver = _Driver(job, self.device, report)
         try:
             while waiting or driver.running:

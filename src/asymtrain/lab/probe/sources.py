@@ -22,6 +22,7 @@ from asymtrain import streams
 from asymtrain.errors import UsageError, error_line, unknown_name
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import channel_statistics, normalise
+from asymtrain.lab.data.registry import at_home
 from asymtrain.lab.probe.inputs import checked_module
 from asymtrain.models import BACKBONES
 
@@ -107,6 +108,8 @@ def parse_option(text: str) -> tuple[str, Any]:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
+    except RecursionError as error:
+        raise UsageError(f"--option {name}: the value is nested too deeply; write one that has a few levels") from error
 
 
 def _timm(text: str, options: dict[str, Any]) -> Named:
@@ -131,7 +134,7 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
     _refuse_pretrained(text, options)
     transformers, name = _library("transformers"), text.removeprefix("hf:")
     if name.endswith(".json"):
-        config = _config_file(transformers, Path(name).expanduser(), options)
+        config = _config_file(transformers, at_home(name), options)
     elif "/" in name or not name.isidentifier():
         raise UsageError(
             f"{text} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
@@ -197,7 +200,7 @@ def _function(text: str, options: dict[str, Any]) -> Named:
         sys.path.insert(0, here)  # a model of the user's own lies in the folder they work in
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # a script that ends itself is no module
         missing = isinstance(error, ModuleNotFoundError)
         cure = "check the name, and that you are in its folder" if missing else "mend the file"
         raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
@@ -238,5 +241,5 @@ def _explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) ->
         return make()
     except UsageError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UsageError(f"{name} cannot be built ({error_line(error)}): {cure}") from error

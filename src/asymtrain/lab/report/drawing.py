@@ -4,6 +4,7 @@ Everything is drawn in stand-in colours that are then replaced by CSS variables 
 light and dark pages and still opens on its own.
 """
 
+import dataclasses
 import html
 import io
 import re
@@ -23,6 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
 
 from asymtrain.lab.report.figure import Bar, Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
+from asymtrain.lab.texts import printable
 
 Canvas = matplotlib.figure.Figure
 Floats = npt.NDArray[np.float64]
@@ -56,6 +58,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "asymtrain",
+    "text.parse_math": False,  # a dollar sign in a name is no formula
     "font.family": ["DejaVu Sans", "sans-serif"],
     **dict.fromkeys(("font.size", "axes.titlesize"), 10),
     "legend.fontsize": 9,
@@ -70,6 +73,7 @@ STYLE: dict[str, Any] = {
 WIDE = 5.8  # inches; a wider figure gets a whole row of its page
 CUT = 3.0  # an interval that goes on farther than so many times the largest effect or seed ends in an arrow
 LEVELS = 12  # contours
+LONGEST = 64  # characters of a text; of a longer one the middle is left out
 FACETS = 17  # along each side of a relief; more would only make the file larger
 CELL = 0.82  # inches of an image
 HEAT = 0.65  # share of the colour in an overlay; the rest is the image in grey
@@ -100,8 +104,11 @@ def size_of(figure: Figure) -> tuple[float, float]:
         legend = 0.2 * -(-len(labels) // _legend_columns(labels, width))
         return width, 0.2 + legend + (2.4 if columns == 1 else 2.0) * rows
     if isinstance(first, Bars):
-        longest = max(len(panel.bars) for panel in figure.panels if isinstance(panel, Bars))
-        return (4.2 if columns == 1 else 2.0 + 2.1 * columns), (0.9 + 0.33 * longest) * rows
+        panels = [panel for panel in figure.panels if isinstance(panel, Bars)]
+        longest = max(len(panel.bars) for panel in panels)
+        label = max((len(bar.label) for panel in panels for bar in panel.bars), default=0)
+        room = 0.08 * max(0, min(label, LONGEST) - 32)  # for names that would leave none to the bars
+        return (4.2 if columns == 1 else 2.0 + 2.1 * columns) + room, (0.9 + 0.33 * longest) * rows
     if isinstance(first, Surface):
         return (0.3 + 2.3 * columns, 2.6 * rows) if first.relief else (1.4 + 1.9 * columns, 0.3 + 2.2 * rows)
     return CELL * columns + 0.14 * _gaps(figure)[-1] + 1.3, CELL * rows + 0.75
@@ -110,6 +117,7 @@ def size_of(figure: Figure) -> tuple[float, float]:
 def lay_out(figure: Figure) -> Canvas:
     """The figure as matplotlib's, in whatever style is set."""
     assert len({type(panel) for panel in figure.panels}) == 1, f"{figure.name}: panels of one kind"
+    figure = dataclasses.replace(figure, panels=_with_drawable_texts(figure.panels))
     first = figure.panels[0]
     by_hand = isinstance(first, Image) or (isinstance(first, Surface) and first.relief)
     canvas = Canvas(figsize=size_of(figure), layout=None if by_hand else "constrained")
@@ -128,12 +136,27 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     text = text[text.index("<svg") :]
     # A style sheet inside a figure would apply to the whole page.
     text = re.sub(r"\s*<defs>\s*<style.*?</style>\s*</defs>", "", text, count=1, flags=re.DOTALL)
-    text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" stroke-linejoin="round" ', 1)
+    text = text.replace(
+        "<svg ", f'<svg role="img" aria-label="{html.escape(printable(title))}" stroke-linejoin="round" ', 1
+    )
     for stand_in, variable in VARIABLES.items():
         text = text.replace(stand_in, variable)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+
+
+def _with_drawable_texts(value: Any) -> Any:
+    """Panels, or a part of one: SVG has no control characters, and a long name would leave no room for the axes."""
+    if isinstance(value, str):
+        text = printable(value)
+        return text if len(text) <= LONGEST else f"{text[: LONGEST // 2]}…{text[-LONGEST // 2 + 1 :]}"
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return dataclasses.replace(value, **{name: _with_drawable_texts(part) for name, part in fields.items()})
+    if isinstance(value, list | tuple) and value and (isinstance(value[0], str) or dataclasses.is_dataclass(value[0])):
+        return type(value)(map(_with_drawable_texts, value))
+    return value
 
 
 def _grid(figure: Figure) -> tuple[int, int]:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, Value, mark_text, number_text
+from asymtrain.lab.texts import csv_cell
 
 MISSING = "missing"
 # A backslash and braces first: what replaces the others has some of its own.
@@ -56,7 +57,7 @@ def as_csv(table: Table) -> str:
     parts = [_csv_column(column, cells) for column, cells in zip(table.columns, columns, strict=True)]
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([name for names, _ in parts for name in names])
+    writer.writerow([csv_cell(name) for names, _ in parts for name in names])
     writer.writerows([text for _, rows in parts for text in rows[i]] for i in range(len(table.rows)))
     return out.getvalue()
 
@@ -82,7 +83,7 @@ def _csv_column(column: Column, cells: Sequence[Cell]) -> tuple[list[str], list[
     rows = [_csv_texts(value, column, cell.digits, len(names)) for value, cell in zip(values, cells, strict=True)]
     if any(marks := [mark_text(cell, column) for cell in cells]):
         names.append(f"{column.heading}: mark")
-        rows = [[*row, mark] for row, mark in zip(rows, marks, strict=True)]
+        rows = [[*row, csv_cell(mark)] for row, mark in zip(rows, marks, strict=True)]
     return names, rows
 
 
@@ -93,7 +94,7 @@ def _csv_texts(value: Value, column: Column, digits: int | None, count: int) -> 
     texts = []
     for part in dataclasses.astuple(value) if isinstance(value, Interval | Mean) else (value,):
         is_number = isinstance(part, int | float)
-        texts.append(number_text(part, column, sign=False, ending=False) if is_number else part or "")
+        texts.append(number_text(part, column, sign=False, ending=False) if is_number else csv_cell(part or ""))
     return [*texts, *[""] * (count - len(texts))][:count]
 
 

@@ -19,6 +19,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.table import Cell, Table
+from asymtrain.lab.texts import printable
 
 
 def write_page(
@@ -74,7 +75,7 @@ def render_template(template: str, /, **values: Any) -> str:
         lstrip_blocks=True,
     )
     environment.globals["spans"] = spans
-    return environment.get_template(template).render(**values)
+    return printable(environment.get_template(template).render(**values))
 
 
 def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:

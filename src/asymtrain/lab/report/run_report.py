@@ -19,6 +19,7 @@ from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
+from asymtrain.lab.texts import csv_cell
 from asymtrain.models import display_name
 from asymtrain.version import VERSION
 
@@ -37,12 +38,16 @@ def write_report(
     """
     summary = summarise(runs)
     texts = {
-        "rows": summary.rows.to_csv(index=False, lineterminator="\n"),
-        "history": summary.history.to_csv(index=False, lineterminator="\n"),
+        "rows": _csv(summary.rows),
+        "history": _csv(summary.history),
         "report": render(summary, command, current_versions() if versions is None else versions),
     }
     write_files(out, {FILES[kind]: text for kind, text in texts.items()})
     return summary
+
+
+def _csv(frame: pd.DataFrame) -> str:
+    return frame.map(csv_cell).to_csv(index=False, lineterminator="\n")
 
 
 def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -> str:

@@ -24,6 +24,7 @@ from asymtrain.lab.store import checksums, records
 from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.records import Record
 from asymtrain.lab.store.store import Store
+from asymtrain.lab.texts import csv_cell, csv_text
 
 Format = Literal["csv", "parquet"]
 Rows = list[tuple[Any, ...]]
@@ -295,7 +296,7 @@ def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")  # writes floats by repr, which reads back to the same bits
     writer.writerow(table.columns)
-    writer.writerows(rows)
+    writer.writerows(map(csv_cell, row) for row in rows)
     return text.getvalue().encode()
 
 
@@ -305,7 +306,8 @@ def _decode_csv(table: Table, content: bytes) -> Rows:
         header, *rows = csv.reader(io.StringIO(content.decode(), newline=""), strict=True)
     finally:
         csv.field_size_limit(limit)
-    columns = [(kind, None if may_be_missing else "") for _, kind, may_be_missing in table.fields(header)]
+    fields = [(csv_text if kind is str else kind, may_be_missing) for _, kind, may_be_missing in table.fields(header)]
+    columns = [(kind, None if may_be_missing else "") for kind, may_be_missing in fields]
     return [
         tuple(kind(cell) if cell else empty for (kind, empty), cell in zip(columns, row, strict=True)) for row in rows
     ]

@@ -15,6 +15,7 @@ from asymtrain.lab.instruments.instrument import (
     Stopped,
     comma_numbers,
     comma_words,
+    is_whole,
     telling_states,
 )
 
@@ -138,7 +139,7 @@ def parse_layers(text: str | None, known: Sequence[str]) -> tuple[str, ...]:
     """Layers from numbers (from 1) or names with commas; empty for all."""
     names = []
     for part in comma_words(text or ""):
-        if part.isdecimal() and not 1 <= int(part) <= len(known):
+        if is_whole(part) and not 1 <= int(part) <= len(known):
             raise UsageError(f"--layers {text}: there are layers 1 to {len(known)}")
-        names.append(known[int(part) - 1] if part.isdecimal() else part)
+        names.append(known[int(part) - 1] if is_whole(part) else part)
     return tuple(dict.fromkeys(names))

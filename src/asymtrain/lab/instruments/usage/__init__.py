@@ -49,7 +49,8 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
         """The usage of each point by run and epoch; what the store has of it is not measured again."""
         from asymtrain.lab.devices import default_device
         from asymtrain.lab.engine import load_for
-        from asymtrain.lab.instruments.usage.measure import Usage, measure_usage
+        from asymtrain.lab.engine.setup import build_backbone
+        from asymtrain.lab.instruments.usage.measure import Usage, check_images, measure_usage
 
         specs, name = bench.choose(with_plain=True), f"usage of {options.images} images"
         least = min(spec.epochs for spec in specs)
@@ -59,9 +60,10 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
         kept = bench.kept(name, specs)
         missing = [spec for spec in specs if not kept.get(spec, {}).keys() >= set(epochs)]
         for spec in missing:
-            most = len(load_for(spec, bench.data_root).test.images)
-            if not 2 <= options.images <= most:
+            dataset = load_for(spec, bench.data_root)
+            if not 2 <= options.images <= (most := len(dataset.test.images)):
                 raise UsageError(f"--images must lie in 2..{most}, got {options.images}")
+            check_images(options.images, max(build_backbone(spec, dataset).widths))
         try:
             states = bench.states(missing, epochs) if missing else []
             with bench.telling("measuring") as say:

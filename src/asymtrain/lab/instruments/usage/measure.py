@@ -38,8 +38,7 @@ def head_usage(features: Tensor, logits: Tensor) -> Usage:
             f"{tuple(features.shape)} and {tuple(logits.shape)}"
         )
     images, units = features.shape
-    if images <= units + 1:
-        raise UsageError(f"{images} images say nothing of {units} units: give more images than units, at least twice")
+    check_images(images, units)
     if not (features.isfinite().all() and logits.isfinite().all()):
         raise UsageError("features or logits hold NaN or inf: the network has diverged")
     x, z = (values.detach().double().cpu() for values in (features, logits))
@@ -52,6 +51,11 @@ def head_usage(features: Tensor, logits: Tensor) -> Usage:
     basis, sizes, _ = torch.linalg.svd(readout, full_matrices=False)
     basis = basis[:, sizes > _RANK * sizes[0].clamp_min(1e-300)] if len(strengths) else basis[:, :0]
     return Usage(units, _share(shared, z), _share(x @ basis, x), basis.shape[1])
+
+
+def check_images(images: int, units: int) -> None:
+    if images <= units + 1:
+        raise UsageError(f"{images} images say nothing of {units} units: give more images than units, at least twice")
 
 
 def measure_usage(

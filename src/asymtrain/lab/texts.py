@@ -1,0 +1,24 @@
+"""Text from outside, such as a name in a store that was sent, where it meets a terminal, a page or a spreadsheet."""
+
+import re
+from typing import Any
+
+# Control characters but tab and line feed, what ends a line or turns its direction, and halves of characters.
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# What a spreadsheet takes for a formula, and the mark that `csv_cell` puts before it.
+_FORMULA = re.compile("'*[=+\\-@\t\r＝＋－＠]")
+
+
+def printable(text: str) -> str:
+    """The text with control characters as JSON writes them: none can move a cursor, or make a page invalid."""
+    return _CONTROL.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+
+
+def csv_cell(value: Any) -> Any:
+    """A value for a CSV file: text that a spreadsheet would compute gets an apostrophe; `csv_text` takes it away."""
+    return f"'{value}" if isinstance(value, str) and _FORMULA.match(value) else value
+
+
+def csv_text(cell: str) -> str:
+    """The text that a cell of `csv_cell` was made of."""
+    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
