@@ -41,6 +41,7 @@ import asymtrain.lab.report.run_report  # noqa: F401
 from abuse.tally import Tally, keep
 from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
+from asymtrain.lab.cli import DONE, FAILED, REFUSED
 from asymtrain.lab.data import cifar
 from asymtrain.lab.data import folder as image_folder
 from asymtrain.lab.engine.states import states_at
@@ -251,9 +252,9 @@ def command(arguments: list[str]) -> tuple[str, str]:
         code = left.code or 0
     said = err.getvalue()
     text = f"asymtrain {' '.join(arguments[:2])}"
-    if "Traceback" in said or code not in (0, 1, 2, 3, 4):
+    if "Traceback" in said or code not in (DONE, FAILED, REFUSED):
         return "ended", f"{text}: exit {code}, {said[-300:]}"
-    if code == 2 and (said.count("\n") != 1 or not said.startswith("asymtrain: ")):
+    if code == REFUSED and (said.count("\n") != 1 or not said.startswith("asymtrain: ")):
         return "ended", f"{text}: not one line: {said[-300:]}"
     return "ended", ""
 
@@ -316,7 +317,7 @@ def make_store(folder: Path, number: int) -> None:
 
 
 def read_store(folder: Path) -> Answer:
-    """What four questions give; a warning says that something was left out of an answer."""
+    """The answers to several questions, each to a store that was just opened: it says what it leaves out, once."""
     questions: dict[str, Callable[[Store], Answer]] = {
         "records": lambda store: {f"{r.run.spec.id} {r.attempt}": r for r in store.records(every_attempt=True)},
         "runs": lambda store: {run.spec.id: run for run in store.runs()},
@@ -326,13 +327,12 @@ def read_store(folder: Path) -> Answer:
         "total": lambda store: {name: n for name, n in vars(store.summary().total).items() if name != "seconds"},
     }
     answer, named = {}, set()
-    with Store(folder / STORE, read_only=True) as store:
-        for question, ask in questions.items():
-            with warnings.catch_warnings(record=True) as heard:
-                warnings.simplefilter("always")
-                answer |= {f"{question} {name}": value for name, value in ask(store).items()}
-            if heard:
-                named.add(question)
+    for question, ask in questions.items():
+        with warnings.catch_warnings(record=True) as heard, Store(folder / STORE, read_only=True) as store:
+            warnings.simplefilter("always")
+            answer |= {f"{question} {name}": value for name, value in ask(store).items()}
+        if heard:
+            named.add(question)
     if "total" in named:
         answer = {name: value for name, value in answer.items() if not name.startswith("total ")}  # counts of the rest
     if named:
@@ -365,7 +365,11 @@ def change_rows(folder: Path, chance: random.Random) -> str:
 
 def store_commands(folder: Path) -> list[list[str]]:
     store = str(folder / STORE)
-    return [["status", "--store", store], ["store", "export", store, str(folder / "exported")]]
+    return [
+        ["status", "--store", store],
+        ["store", "check", store],
+        ["store", "export", store, str(folder / "exported")],
+    ]
 
 
 # Exports.

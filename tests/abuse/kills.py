@@ -34,6 +34,7 @@ import asymtrain.lab.cli.app
 import asymtrain.lab.report.run_report  # noqa: F401
 from abuse.tally import Tally, keep
 from asymtrain.__main__ import main
+from asymtrain.lab.cli import DONE, FAILED, REFUSED
 from asymtrain.lab.executors import execute, local
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.scales import SCALES, Scale
@@ -232,12 +233,21 @@ def stored_rows(path: Path) -> Rows:
         assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
     try:
         with Store(path, read_only=True) as store:
-            records, values = store.records(every_attempt=True), store.measurements()
+            records, values, damaged = store.records(every_attempt=True), store.measurements(), store.check().damaged
     except StoreError as problem:
         if "is empty" in str(problem):
             return {}
         raise
-    rows: Rows = {f"{record.run.spec.id}/{record.attempt}": (bare(record.run), record.provenance) for record in records}
+    assert not damaged, damaged[0]
+    # Without commit and source: whoever works on the code need not stop.
+    rows: Rows = {
+        f"{record.run.spec.id}/{record.attempt}": (
+            bare(record.run),
+            record.provenance.torch,
+            record.provenance.asymtrain,
+        )
+        for record in records
+    }
     assert len(rows) == len({record.run.spec.id for record in records}) == len(records), "a run was recorded twice"
     return rows | {f"{value.spec_id}/{value.name}/{value.epoch}": value.value for value in values}
 
@@ -310,8 +320,8 @@ def read_exported(place: Path) -> Rows:
         runs = read_export(place / "export").runs
     except StoreError:
         return rows
-    exported = {f"{spec_id}/1": (bare(records[0].run), rows[f"{spec_id}/1"][1]) for spec_id, records in runs.items()}
-    assert all(rows[name] == row for name, row in exported.items())
+    exported = {f"{spec_id}/1": bare(records[0].run) for spec_id, records in runs.items()}
+    assert all(rows[name][0] == run for name, run in exported.items())
     assert len(exported) in (40, len(INVENTED)), f"an export of {len(exported)} runs is read"
     return rows | {"the new export is whole": True} if len(exported) > 40 else rows
 
@@ -369,7 +379,7 @@ def fill_disk(tally: Tally, place: Path, size: int) -> None:
     code, said = end(process), log_of(place).read_text()
     assert not hangs, f"hangs on a disk of {size} bytes"
     assert "Traceback" not in said, f"a disk of {size} bytes: {tail(place)}"
-    assert code in (0, 1, 2), f"a disk of {size} bytes: ended with {code}: {tail(place)}"
+    assert code in (DONE, FAILED, REFUSED), f"a disk of {size} bytes: ended with {code}: {tail(place)}"
     before = scene.read(place)
     if mounted:
         mount(place, "remount,size=64m")
