@@ -1,3 +1,5 @@
+import json
+import sqlite3
 import sys
 
 import pytest
@@ -32,7 +34,43 @@ def contents(path):
 def test_the_group_lists_its_commands(cli):
     shown = cli("store")
     assert shown.code == 0
-    assert all(name in shown.out for name in ("export", "import", "tensorboard"))
+    assert all(name in shown.out for name in ("export", "import", "check", "tensorboard"))
+
+
+def test_check_names_what_is_damaged(cli, refused, store, tmp_path):
+    whole = cli("store", "check", store)
+    assert (whole.code, whole.err) == (0, "")
+    assert whole.out == f"{store}: as stored are 7 runs, 1 measurement, 0 requests, 0 failures\n"
+
+    connection = sqlite3.connect(store, isolation_level=None)
+    connection.execute("DROP TRIGGER epochs_no_update")
+    connection.execute("UPDATE epochs SET test_accuracy = 0.99 WHERE run_id = 2 AND epoch = 2")
+    connection.execute(
+        "CREATE TRIGGER epochs_no_update BEFORE update ON epochs BEGIN SELECT raise(ABORT, 'append-only'); END"
+    )
+    connection.close()
+    spec = pairs(RunSpec(epochs=2), [42])[1]
+    line = f"history of spec {spec.id}, attempt 1: is not as it was stored"
+    checked = cli("store", "check", store)
+    assert (checked.code, checked.err) == (1, "")
+    assert checked.out.splitlines()[0] == f"damaged: {line}"
+    document = json.loads(cli("store", "check", store, "--json").out)
+    assert [damage["text"] for damage in document["damaged"]] == [line]
+    assert document["intact"] == {"run": 7, "history": 6, "measurement": 1, "request": 0, "failure": 0}
+
+    # Commands that read the store name it in one line, and go on with the rest.
+    exported = cli("store", "export", store, "tables")
+    assert (exported.code, exported.err.count("\n")) == (0, 1)
+    assert exported.err.startswith("asymtrain: ")
+    assert line in exported.err
+    assert cli("status", "--store", store).code == 0
+
+    store.write_bytes(store.read_bytes()[:20000])
+    unreadable = cli("store", "check", store)
+    assert (unreadable.code, unreadable.err) == (1, "")
+    assert "is damaged" in unreadable.out
+    assert "damaged" in refused("store", "export", store, "other")
+    assert "no store at absent.sqlite" in refused("store", "check", "absent.sqlite")
 
 
 @pytest.mark.parametrize("form", ["csv", "parquet"])

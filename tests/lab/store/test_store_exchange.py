@@ -163,7 +163,16 @@ WRONG = {
         (b",1,3,", b",5,3,", "damaged"),
         (b",1,3,0", b",1,3,nan#0", "not a table"),
     ],
-    "measurements": [(b",0.25,", b",{,", "damaged"), (b",0,0.25", b",,0.25", "NOT NULL")],
+    "measurements": [
+        (b",0.25,", b",{,", r"row 4 of measurements"),
+        (b",0,0.25", b",,0.25", "NOT NULL"),
+        (b",0.25,", b",NaN,", r"row 4 of measurements: .*finite"),
+        (b",0.25,", b",-Infinity,", r"row 4 of measurements: .*finite"),
+        (b",0.25,", b",1e999,", r"row 4 of measurements: .*finite"),
+        (b",0.25,", b"," + b"[" * 100_000 + b",", r"row 4 of measurements: .*nested too deeply"),
+        (b",0.25,", b"," + b"[" * 101 + b"]" * 101 + b",", r"row 4 of measurements: .*nested more than 100"),
+        (b",0,0.25", b",99999999999999999999,0.25", r"row 4 of measurements: .*64 bits"),
+    ],
 }
 
 
@@ -181,6 +190,44 @@ def test_wrong_content_is_refused_whole(
         import_store(empty, folder)
     assert empty.records() == []
     assert empty.measurements() == []
+
+
+@pytest.mark.parametrize("value", [b"nan", b"inf", b"-inf"])
+def test_a_number_that_is_not_finite_is_named_by_file_and_row(store: Store, empty: Store, tmp_path, value) -> None:
+    folder = export_store(store, tmp_path / "export")
+    header, first, second, *rest = (folder / "epochs.csv").read_bytes().split(b"\n")
+    cells = second.split(b",", 4)
+    forge(folder, "epochs", b"\n".join([header, first, b",".join([*cells[:3], value, cells[4]]), *rest]))
+    with pytest.raises(StoreError, match=rf"epochs\.csv, row 2: main_loss is {value.decode()}"):
+        import_store(empty, folder)
+
+
+def test_answers_that_are_no_base_64_are_named_by_file_and_row(store: Store, empty: Store, tmp_path: Path) -> None:
+    folder = export_store(store, tmp_path / "export")
+    content = (folder / "runs.csv").read_bytes()
+    cells = [line.rpartition(b",")[2] for line in content.splitlines()]
+    number, answers = next((number, cell) for number, cell in enumerate(cells) if number and cell)
+    for wrong in (b"*" + answers, answers[:-1] + b"!", "é".encode() + answers):
+        forge(folder, "runs", content.replace(answers, wrong))
+        with pytest.raises(StoreError, match=rf"row {number} of runs"):
+            import_store(empty, folder)
+
+
+def test_a_manifest_that_is_nested_too_deeply_is_refused(store: Store, empty: Store, tmp_path: Path) -> None:
+    folder = export_store(store, tmp_path / "export")
+    (folder / MANIFEST).write_text("[" * 100_000)
+    with pytest.raises(StoreError, match="is damaged"):
+        import_store(empty, folder)
+
+
+def test_a_value_that_is_nested_too_deeply_is_not_stored(store: Store) -> None:
+    value: list = []
+    for _ in range(5000):
+        value = [value]
+    for deep in (value, [[]] * 500 + [eval("[" * 101 + "]" * 101)]):
+        with pytest.raises(ValueError, match="nested more than 100"):
+            store.add_measurement(SPECS[0].id, "deep", {0: deep})
+    store.add_measurement(SPECS[0].id, "wide", {0: [[1.5], {"a]": "["}] * 500})
 
 
 def test_foreign_and_newer_folders_are_refused(store: Store, empty: Store, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from store_examples import example_run, example_spec
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Epoch, Run, RunSpec, grid, pairs
 from asymtrain.lab.store import Measurement, Provenance, Store
-from asymtrain.lab.store.records import EPOCH_COLUMNS
+from asymtrain.lab.store.checksums import EPOCH_COLUMNS
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
 seconds = st.floats(0, 1e9)

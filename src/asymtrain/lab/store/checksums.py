@@ -221,7 +221,9 @@ def select_intact(
         if digest(rows, salt) == value:
             intact[key] = rows
         else:
-            damaged.append(Damage(content, "is not as it was stored" if rows else "is missing", *key))
+            damaged.append(
+                Damage(content, "is not as it was stored" if rows else "is missing, or cannot be read", *key)
+            )
     return intact, damaged
 
 
@@ -239,7 +241,7 @@ def _select_groups(connection: sqlite3.Connection, content: str, ids: Collection
         if not _is_damage(error):
             raise
     # A page cannot be read: whatever is not on it can.
-    groups = {}
+    groups: dict[Key, Rows] = {}
     for key in select_digests(connection, content, ids):
         try:
             groups |= kind.select(connection, f"({kind.key}) = (?, ?, ?)", key)

@@ -95,11 +95,11 @@ class Database:
         """A transaction that is stored whole when the block ends, and not at all when it raises."""
         if self.read_only:
             raise StoreError(f"{self.path} was opened to be read only: open it with Store(path) to write")
-        return self._transaction("BEGIN IMMEDIATE")
+        return self._transaction("BEGIN IMMEDIATE", "COMMIT")
 
     def reading(self) -> AbstractContextManager[sqlite3.Connection]:
         """A view of the store at one moment, whatever others write meanwhile."""
-        return self._transaction("BEGIN")
+        return self._transaction("BEGIN", "ROLLBACK")  # after a page that could not be read, SQLite refuses to commit
 
     def close(self) -> None:
         # A forked child must not touch its parent's connection, not even to close it.
@@ -109,7 +109,7 @@ class Database:
                 self._connection.close()
 
     @contextmanager
-    def _transaction(self, begin: str) -> Iterator[sqlite3.Connection]:
+    def _transaction(self, begin: str, end: str) -> Iterator[sqlite3.Connection]:
         if os.getpid() != self._process:
             raise StoreError(f"{self.path} was opened in another process: open it again after the fork")
         with self._lock, explained(self.path):
@@ -118,7 +118,7 @@ class Database:
             self._connection.execute(begin)
             try:
                 yield self._connection
-                self._connection.execute("COMMIT")
+                self._connection.execute(end)
             except BaseException:
                 # SQLite has rolled back by itself where the disk is full.
                 if self._connection.in_transaction:

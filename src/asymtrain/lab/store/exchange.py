@@ -58,8 +58,8 @@ class Table:
 
 
 _SPEC = {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str}
-_RUN = dict.fromkeys(records.RUN_COLUMNS, str) | {"attempt": int, "dirty": int, "seconds": float}
-_EPOCH = dict.fromkeys(records.EPOCH_COLUMNS, float) | {"epoch": int, "layer_cosines": str}
+_RUN = dict.fromkeys(checksums.RUN_COLUMNS, str) | {"attempt": int, "dirty": int, "seconds": float}
+_EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int, "layer_cosines": str}
 _VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
 TABLES = (
     Table("specs", _SPEC),

@@ -9,6 +9,7 @@ nothing waits after a `kill -9`; a claim from another machine is believed until 
 Its time is that of the disk which the store is on: clocks of machines differ.
 """
 
+import dataclasses
 import math
 import os
 import socket
@@ -209,9 +210,9 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
     for (row,) in latest.values():
         run = dict(zip(RUN_COLUMNS, row[-len(RUN_COLUMNS) :], strict=True))
         devices[run["device"]] += 1
-        kind, outcome = row[1:4], run["outcome"]
-        one = Group(*kind, outcome == "finished", outcome == "diverged", epochs=row[6], seconds=run["seconds"])
-        groups.setdefault(kind, []).append(one)
+        outcome, kind = run["outcome"], (row[1], row[2], row[3])
+        counts = Group(*kind, finished=outcome == "finished", diverged=outcome == "diverged", epochs=row[6])
+        groups.setdefault(kind, []).append(dataclasses.replace(counts, seconds=run["seconds"]))
     try:
         held = held_claims(connection)
     except (TypeError, ValueError):  # claims come and go, and have no checksum
@@ -220,8 +221,8 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
     for spec_id, request in requests.items():
         spec, pending = request.spec, request.reason is None
         kind = (spec.dataset, spec.arch, spec.variant)
-        one = Group(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
-        groups.setdefault(kind, []).append(one)
+        counts = Group(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
+        groups.setdefault(kind, []).append(counts)
     created = {"run": -2, "measurement": -1, "request": -1, "failure": -1}  # place of the column
     moments = [
         row[created[content]] for content, rows in intact.items() for members in rows.values() for row in members
