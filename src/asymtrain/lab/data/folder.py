@@ -107,7 +107,7 @@ def _read_image(file: Path, image_size: int) -> Bytes:
                 for width, height in (image.size, tile):
                     if width * height > _MOST_PIXELS:
                         raise UsageError(
-                            f"{file} has {width} x {height} pixels, more than {_MOST_PIXELS}: scale it down, or remove it"
+                            f"{file} has {width} x {height} pixels, more than {_MOST_PIXELS}: scale or remove it"
                         )
                 if image.mode == "F" or image.mode.startswith("I"):
                     raise UsageError(f"{file} has more than 8 bits a channel; convert it to an 8-bit image")

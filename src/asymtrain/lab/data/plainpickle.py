@@ -10,6 +10,7 @@ the hash of a tuple that holds itself a billion times over, and nothing can come
 
 import io
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, NoReturn
 
@@ -44,6 +45,10 @@ def read_plain_pickle(file: Path) -> object:
 
 
 class _PlainUnpickler(pickle._Unpickler):
+    stack: list[Any]
+    append: Callable[[Any], None]
+    pop_mark: Callable[[], list[Any]]
+
     def __init__(self, content: bytes) -> None:
         super().__init__(io.BytesIO(content), encoding="bytes")
         self.left_to_encode = len(content)
@@ -122,6 +127,7 @@ class _Encode:
     """Stands in for _codecs.encode, which is how Python 3 writes bytes in the old pickle protocols."""
 
     __slots__ = ("_unpickler",)
+    _unpickler: _PlainUnpickler
 
     def __init__(self, unpickler: _PlainUnpickler) -> None:
         object.__setattr__(self, "_unpickler", unpickler)
