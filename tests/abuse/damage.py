@@ -158,24 +158,37 @@ def run(seed: int, cases: int, folder: Path, subjects: "Sequence[Subject] | None
     tally, chosen = Tally("damage", seed), SUBJECTS if subjects is None else subjects
     prepare(folder)
     shares = sum(subject.share for subject in chosen)
-    for subject in chosen:
+    numbers = {subject: max(1, round(cases * subject.share / shares)) for subject in chosen}
+    expected = {subject: make(subject, folder / subject.name) for subject in chosen}
+    # The kinds in turn, each as often as its share: a run that is ended early has tried all of them.
+    turns = sorted(
+        ((number + 1) / numbers[subject], chosen.index(subject), number)
+        for subject in chosen
+        for number in range(numbers[subject])
+    )
+    for _, place, number in turns:
+        subject = chosen[place]
         own = folder / subject.name
-        for number, place in enumerate(("whole", "other")):
-            (own / place).mkdir(parents=True)
-            subject.make(own / place, number)
-        # Answers contain paths, and reading may change a folder: always the same path, always a new copy.
-        expected = subject.read(Path(shutil.copytree(own / "whole", own / "read")))
-        for number in range(max(1, round(cases * subject.share / shares))):
-            chance = random.Random(f"{seed} {subject.name} {number}")
-            damaged = Path(shutil.copytree(own / "whole", own / "damaged"))
-            what = damage(subject, damaged, own / "other", chance)
-            outcome, fault = examine(subject, damaged, own / "read", expected, commands=number % COMMANDS_EVERY == 0)
-            where = f"{subject.name} case {number} ({what})"
-            again = f"python tests/abuse damage --seed {seed}"
-            text = f"{where}: {fault}; its files are in {keep(damaged)}: {again}" if fault else None
-            tally.add(f"{subject.name}: {outcome}", text)
-            shutil.rmtree(damaged)
+        damaged = Path(shutil.copytree(own / "whole", own / "damaged"))
+        what = damage(subject, damaged, own / "other", random.Random(f"{seed} {subject.name} {number}"))
+        commands = number % COMMANDS_EVERY == 0
+        outcome, fault = examine(subject, damaged, own / "read", expected[subject], commands=commands)
+        text = f"{subject.name} case {number} ({what}): {fault}"
+        again = f"its files are in {keep(damaged)}: python tests/abuse damage --seed {seed}" if fault else ""
+        tally.add(f"{subject.name}: {outcome}", f"{text}; {again}" if fault else None)
+        shutil.rmtree(damaged)
     return tally
+
+
+def make(subject: Subject, own: Path) -> Answer:
+    """A valid folder and another one; what is read of the first.
+
+    Answers contain paths, and reading may change a folder: it is always read as a new copy at the same path.
+    """
+    for number, place in enumerate(("whole", "other")):
+        (own / place).mkdir(parents=True)
+        subject.make(own / place, number)
+    return subject.read(Path(shutil.copytree(own / "whole", own / "read")))
 
 
 def examine(subject: Subject, damaged: Path, place: Path, expected: Answer, *, commands: bool) -> tuple[str, str]:

@@ -342,8 +342,8 @@ def read_imported(place: Path) -> Rows:
     return rows
 
 
+COMMAND = Scene("command", 5, command, lambda place: stored_rows(place / "out" / STORE))
 SCENES = (
-    Scene("command", 5, command, lambda place: stored_rows(place / "out" / STORE)),
     Scene(
         "training",
         13,
@@ -361,12 +361,13 @@ SCENES = (
     Scene("writers", 12, write, lambda place: stored_rows(place / STORE), at_once=4),
     Scene("export", 4, export, read_exported, make=make_older_export),
     Scene("import", 4, import_export, read_imported, make=make_export),
+    COMMAND,
 )
 
 
 def fill_disk(tally: Tally, place: Path, size: int) -> None:
     """A disk of that size, or, where none can be mounted, a limit of files: the command says so, and resumes later."""
-    scene = SCENES[0]
+    scene = COMMAND
     place.mkdir(parents=True)
     mounted = mount(place, f"size={size}")
     process = start(partial(limited, scene, place, None if mounted else size))
