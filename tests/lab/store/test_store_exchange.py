@@ -177,7 +177,8 @@ WRONG = {
 
 
 @pytest.mark.parametrize(
-    ("table", "old", "new", "match"), [(table, *change) for table, changes in WRONG.items() for change in changes]
+    ("table", "old", "new", "match"),
+    [pytest.param(table, *change, id=f"{table}-{n}") for table in WRONG for n, change in enumerate(WRONG[table])],
 )
 def test_wrong_content_is_refused_whole(
     store: Store, empty: Store, tmp_path: Path, table: str, old: bytes, new: bytes, match: str
@@ -224,7 +225,7 @@ def test_a_value_that_is_nested_too_deeply_is_not_stored(store: Store) -> None:
     value: list = []
     for _ in range(5000):
         value = [value]
-    for deep in (value, [[]] * 500 + [eval("[" * 101 + "]" * 101)]):
+    for deep in (value, [[]] * 500 + [json.loads("[" * 101 + "]" * 101)]):
         with pytest.raises(ValueError, match="nested more than 100"):
             store.add_measurement(SPECS[0].id, "deep", {0: deep})
     store.add_measurement(SPECS[0].id, "wide", {0: [[1.5], {"a]": "["}] * 500})

@@ -308,7 +308,8 @@ def check_schema(connection: sqlite3.Connection, names: Iterable[str], version: 
 def _digest_schema(connection: sqlite3.Connection, names: Iterable[str]) -> str:
     statement = "SELECT type, name, tbl_name, sql FROM sqlite_master WHERE name IN (SELECT value FROM json_each(?))"
     rows = connection.execute(f"{statement} ORDER BY name", (json.dumps(list(names)),)).fetchall()
-    return digest(rows, _salt(connection))
+    (header,) = connection.execute("PRAGMA user_version")
+    return digest([*rows, (*header, None, None, None)], _salt(connection))
 
 
 @dataclass(frozen=True)

@@ -337,6 +337,9 @@ MIGRATIONS: tuple[tuple[str, ...], ...] = (
     _CHECKSUMS,
 )
 FIRST_WITH_CHECKSUMS = 3  # version
+# Of `user_version`, in the file's header, the lowest byte is the version. The others are random, and part of the
+# checksum of the tables: so the first page, too, cannot be another store's.
+_VERSION = 0xFF
 
 
 def read_version(connection: sqlite3.Connection, path: Path) -> int:
@@ -348,6 +351,7 @@ def read_version(connection: sqlite3.Connection, path: Path) -> int:
     ).fetchone()
     if application == version == objects == 0:
         return 0
+    version &= _VERSION
     if application != APPLICATION_ID:
         raise StoreError(f"{path} is an SQLite file of another program: give another path for the store")
     if version < 1:
@@ -370,9 +374,10 @@ def migrate(connection: sqlite3.Connection, path: Path) -> None:
             connection.execute(statement)
     if version < FIRST_WITH_CHECKSUMS:
         checksums.add_to_old_rows(connection)
-    checksums.add_schema(connection, _names(), len(MIGRATIONS))
+    stamp = int.from_bytes(os.urandom(2)) + 1
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    connection.execute(f"PRAGMA user_version = {len(MIGRATIONS)}")
+    connection.execute(f"PRAGMA user_version = {stamp * (_VERSION + 1) + len(MIGRATIONS)}")
+    checksums.add_schema(connection, _names(), len(MIGRATIONS))
 
 
 def check(connection: sqlite3.Connection, path: Path) -> None:

@@ -199,6 +199,14 @@ def _start_of(process: int) -> str:
     return "" if fields[0] == "Z" else fields[19]
 
 
+def readable_claims(connection: sqlite3.Connection) -> tuple[dict[str, str], list[Damage]]:
+    """Claims come and go and have no checksum: in a damaged file they may be anything."""
+    try:
+        return held_claims(connection), []
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        return {}, [Damage("file", "a claim cannot be read: what is being trained is not known")]
+
+
 def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
     intact, damaged = {}, checksums.check_numbers(connection)
     for content in ("run", "measurement", "request", "failure"):
@@ -213,10 +221,8 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
         outcome, kind = run["outcome"], (row[1], row[2], row[3])
         counts = Group(*kind, finished=outcome == "finished", diverged=outcome == "diverged", epochs=row[6])
         groups.setdefault(kind, []).append(dataclasses.replace(counts, seconds=run["seconds"]))
-    try:
-        held = held_claims(connection)
-    except (TypeError, ValueError):  # claims come and go, and have no checksum
-        held, damaged = {}, [*damaged, Damage("file", "a claim cannot be read: what is being trained is not known")]
+    held, damaged_claims = readable_claims(connection)
+    damaged += damaged_claims
     requests, _ = select_open(connection)
     for spec_id, request in requests.items():
         spec, pending = request.spec, request.reason is None

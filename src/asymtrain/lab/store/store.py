@@ -14,7 +14,7 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import checksums, records, requests
 from asymtrain.lab.store.checksums import Check, Damage
-from asymtrain.lab.store.database import Database, StoreError, StoreWarning
+from asymtrain.lab.store.database import DamagedError, Database, StoreError, StoreWarning
 from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Failure, Summary
@@ -75,6 +75,8 @@ class Store:
         """
         unique = {spec.id: spec for spec in specs}
         with self.database.writing() as connection:
+            if damaged := requests.readable_claims(connection)[1]:
+                raise DamagedError(f"{self.path} is damaged: {damaged[0]}; see `asymtrain store check {self.path}`")
             requests.open_requests(connection, unique, _now(), again=again)
             done = set() if again else {key.spec_id for key in checksums.select_recorded(connection, unique)[0]}
             taken = requests.claim(connection, unique.keys() - done, lease)
@@ -89,7 +91,9 @@ class Store:
     def held(self, ids: Iterable[str]) -> set[str]:
         """Those of the specs that a live process, this one or another, is training."""
         with self.database.reading() as connection:
-            return set(ids) & requests.held_claims(connection).keys()
+            held, damaged = requests.readable_claims(connection)
+        self.name_damage(damaged)
+        return set(ids) & held.keys()
 
     def fail(self, specs: Iterable[RunSpec], reason: str) -> None:
         """Record that specs could not be trained, and why; a later `add` or `request` supersedes it."""
