@@ -72,7 +72,7 @@ def attach_one(seed: int, number: int) -> tuple[str, str | None]:
         except Fault as fault:
             return "broken promise", str(fault)
         except Exception as error:
-            return "traceback", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0]}"
+            return "traceback", f"{type(error).__name__}: {(str(error).splitlines() or [''])[0][:200]}"
 
 
 def describe(seed: int, number: int) -> str:

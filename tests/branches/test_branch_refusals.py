@@ -71,6 +71,7 @@ OPTIONS = {
     ),
     "pool of no rows": ({"pool": lambda f: f[:0]}, r"place '1' gives a tensor of shape \(0, 8\), without values"),
     "pool on meta": ({"pool": lambda f: f.to("meta")}, "place '1' gives a tensor on the meta device"),
+    "sparse pool": ({"pool": lambda f: f.to_sparse()}, "does not return a tensor of shape"),
     "complex pool": ({"pool": lambda f: f * 1j}, "does not return a tensor of shape"),
     "shape": ({"sample": torch.randn(3, 9)}, r"the model cannot be called on `sample` \(RuntimeError: "),
     "too many": ({"sample": (rows(), rows())}, r"the model cannot be called on `sample` \(TypeError: "),

@@ -70,7 +70,8 @@ class Reader:
             return f"gives a tensor of layout {feature.layout}: choose a module whose output is dense"
         if callable(self.pool):
             rows = self.pool(feature)
-            if not isinstance(rows, Tensor) or rows.ndim != 2 or rows.is_complex():
+            dense = isinstance(rows, Tensor) and rows.layout is torch.strided and not rows.is_nested
+            if not dense or rows.ndim != 2 or rows.is_complex():
                 return "has a `pool` function that does not return a tensor of shape (rows, features)"
             # The user's function may return a view.
             return rows.clone()
