@@ -78,7 +78,8 @@ VALUES: dict[str, list[str]] = {
     "--threshold": NUMBERS, "--draws": FEW, "--grid": FEW, "--step": NUMBERS, "--norm-step": NUMBERS,
     "--fixed-weight-decay": NUMBERS, "--filter-step": NUMBERS, "names": ["table3", "figure2", "all", "tabel1", *WORDS],
     "model": ["mlp", "vit", "mine:tiny", "mine:raises", "mine:leaves", "mine:", "mine:number", "nomodule:x",
-              "os:getcwd", "timm:x", "hf:ViTConfig", "hf:config.json", "hf:loop/x.json", "hf:~nosuchuser/c.json", "a.b", *NAMES],
+              "os:getcwd", "timm:x", "hf:ViTConfig", "hf:config.json", "hf:loop/x.json", "hf:~nosuchuser/c.json",
+              "a.b", *NAMES],
     "--option": ["width=4", "depth=1", "=", "x", "a=" + "[" * 100_000, "widths=[8]", "widths=[1e400]", *WORDS],
 }  # fmt: skip
 SHORT = {"--data": "folder:photos", "--minutes": "1e-9", "--epochs": "1", "--seeds": "1", "--arch": "mlp",

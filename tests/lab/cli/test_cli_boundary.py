@@ -181,5 +181,13 @@ def test_text_of_a_store_neither_steers_the_terminal_nor_computes_in_a_spreadshe
     assert "\x1b" not in (tmp_path / "report.html").read_text()
 
 
-def test_usage_says_that_images_are_too_few_before_it_trains(refused):
-    assert "say nothing of" in refused("measure", "usage", "--arch", "mlp", "--seeds", "1", "--images", "4")
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [
+        (("usage", "--images", "4"), "4 images say nothing of"),
+        (("usage", "--images", "1"), "--images must lie in 2.."),
+        (("landscape", "--data", "folder:", "--at", "1"), "the folder is missing"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_is_trained(refused, words, text):
+    assert text in refused("measure", *words, "--arch", "mlp", "--seeds", "1")

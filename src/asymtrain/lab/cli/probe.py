@@ -147,11 +147,12 @@ def probe_other_model(
     resized = {} if subject.data in ("cifar10", "cifar100") else {"image_size": size}
     dataset = load(subject.data, root=where.data_root, **resized)
     size = dataset.train.images.shape[-1]  # CIFAR has a size of its own
+    batches = ImageBatches(dataset, batch)
     if size != named.image_size:
         stderr().print(f"Images of {size} pixels; the model's own size is {named.image_size}.")
     result = probing.probe(
         lambda: named.build(dataset.classes, size).to(device),
-        ImageBatches(dataset, batch),
+        batches,
         subject.at or None,
         learning_rate=learning_rate,
         **arguments,

@@ -89,6 +89,8 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
             raise UsageError(
                 "a Plain run has no alpha: name Asymmetric runs (Plain is level 0 of them), or --redundancy 0"
             )
+        for specs in groups.values():  # data that are missing or broken show before anything is trained
+            load_for(specs[0], bench.data_root)
         measured: Measured = {}
         try:
             for number, (label, specs) in enumerate(groups.items(), 1):

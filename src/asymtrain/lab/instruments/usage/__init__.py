@@ -61,7 +61,8 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
         missing = [spec for spec in specs if not kept.get(spec, {}).keys() >= set(epochs)]
         for spec in missing:
             dataset = load_for(spec, bench.data_root)
-            if not 2 <= options.images <= (most := len(dataset.test.images)):
+            most = len(dataset.test.images)
+            if not 2 <= options.images <= most:
                 raise UsageError(f"--images must lie in 2..{most}, got {options.images}")
             check_images(options.images, max(build_backbone(spec, dataset).widths))
         try:
