@@ -21,7 +21,7 @@ import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from functools import partial
@@ -41,6 +41,7 @@ import asymtrain.lab.report.run_report  # noqa: F401
 from abuse.tally import Tally, keep
 from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
+from asymtrain.lab.cli import DONE, FAILED, REFUSED
 from asymtrain.lab.data import cifar
 from asymtrain.lab.data import folder as image_folder
 from asymtrain.lab.engine.states import states_at
@@ -55,15 +56,15 @@ MEMORY = 1 << 30  # bytes on top of what the process has when it begins
 COMMANDS_EVERY = 5  # one of so many cases is read by a command too
 PAGE = 4096
 
-Answer = dict[str, Any]  # what was read, by name
+Answer = dict[str, Any]  # what was read, by name; the first word of a name is the question that it answers
 Damage = Callable[[bytes, random.Random, bytes], bytes]
 
 
 class Named(Exception):
-    """What could be read, where the rest was named as damaged."""
+    """What could be read, and which questions were answered with a word about damage."""
 
-    def __init__(self, answer: Answer) -> None:
-        self.answer = answer
+    def __init__(self, answer: Answer, questions: set[str]) -> None:
+        self.answer, self.questions = answer, questions
 
 
 @dataclass(frozen=True)
@@ -123,10 +124,11 @@ def truncate(content: bytes, chance: random.Random, other: bytes) -> bytes:
 
 
 def splice(content: bytes, chance: random.Random, other: bytes) -> bytes:
-    """A page, or everything from a place on, of another file."""
+    """A few pages of another file. With more of them it would be the other file, which is valid."""
     parts, others = pages(content), pages(other)
     place = chance.randrange(min(len(parts), len(others)))
-    return b"".join([*parts[:place], others[place], *(parts if chance.random() < 0.5 else others)[place + 1 :]])
+    parts[place : place + 3] = others[place : place + chance.randint(1, 3)]
+    return b"".join(parts)
 
 
 def remove_part(content: bytes, chance: random.Random, other: bytes) -> bytes:
@@ -151,44 +153,61 @@ BYTES: dict[str, Damage] = {
 WEIGHTS = {"flip": 6, "flip 8": 3, "overwrite": 3, "splice": 2, "truncate": 2}
 
 
-def run(seed: int, cases: int, folder: Path) -> Tally:
-    tally = Tally("damage", seed)
-    environ(folder)
-    shares = sum(subject.share for subject in SUBJECTS)
-    for subject in SUBJECTS:
-        whole, other = folder / subject.name / "whole", folder / subject.name / "other"
-        for number, place in enumerate((whole, other)):
-            place.mkdir(parents=True)
-            subject.make(place, number)
-        copy = folder / subject.name / "copy"
-        shutil.copytree(whole, copy)  # reading may add to a folder, and paths are part of answers
-        expected = subject.read(copy)
-        for number in range(max(1, round(cases * subject.share / shares))):
-            shutil.rmtree(copy)
-            shutil.copytree(whole, copy)
-            chance = random.Random(f"{seed} {subject.name} {number}")
-            what = damage(subject, copy, other, chance)
-            damaged = shutil.copytree(copy, folder / subject.name / "damaged", dirs_exist_ok=False)
-            readers = [partial(judge, subject, copy, expected)]
-            if number % COMMANDS_EVERY == 0:
-                readers += [partial(command, arguments, subject) for arguments in subject.commands(copy)]
-            results = [in_child(reader) for reader in readers]
-            faults = [detail for outcome, detail in results if outcome == "fault"]
-            name = f"{subject.name}: {'fault' if faults else results[0][0]}"
-            if faults:
-                kept = keep(damaged)
-                tally.add(
-                    name,
-                    f"{subject.name} case {number} ({what}): {faults[0]}; its files are in {kept}: "
-                    f"python tests/abuse damage --seed {seed}",
-                )
-            else:
-                tally.add(name)
-            shutil.rmtree(damaged)
+def run(seed: int, cases: int, folder: Path, subjects: "Sequence[Subject] | None" = None) -> Tally:
+    """Damage `cases` files, of all kinds of file or of some."""
+    tally, chosen = Tally("damage", seed), SUBJECTS if subjects is None else subjects
+    prepare(folder)
+    shares = sum(subject.share for subject in chosen)
+    numbers = {subject: max(1, round(cases * subject.share / shares)) for subject in chosen}
+    expected = {subject: make(subject, folder / subject.name) for subject in chosen}
+    # The kinds in turn, each as often as its share: a run that is ended early has tried all of them.
+    turns = sorted(
+        ((number + 1) / numbers[subject], chosen.index(subject), number)
+        for subject in chosen
+        for number in range(numbers[subject])
+    )
+    for _, place, number in turns:
+        subject = chosen[place]
+        own = folder / subject.name
+        damaged = Path(shutil.copytree(own / "whole", own / "damaged"))
+        what = damage(subject, damaged, own / "other", random.Random(f"{seed} {subject.name} {number}"))
+        commands = number % COMMANDS_EVERY == 0
+        outcome, fault = examine(subject, damaged, own / "read", expected[subject], commands=commands)
+        text = f"{subject.name} case {number} ({what}): {fault}"
+        again = f"its files are in {keep(damaged)}: python tests/abuse damage --seed {seed}" if fault else ""
+        tally.add(f"{subject.name}: {outcome}", f"{text}; {again}" if fault else None)
+        shutil.rmtree(damaged)
     return tally
 
 
-def environ(folder: Path) -> None:
+def make(subject: Subject, own: Path) -> Answer:
+    """A valid folder and another one; what is read of the first.
+
+    Answers contain paths, and reading may change a folder: it is always read as a new copy at the same path.
+    """
+    for number, place in enumerate(("whole", "other")):
+        (own / place).mkdir(parents=True)
+        subject.make(own / place, number)
+    return subject.read(Path(shutil.copytree(own / "whole", own / "read")))
+
+
+def examine(subject: Subject, damaged: Path, place: Path, expected: Answer, *, commands: bool) -> tuple[str, str]:
+    """Read the damaged folder through the library, and by commands; the outcome, and the fault where there is one."""
+    readers: list[Callable[[], tuple[str, str]]] = [partial(judge, subject, place, expected)]
+    if commands:
+        readers += [partial(command, arguments) for arguments in subject.commands(place)]
+    outcomes = []
+    for reader in readers:
+        shutil.rmtree(place)
+        shutil.copytree(damaged, place)
+        outcome, fault = in_child(reader)
+        if fault:
+            return "fault", fault
+        outcomes.append(outcome)
+    return outcomes[0], ""
+
+
+def prepare(folder: Path) -> None:
     """Nothing but the files here is read or run; a program that is started for a file leaves a trace."""
     folder.mkdir(parents=True, exist_ok=True)
     programs = folder / "programs"
@@ -220,23 +239,23 @@ def damage(subject: Subject, copy: Path, other: Path, chance: random.Random) -> 
 def judge(subject: Subject, folder: Path, expected: Answer) -> tuple[str, str]:
     """Read the damaged folder and compare."""
     try:
-        answer, named = subject.read(folder), False
+        answer, named = subject.read(folder), set[str]()
     except Named as partly:
-        answer, named = partly.answer, True
+        answer, named = partly.answer, partly.questions
     except UsageError as error:
-        return ("refused", "") if "\n" not in str(error) else ("fault", f"a message of several lines: {error}")
+        return "refused", f"a message of several lines: {error}" if "\n" in str(error) else ""
     if answer == expected:
         return ("equal, and damage named" if named else "equal"), ""
     wrong = sorted(name for name, value in answer.items() if name not in expected or expected[name] != value)
-    missing = sorted(expected.keys() - answer.keys())
-    if named and not wrong:
+    missing = sorted(name for name in expected.keys() - answer.keys() if name.partition(" ")[0] not in named)
+    if not wrong and not missing:
         return "named, the rest equal", ""
     if not subject.checked:
         return "other values", ""
-    return "fault", f"silently different: {len(wrong)} wrong {wrong[:2]}, {len(missing)} missing {missing[:2]}"
+    return "different", f"silently different: {len(wrong)} wrong {wrong[:2]}, {len(missing)} missing {missing[:2]}"
 
 
-def command(arguments: list[str], subject: Subject) -> tuple[str, str]:
+def command(arguments: list[str]) -> tuple[str, str]:
     """A command on the damaged folder: it ends well, or in one line."""
     out, err = io.StringIO(), io.StringIO()
     try:
@@ -246,10 +265,10 @@ def command(arguments: list[str], subject: Subject) -> tuple[str, str]:
         code = left.code or 0
     said = err.getvalue()
     text = f"asymtrain {' '.join(arguments[:2])}"
-    if "Traceback" in said or code not in (0, 1, 2, 3, 4):
-        return "fault", f"{text}: exit {code}, {said[-300:]}"
-    if code == 2 and (said.count("\n") != 1 or not said.startswith("asymtrain: ")):
-        return "fault", f"{text}: not one line: {said[-300:]}"
+    if "Traceback" in said or code not in (DONE, FAILED, REFUSED):
+        return "ended", f"{text}: exit {code}, {said[-300:]}"
+    if code == REFUSED and (said.count("\n") != 1 or not said.startswith("asymtrain: ")):
+        return "ended", f"{text}: not one line: {said[-300:]}"
     return "ended", ""
 
 
@@ -267,10 +286,10 @@ def in_child(reader: Callable[[], tuple[str, str]]) -> tuple[str, str]:
     _, status = os.waitpid(child, 0)
     if (trace := Path(os.environ["ABUSE_TRACE"])).exists():
         trace.unlink()
-        return "fault", "another program was started for a file"
+        return "ended", "another program was started for a file"
     if not told:
         code = os.waitstatus_to_exitcode(status)
-        return "fault", f"hangs for {SECONDS} s" if -code in (signal.SIGXCPU, signal.SIGKILL) else f"ended with {code}"
+        return "ended", f"hangs for {SECONDS} s" if -code in (signal.SIGXCPU, signal.SIGKILL) else f"ended with {code}"
     return pickle.loads(told)
 
 
@@ -285,10 +304,10 @@ def limited(reader: Callable[[], tuple[str, str]], pipe: int) -> None:
         result = reader()
     except BaseException as error:
         where = traceback.extract_tb(error.__traceback__)[-1]
-        result = ("fault", f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"[:500])
+        result = ("ended", f"{type(error).__name__}: {error} ({Path(where.filename).name}, line {where.lineno})"[:500])
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-    if grown > MEMORY and result[0] != "fault":
-        result = ("fault", f"took {grown >> 20} MiB")
+    if grown > MEMORY and not result[1]:
+        result = ("ended", f"took {grown >> 20} MiB")
     os.write(pipe, pickle.dumps(result))
 
 
@@ -306,21 +325,31 @@ def make_store(folder: Path, number: int) -> None:
                     store.add_measurement(spec.id, "norm", {epoch: seed + epoch / 7 for epoch in range(5)})
         store.add(example_run(spec, salt="again"), again=True)
         store.add(example_run(example_spec(seed, epochs=7), epochs=3, outcome="diverged"))
-        store.request([example_spec(1000)])
+        store.request([example_spec(seed) for seed in (1000, 1001)])
+        store.fail([example_spec(1002)], "a reason")
 
 
 def read_store(folder: Path) -> Answer:
-    with warnings.catch_warnings(record=True) as heard:
-        warnings.simplefilter("always")
-        with Store(folder / STORE, read_only=True) as store:
-            records, values = store.records(every_attempt=True), store.measurements()
-            latest = store.runs()
-            store.summary(), store.pending(), store.failures()
-    answer: Answer = {f"{record.run.spec.id}/{record.attempt}": record for record in records}
-    answer |= {f"{value.spec_id} {value.name} {value.epoch}": value for value in values}
-    answer |= {f"latest {run.spec.id}": run for run in latest}
-    if heard:
-        raise Named(answer)
+    """The answers to several questions, each to a store that was just opened: it says what it leaves out, once."""
+    questions: dict[str, Callable[[Store], Answer]] = {
+        "records": lambda store: {f"{r.run.spec.id} {r.attempt}": r for r in store.records(every_attempt=True)},
+        "runs": lambda store: {run.spec.id: run for run in store.runs()},
+        "measurements": lambda store: {f"{v.spec_id} {v.name} {v.epoch}": v.value for v in store.measurements()},
+        "pending": lambda store: {spec.id: spec for spec in store.pending()},
+        "failures": lambda store: {failure.spec.id: failure.reason for failure in store.failures()},
+        "total": lambda store: {name: n for name, n in vars(store.summary().total).items() if name != "seconds"},
+    }
+    answer, named = {}, set()
+    for question, ask in questions.items():
+        with warnings.catch_warnings(record=True) as heard, Store(folder / STORE, read_only=True) as store:
+            warnings.simplefilter("always")
+            answer |= {f"{question} {name}": value for name, value in ask(store).items()}
+        if heard:
+            named.add(question)
+    if "total" in named:
+        answer = {name: value for name, value in answer.items() if not name.startswith("total ")}  # counts of the rest
+    if named:
+        raise Named(answer, named)
     return answer
 
 
@@ -349,7 +378,11 @@ def change_rows(folder: Path, chance: random.Random) -> str:
 
 def store_commands(folder: Path) -> list[list[str]]:
     store = str(folder / STORE)
-    return [["status", "--store", store], ["store", "export", store, str(folder / "exported")]]
+    return [
+        ["status", "--store", store],
+        ["store", "check", store],
+        ["store", "export", store, str(folder / "exported")],
+    ]
 
 
 # Exports.

@@ -140,8 +140,8 @@ def test_a_damaged_export_is_refused_whole(store: Store, empty: Store, tmp_path:
 
 def forge(folder: Path, name: str, content: bytes) -> None:
     """Change a table and its hash: the content itself must be found wrong."""
-    (folder / f"{name}.csv").write_bytes(content)
     manifest = json.loads((folder / MANIFEST).read_text())
+    (folder / f"{name}.{manifest['files']}").write_bytes(content)
     manifest["sha256"][name] = hashlib.sha256(content).hexdigest()
     (folder / MANIFEST).write_text(json.dumps(manifest))
 
@@ -191,6 +191,16 @@ def test_wrong_content_is_refused_whole(
         import_store(empty, folder)
     assert empty.records() == []
     assert empty.measurements() == []
+
+
+def test_what_pyarrow_says_of_a_table_is_one_line(store: Store, empty: Store, tmp_path: Path) -> None:
+    folder = export_store(store, tmp_path / "export", format="parquet")
+    content = (folder / "runs.parquet").read_bytes()
+    size = int.from_bytes(content[-8:-4], "little")  # of the footer
+    forge(folder, "runs", content[: -8 - size] + b"\xff" * size + content[-8:])
+    with pytest.raises(StoreError, match=r"runs\.parquet is not a table") as caught:
+        import_store(empty, folder)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [b"nan", b"inf", b"-inf"])

@@ -239,7 +239,8 @@ def _read_tables(folder: Path) -> dict[str, Rows]:
         except UsageError:
             raise
         except (ValueError, OSError, csv.Error) as error:  # pyarrow's own errors are among them
-            raise StoreError(f"{path} is not a table of an asymtrain export: {error}") from error
+            text = " ".join(str(error).split())  # pyarrow speaks in several lines
+            raise StoreError(f"{path} is not a table of an asymtrain export: {text}") from error
         for (name, kind), column in zip(table.columns.items(), zip(*rows, strict=True), strict=False):
             # Without a step of Python for each number: there are millions.
             if kind is float and not all(map(math.isfinite, filter(None, column))):
