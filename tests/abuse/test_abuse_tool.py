@@ -57,7 +57,9 @@ def test_the_command_prints_a_table(tmp_path: Path) -> None:
     out = call(str(HERE), "damage", "--cases", "10", "--seed", "3", temporary=tmp_path)
     assert "seed 3: ABUSE_SEED=3 repeats this run" in out
     assert out.splitlines()[-2].split() == ["part", "seed", "cases", "faults", "seconds", "outcomes"]
-    assert out.splitlines()[-1].split()[:4] == ["damage", "3", "10", "0"]
+    part, seed, cases, faults, *_ = out.splitlines()[-1].split()
+    assert (part, seed, faults) == ("damage", "3", "0")
+    assert int(cases) >= 10  # at least one of each kind of file
 
 
 def test_an_unknown_part(tmp_path: Path) -> None:

@@ -266,3 +266,14 @@ def test_threads_may_share_a_store(tmp_path: Path) -> None:
     with Store(tmp_path / "s.sqlite") as store, ThreadPoolExecutor(4) as pool:
         assert sum(pool.map(lambda spec: store.add(example_run(spec)), specs + specs)) == 40
         assert len(store.runs()) == 40
+
+
+def test_what_sqlite_says_of_damaged_tables_is_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "runs.sqlite"
+    Store(path).close()
+    content = path.read_bytes()
+    assert b"outcome TEXT NOT NULL" in content
+    path.write_bytes(content.replace(b" outcome TEXT NOT NULL", b"`outcome TEXT NOT NULL", 1))
+    with pytest.raises(StoreError, match="is damaged") as caught:
+        Store(path, read_only=True)
+    assert "\n" not in str(caught.value)

@@ -76,7 +76,7 @@ def explained(path: Path) -> Iterator[None]:
         if text is None:
             raise
         kind = DamagedError if text is _DAMAGED else StoreError
-        raise kind(text.format(path=path, error=error)) from error
+        raise kind(text.format(path=path, error=" ".join(str(error).split()))) from error
 
 
 class Database:
