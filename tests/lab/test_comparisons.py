@@ -82,7 +82,9 @@ def test_one_pair_has_no_spread_and_says_so():
     assert [row[name] for name in ("plain_std", "asymmetric_std", "low", "high", "p", "d_z")] == [None] * 6
     assert (row["points_low"], row["points_high"]) == (None, None)
     assert row["improvement"] == pytest.approx(20)
-    assert sentence(row) == "ViT: +10.0 points of accuracy in one seed; a single pair cannot tell an effect from chance."
+    assert (
+        sentence(row) == "ViT: +10.0 points of accuracy in one seed; a single pair cannot tell an effect from chance."
+    )
 
 
 def test_equal_differences_give_none_and_no_warning():

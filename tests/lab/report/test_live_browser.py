@@ -46,20 +46,31 @@ def pages(tmp_path_factory):
     alignment = alignment_page(runs)
     common = {"lead": "What it says.", "facts": {}, "document": {}}
     kinds = write_page(out, "kinds", title="Kinds", tables=[NUMBERS], figures=figures, **common)
-    measured = write_page(out, "alignment", title="Alignment", tables=alignment.tables, figures=alignment.figures, **common)
+    measured = write_page(
+        out, "alignment", title="Alignment", tables=alignment.tables, figures=alignment.figures, **common
+    )
     return {
         "report": out / "report" / "report.html",
         "paper": paper["page"],
         "kinds": kinds["page"],
-        "measurement": measured["page"],
+        "measurement": aligned["page"],
     }
 
 
+SETTLED = """() => [...document.querySelectorAll('.plot')].every((plot) => {
+    const { top, bottom } = plot.getBoundingClientRect();
+    return bottom < -200 || top > innerHeight + 200 || plot.querySelector('.live canvas');
+})"""
+
+
 def live(page, title):
-    """The figure of this title, when it is live."""
+    """The figure of this title, when it is live and those around it move it no more."""
     shown = page.locator("figure").filter(has=page.get_by_role("heading", name=title, exact=True))
     shown.scroll_into_view_if_needed()
     shown.locator(".is-live canvas").first.wait_for()
+    page.wait_for_function(SETTLED)
+    shown.scroll_into_view_if_needed()
+    page.wait_for_function(SETTLED)
     return shown
 
 
@@ -172,9 +183,9 @@ def test_a_surface_is_turned_and_the_others_with_it(open_page, pages):
 def test_the_slider_shows_another_epoch(open_page, pages):
     page = open_page(pages["kinds"], 1280)
     shown = live(page, "Maps by epoch")
-    assert shown.locator("output").inner_text() == "epoch 0"
-    assert re.search(r"attention / uniform\s+1\b", hover(page, shown, panel=1))
-    shown.get_by_role("slider").press("ArrowRight")
+    assert shown.locator("output").inner_text() == "epoch 4"
+    assert re.search(r"attention / uniform\s+5\b", hover(page, shown, panel=1))
+    shown.get_by_role("slider").press("ArrowLeft")
     assert shown.locator("output").inner_text() == "epoch 2"
     assert re.search(r"attention / uniform\s+3\b", hover(page, shown, 0.4, panel=1))
     assert shown.locator(".chart").count() == 2  # the picture, and the map of the epoch

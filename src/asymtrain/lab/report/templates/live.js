@@ -34,8 +34,8 @@
     if (!there(value)) return "—";
     if (value === 0) return "0";
     const size = Math.abs(value);
-    if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
-    return String(Number(value.toPrecision(4))).replace("-", "−");
+    const short = Number(value.toPrecision(size >= 1e5 || size < 1e-3 ? 3 : 4));
+    return (size >= 1e5 || size < 1e-3 ? short.toExponential() : String(short)).replace("e+", "e").replace(/^-/, "−");
   }
   const span = (low, high) => there(low) && there(high) ? `${number(low)} to ${number(high)}` : "";
   const xs = (line) => Array.isArray(line.x) ? line.x : Array.from({ length: line.x.count }, (_, i) => line.x.first + i);
@@ -212,19 +212,25 @@
     return { interval, min: Math.floor(low / interval) * interval, max: Math.ceil(high / interval) * interval };
   }
 
+  function unit(panel) {
+    const power = Math.floor(Math.log10(Math.max(...panel.limits.map(Math.abs))));
+    return Math.abs(power) < 3 ? 1 : 10 ** power;
+  }
+
   function relief(panel, state, spec) {
     const colours = theme();
-    const side = (name) => ({ type: "value", name, nameTextStyle: { fontSize: 11, color: colours.ink }, nameGap: 22,
-      axisLabel: { fontSize: 11, color: colours.ink, formatter: number, margin: 10 }, axisLine: { lineStyle: { color: colours.soft, width: 1 } },
+    // Short labels: the axis of heights has its unit beside the scale of colours, and a label in a corner would meet another.
+    const side = (formatter) => ({ type: "value", name: "",
+      axisLabel: { fontSize: 11, color: colours.ink, formatter, margin: 10 }, axisLine: { lineStyle: { color: colours.soft, width: 1 } },
       splitLine: { lineStyle: { color: colours.rule } }, axisPointer: { lineStyle: { color: colours.ink }, label: { show: false } }, splitNumber: 4 });
     return { animation: false, textStyle: common(colours).textStyle,
       tooltip: { ...common(colours).tooltip, formatter: ({ value: [x, y, z] }) => place(panel, x, y, z) },
       visualMap: { ...heat(panel, spec), dimension: 2 },
-      xAxis3D: { ...side(""), min: panel.x[0], max: panel.x.at(-1) },
-      yAxis3D: { ...side(""), min: panel.y[0], max: panel.y.at(-1) },
-      zAxis3D: { ...side(""), ...even(...panel.limits) },
+      xAxis3D: { ...side((x) => x === panel.x[0] ? "" : number(x)), min: panel.x[0], max: panel.x.at(-1), interval: panel.x.at(-1) / 2 },
+      yAxis3D: { ...side((y) => y === panel.y[0] ? "" : number(y)), min: panel.y[0], max: panel.y.at(-1), interval: panel.y.at(-1) / 2 },
+      zAxis3D: { ...side((z) => number(z / unit(panel))), ...even(...panel.limits) },
       grid3D: { boxWidth: 100, boxDepth: 100, boxHeight: 70, top: -14, left: 0, right: 0, bottom: 0,
-        viewControl: { alpha: state.alpha, beta: state.beta, distance: 250, minDistance: 250, maxDistance: 250, damping: 0, animation: false,
+        viewControl: { alpha: state.alpha, beta: state.beta, distance: 205, minDistance: 205, maxDistance: 205, damping: 0, animation: false,
           panSensitivity: 0, zoomSensitivity: 0 }, light: { main: { intensity: 1 }, ambient: { intensity: 0.4 } } },
       series: [{ type: "surface", shading: "color", wireframe: { show: true, lineStyle: { color: "rgba(0,0,0,.22)", width: 1 } },
         data: panel.values.flatMap((row, i) => row.map((value, j) => [panel.x[i], panel.y[j], there(value) ? value : "-"])) }] };
@@ -322,8 +328,9 @@
     if (all.some((line) => line.low)) bar.append(toggle("Intervals", true, (shown) => { state.intervals = shown; redraw(); }));
     const frames = [...new Set(spec.panels.map((panel) => panel.frame).filter(Boolean))];
     if (frames.length > 1) {
-      const output = make("output", {}, frames[0]);
-      const slider = make("input", { type: "range", min: 0, max: frames.length - 1, value: 0, "aria-valuetext": frames[0] });
+      const last = frames.length - 1;
+      const output = make("output", {}, frames[last]);
+      const slider = make("input", { type: "range", min: 0, max: last, value: last, "aria-valuetext": frames[last] });
       slider.addEventListener("input", () => {
         state.frame = frames[slider.value];
         output.textContent = state.frame;
@@ -332,7 +339,7 @@
       });
       bar.append(make("label", { class: "slider" }, make("span", { class: "unseen" }, "Frame "), slider, output));
     }
-    state.frame = frames[0] || "";
+    state.frame = frames.at(-1) || "";
     return bar;
   }
 
@@ -340,9 +347,10 @@
     if (!spec.colours || (spec.kind === "images" && !spec.scale)) return [];
     const ranges = spec.kind === "images" ? [[spec.scale, 0, spec.top]] : spec.panels.map(({ group, label, limits }) =>
       [label ? (new Set(spec.panels.map((panel) => panel.group)).size > 1 ? `${label}, ${group}` : label) : group || "", ...limits]);
+    const heights = spec.kind === "relief" && unit(spec.panels[0]) !== 1 ? `; heights in units of ${number(unit(spec.panels[0]))}` : "";
     return [...new Map(ranges.map((range) => [String(range), range])).values()].map(([label, low, high]) => {
       const ramp = make("i", { style: `background: linear-gradient(to right, ${spec.colours.join(", ")})` });
-      return make("p", { class: "ramp" }, label, " ", number(low), " ", ramp, " ", number(high));
+      return make("p", { class: "ramp" }, label, " ", number(low), " ", ramp, " ", number(high), heights);
     });
   }
 
