@@ -29,7 +29,8 @@ def paired(
 
     Columns: those of `by`, then seed, plain_id, asymmetric_id, plain, asymmetric, plain_diverged,
     asymmetric_diverged, plain_at_chance, asymmetric_at_chance, cosine. With `by=None` the comparisons are told apart by
-    dataset, backbone and every setting in which the runs of one backbone differ. A diverged run counts with chance accuracy, 1 / classes.
+    dataset, backbone and every setting in which the runs of one backbone differ. A diverged run counts with chance
+    accuracy, 1 / classes.
     """
     by = separating(rows) if by is None else list(by)
     for name in ("variant", "seed", "outcome", measure, *by):

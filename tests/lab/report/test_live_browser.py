@@ -46,9 +46,8 @@ def pages(tmp_path_factory):
     alignment = alignment_page(runs)
     common = {"lead": "What it says.", "facts": {}, "document": {}}
     kinds = write_page(out, "kinds", title="Kinds", tables=[NUMBERS], figures=figures, **common)
-    measured = write_page(
-        out, "alignment", title="Alignment", tables=alignment.tables, figures=alignment.figures, **common
-    )
+    measured = {"tables": alignment.tables, "figures": alignment.figures}
+    aligned = write_page(out, "alignment", title="Alignment", **measured, **common)
     return {
         "report": out / "report" / "report.html",
         "paper": paper["page"],
@@ -103,8 +102,8 @@ def test_nothing_overflows_and_no_request_leaves_the_page(open_page, pages, name
         if plots.nth(i).locator(".relief, .hint").count() == 0:
             plots.nth(i).locator(".live canvas").first.wait_for()
     edges = page.evaluate(
-        """() => [document.documentElement.scrollWidth, ...[...document.querySelectorAll('figure, .live, .panel, .controls > *')]
-            .map(e => e.getBoundingClientRect().right)]"""
+        """() => [document.documentElement.scrollWidth, ...[...document.querySelectorAll(
+            'figure, .live, .panel, .controls > *')].map(e => e.getBoundingClientRect().right)]"""
     )
     assert max(edges) <= width
     assert [text for text in page.problems if "GL Driver Message" not in text] == []

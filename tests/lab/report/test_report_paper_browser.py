@@ -71,8 +71,8 @@ def test_a_cell_is_read_and_nothing_overflows(opened, results, width, scheme):
     # Wide tables and figures are scrolled in a box of their own; the page is not.
     overflow = page.evaluate(
         """() => [document.documentElement.scrollWidth - innerWidth, ...[...document.querySelectorAll(
-            'main > *, section > *, .claim > *, .above > *, .scroll, figure, dl div, .contents li, button:not(.sort)')].map(
-            e => e.getBoundingClientRect().right - innerWidth)]"""
+            'main > *, section > *, .claim > *, .above > *, .scroll, figure, dl div, .contents li,'
+            + 'button:not(.sort)')].map(e => e.getBoundingClientRect().right - innerWidth)]"""
     )
     assert max(overflow) <= 0
     background, ink, axis = page.evaluate(
