@@ -48,7 +48,7 @@ def test_the_page_needs_nothing_from_outside(study, tmp_path):
     links.feed(text)
     assert all(link.startswith(("#", "data:")) for link in links.found)
     assert "url(http" not in text
-    assert "<script" not in text
+    assert "default-src 'none'" in text  # and a browser would refuse it
 
 
 def test_what_others_wrote_is_escaped(make_run, tmp_path):
@@ -56,8 +56,8 @@ def test_what_others_wrote_is_escaped(make_run, tmp_path):
     runs = [make_run(spec) for spec in pairs(RunSpec(dataset=nasty, epochs=2), [1, 2])]
     write_report(runs, tmp_path, command='asymtrain run --data "<b>"')
     text = (tmp_path / "report.html").read_text()
-    assert "<script" not in text
-    assert "<b>" not in text
+    assert "<script>alert" not in text
+    assert "--data &#34;&lt;b&gt;&#34;" in text
     assert "&lt;script&gt;" in text
 
 
@@ -96,6 +96,16 @@ def test_one_seed_and_a_diverged_run_are_shown(make_run, tmp_path):
     assert "with 1 seed each" in text
     assert "0.0500 (diverged)" in text  # one of twenty shapes
     assert not re.search(r"\bnan\b", text, re.IGNORECASE)
+
+
+def test_a_run_at_chance_is_flagged_where_its_number_stands(make_run, tmp_path):
+    plain, asymmetric, *others = pairs(RunSpec(arch="vit", epochs=3), [5, 6])
+    # An accuracy of 0.2 and more, less the gain: at chance, which is 0.05 here.
+    write_report([make_run(plain), make_run(asymmetric, gain=-0.4), *map(make_run, others)], tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert len(re.findall(r">0\.0\d{3} \(at chance\)<", text)) == 1  # in its row
+    assert len(re.findall(r">0\.\d{3} ± 0\.\d{3} \(1 at chance\)<", text)) == 1  # and beside the mean
+    assert "1 of 2 Asymmetric runs stayed at chance accuracy." in text
 
 
 @pytest.mark.parametrize("place", ["file", "file/below"])

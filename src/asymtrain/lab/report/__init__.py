@@ -3,6 +3,7 @@
     table.py     Table: typed columns, cells of values     export.py    a table as Markdown, LaTeX, CSV
     figure.py    Figure: panels of lines, bars, images     drawing.py   a figure as SVG
     page.py      templates, files, the page of a measurement
+    live.py      a figure that answers the pointer         charts/      the plotting library for it
     frames.py    runs as frames                            summary.py   what a set of runs says
     run_report.py                                          report.html, rows.csv, history.csv
 

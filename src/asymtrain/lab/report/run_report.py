@@ -11,10 +11,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-from markupsafe import Markup
 
-from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines, Numbers
+from asymtrain.lab.report.live import embed
 from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, make_rows
@@ -54,17 +53,21 @@ def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -
     """The page of a summary as HTML; `versions` are those that the runs were trained with."""
     differing, common = _settings(summary)
     datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
+    effects = [effect_figure(summary)] if summary.comparisons else []
+    curves, cosines = (_figures(summary, figure_of) for figure_of in (learning_curves, cosine_over_training))
     return render_template(
         "report.html.j2",
+        figures=[*effects, *(figure for _, figure in (*curves, *cosines))],
         title=f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric",
         lead=_lead(summary),
         answers=[(row["verdict"], row["sentence"]) for row in summary.comparisons],
         waiting=summary.waiting,
         untested=summary.untested,
         comparisons=comparison_table(summary),
-        effect=Markup(draw(effect_figure(summary)) if summary.comparisons else ""),
-        curves=_drawn(summary, learning_curves),
-        cosines=_drawn(summary, cosine_over_training),
+        effects=effects,
+        curves=curves,
+        cosines=cosines,
+        embed=embed,
         seeds=seeds_table(summary),
         facts=_facts(summary, command, versions),
         differing=differing,
@@ -83,32 +86,32 @@ def seeds_table(summary: Summary) -> Table:
         Column("Seed", "count"),
         Column("Plain", "number", digits=4),
         Column("Asymmetric", "number", digits=4),
-        Column("Change", "number", "%", 1, signed=True),
+        Column("Difference (points)", "number", digits=1, signed=True),
         Column("Cosine", "number", signed=True),
         Column("Run ids"),
     )
     rows = []
     for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
         for pair in pairs.to_dict("records"):
-            accuracies = [
-                Cell(pair[side], (pair[f"{side}_id"],), mark="(diverged)" if pair[f"{side}_diverged"] else "")
-                for side in ("plain", "asymmetric")
-            ]
-            change = 100 * (pair["asymmetric"] - pair["plain"]) / pair["plain"] if pair["plain"] else None
+            accuracies = []
+            for side in ("plain", "asymmetric"):
+                mark = "(diverged)" if pair[f"{side}_diverged"] else "(at chance)" if pair[f"{side}_at_chance"] else ""
+                accuracies.append(Cell(pair[side], (pair[f"{side}_id"],), mark=mark))
+            points = 100 * (pair["asymmetric"] - pair["plain"])
             cosine = None if pd.isna(pair["cosine"]) else pair["cosine"]
             ids = f"{pair['plain_id']} {pair['asymmetric_id']}"
-            rows.append((row["label"], pair["seed"], *accuracies, change, cosine, ids))
+            rows.append((row["label"], pair["seed"], *accuracies, points, cosine, ids))
     return Table("seeds", "Each seed", columns, make_rows(rows))
 
 
 def effect_figure(summary: Summary) -> Figure:
-    """Each comparison's improvement in percent with its interval; the dots are the seeds."""
+    """Each comparison's difference in points of accuracy with its interval; the dots are the seeds."""
     bars = []
     for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
-        changes = 100 * (pairs["asymmetric"] - pairs["plain"]) / row["plain_mean"] if row["plain_mean"] else ()
-        bars.append(Bar(row["label"], row["improvement"], row["low"], row["high"], tuple(map(float, changes))))
-    panel = Bars("", "improvement over Plain (%)", "asymmetric", tuple(bars))
-    return Figure("effect", "Improvement over Plain", [panel])
+        seeds = tuple(map(float, 100 * (pairs["asymmetric"] - pairs["plain"])))
+        bars.append(Bar(row["label"], row["points"], row["points_low"], row["points_high"], seeds))
+    panel = Bars("", "difference to Plain (points of accuracy)", "asymmetric", tuple(bars))
+    return Figure("effect", "Difference to Plain", [panel])
 
 
 def learning_curves(history: pd.DataFrame, name: str, label: str) -> Figure:
@@ -148,18 +151,19 @@ def _mean_line(
     # Over the epochs that every run reached: a run that ended early must not move the mean by leaving it.
     mean = over_epochs(by_epoch[measure].mean().where(by_epoch.size() == len(runs)))
     seeds = tuple(over_epochs(run[measure]) for run in runs)
-    return Line(label, variant, tuple(map(float, epochs)), mean, low, high, seeds)
+    names = tuple(str(run["seed"].iloc[0]) for run in runs)
+    return Line(label, variant, tuple(map(float, epochs)), mean, low, high, seeds, names)
 
 
-def _drawn(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figure]) -> list[tuple[str, Markup]]:
+def _figures(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figure]) -> list[tuple[str, Figure]]:
     """The figure of each comparison that has one, under the comparison's name."""
-    drawn = []
+    figures = []
     for i, (row, pairs) in enumerate(zip(summary.comparisons, summary.pairs, strict=True)):
         history = summary.history[summary.history["id"].isin([*pairs["plain_id"], *pairs["asymmetric_id"]])]
         figure = figure_of(history, str(i), row["label"])
         if not figure.missing:
-            drawn.append((row["label"], Markup(draw(figure))))
-    return drawn
+            figures.append((row["label"], figure))
+    return figures
 
 
 def _lead(summary: Summary) -> str:

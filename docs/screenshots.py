@@ -1,0 +1,78 @@
+"""Screenshots of pages for `pages.md`, at the width of a screen and of a phone.
+
+    python docs/screenshots.py FOLDER
+
+FOLDER holds the pages as the commands in `pages.md` write them; pages that are not there are left out. It needs
+playwright, Pillow and the system's Chromium. The pictures have no clock and no animation: from the same pages, by the
+same browser, they have the same pixels.
+"""
+
+import io
+import sys
+from pathlib import Path
+
+import PIL.Image
+from playwright.sync_api import Browser, sync_playwright
+
+OUT = Path(__file__).parent / "figures"
+# By the name of a picture: the page, what stands at its top, and where the pointer is, as a share of the first chart
+# from there on.
+SHOTS = {
+    "report": ("run/report.html", "#curves", (0.7, 0.4)),
+    "trajectory": ("trajectory/trajectory.html", "#figures", (0.7, 0.4)),
+    "landscape": ("landscape/landscape.html", "figure:has-text('unit norm'):nth-of-type(5)", (0.5, 0.55)),
+    "attention": ("attention/attention.html", "figure:has-text('Maps of layer 3')", None),
+    "search": ("search/search.html", "#figures", (0.5, 0.4)),
+    "probe": ("probe/probe.html", "#figures", (0.6, 0.3)),
+    "paper": ("paper/paper.html", "#claims", None),
+    "paper-figure": ("paper/paper.html", "#figure-figure3", (0.6, 0.5)),
+}
+SIZES = {"wide": (1280, 760, "light"), "phone": (390, 760, "dark")}
+SETTLED = """() => [...document.querySelectorAll('.plot')].every((plot) => {
+    const { top, bottom } = plot.getBoundingClientRect();
+    return bottom < -200 || top > innerHeight + 200 || plot.querySelector('.live canvas');
+})"""
+
+
+def shoot(browser: Browser, file: Path, top: str, pointer: tuple[float, float] | None, size: str) -> PIL.Image.Image:
+    """The page as it stands with `top` at the upper edge, and on a screen what the pointer reads."""
+    width, height, scheme = SIZES[size]
+    page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+    page.set_default_timeout(240_000)
+    page.goto(file.as_uri())
+    place = page.locator(top).first
+    for _ in range(2):  # figures that become live move what is below them
+        place.evaluate("element => element.scrollIntoView({ block: 'start' })")
+        page.wait_for_function(SETTLED)
+    if pointer and size == "wide":
+        figure = top if top.startswith(("figure", "#figure-")) else f"section:has({top})"
+        chart = page.locator(f"{figure} .chart").first
+        box = chart.bounding_box()
+        assert box is not None
+        for shift in (4, 0):  # a pointer that moves
+            page.mouse.move(box["x"] + pointer[0] * box["width"] + shift, box["y"] + pointer[1] * box["height"])
+        chart.locator(".tip").wait_for()
+    picture = PIL.Image.open(io.BytesIO(page.screenshot()))
+    page.close()
+    return picture
+
+
+def main(folder: Path) -> None:
+    """Write the pictures of the pages in the folder."""
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(
+            executable_path="/usr/bin/chromium", args=["--no-sandbox", "--disable-dev-shm-usage"]
+        )
+        for name, (file, top, pointer) in SHOTS.items():
+            if not (folder / file).exists():
+                print(f"{file} is not there", file=sys.stderr)
+                continue
+            for size in SIZES:
+                out = OUT / f"page-{name}-{size}.webp"
+                shoot(browser, (folder / file).resolve(), top, pointer, size).save(out, quality=72, method=6)
+                print(out, out.stat().st_size)
+        browser.close()
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
