@@ -3,6 +3,7 @@
     <folder>/<stack id>/
         plan.json             the members and the strategy, written before the first step: stacks keep their members
         state.safetensors     weights, moments and sums, with epoch, step and histories in its header
+        epochs.jsonl          every epoch as it came, for those who watch: training goes on from the state alone
 
 `state.safetensors` is replaced by a rename, so a kill at any moment leaves a whole file.
 """
@@ -11,15 +12,17 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine.plan import StackPlan
 from asymtrain.lab.engine.stack import Stack
-from asymtrain.lab.runs import Epoch
+from asymtrain.lab.runs import Epoch, RunSpec
 
-PLAN, STATE, CLOSED = "plan.json", "state.safetensors", ".closed"
+PLAN, STATE, EPOCHS, CLOSED = "plan.json", "state.safetensors", "epochs.jsonl", ".closed"
 _TRIES = 100
 
 
@@ -85,11 +88,38 @@ def load_checkpoint(folder: Path, stack: Stack) -> bool:
     stack.diverged = progress["diverged"]
     stack.answers = [None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]]
     for history, epochs in zip(stack.histories, progress["histories"], strict=True):
-        for values in epochs:
-            if values["layer_cosines"] is not None:  # JSON has lists only
-                values["layer_cosines"] = tuple(map(tuple, values["layer_cosines"]))
-            history.append(Epoch(**values))
+        history.extend(map(_epoch, epochs))
     return True
+
+
+def _epoch(values: dict[str, Any]) -> Epoch:
+    if values["layer_cosines"] is not None:  # JSON has lists only
+        values["layer_cosines"] = tuple(map(tuple, values["layer_cosines"]))
+    return Epoch(**values)
+
+
+def log_epochs(folder: Path, recorded: Iterable[tuple[RunSpec, Epoch]]) -> None:
+    """Add epochs to the log of a stack. On a full disk, or where the stack was closed, they are left out."""
+    lines = [json.dumps({"spec": spec.id, **dataclasses.asdict(epoch)}) + "\n" for spec, epoch in recorded]
+    if lines:
+        with suppress(OSError), (folder / EPOCHS).open("a") as log:
+            log.write("".join(lines))
+
+
+def begun_runs(folder: Path) -> list[tuple[StackPlan, dict[RunSpec, list[Epoch]]]]:
+    """The stacks that were begun in this folder, and the epochs that each of their runs has finished so far."""
+    begun = []
+    for stack_plan in unfinished_plans(folder):
+        epochs: dict[str, dict[int, Epoch]] = {spec.id: {} for spec in stack_plan.specs}
+        with suppress(FileNotFoundError):
+            for line in (folder / stack_plan.id / EPOCHS).read_text().splitlines():
+                with suppress(ValueError, KeyError, TypeError):  # the last line may be half written
+                    values = json.loads(line)
+                    history = epochs[values.pop("spec")]
+                    # A stack that went on from an older checkpoint logs epochs again: the later ones count.
+                    history[values["epoch"]] = _epoch(values)
+        begun.append((stack_plan, {spec: [*epochs[spec.id].values()] for spec in stack_plan.specs}))
+    return begun
 
 
 def close_checkpoint(folder: Path) -> None:
