@@ -49,9 +49,12 @@ class Curve:
     epochs: tuple[int, ...]
     points: tuple[Estimate, ...]
     seeds: tuple[tuple[float | None, ...], ...]  # (runs, epochs)
+    names: tuple[str, ...] = ()  # of the seeds
 
     def line(self, label: str, colour: Colour, *, thin: bool = False) -> Line:
-        return line_of(label, colour, self.epochs, self.points, thin=thin)
+        """Means with their intervals; each seed's own values for a reader who asks for them."""
+        line = line_of(label, colour, self.epochs, self.points, thin=thin)
+        return dataclasses.replace(line, seeds=self.seeds, seed_names=self.names, seeds_on_demand=True)
 
 
 def line_of(label: str, colour: Colour, x: Iterable[float], points: Sequence[Estimate], *, thin: bool = False) -> Line:
@@ -66,12 +69,18 @@ def curve(
     runs: Sequence[Run], value: Callable[[Epoch], float | None], confidence: float = 0.95, within: Bounds = ANYTHING
 ) -> Curve:
     """A value of each epoch over runs of the same length; see `estimate` for `within`."""
-    return curve_of(tuple(tuple(map(value, run.history)) for run in runs), confidence, within)
+    seeds = tuple(tuple(map(value, run.history)) for run in runs)
+    return curve_of(seeds, confidence, within, tuple(str(run.spec.seed) for run in runs))
 
 
-def curve_of(seeds: tuple[tuple[float | None, ...], ...], confidence: float = 0.95, within: Bounds = ANYTHING) -> Curve:
+def curve_of(
+    seeds: tuple[tuple[float | None, ...], ...],
+    confidence: float = 0.95,
+    within: Bounds = ANYTHING,
+    names: tuple[str, ...] = (),
+) -> Curve:
     points = tuple(estimate(values, confidence, within) for values in zip(*seeds, strict=True))
-    return Curve(tuple(range(1, len(points) + 1)), points, seeds)
+    return Curve(tuple(range(1, len(points) + 1)), points, seeds, names)
 
 
 def by_setting(items: Iterable[T], spec_of: Callable[[T], RunSpec]) -> dict[RunSpec, list[T]]:

@@ -13,9 +13,9 @@ def curve_line(label: str, colour: Colour, curve: Curve, *, dash: Dash = "solid"
     x = tuple(float(epoch) for epoch in curve.epochs)
     mean = tuple(point.mean for point in curve.points)
     if seeds or len(curve.seeds) < LEAST:
-        return Line(label, colour, x, mean, seeds=curve.seeds, dash=dash)
+        return Line(label, colour, x, mean, seeds=curve.seeds, seed_names=curve.names, dash=dash)
     low, high = tuple(point.low for point in curve.points), tuple(point.high for point in curve.points)
-    return Line(label, colour, x, mean, low, high, dash=dash)
+    return Line(label, colour, x, mean, low, high, curve.seeds, curve.names, seeds_on_demand=True, dash=dash)
 
 
 def has_points(lines: Iterable[Line]) -> bool:

@@ -6,7 +6,6 @@ CSV, and each figure as SVG.
 """
 
 import dataclasses
-import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -25,6 +24,7 @@ from asymtrain.lab.paper.study import PRIMARY, Study
 from asymtrain.lab.paper.verdicts import BAND, MARGINS, WEAKEST_LAST, JudgedPart, Judgement, number
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.export import FORMATS
+from asymtrain.lab.report.live import embed, json_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
 from asymtrain.lab.report.summary import duration
 from asymtrain.lab.report.table import Table, table_json
@@ -131,6 +131,8 @@ def render_paper(
     used = [claim.judgement.spec_ids for claim in claims]
     used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
     used += [result.diverged for result in results]
+    drawings = drawings or {}
+    shown = [figure for result in results for figure in result.figures if not figure.missing]
     texts = {table.name: {ending: write(table) for ending, (_, write) in FORMATS.items()} for table in _tables(results)}
     return render_template(
         "paper.html.j2",
@@ -146,9 +148,9 @@ def render_paper(
         facts=_facts(results, study, command),
         index=index_specs([*used, *trained.values()], specs),
         formats={ending: words for ending, (words, _) in FORMATS.items()},
-        # What the buttons copy, as JSON that cannot end the script element that it stands in.
-        texts=Markup(json.dumps(texts, ensure_ascii=False).replace("<", "\\u003c")),
-        drawings={name: Markup(svg) for name, svg in (drawings or _drawings(results)).items()},
+        texts=json_script(texts, 'id="texts"'),  # what the buttons copy
+        figures=shown,
+        plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
         is_wide=is_wide,
         duration=duration,
         versions=lambda result: ", ".join(f"{name} {text}" for name, text in result.versions.items()),

@@ -151,7 +151,7 @@ def _subplots(canvas: Canvas, figure: Figure, *, sharey: bool = False) -> list[A
     return list(grid.flat[: len(figure.panels)])
 
 
-def _look(colour: Colour) -> tuple[str, Any]:
+def look(colour: Colour) -> tuple[str, Any]:
     return LIST[colour % len(LIST)] if isinstance(colour, int) else ROLES[colour]
 
 
@@ -198,15 +198,15 @@ def _set_axes(axes: Axes, panel: Lines) -> None:
 
 
 def _draw_line(axes: Axes, line: Line) -> None:
-    paint = _look(line.colour)[0]
-    for seed in line.seeds:
+    paint = look(line.colour)[0]
+    for seed in () if line.seeds_on_demand else line.seeds:
         x, y = _points(line.x, seed)
         if line.marker:
             axes.plot(x, y, "o", color=paint, markersize=4, alpha=0.45, markeredgewidth=0)
         else:
-            axes.plot(x, y, color=paint, linewidth=0.8, alpha=0.45, linestyle=_line_style(line)["linestyle"])
+            axes.plot(x, y, color=paint, linewidth=0.8, alpha=0.45, linestyle=line_style(line)["linestyle"])
     x, y = _points(line.x, line.y, gaps=line.marker)
-    axes.plot(x, y, **_line_style(line, alone=len(x) == 1))
+    axes.plot(x, y, **line_style(line, alone=len(x) == 1))
     intervals = zip(line.x, line.low, line.high, strict=False)
     ends = [(at, low, high) for at, low, high in intervals if low is not None and high is not None]
     if line.marker:
@@ -217,8 +217,8 @@ def _draw_line(axes: Axes, line: Line) -> None:
         axes.fill_between(at_x, lows, highs, color=paint, alpha=0.16, linewidth=0)
 
 
-def _line_style(line: Line, *, alone: bool = False) -> dict[str, Any]:
-    paint, dash = _look(line.colour)
+def line_style(line: Line, *, alone: bool = False) -> dict[str, Any]:
+    paint, dash = look(line.colour)
     if line.hollow:
         return {"color": "none", "markeredgecolor": INK, "marker": "o", "markersize": 9, "linestyle": "none"}
     if not line.joined:
@@ -242,7 +242,7 @@ def _legend_entries(figure: Figure) -> dict[str, Line2D]:
     lines = sorted((line for panel in panels for line in panel.lines), key=lambda line: line.thin)
     first = {line.label: line for line in reversed(lines) if line.label}
     labels = dict.fromkeys(line.label for line in lines if line.label)
-    handles = {label: Line2D([], [], **_line_style(first[label])) for label in labels}
+    handles = {label: Line2D([], [], **line_style(first[label])) for label in labels}
     kinds = next((panel.kinds for panel in panels if panel.kinds), None)
     if kinds and any(line.thin for line in lines):
         widths = zip(kinds, (2.0, 1.0), strict=True)
@@ -268,20 +268,26 @@ def reach_of(panel: Bars) -> float:
     return 1.1 * max(largest, min(max(ends, default=0.0), CUT * largest))
 
 
+def ends_of(panel: Bars) -> tuple[float, float]:
+    """Where the axis begins and ends: a side on which there is nothing is cut short."""
+    reach = reach_of(panel)
+    values = [value or 0.0 for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
+    left = -reach if min(values, default=0.0) < 0 else -0.05 * reach
+    right = reach if max(values, default=0.0) > 0 else 0.05 * reach
+    return left, right
+
+
 def _draw_bars(canvas: Canvas, figure: Figure, panels: Sequence[Bars]) -> None:
     labels = {tuple(bar.label for bar in panel.bars) for panel in panels}
     words = {panel.x_label for panel in panels}
     for axes, panel in zip(_subplots(canvas, figure, sharey=len(labels) == 1), panels, strict=True):
-        paint = _look(panel.colour)[0]
+        paint = look(panel.colour)[0]
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", pad=8)  # room for an arrow
         axes.axvline(0, color=INK, linewidth=0.8)
-        reach = reach_of(panel)
-        values = [value or 0.0 for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
-        left = -reach if min(values, default=0.0) < 0 else -0.05 * reach
-        right = reach if max(values, default=0.0) > 0 else 0.05 * reach
+        left, right = ends_of(panel)
         axes.set_xlim(left, right)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
@@ -316,12 +322,12 @@ def _draw_surfaces(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) ->
     grid = _subplots(canvas, figure, sharey=True)
     for group in dict.fromkeys(panel.group for panel in panels):
         members = [(axes, panel) for axes, panel in zip(grid, panels, strict=True) if panel.group == group]
-        low, high = _limits(panel for _, panel in members)
+        low, high = limits_of(panel for _, panel in members)
         levels = np.linspace(low, high, LEVELS + 1)
         drawn: Any = None
         for axes, panel in members:
             axes.grid(visible=False)
-            values = _array(panel.values).T  # rows of an array go up
+            values = as_array(panel.values).T  # rows of an array go up
             drawn = axes.contourf(panel.x, panel.y, values, levels=levels, cmap="viridis", vmin=low, vmax=high)
             axes.contour(panel.x, panel.y, values, levels=levels, colors=INK, linewidths=0.3)
             axes.set(aspect="equal", xlabel=panel.x_label)
@@ -341,15 +347,15 @@ def _draw_reliefs(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) -> 
     from mpl_toolkits.mplot3d import Axes3D  # type: ignore[import-untyped]
 
     # One factor for all, named once: matplotlib would print it beside every axis.
-    power = int(np.floor(np.log10(max(map(abs, _limits(panels))))))
-    low, high = (end / 10.0**power for end in _limits(panels))
-    side = _low_side(_array(panels[0].values))
+    power = int(np.floor(np.log10(max(map(abs, limits_of(panels))))))
+    low, high = (end / 10.0**power for end in limits_of(panels))
+    side = _low_side(as_array(panels[0].values))
     canvas.subplots_adjust(left=0.0, right=0.97, bottom=0.06, top=0.9, wspace=0.12)
     for number, panel in enumerate(panels, 1):
         axes = canvas.add_subplot(*_grid(figure), number, projection="3d")
         assert isinstance(axes, Axes3D)
         axes.patch.set_visible(False)
-        heights = _array(panel.values) / 10.0**power
+        heights = as_array(panel.values) / 10.0**power
         chosen = [np.unique(np.linspace(0, n - 1, FACETS + 1).round().astype(int)) for n in heights.shape]
         x, y = (np.array(ticks)[index] for ticks, index in zip((panel.x, panel.y), chosen, strict=True))
         axes.plot_surface(
@@ -368,13 +374,13 @@ def _draw_reliefs(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) -> 
     canvas.text(0.5, 0.01, f"{panels[0].label}{unit}", ha="center", fontsize=8)
 
 
-def _array(values: Sequence[Numbers]) -> Floats:
+def as_array(values: Sequence[Numbers]) -> Floats:
     return np.array([[np.nan if value is None else value for value in row] for row in values], np.float64)
 
 
-def _limits(panels: Iterable[Surface]) -> tuple[float, float]:
+def limits_of(panels: Iterable[Surface]) -> tuple[float, float]:
     """The least and the largest value of all, a little apart even for constant ones."""
-    values = np.concatenate([_array(panel.values).ravel() for panel in panels])
+    values = np.concatenate([as_array(panel.values).ravel() for panel in panels])
     values = values[np.isfinite(values)]
     low, high = (float(values.min()), float(values.max())) if len(values) else (0.0, 0.0)
     return (low, high) if high > low else (low - 1e-9, high + 1e-9)
@@ -395,7 +401,7 @@ def _low_side(heights: Floats) -> float:
 def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> None:
     rows, columns = _grid(figure)
     width, height = size_of(figure)
-    gaps, top = _gaps(figure), _top(panels)
+    gaps, top = _gaps(figure), top_of(panels)
     for number, panel in enumerate(panels):
         row, column = divmod(number, columns)
         left, bottom = 0.45 + CELL * column + 0.14 * gaps[column], height - 0.6 - CELL * (row + 1)
@@ -405,7 +411,7 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
         axes.spines[:].set_visible(False)
         axes.patch.set_visible(False)
         axes.set_ylabel(panel.label, fontsize=9)
-        axes.set_title(panel.title, fontsize=8, color=_look(panel.colour)[0])
+        axes.set_title(panel.title, fontsize=8, color=look(panel.colour)[0])
         if panel.pixels is None:
             axes.text(0.5, 0.5, "none", ha="center", va="center", fontsize=8)
         else:
@@ -437,7 +443,7 @@ def overlay(panel: Image, top: float) -> npt.NDArray[np.uint8]:
     return np.asarray(np.round(pixels * 255), np.uint8)
 
 
-def _top(panels: Sequence[Image]) -> float:
+def top_of(panels: Sequence[Image]) -> float:
     """The end of the scale of colours: so high that one value in a hundred is beyond it, and at least 2."""
     values = [np.asarray(panel.heat, np.float64).ravel() for panel in panels if panel.heat is not None]
     return max(2.0, float(np.ceil(np.quantile(np.concatenate(values), 0.99)))) if values else 2.0

@@ -1,4 +1,6 @@
-"""A figure as values: panels of lines, effects, surfaces or images. `drawing.draw` makes SVG of any of them.
+"""A figure as values: panels of lines, effects, surfaces or images.
+
+`drawing.draw` makes SVG of any of them, `live.embed` the form that answers the pointer.
 
 Colours are roles, not paint: "plain" and "asymmetric", a backbone's name, "ink", or a number for the next of a list.
 """
@@ -26,6 +28,8 @@ class Line:
     low: Numbers = ()  # of the intervals: a band, or bars where `marker`
     high: Numbers = ()
     seeds: tuple[Numbers, ...] = ()  # each seed's own y: a thin line, or dots where `marker`
+    seed_names: tuple[str, ...] = ()  # of these, for a reader who looks at one of them
+    seeds_on_demand: bool = False  # are they shown only where a reader asks for them?
     dash: Dash | None = None  # None for that of its colour: Plain is dashed
     marker: bool = False  # are the points marked?
     joined: bool = True  # is there a line between them?
@@ -104,6 +108,7 @@ class Image:
     label: str = ""  # at its left, for its row
     colour: Colour = "ink"  # of the title
     apart: bool = False  # is there a gap before its column?
+    frame: str = ""  # such as "epoch 4": where a reader can choose, one frame of a row is shown at a time
 
 
 Panel = Lines | Bars | Surface | Image

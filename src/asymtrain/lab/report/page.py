@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.figure import Figure
-from asymtrain.lab.report.table import Cell, Table
+from asymtrain.lab.report.live import embed, is_relief, library
+from asymtrain.lab.report.table import Cell, Interval, Mean, Table
 
 
 def write_page(
@@ -47,7 +47,8 @@ def write_page(
         title=title,
         lead=[part for part in lead.split("\n\n") if part.strip()],
         tables=tables,
-        figures=[(figure, is_wide(figure), Markup(drawings[figure.name])) for figure in figures],
+        figures=figures,
+        plots=[(figure, is_wide(figure), embed(figure, drawings[figure.name])) for figure in figures],
         facts=facts,
     )
     texts = {
@@ -64,8 +65,11 @@ def json_text(document: Mapping[str, Any]) -> str:
     return json.dumps(document, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def render_template(template: str, /, **values: Any) -> str:
-    """A template of the folder `templates` with its values; a name that is not given is an error."""
+def render_template(template: str, /, *, figures: Sequence[Figure], **values: Any) -> str:
+    """A template of the folder `templates` with its values; a name that is not given is an error.
+
+    `figures` are all that the page shows: it carries the part of the plotting library that they need.
+    """
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -73,8 +77,9 @@ def render_template(template: str, /, **values: Any) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals["spans"] = spans
-    return environment.get_template(template).render(**values)
+    environment.globals |= {"spans": spans, "sort_key": sort_key}
+    shared = {"library": library(figures), "relief": any(map(is_relief, figures))}
+    return environment.get_template(template).render(**values, **shared)
 
 
 def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:
@@ -82,6 +87,16 @@ def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:
     for _, cells in groupby(enumerate(row), key=lambda cell: "missing" if cell[1].missing else cell[0]):
         (at, _), *others = cells
         yield at, 1 + len(others)
+
+
+def sort_key(cell: Cell) -> str:
+    """By what a number is sorted where a reader sorts its column; an interval by its middle."""
+    match cell.value:
+        case Mean(mean=value) | (int() | float() as value):
+            return f"{value:.6g}"
+        case Interval(low, high):
+            return f"{(low + high) / 2:.6g}"
+    return ""
 
 
 def check_folder(out: Path) -> None:

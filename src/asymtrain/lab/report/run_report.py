@@ -11,10 +11,9 @@ from typing import Any
 
 import pandas as pd
 import torch
-from markupsafe import Markup
 
-from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines, Numbers
+from asymtrain.lab.report.live import embed
 from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, make_rows
@@ -49,17 +48,21 @@ def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -
     """The page of a summary as HTML; `versions` are those that the runs were trained with."""
     differing, common = _settings(summary)
     datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
+    effects = [effect_figure(summary)] if summary.comparisons else []
+    curves, cosines = (_figures(summary, figure_of) for figure_of in (learning_curves, cosine_over_training))
     return render_template(
         "report.html.j2",
+        figures=[*effects, *(figure for _, figure in (*curves, *cosines))],
         title=f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric",
         lead=_lead(summary),
         answers=[(row["verdict"], row["sentence"]) for row in summary.comparisons],
         waiting=summary.waiting,
         untested=summary.untested,
         comparisons=comparison_table(summary),
-        effect=Markup(draw(effect_figure(summary)) if summary.comparisons else ""),
-        curves=_drawn(summary, learning_curves),
-        cosines=_drawn(summary, cosine_over_training),
+        effects=effects,
+        curves=curves,
+        cosines=cosines,
+        embed=embed,
         seeds=seeds_table(summary),
         facts=_facts(summary, command, versions),
         differing=differing,
@@ -143,18 +146,19 @@ def _mean_line(
     # Over the epochs that every run reached: a run that ended early must not move the mean by leaving it.
     mean = over_epochs(by_epoch[measure].mean().where(by_epoch.size() == len(runs)))
     seeds = tuple(over_epochs(run[measure]) for run in runs)
-    return Line(label, variant, tuple(map(float, epochs)), mean, low, high, seeds)
+    names = tuple(str(run["seed"].iloc[0]) for run in runs)
+    return Line(label, variant, tuple(map(float, epochs)), mean, low, high, seeds, names)
 
 
-def _drawn(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figure]) -> list[tuple[str, Markup]]:
+def _figures(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Figure]) -> list[tuple[str, Figure]]:
     """The figure of each comparison that has one, under the comparison's name."""
-    drawn = []
+    figures = []
     for i, (row, pairs) in enumerate(zip(summary.comparisons, summary.pairs, strict=True)):
         history = summary.history[summary.history["id"].isin([*pairs["plain_id"], *pairs["asymmetric_id"]])]
         figure = figure_of(history, str(i), row["label"])
         if not figure.missing:
-            drawn.append((row["label"], Markup(draw(figure))))
-    return drawn
+            figures.append((row["label"], figure))
+    return figures
 
 
 def _lead(summary: Summary) -> str:

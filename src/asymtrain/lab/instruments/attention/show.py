@@ -155,7 +155,8 @@ def maps_figure(
             heat = kept[image] if kept is not None and image < len(kept) else None
             heading = f"{variant.capitalize()}\nepoch {epoch}" if r == 0 else ""
             apart = c == 0 or columns[c - 1][0] != epoch
-            panels.append(map_image(pixels, heat, title=heading, colour=variant, apart=apart, is_map=True))
+            look = {"colour": variant, "apart": apart, "frame": f"epoch {epoch}"}
+            panels.append(map_image(pixels, heat, heading, is_map=True, **look))
     return Figure(name, title, panels, 1 + len(columns), MAPS)
 
 

@@ -153,6 +153,7 @@ def make_maps(study: Study, known: Snapshot) -> RecipeOutput:
                     scale="attention / uniform",
                     colour=variant,
                     apart=variant == VARIANTS[0],
+                    frame=f"epoch {epoch}",
                 )
 
     seed, columns, figures = first["plain"].spec.seed, 1 + len(epochs) * len(VARIANTS), []

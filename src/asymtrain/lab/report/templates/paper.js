@@ -38,7 +38,7 @@
 
   // From the page itself, so that it also works where the page has been sent without its files.
   all(".save").forEach((link) => link.addEventListener("click", () => {
-    const svg = link.closest("figure").querySelector("svg");
+    const svg = link.closest("figure").querySelector(".static svg");
     const blob = new Blob([new XMLSerializer().serializeToString(svg)], { type: "image/svg+xml" });
     link.href = URL.createObjectURL(blob);
     setTimeout(() => URL.revokeObjectURL(link.href), 60000);

@@ -1,0 +1,227 @@
+"""A `Figure` as it answers the pointer: its SVG, and beside it the same values for the script of the page.
+
+`templates/live.js` draws the values with ECharts when the figure comes into view, in place of the SVG; without scripts,
+in print, and where a browser cannot, the SVG stays. The library is in `charts/`, compressed, and a page carries the part
+that its figures need, so nothing is ever fetched.
+"""
+
+import base64
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from typing import Any
+
+import matplotlib
+import numpy as np
+import PIL.Image
+from markupsafe import Markup
+
+from asymtrain.lab.report.drawing import (
+    HEAT,
+    LEVELS,
+    VARIABLES,
+    draw,
+    ends_of,
+    is_wide,
+    limits_of,
+    line_style,
+    look,
+    top_of,
+)
+from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
+
+DIGITS = 5  # of a value, significant ones: more than a pointer can tell apart
+SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
+
+
+def embed(figure: Figure, svg: str | None = None) -> Markup:
+    """The figure for a page, both forms of it; `svg` where it is already drawn."""
+    drawing = Markup(draw(figure) if svg is None else svg)
+    region = Markup(' tabindex="0" role="region" aria-label="{}"').format(figure.title) if is_wide(figure) else ""
+    values = json_script(live_values(figure), 'class="values"')
+    return Markup('<div class="plot"><div class="static scroll"{}>{}</div>{}</div>').format(region, drawing, values)
+
+
+def library(figures: Iterable[Figure]) -> Markup:
+    """The script element with the part of the library that these figures need; nothing where there are none."""
+    shown = [figure for figure in figures if not figure.missing]
+    if not shown:
+        return Markup()
+    name = "relief" if any(is_relief(figure) for figure in shown) else "flat"
+    packed = resources.files(__package__).joinpath("charts", f"{name}.js.gz").read_bytes()
+    text = base64.b64encode(packed).decode()
+    return Markup('<script type="application/gzip" id="charts" data-part="{}">{}</script>').format(name, text)
+
+
+def is_relief(figure: Figure) -> bool:
+    """Is it drawn in three dimensions? Its library then needs to compile expressions, which a page must allow."""
+    return any(isinstance(panel, Surface) and panel.relief for panel in figure.panels)
+
+
+def json_script(values: Any, attributes: str = "") -> Markup:
+    """JSON that a script of the page reads; it cannot end the element that it stands in."""
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    return Markup(f'<script type="application/json" {attributes}>') + Markup(text) + Markup("</script>")
+
+
+def live_values(figure: Figure) -> dict[str, Any]:
+    """The figure for the script: kind, title, columns and panels; what is empty is left out."""
+    panels, shared = figure.panels, dict[str, Any]()
+    match panels[0]:
+        case Lines():
+            kind, shown = "lines", [_lines(panel) for panel in panels if isinstance(panel, Lines)]
+        case Bars():
+            kind, shown = "bars", [_bars(panel) for panel in panels if isinstance(panel, Bars)]
+        case Surface(relief=relief):
+            surfaces = [panel for panel in panels if isinstance(panel, Surface)]
+            kind, shown = "relief" if relief else "contours", _surfaces(surfaces)
+            shared = {"colours": _colours("viridis", LEVELS + 1)}
+        case Image():
+            images = [panel for panel in panels if isinstance(panel, Image)]
+            kind, (shown, pictures) = "images", _images(images)
+            scale = next((panel.scale for panel in images if panel.scale), "")
+            shared = {"pictures": pictures, "top": top_of(images), "scale": scale, "share": HEAT}
+            shared |= {"colours": _colours("inferno", LEVELS + 1)}
+    columns = min(figure.columns, len(panels))
+    return {"kind": kind, "title": figure.title, "columns": columns, **_present(shared), "panels": shown}
+
+
+def _lines(panel: Lines) -> dict[str, Any]:
+    values = [value for line in panel.lines for value in line.y if value is not None]
+    return _present(
+        {
+            "title": panel.title,
+            "xLabel": panel.x_label,
+            "yLabel": panel.y_label,
+            "marks": _rounded(panel.marks),
+            "zero": panel.zero,
+            "log": panel.log and bool(values) and min(values) > 0,
+            "fromZero": panel.from_zero,
+            "ticks": _rounded(panel.ticks),
+            "tickLabels": panel.tick_labels,
+            "ring": panel.ring and _rounded(panel.ring),
+            "kinds": panel.kinds if any(line.thin for line in panel.lines) else None,
+            "lines": [_line(line) for line in panel.lines],
+        }
+    )
+
+
+def _line(line: Line) -> dict[str, Any]:
+    style = line_style(line, alone=sum(value is not None for value in line.y) == 1)
+    names = line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1))
+    dash = style["linestyle"]
+    return _present(
+        {
+            "label": line.label,
+            "paint": _paint(line.colour),
+            "width": style.get("linewidth"),
+            "dash": [round(part * style.get("linewidth", 1), 2) for part in dash[1]]
+            if isinstance(dash, tuple)
+            else None,
+            "symbol": SYMBOLS.get(style["marker"], "") if style["marker"] else "",
+            "size": style.get("markersize"),
+            "hollow": line.hollow,
+            "alone": not line.joined or line.hollow,  # points without a line between them
+            "marked": line.marker,
+            "thin": line.thin,
+            "x": _run(line.x),
+            "y": _rounded(line.y),
+            "low": _rounded(line.low),
+            "high": _rounded(line.high),
+            "seeds": [_rounded(seed) for seed in line.seeds],
+            "names": names,
+            "onDemand": line.seeds_on_demand,
+        }
+    )
+
+
+def _bars(panel: Bars) -> dict[str, Any]:
+    bars = [
+        _present({"label": bar.label, "at": _round(bar.estimate), "low": _round(bar.low), "high": _round(bar.high),
+                  "seeds": _rounded(bar.seeds)})
+        for bar in panel.bars
+    ]  # fmt: skip
+    ends = _rounded(ends_of(panel))
+    return _present(
+        {"title": panel.title, "xLabel": panel.x_label, "paint": _paint(panel.colour), "ends": ends, "bars": bars}
+    )
+
+
+def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
+    """Reliefs share one scale; of the others those of one group do."""
+    groups: dict[str, list[Surface]] = {}
+    for panel in panels:
+        groups.setdefault("" if panel.relief else panel.group, []).append(panel)
+    limits = {group: limits_of(members) for group, members in groups.items()}
+    return [
+        _present(
+            {
+                "title": panel.title,
+                "xLabel": panel.x_label,
+                "yLabel": panel.y_label,
+                "label": panel.label,
+                "group": panel.group,
+                "limits": _rounded(limits["" if panel.relief else panel.group]),
+                "x": _rounded(panel.x),
+                "y": _rounded(panel.y),
+                "values": [_rounded(row) for row in panel.values],
+            }
+        )
+        for panel in panels
+    ]
+
+
+def _images(panels: Sequence[Image]) -> tuple[list[dict[str, Any]], list[str]]:
+    """The panels, and each picture once: a panel has its number."""
+    pictures: dict[str, int] = {}
+    shown = []
+    for panel in panels:
+        values: dict[str, Any] = {"title": panel.title, "label": panel.label, "paint": _paint(panel.colour)}
+        values |= {"frame": panel.frame, "apart": panel.apart}
+        if panel.pixels is not None:
+            pixels = np.round(np.asarray(panel.pixels, np.float64) * 255).astype(np.uint8)
+            values["picture"] = pictures.setdefault(_data_address(pixels), len(pictures))
+            if panel.heat is not None:
+                values["heat"] = [_rounded(row, 3) for row in np.asarray(panel.heat, np.float64).tolist()]
+        shown.append(_present(values))
+    return shown, list(pictures)
+
+
+def _data_address(pixels: Any) -> str:
+    out = io.BytesIO()
+    PIL.Image.fromarray(pixels).save(out, "PNG")
+    return f"data:image/png;base64,{base64.b64encode(out.getvalue()).decode()}"
+
+
+def _paint(colour: Colour) -> str:
+    stand_in = look(colour)[0]
+    return VARIABLES.get(stand_in, stand_in)
+
+
+def _colours(name: str, count: int) -> list[str]:
+    shades = matplotlib.colormaps[name](np.linspace(0, 1, count))
+    return [matplotlib.colors.to_hex(shade) for shade in shades]
+
+
+def _run(x: Sequence[float]) -> Any:
+    """Whole numbers one after the other as [first, how many], such as epochs."""
+    if len(x) > 3 and all(value == x[0] + i for i, value in enumerate(x)) and float(x[0]).is_integer():
+        return {"first": int(x[0]), "count": len(x)}
+    return _rounded(x)
+
+
+def _rounded(values: Iterable[float | None] | Numbers, digits: int = DIGITS) -> list[float | int | None]:
+    return [_round(value, digits) for value in values]
+
+
+def _round(value: float | None, digits: int = DIGITS) -> float | int | None:
+    if value is None or not np.isfinite(value):
+        return None
+    short = float(f"{value:.{digits}g}")
+    return int(short) if short.is_integer() and abs(short) < 1e15 else short
+
+
+def _present(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what is empty or False; 0 is a value."""
+    return {name: value for name, value in values.items() if value or (value == 0 and value is not False)}

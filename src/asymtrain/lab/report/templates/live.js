@@ -1,0 +1,475 @@
+"use strict";
+// Figures that answer the pointer. Each `.plot` holds its SVG and its values; when it comes into view, ECharts draws the
+// values and the SVG steps back until the page is printed.
+(() => {
+  const packed = document.getElementById("charts");
+  if (!packed || !("DecompressionStream" in window) || !("IntersectionObserver" in window)) return;
+
+  let library = null;
+  async function load() {
+    const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    const script = document.createElement("script");
+    script.textContent = await new Response(stream).text();
+    document.head.append(script);
+    return window.echarts;
+  }
+
+  // Small helpers
+
+  const make = (tag, attributes = {}, ...children) => {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+    element.append(...children);
+    return element;
+  };
+  const paint = (text) => text.replace(/var\((--[\w-]+),([^)]*)\)/g, (_, name, other) =>
+    getComputedStyle(document.documentElement).getPropertyValue(name).trim() || other.trim());
+  const theme = () => ({ ink: paint("var(--ink, #222)"), soft: paint("var(--soft, #555)"),
+    rule: paint("var(--rule, #ccc)"), panel: paint("var(--paper, #fff)") });
+  const escaped = (text) => String(text).replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
+  const there = (value) => value !== null && value !== undefined;
+
+  function number(value) {
+    if (!there(value)) return "—";
+    if (value === 0) return "0";
+    const size = Math.abs(value);
+    if (size >= 1e5 || size < 1e-3) return value.toExponential(2).replace("e+", "e");
+    return String(Number(value.toPrecision(4))).replace("-", "−");
+  }
+  const span = (low, high) => there(low) && there(high) ? `${number(low)} to ${number(high)}` : "";
+  const xs = (line) => Array.isArray(line.x) ? line.x : Array.from({ length: line.x.count }, (_, i) => line.x.first + i);
+
+  function tip(title, rows) {
+    const body = rows.map(([colour, label, value, more]) => `<tr><td><i style="background:${colour || "transparent"}"></i>`
+      + `${escaped(label)}</td><td>${escaped(value)}</td><td>${escaped(more || "")}</td></tr>`).join("");
+    return `<b>${escaped(title)}</b><table>${body}</table>`;
+  }
+
+  function common(colours) {
+    return {
+      animation: false,
+      textStyle: { fontFamily: getComputedStyle(document.body).fontFamily, color: colours.ink },
+      tooltip: { confine: true, className: "tip", backgroundColor: colours.panel, borderColor: colours.rule,
+        textStyle: { color: colours.ink, fontSize: 12 }, transitionDuration: 0,
+        axisPointer: { lineStyle: { color: colours.soft }, shadowStyle: { color: colours.rule, opacity: 0.35 } } },
+      grid: { left: 6, right: 14, top: 10, bottom: 4, outerBoundsMode: "same", outerBoundsContain: "all" },
+    };
+  }
+
+  function axis(colours, more) {
+    return { axisLine: { show: false }, axisTick: { show: false }, splitLine: { lineStyle: { color: colours.rule } },
+      nameLocation: "middle", nameTextStyle: { color: colours.ink, fontSize: 12 },
+      axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: number }, ...more };
+  }
+
+  // Lines: the mean of each series, its interval, its seeds
+
+  function lines(panel, state) {
+    const colours = theme();
+    const series = [];
+    const shown = panel.lines.map((line, at) => ({ line, at })).filter(({ line }) =>
+      !state.hidden.has(line.label) && !state.hidden.has(line.thin ? "thin" : "thick"));
+    for (const { line, at } of shown) {
+      const colour = paint(line.paint);
+      const x = xs(line);
+      const style = { color: colour, width: line.width || 2, type: line.dash || "solid" };
+      const points = x.map((value, i) => [value, there(line.y[i]) ? line.y[i] : null]);
+      (line.seeds || []).forEach((seed, i) => {
+        if (state.seeds !== "all" && state.seeds !== line.names[i]) return;
+        const one = state.seeds !== "all";
+        series.push({ type: line.marked ? "scatter" : "line", name: `seed ${line.names[i]}`, z: one ? 4 : 2, silent: !one,
+          data: x.map((value, k) => [value, there(seed[k]) ? seed[k] : null]), showSymbol: false, connectNulls: true,
+          symbol: "circle", symbolSize: 6, itemStyle: { color: colour, opacity: one ? 1 : 0.55 },
+          lineStyle: { ...style, width: one ? 1.8 : 0.9, opacity: one ? 1 : 0.5 }, tooltip: { show: one } });
+      });
+      if (line.low && state.intervals) series.push(interval(line, x, colour));
+      series.push({ type: line.alone ? "scatter" : "line", id: `mean-${at}`, name: line.label || panel.yLabel, z: 3, data: points,
+        symbol: line.symbol || "circle", symbolSize: (line.size || 4) * 1.4, showSymbol: Boolean(line.symbol),
+        connectNulls: !line.marked, lineStyle: style, emphasis: { disabled: true },
+        itemStyle: line.hollow ? { color: "transparent", borderColor: colours.ink, borderWidth: 1.2 } : { color: colour } });
+    }
+    if (panel.ring) series.push({ type: "scatter", silent: true, data: [panel.ring], symbol: "circle", symbolSize: 18,
+      itemStyle: { color: "transparent", borderColor: colours.ink, borderWidth: 1.5 }, tooltip: { show: false } });
+    const marks = (panel.marks || []).map((x) => ({ xAxis: x, lineStyle: { type: [2, 3] } }));
+    if (panel.zero) marks.push({ yAxis: 0 });
+    series.push({ type: "line", data: [], markLine: { silent: true, symbol: "none", label: { show: false }, animation: false,
+      lineStyle: { color: colours.ink, width: 1, type: "solid" }, data: marks } });
+
+    const every = shown.flatMap(({ line }) => xs(line));
+    const whole = every.every(Number.isInteger);
+    const words = new Map((panel.ticks || []).map((tick, i) => [tick, (panel.tickLabels || [])[i] ?? String(tick)]));
+    const low = Math.min(...every), high = Math.max(...every);
+    const beside = panel.tickLabels || panel.lines.some((line) => line.alone) ? 0.04 * (high - low || 1) : 0;
+    const ticks = panel.ticks ? { customValues: panel.ticks } : {};
+    const values = shown.flatMap(({ line }) => line.y).filter(there);
+    return { ...common(colours), series,
+      xAxis: axis(colours, { type: "value", name: panel.xLabel, nameGap: 26, splitLine: { show: false },
+        axisLine: { show: true, onZero: false, lineStyle: { color: colours.rule } }, minInterval: whole ? 1 : undefined,
+        min: every.length ? low - beside : 0, max: every.length ? (high === low ? high + 1 : high + beside) : 1,
+        axisLabel: { ...axis(colours).axisLabel, ...ticks, rotate: words.size > 6 ? 45 : 0,
+          formatter: (value) => words.get(value) ?? number(value) } }),
+      yAxis: axis(colours, { type: panel.log ? "log" : "value", name: panel.yLabel, nameGap: 44, scale: !panel.fromZero,
+        logBase: values.length && Math.max(...values) / Math.min(...values) < 100 ? 2 : 10,
+        min: panel.log ? Math.min(...values) / 1.3 : panel.fromZero ? 0 : undefined,
+        max: panel.log ? Math.max(...values) * 1.3 : undefined, splitNumber: 4,
+        axisLabel: { ...axis(colours).axisLabel, showMinLabel: !panel.log, showMaxLabel: !panel.log } }),
+      tooltip: { ...common(colours).tooltip, trigger: panel.lines.some((line) => line.alone) ? "item" : "axis",
+        formatter: (given) => {
+          const all = (Array.isArray(given) ? given : [given]).filter((one) => there(one.value?.[1]));
+          if (!all.length) return "";
+          const x = all[0].value[0];
+          return tip(`${panel.xLabel} ${words.get(x) ?? number(x)}`, all.map((one) => {
+            const line = one.seriesId.startsWith("mean-") ? panel.lines[one.seriesId.slice(5)] : null;
+            const i = one.dataIndex;
+            return [paint(line ? line.paint : one.color), one.seriesName, number(one.value[1]),
+              line && line.low ? span(line.low[i], line.high[i]) : ""];
+          }));
+        } } };
+  }
+
+  // A band, or a bar at each marked point
+  function interval(line, x, colour) {
+    const ends = x.map((value, i) => [value, line.low[i], line.high[i]]).filter(([, low, high]) => there(low) && there(high));
+    return { type: "custom", silent: true, z: 1, data: ends, encode: { x: 0, y: [1, 2] }, tooltip: { show: false }, clip: true,
+      renderItem: (params, api) => {
+        if (line.marked || line.alone) {
+          const [at, from] = api.coord([api.value(0), api.value(1)]);
+          const [, to] = api.coord([api.value(0), api.value(2)]);
+          return { type: "line", shape: { x1: at, y1: from, x2: at, y2: to }, style: { stroke: colour, lineWidth: 1.8 } };
+        }
+        if (params.dataIndex) return null;
+        const points = [...ends.map(([at, low]) => api.coord([at, low])), ...ends.map(([at, , high]) => api.coord([at, high])).reverse()];
+        return { type: "polygon", shape: { points }, style: { fill: colour, opacity: 0.16 } };
+      } };
+  }
+
+  // Bars: effects below each other, with intervals and seeds
+
+  function bars(panel, state) {
+    const colours = theme();
+    const colour = paint(panel.paint);
+    const [left, right] = panel.ends;
+    const seeds = state.seeds === "none" ? [] : panel.bars.flatMap((bar, i) => (bar.seeds || []).map((value) => [value, i]));
+    const intervals = panel.bars.map((bar, i) => [bar.low, bar.high, i]).filter(([low, high]) => there(low) && there(high));
+    return { ...common(colours),
+      xAxis: axis(colours, { type: "value", name: panel.xLabel, nameGap: 26, min: left, max: right, splitNumber: 4,
+        axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMaxLabel: false } }),
+      yAxis: axis(colours, { type: "category", inverse: true, data: panel.bars.map((bar) => bar.label), splitLine: { show: false },
+        axisLabel: { color: colours.ink, fontSize: 11, interval: 0, width: 150, overflow: "truncate" } }),
+      tooltip: { ...common(colours).tooltip, trigger: "axis", axisPointer: { type: "shadow", axis: "y", shadowStyle: { color: colours.rule, opacity: 0.35 } },
+        formatter: ([{ dataIndex }]) => {
+          const bar = panel.bars[dataIndex];
+          const rows = [[colour, "mean", number(bar.at)]];
+          if (there(bar.low)) rows.push(["", "interval", span(bar.low, bar.high)]);
+          if (bar.seeds) rows.push(["", bar.seeds.length > 1 ? "seeds" : "seed", bar.seeds.map(number).join(", ")]);
+          return tip(bar.label, rows);
+        } },
+      series: [
+        // What the row under the pointer is known by
+        { type: "scatter", symbol: "diamond", symbolSize: 12, z: 4, itemStyle: { color: colour }, emphasis: { disabled: true },
+          data: panel.bars.map((bar, i) => [bar.at ?? 0, i]), symbolSize: (_, { dataIndex }) => there(panel.bars[dataIndex].at) ? 12 : 0 },
+        { type: "custom", silent: true, z: 3, data: intervals, encode: { x: [0, 1], y: 2 }, tooltip: { show: false },
+          renderItem: (_, api) => {
+            const [low, high] = [api.value(0), api.value(1)];
+            const [x1, y] = api.coord([Math.max(low, left), api.value(2)]);
+            const [x2] = api.coord([Math.min(high, right), api.value(2)]);
+            const arrow = (x, ahead) => ({ type: "polygon", shape: { points: [[x, y - 4], [x + ahead, y], [x, y + 4]] }, style: { fill: colour } });
+            return { type: "group", children: [
+              { type: "line", shape: { x1, y1: y, x2, y2: y }, style: { stroke: colour, lineWidth: 2.4 } },
+              ...(low < left ? [arrow(x1, -6)] : []), ...(high > right ? [arrow(x2, 6)] : [])] };
+          } },
+        { type: "scatter", silent: true, z: 5, data: seeds, symbolSize: 6, symbolOffset: [0, 9], tooltip: { show: false },
+          itemStyle: { color: colour, opacity: 0.55 } },
+        { type: "line", data: [], markLine: { silent: true, symbol: "none", label: { show: false }, data: [{ xAxis: 0 }],
+          lineStyle: { color: colours.ink, width: 1, type: "solid" } } },
+      ] };
+  }
+
+  // Surfaces from above, and in relief
+
+  const heat = (panel, spec) => ({ show: false, min: panel.limits[0], max: panel.limits[1], inRange: { color: spec.colours } });
+  const place = (panel, x, y, value) => tip(panel.title, [["", panel.xLabel || "x", number(x)], ["", panel.yLabel || "y", number(y)],
+    ["", panel.label || "value", number(value)]]);
+
+  function contours(panel, state, spec) {
+    const colours = theme();
+    const data = panel.values.flatMap((row, i) => row.map((value, j) => [i, j, there(value) ? value : "-"]));
+    const side = (values, name, gap) => axis(colours, { type: "category", data: values, name, nameGap: gap, splitLine: { show: false },
+      axisLabel: { ...axis(colours).axisLabel, interval: (i) => [0, (values.length - 1) / 2, values.length - 1].includes(i),
+        formatter: (value) => number(Number(value)) } });
+    return { ...common(colours), xAxis: side(panel.x, panel.xLabel, 24), yAxis: side(panel.y, panel.yLabel, 34),
+      visualMap: { ...heat(panel, spec), dimension: 2 },
+      tooltip: { ...common(colours).tooltip, formatter: ({ value: [i, j, value] }) => place(panel, panel.x[i], panel.y[j], value === "-" ? null : value) },
+      series: [{ type: "heatmap", data, emphasis: { itemStyle: { borderColor: colours.ink, borderWidth: 1 } } }] };
+  }
+
+  // The library sets labels at both ends of an axis, however near the next one is: ends that are steps as well
+  function even(low, high) {
+    const rough = (high - low) / 3;
+    const power = 10 ** Math.floor(Math.log10(rough));
+    const interval = [1, 2, 5, 10].map((times) => times * power).find((step) => step >= rough);
+    return { interval, min: Math.floor(low / interval) * interval, max: Math.ceil(high / interval) * interval };
+  }
+
+  function relief(panel, state, spec) {
+    const colours = theme();
+    const side = (name) => ({ type: "value", name, nameTextStyle: { fontSize: 11, color: colours.ink }, nameGap: 22,
+      axisLabel: { fontSize: 11, color: colours.ink, formatter: number, margin: 10 }, axisLine: { lineStyle: { color: colours.soft, width: 1 } },
+      splitLine: { lineStyle: { color: colours.rule } }, axisPointer: { lineStyle: { color: colours.ink }, label: { show: false } }, splitNumber: 4 });
+    return { animation: false, textStyle: common(colours).textStyle,
+      tooltip: { ...common(colours).tooltip, formatter: ({ value: [x, y, z] }) => place(panel, x, y, z) },
+      visualMap: { ...heat(panel, spec), dimension: 2 },
+      xAxis3D: { ...side(""), min: panel.x[0], max: panel.x.at(-1) },
+      yAxis3D: { ...side(""), min: panel.y[0], max: panel.y.at(-1) },
+      zAxis3D: { ...side(""), ...even(...panel.limits) },
+      grid3D: { boxWidth: 100, boxDepth: 100, boxHeight: 70, top: -14, left: 0, right: 0, bottom: 0,
+        viewControl: { alpha: state.alpha, beta: state.beta, distance: 250, minDistance: 250, maxDistance: 250, damping: 0, animation: false,
+          panSensitivity: 0, zoomSensitivity: 0 }, light: { main: { intensity: 1 }, ambient: { intensity: 0.4 } } },
+      series: [{ type: "surface", shading: "color", wireframe: { show: true, lineStyle: { color: "rgba(0,0,0,.22)", width: 1 } },
+        data: panel.values.flatMap((row, i) => row.map((value, j) => [panel.x[i], panel.y[j], there(value) ? value : "-"])) }] };
+  }
+
+  // Images under a map
+
+  const pictures = new Map();
+  function picture(address) {
+    if (!pictures.has(address)) pictures.set(address, new Promise((done) => {
+      const image = new Image();
+      image.onload = () => done(image);
+      image.src = address;
+    }));
+    return pictures.get(address);
+  }
+
+  // Larger by whole pixels, since a canvas would blur it; in grey where a map lies over it
+  function enlarged(image, grey) {
+    const times = Math.max(1, Math.ceil(256 / image.width));
+    const canvas = make("canvas", { width: image.width * times, height: image.height * times });
+    const pen = canvas.getContext("2d");
+    pen.imageSmoothingEnabled = false;
+    if (grey) pen.filter = "grayscale(1)";
+    pen.drawImage(image, 0, 0, canvas.width, canvas.height);
+    return canvas;
+  }
+
+  function images(panel, state, spec) {
+    const colours = theme();
+    const cells = panel.heat || [[0]];
+    const side = (values) => ({ type: "category", show: false, data: values.map((_, i) => i) });
+    const data = panel.heat ? cells.flatMap((row, i) => row.map((value, j) => [j, i, value])) : [];
+    return { ...common(colours), grid: { left: 0, right: 0, top: 0, bottom: 0, outerBoundsMode: "none" },
+      xAxis: side(cells[0]), yAxis: { ...side(cells), inverse: true },
+      visualMap: { show: false, min: 0, max: spec.top, inRange: { color: spec.colours }, seriesIndex: 1, dimension: 2 },
+      tooltip: { ...common(colours).tooltip, formatter: ({ value: [j, i, value] }) => tip(`row ${i + 1}, column ${j + 1}`, [["", spec.scale, number(value)]]) },
+      series: [
+        { type: "custom", silent: true, data: panel.image ? [[0, 0]] : [], tooltip: { show: false },
+          renderItem: ({ coordSys: { x, y, width, height } }) => ({ type: "image", style: { image: panel.image, x, y, width, height } }) },
+        { type: "heatmap", data, itemStyle: { opacity: spec.share }, emphasis: { itemStyle: { opacity: spec.share, borderColor: "#fff", borderWidth: 1.5 } } },
+      ] };
+  }
+
+  const OPTIONS = { lines, bars, contours, relief, images };
+
+  // Controls: a legend that switches, seeds, intervals, a slider over frames
+
+  function swatch(line) {
+    const dash = line.dash ? ` stroke-dasharray="${line.dash.join(" ")}"` : "";
+    const stroke = line.alone ? "" : `<path d="M0 6h22" stroke="${line.paint}" stroke-width="${line.width || 2}"${dash}/>`;
+    const dot = !line.symbol ? "" : line.hollow ? '<circle cx="11" cy="6" r="4.5" fill="none" stroke="var(--ink)"/>'
+      : `<circle cx="11" cy="6" r="3.2" fill="${line.paint}"/>`;
+    const icon = make("span", { class: "swatch", "aria-hidden": "true" });
+    icon.innerHTML = `<svg width="22" height="12" fill="none">${stroke}${dot}</svg>`;
+    return icon;
+  }
+
+  function toggle(label, pressed, act, icon) {
+    const button = make("button", { type: "button", "aria-pressed": String(pressed) }, ...(icon ? [icon] : []), label);
+    button.addEventListener("click", () => {
+      const now = button.getAttribute("aria-pressed") !== "true";
+      button.setAttribute("aria-pressed", String(now));
+      act(now);
+    });
+    return button;
+  }
+
+  function controls(spec, state, redraw) {
+    const bar = make("div", { class: "controls", role: "group", "aria-label": `Show in ${spec.title}` });
+    const hide = (name) => (shown) => { if (shown) state.hidden.delete(name); else state.hidden.add(name); redraw(); };
+    const all = spec.kind === "lines" ? spec.panels.flatMap((panel) => panel.lines) : [];
+    const labels = new Map([...all].sort((a, b) => Boolean(a.thin) - Boolean(b.thin)).reverse().filter((line) => line.label).map((line) => [line.label, line]));
+    const order = [...new Set([...all].sort((a, b) => Boolean(a.thin) - Boolean(b.thin)).map((line) => line.label).filter(Boolean))];
+    for (const label of order) bar.append(toggle(label, true, hide(label), swatch(labels.get(label))));
+    const kinds = spec.panels.find((panel) => panel.kinds)?.kinds;
+    if (kinds) [["thick", 2.4], ["thin", 1]].forEach(([name, width], i) =>
+      bar.append(toggle(kinds[i], true, hide(name), swatch({ paint: "var(--ink)", width }))));
+    const seeded = all.filter((line) => line.seeds);
+    const dotted = spec.kind === "bars" && spec.panels.some((panel) => panel.bars.some((one) => one.seeds));
+    if (seeded.length) {
+      const select = make("select");
+      const names = [...new Set(seeded.flatMap((line) => line.names))];
+      for (const [value, words] of [["all", "all seeds"], ["none", "no seeds"], ...names.map((name) => [name, `seed ${name}`])])
+        select.append(make("option", { value }, words));
+      select.value = state.seeds;
+      select.addEventListener("change", () => { state.seeds = select.value; redraw(); });
+      bar.append(make("label", {}, make("span", { class: "unseen" }, "Seeds "), select));
+    } else if (dotted) {
+      bar.append(toggle("Seeds", true, (shown) => { state.seeds = shown ? "all" : "none"; redraw(); }));
+    }
+    if (all.some((line) => line.low)) bar.append(toggle("Intervals", true, (shown) => { state.intervals = shown; redraw(); }));
+    const frames = [...new Set(spec.panels.map((panel) => panel.frame).filter(Boolean))];
+    if (frames.length > 1) {
+      const output = make("output", {}, frames[0]);
+      const slider = make("input", { type: "range", min: 0, max: frames.length - 1, value: 0, "aria-valuetext": frames[0] });
+      slider.addEventListener("input", () => {
+        state.frame = frames[slider.value];
+        output.textContent = state.frame;
+        slider.setAttribute("aria-valuetext", state.frame);
+        redraw();
+      });
+      bar.append(make("label", { class: "slider" }, make("span", { class: "unseen" }, "Frame "), slider, output));
+    }
+    state.frame = frames[0] || "";
+    return bar;
+  }
+
+  function scale(spec) {
+    if (!spec.colours || (spec.kind === "images" && !spec.scale)) return [];
+    const ranges = spec.kind === "images" ? [[spec.scale, 0, spec.top]] : spec.panels.map(({ group, label, limits }) =>
+      [label ? (new Set(spec.panels.map((panel) => panel.group)).size > 1 ? `${label}, ${group}` : label) : group || "", ...limits]);
+    return [...new Map(ranges.map((range) => [String(range), range])).values()].map(([label, low, high]) => {
+      const ramp = make("i", { style: `background: linear-gradient(to right, ${spec.colours.join(", ")})` });
+      return make("p", { class: "ramp" }, label, " ", number(low), " ", ramp, " ", number(high));
+    });
+  }
+
+  // A figure's life: shown when near, drawn again when something is switched, given back when a relief is out of sight
+
+  const views = new Map();
+
+  class View {
+    constructor(plot) {
+      this.plot = plot;
+      this.spec = JSON.parse(plot.querySelector(".values").textContent);
+      this.state = { hidden: new Set(), seeds: "all", intervals: true, frame: "", alpha: 28, beta: 35 };
+      if ((this.spec.panels[0].lines || []).some((line) => line.onDemand)) this.state.seeds = "none";
+      this.charts = new Map();
+    }
+
+    async show(echarts) {
+      const { spec, state } = this;
+      if (this.shown) return;
+      this.shown = true;
+      if (spec.kind === "images") {
+        const loaded = await Promise.all(spec.pictures.map(picture));
+        for (const panel of spec.panels) if (there(panel.picture)) panel.image = enlarged(loaded[panel.picture], panel.heat);
+      }
+      this.live = make("div", { class: `live ${spec.kind}` });
+      const first = spec.panels.slice(0, spec.columns);
+      this.live.style.setProperty("--columns", first.filter(({ frame }) => !frame || frame === first.find((panel) => panel.frame).frame).length);
+      if (spec.kind !== "relief") this.live.append(controls(spec, state, () => this.draw(echarts)));
+      this.grid = make("div", { class: "panels" });
+      this.live.append(this.grid, ...scale(spec));
+      this.plot.append(this.live);
+      this.plot.classList.add("is-live");
+      this.draw(echarts);
+    }
+
+    hide() {
+      for (const chart of this.charts.values()) chart.dispose();
+      this.charts.clear();
+      this.live?.remove();
+      this.live = null;
+      this.shown = false;
+      this.plot.classList.remove("is-live");
+    }
+
+    draw(echarts) {
+      const { spec, state } = this;
+      const chosen = spec.panels.map((panel, i) => ({ panel, i })).filter(({ panel }) => !panel.frame || panel.frame === state.frame);
+      // The same place for the same column of every frame
+      chosen.forEach(({ panel, i }, at) => {
+        const box = this.grid.children[at] || this.box(panel, i);
+        if (spec.kind === "images") {
+          box.querySelector(".of").textContent = (panel.title || "").split("\n")[0];
+          box.classList.toggle("none", !there(panel.picture));
+        }
+        const canvas = box.querySelector(".chart");
+        let chart = this.charts.get(at);
+        if (!chart) {
+          chart = echarts.init(canvas);
+          this.charts.set(at, chart);
+          new ResizeObserver(() => { if (!chart.isDisposed()) chart.resize(); }).observe(canvas);
+          if (spec.kind === "relief") this.turnable(box, chart);
+        }
+        chart.setOption(OPTIONS[spec.kind](panel, state, spec), { notMerge: true });
+      });
+    }
+
+    box(panel) {
+      const rows = this.spec.kind === "bars" ? panel.bars.length : 0;
+      const title = make("p", { class: "of" }, (panel.title || "").split("\n")[0]);
+      if (this.spec.kind === "images" && panel.paint) title.style.color = panel.paint;
+      const label = [this.spec.title, panel.title].filter(Boolean).join(": ");
+      const chart = make("div", { class: "chart", role: "img", "aria-label": label });
+      if (rows) chart.style.height = `${4 + 2.1 * rows}rem`;
+      const head = panel.title || this.spec.kind === "images" ? [title] : [];
+      const name = panel.label && this.spec.kind === "images" ? [make("p", { class: "row" }, panel.label)] : [];
+      const box = make("div", { class: "panel" }, ...head, ...name, chart);
+      this.grid.append(box);
+      return box;
+    }
+
+    turnable(box, chart) {
+      box.tabIndex = 0;
+      const turn = (alpha, beta, except) => {
+        Object.assign(this.state, { alpha, beta });
+        box.dataset.beta = Math.round(beta);
+        for (const other of this.charts.values())
+          if (other !== except) other.setOption({ grid3D: { viewControl: { alpha, beta } } });
+      };
+      chart.on("grid3dcamerachanged", ({ alpha, beta }) => {
+        if (Math.abs(alpha - this.state.alpha) > 0.01 || Math.abs(beta - this.state.beta) > 0.01) turn(alpha, beta, chart);
+      });
+      box.addEventListener("keydown", (event) => {
+        const [up, right] = { ArrowUp: [5, 0], ArrowDown: [-5, 0], ArrowLeft: [0, -5], ArrowRight: [0, 5] }[event.key] || [];
+        if (up === undefined) return;
+        event.preventDefault();
+        turn(Math.max(-90, Math.min(90, this.state.alpha + up)), this.state.beta + right);
+      });
+    }
+  }
+
+  // On a phone a surface would hold the page that is scrolled: there it waits for the button.
+  const fine = matchMedia("(pointer: fine)").matches;
+
+  async function enter(plot) {
+    const view = views.get(plot) || new View(plot);
+    views.set(plot, view);
+    if (view.spec.kind === "relief" && !view.bar) {
+      if (!make("canvas").getContext("webgl")) return;
+      view.wanted = fine;
+      view.bar = make("div", { class: "controls" }, toggle("Turn", fine, (on) => {
+        view.wanted = on;
+        if (on) enter(plot); else view.hide();
+      }), make("span", { class: "hint" }, "Drag a surface and all turn with it, or select it and use the arrow keys."));
+      plot.prepend(view.bar);
+    }
+    if (view.spec.kind === "relief" && !view.wanted) return;
+    view.show(await (library ??= load()));
+  }
+
+  const watcher = new IntersectionObserver((entries) => {
+    for (const { target, isIntersecting } of entries) {
+      // Browsers allow few drawings in three dimensions at a time.
+      if (isIntersecting) enter(target);
+      else if (views.get(target)?.spec.kind === "relief") views.get(target).hide();
+    }
+  }, { rootMargin: "200px" });
+  for (const plot of document.querySelectorAll(".plot")) watcher.observe(plot);
+
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", async () => {
+    const echarts = await library;
+    for (const view of views.values()) if (view.live) view.draw(echarts);
+  });
+})();

@@ -1,0 +1,43 @@
+"use strict";
+// Tables that can be sorted by a column: a click sorts downwards, the next upwards, the third as it was.
+for (const table of document.querySelectorAll("table")) {
+  const body = table.tBodies[0];
+  const rows = [...body.rows];
+  if (rows.length < 2) continue;
+
+  // A cell may span several columns.
+  const cellAt = (row, column) => {
+    let at = 0;
+    return [...row.cells].find((cell) => (at += cell.colSpan) > column);
+  };
+  const key = (row, column) => {
+    const cell = cellAt(row, column);
+    if ("sort" in cell.dataset) return Number(cell.dataset.sort);
+    const words = cell.textContent.trim();
+    return cell.matches(".right, .missing") || words === "—" ? null : words;
+  };
+  // What has no value stands last either way.
+  const compare = (a, b, sign) => {
+    if (a === null || b === null) return (a === null) - (b === null);
+    return sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
+  };
+
+  const heads = [...table.tHead.rows[0].cells];
+  heads.forEach((head, column) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.className = "sort";
+    button.append(...head.childNodes);
+    head.append(button);
+    const first = head.matches(".right") ? "descending" : "ascending";
+    const second = first === "descending" ? "ascending" : "descending";
+    button.addEventListener("click", () => {
+      const next = { [first]: second, [second]: "" }[head.getAttribute("aria-sort")] ?? first;
+      heads.forEach((other) => other.removeAttribute("aria-sort"));
+      if (next) head.setAttribute("aria-sort", next);
+      const sign = next === "descending" ? -1 : 1;
+      const sorted = next ? [...rows].sort((a, b) => compare(key(a, column), key(b, column), sign)) : rows;
+      body.append(...sorted);
+    });
+  });
+}
