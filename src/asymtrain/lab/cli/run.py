@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Collection
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +23,7 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import progress_display, show_json, show_summary, stderr
+from asymtrain.lab.cli.watch import watching
 
 if TYPE_CHECKING:
     from asymtrain.lab.report import Summary
@@ -37,6 +39,7 @@ def run(
     output: OutputOptions,
     tracks: TrackOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show a live page on this machine as it trains.")] = False,
 ) -> None:
     """Compare training without branches (Plain) and with them (Asymmetric).
 
@@ -53,7 +56,8 @@ def run(
     tracker = tracks.open(output.out)
     load_for(specs[0], training.data_root)  # data that are missing or broken show before anything is written
     store, wanted = output.store_path, {spec.id for spec in specs}
-    runs, interrupted, how_to_continue = train(specs, store, training, tracker)
+    with watching(store) if watch else nullcontext():
+        runs, interrupted, how_to_continue = train(specs, store, training, tracker)
     summary = write_report(runs, output.out, typed_command(context), versions_in(store, runs))
     if output.json:
         show_json(document(summary, len(specs), output))
