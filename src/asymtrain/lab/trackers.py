@@ -25,7 +25,7 @@ from asymtrain.lab.engine import Progress
 from asymtrain.lab.runs import DEFAULTS, Epoch, RunSpec
 from asymtrain.lab.store.tensorboard import curve_values, open_log, run_name, write_epoch
 
-PROJECT = "asymtrain"  # of MLflow, Weights & Biases and Trackio, unless their own environment variables name another
+PROJECT = "asymtrain"  # of MLflow, Weights & Biases and Trackio, unless the library's own variables name another
 STOPPED = "stopped"  # the outcome of a run that was interrupted or failed: training it again begins a new log
 PATIENCE = 60.0  # seconds that a tracker gets at the end to write what it was given
 
@@ -154,8 +154,7 @@ class Trackio:
     modules: ClassVar[tuple[str, ...]] = ("trackio",)
 
     def __init__(self, folder: Path) -> None:
-        self.project = os.environ.get("TRACKIO_PROJECT") or PROJECT
-        self.where = f"trackio show --project {self.project}"
+        self.where = f"trackio show --project {PROJECT}"
 
     def begin(self, spec: RunSpec) -> Any:
         import contextvars
@@ -165,7 +164,7 @@ class Trackio:
         # Trackio ends the current run when another begins; in an empty context there is none.
         return contextvars.Context().run(
             trackio.init,
-            self.project,
+            PROJECT,
             name=run_name(spec),
             group=f"{spec.dataset}-{spec.arch}",
             config={"spec": spec.id, "variant": spec.variant, **parameters(spec)},

@@ -129,7 +129,7 @@ def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, monkeypatc
 
 def test_runs_of_several_settings_are_not_averaged():
     searched = {RunSpec(alpha=alpha, epochs=3): [invented_epoch(1, alpha, None, 0.1)] for alpha in (0.1, 0.2)}
-    (figure,) = watch.unfinished_curves(searched)
+    ((_, figure),) = watch.unfinished_curves(searched)
     (panel,) = figure.panels
     assert [line.y for line in panel.lines] == [pytest.approx((0.09,)), pytest.approx((0.19,))]
 

@@ -80,12 +80,19 @@ def test_what_did_not_change_is_not_touched(watch_at, server, store):
     _, folder, runs = store
     page = watch_at(1280)
     page.wait_for_selector(".plot.is-live")
-    page.evaluate("""() => { for (const part of document.querySelectorAll('header, [aria-labelledby=made]'))
+    page.evaluate("""() => { for (const part of document.querySelectorAll('header, [aria-labelledby=made], .chart'))
         part.mark = 'here'; }""")
+    before = page.locator(".plot .values").text_content()
     log_epochs(folder, [(run.spec, run.history[1]) for run in runs])
     page.wait_for_selector("#unfinished-runs tr:first-child td[data-heading='Epoch']:text-is('2')")
-    assert page.evaluate("document.querySelector('header').mark") == "here"
-    assert page.evaluate("document.querySelector('[aria-labelledby=made]').mark") == "here"
+    for untouched in ("header", "[aria-labelledby=made]", ".plot.is-live .chart"):
+        assert page.evaluate("part => document.querySelector(part).mark", untouched) == "here"
+    assert page.locator(".plot .values").text_content() != before, "the figure has the new epoch"
+    chart = page.locator(".plot .chart")
+    chart.scroll_into_view_if_needed()
+    size = chart.bounding_box()
+    chart.hover(position={"x": size["width"] - 16, "y": size["height"] / 2})
+    page.wait_for_selector(".tip:has-text('epoch 2')")  # it draws it
     assert page.locator("#unfinished-runs th button.sort").count() > 0, "a new table can be sorted like the first"
 
 

@@ -115,7 +115,7 @@ def render_state(store: Path, state: State) -> str:
     histories = {spec: history for _, members in begun for spec, history in members.items()}
     running = {spec for spec, reason in state.pending if reason == RUNNING}
     stacks = sum(any(spec in running for spec in members) for _, members in begun)
-    figures = unfinished_curves({spec: histories.get(spec, []) for spec, _ in state.pending})
+    curves = unfinished_curves({spec: histories.get(spec, []) for spec, _ in state.pending})
     pending = [spec for spec, _ in state.pending]
     failures = () if state.summary is None else state.summary.failures
     return render(
@@ -123,7 +123,7 @@ def render_state(store: Path, state: State) -> str:
         None,
         versions_in(store, runs),
         template="watch.html.j2",
-        figures=figures,
+        figures=[figure for _, figure in curves],
         store=str(store),
         progress=progress_sentence(runs, pending, len(running), seconds_left(runs, pending, histories, stacks)),
         epochs_done=sum(run.spec.epochs for run in runs) + sum(len(histories.get(spec, ())) for spec in pending),
@@ -131,7 +131,7 @@ def render_state(store: Path, state: State) -> str:
         counts=counts_table(state.summary) if state.summary and state.summary.groups else None,
         failures=list(state_lines("failed", [(lost.spec, " ".join(lost.reason.split())) for lost in failures])),
         unfinished=unfinished_table(state.pending, histories),
-        unfinished_curves=figures,
+        unfinished_curves=curves,
         pause=round(1000 * PAUSE),
     )
 
@@ -185,8 +185,8 @@ def unfinished_table(pending: "Sequence[tuple[RunSpec, str]]", histories: "dict[
     return Table("unfinished", "Unfinished runs", columns, make_rows(rows[:ROWS]), more)
 
 
-def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[Figure]":
-    """Accuracy so far of the unfinished runs of each dataset and backbone.
+def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[tuple[str, Figure]]":
+    """Accuracy so far of the unfinished runs of each dataset and backbone, under their names.
 
     As in the report where all runs of a variant differ by their seed alone; else each run is a line of its own.
     """
@@ -205,7 +205,7 @@ def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[Figure]"
         settings = {replace(run.spec, seed=0) for run in runs}
         label = f"{display_name(arch)} on {dataset}"
         if len(settings) == len({spec.variant for spec in settings}):
-            figures.append(learning_curves(history_frame(runs), f"-unfinished-{i}", label))
+            figures.append((label, learning_curves(history_frame(runs), f"-unfinished-{i}", label)))
             continue
         validated = runs[0].history[0].validation_accuracy is not None
         measure = "validation_accuracy" if validated else "train_accuracy"
@@ -220,7 +220,7 @@ def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[Figure]"
             for run in runs
         )
         panel = Lines("", "epoch", measure.replace("_", " "), lines)
-        figures.append(Figure(f"curve-unfinished-{i}", f"Learning curves, {label}", [panel]))
+        figures.append((label, Figure(f"curve-unfinished-{i}", f"Learning curves, {label}", [panel])))
     return figures
 
 
