@@ -90,9 +90,10 @@ def test_what_did_not_change_is_not_touched(watch_at, server, store):
     assert page.locator(".plot .values").text_content() != before, "the figure has the new epoch"
     chart = page.locator(".plot .chart")
     chart.scroll_into_view_if_needed()
-    size = chart.bounding_box()
-    chart.hover(position={"x": size["width"] - 16, "y": size["height"] / 2})
-    page.wait_for_selector(".tip:has-text('epoch 2')")  # it draws it
+    box = chart.bounding_box()
+    for left in (30, 20):  # the pointer must move
+        page.mouse.move(box["x"] + box["width"] - left, box["y"] + box["height"] / 2)
+    page.wait_for_selector(".tip:has-text('epoch 2')", timeout=30_000)
     assert page.locator("#unfinished-runs th button.sort").count() > 0, "a new table can be sorted like the first"
 
 
