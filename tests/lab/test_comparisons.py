@@ -54,9 +54,11 @@ def test_three_pairs_as_computed_by_hand():
     half = 100 * t_975 * math.sqrt(0.0007 / 3) / 0.52
     assert row["low"] == pytest.approx(row["improvement"] - half)
     assert row["high"] == pytest.approx(row["improvement"] + half)
+    assert row["points"] == pytest.approx(4)
+    assert row["points_low"] == pytest.approx(4 - 0.52 * half)
     assert row["d_z"] == pytest.approx(0.04 / math.sqrt(0.0007))
     assert row["cosine"] == pytest.approx(0.25)
-    assert verdict(row) == "unclear"
+    assert verdict(row) == "few"
 
 
 def test_pairs_are_made_by_seed_not_by_order():
@@ -78,16 +80,17 @@ def test_a_seed_without_its_partner_is_left_out():
 def test_one_pair_has_no_spread_and_says_so():
     row = only(compare(rows([0.5], [0.6])))
     assert [row[name] for name in ("plain_std", "asymmetric_std", "low", "high", "p", "d_z")] == [None] * 6
+    assert (row["points_low"], row["points_high"]) == (None, None)
     assert row["improvement"] == pytest.approx(20)
-    assert sentence(row) == "ViT: +20.0% in one seed; a single pair cannot tell an effect from chance."
+    assert sentence(row) == "ViT: +10.0 points of accuracy in one seed; a single pair cannot tell an effect from chance."
 
 
 def test_equal_differences_give_none_and_no_warning():
     # 0.1 + 0.2 style rounding: the differences differ in their last bits only.
     row = only(compare(rows([0.1, 0.3, 0.7], [0.2, 0.4, 0.8])))
     assert (row["p"], row["low"], row["high"], row["d_z"]) == (None, None, None, None)
-    assert "same difference in accuracy in each of 3 seeds" in sentence(row)
-    same = only(compare(rows([0.1, 0.3], [0.1, 0.3])))
+    assert "+10.0 points of accuracy, the same difference in each of 3 seeds" in sentence(row)
+    same = only(compare(rows([0.2, 0.3], [0.2, 0.3])))
     assert sentence(same) == "ViT: the same test accuracy with and without branches in each of 2 seeds."
 
 
@@ -101,7 +104,8 @@ def test_no_value_of_a_comparison_is_nan():
 def test_plain_at_zero_has_no_share():
     row = only(compare(rows([0.0, 0.0], [0.1, 0.2])))
     assert row["improvement"] is None
-    assert "cannot be given" in sentence(row)
+    assert row["points"] == pytest.approx(15)
+    assert "+15.0 points" in sentence(row)
 
 
 def test_a_diverged_run_counts_with_chance_accuracy():
@@ -124,17 +128,40 @@ def test_a_diverged_run_counts_as_chance_even_where_it_has_an_accuracy():
 @pytest.mark.parametrize(
     ("asymmetric", "expected", "words"),
     [
-        ([0.60, 0.61, 0.62, 0.64], "helped", "the branches helped, +"),
-        ([0.40, 0.41, 0.42, 0.44], "hurt", "the branches hurt, -"),
-        ([0.60, 0.41, 0.50, 0.55], "unclear", "no clear effect, +"),
+        ([0.60, 0.61, 0.62, 0.64, 0.61], "helped", "the branches helped, +"),
+        ([0.40, 0.41, 0.42, 0.44, 0.41], "hurt", "the branches hurt, -"),
+        ([0.60, 0.41, 0.50, 0.55, 0.52], "unclear", "no clear effect, +"),
+        ([0.60, 0.61, 0.62, 0.64], "few", "fewer than 5 seeds are too few to call it an effect"),
+        ([0.40, 0.41, 0.42, 0.44], "few", "fewer than 5 seeds are too few to call it an effect"),
     ],
 )
 def test_verdicts_and_their_words(asymmetric, expected, words):
-    row = only(compare(rows([0.50, 0.51, 0.50, 0.51], asymmetric)))
+    seeds = len(asymmetric)
+    row = only(compare(rows([0.50, 0.51, 0.50, 0.51, 0.50][:seeds], asymmetric)))
     assert verdict(row) == expected
     assert words in sentence(row)
-    assert "4 seeds" in sentence(row)
-    assert f"{row['low']:+.1f}% to {row['high']:+.1f}%" in sentence(row)
+    assert f"{seeds} seeds" in sentence(row)
+    assert f"{row['points_low']:+.1f} to {row['points_high']:+.1f}" in sentence(row)
+    assert "%" not in sentence(row).replace("95% interval", "")
+
+
+def test_an_interval_names_no_difference_that_cannot_be():
+    row = only(compare(rows([0.04, 0.9], [0.9, 0.04])))
+    assert row["low"] < -1000  # of Plain's mean, as it always was
+    assert (row["points_low"], row["points_high"]) == (-100, 100)
+    assert "(95% interval -100.0 to +100.0, 2 seeds)" in sentence(row)
+
+
+def test_a_run_at_chance_is_counted_and_said():
+    frame = rows([0.50, 0.52, 0.54], [0.55, 0.11, 0.56])
+    row = only(compare(frame))
+    assert (row["plain_at_chance"], row["asymmetric_at_chance"]) == (0, 1)
+    assert sentence(row).endswith("1 of 3 Asymmetric runs stayed at chance accuracy.")
+    assert list(paired(frame)[0]["asymmetric_at_chance"]) == [False, True, False]
+    assert only(compare(frame.drop(columns="classes")))["asymmetric_at_chance"] == 0  # chance is not known
+    # A diverged run is named once.
+    frame.loc[frame["test_accuracy"] == 0.11, "outcome"] = "diverged"
+    assert only(compare(frame))["asymmetric_at_chance"] == 0
 
 
 def test_a_clear_verdict_is_a_p_below_five_percent():

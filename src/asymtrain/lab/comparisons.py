@@ -12,11 +12,14 @@ import numpy as np
 import pandas as pd
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.gradients._intervals import cut
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
 from asymtrain.lab.statistics import bonferroni, cohen_d_z, holm, t_interval
+from asymtrain.lab.statistics.estimates import DIFFERENCES
 from asymtrain.models import display_name
 
-Verdict = Literal["helped", "hurt", "unclear", "constant", "single"]
+Verdict = Literal["helped", "hurt", "unclear", "few", "constant", "single"]
+FEWEST = 5  # seeds for a word on the effect: the interval of fewer leans on the shape of a distribution nobody has seen
 
 
 def paired(
@@ -25,7 +28,7 @@ def paired(
     """One row for each pair, and the columns that tell the comparisons apart.
 
     Columns: those of `by`, then seed, plain_id, asymmetric_id, plain, asymmetric, plain_diverged,
-    asymmetric_diverged, cosine. With `by=None` the comparisons are told apart by dataset, backbone and every
+    asymmetric_diverged, plain_at_chance, asymmetric_at_chance, cosine. With `by=None` the comparisons are told apart by dataset, backbone and every
     setting in which the runs of one backbone differ. A diverged run counts with chance accuracy, 1 / classes.
     """
     by = separating(rows) if by is None else list(by)
@@ -33,7 +36,9 @@ def paired(
         if name not in rows.columns:
             raise unknown_name("column of the rows", name, map(str, rows.columns))
     accuracy, diverged = _accuracy(rows, measure), rows["outcome"] == "diverged"
-    runs = rows.assign(accuracy=accuracy, diverged=diverged, cosine=rows.get("mean_cosine"))
+    classes = pd.to_numeric(rows["classes"]) if "classes" in rows.columns else pd.Series(np.nan, rows.index)
+    low = ~diverged & (accuracy <= chance_limit(classes))
+    runs = rows.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
     shared, sides = [name for name in by if name not in AUXILIARY], []
     for variant, keys, more in (("plain", shared, []), ("asymmetric", by, ["cosine"])):
         side = runs[runs["variant"] == variant]
@@ -43,12 +48,18 @@ def paired(
                 f"{variant} seed {twice['seed'].iloc[0]} is there twice under the same "
                 f"{', '.join(keys)}: name the column in which the two differ in by="
             )
-        names = {"id": f"{variant}_id", "accuracy": variant, "diverged": f"{variant}_diverged"}
+        names = {"id": f"{variant}_id", "accuracy": variant}
+        names |= {flag: f"{variant}_{flag}" for flag in ("diverged", "at_chance")}
         sides.append(side[[*keys, "seed", *more, *names]].rename(columns=names))
     plain, asymmetric = sides
     pairs = asymmetric.merge(plain, on=[*shared, "seed"])
     order = ["seed", "plain_id", "asymmetric_id", "plain", "asymmetric", "plain_diverged", "asymmetric_diverged"]
-    return pairs[[*by, *order, "cosine"]], by
+    return pairs[[*by, *order, "plain_at_chance", "asymmetric_at_chance", "cosine"]], by
+
+
+def chance_limit(classes: Any) -> Any:
+    """Up to this accuracy a run has learnt nothing that guessing would not give: chance, and half of it or 5 points."""
+    return 1 / classes + np.minimum(0.5 / classes, 0.05)
 
 
 def separating(rows: pd.DataFrame) -> list[str]:
@@ -67,9 +78,11 @@ def compare(
 
     Columns: those of `by` (see `paired`), then
     n: pairs; plain_mean, plain_std, asymmetric_mean, asymmetric_std: accuracy over seeds (deviation over n - 1);
-    improvement, low, high: mean of (Asymmetric - Plain) in percent of Plain's mean, and its t interval;
+    points, points_low, points_high: mean of (Asymmetric - Plain) in points of accuracy, and its t interval, which is
+    cut at -100 and 100; improvement, low, high: the same in percent of Plain's mean, and not cut;
     p: two-tailed paired t-test, not corrected for the number of comparisons; d_z: Cohen's d of the differences;
-    cosine: mean gradient cosine; plain_diverged, asymmetric_diverged: how many runs count as chance.
+    cosine: mean gradient cosine; plain_diverged, asymmetric_diverged: how many runs count as chance;
+    plain_at_chance, asymmetric_at_chance: how many others have an accuracy that guessing would give.
     """
     pairs, by = paired(rows, by, measure)
     summaries = [
@@ -103,36 +116,35 @@ def labels(comparison: pd.DataFrame) -> list[str]:
 
 
 def verdict(row: Mapping[str, Any]) -> Verdict:
-    """What a row of `compare` shows: an effect is clear when its interval excludes zero."""
+    """What a row of `compare` shows: an effect is clear when its interval excludes zero, over five seeds or more."""
     if row["n"] == 1:
         return "single"
     if row["p"] is None:
         return "constant"
-    if row["low"] is None or row["low"] <= 0 <= row["high"]:
+    if row["n"] < FEWEST:
+        return "few"
+    if row["points_low"] <= 0 <= row["points_high"]:
         return "unclear"
-    return "helped" if row["low"] > 0 else "hurt"
+    return "helped" if row["points_low"] > 0 else "hurt"
 
 
 def sentence(row: Mapping[str, Any], name: str | None = None, confidence: float = 0.95) -> str:
     """A row of `compare` in plain words; `name` stands for the backbone's where two rows share a backbone."""
     name = name or display_name(row["arch"])
     n, shown = row["n"], verdict(row)
-    if row["improvement"] is None:
-        text = f"{name}: Plain got no image right, so an improvement cannot be given as a share of it."
-    elif shown == "single":
-        text = f"{name}: {row['improvement']:+.1f}% in one seed; a single pair cannot tell an effect from chance."
+    points = f"{row['points']:+.1f} points of accuracy"
+    if shown == "single":
+        text = f"{name}: {points} in one seed; a single pair cannot tell an effect from chance."
     elif shown == "constant" and row["plain_mean"] == row["asymmetric_mean"]:
         text = f"{name}: the same test accuracy with and without branches in each of {n} seeds."
     elif shown == "constant":
-        difference = f"{row['improvement']:+.1f}%, the same difference in accuracy in each of {n} seeds"
-        text = f"{name}: {difference}: no spread to judge it by."
+        text = f"{name}: {points}, the same difference in each of {n} seeds: no spread to judge it by."
     else:
-        opening = {"helped": "the branches helped", "hurt": "the branches hurt"}.get(shown, "no clear effect")
-        text = (
-            f"{name}: {opening}, {row['improvement']:+.1f}% relative to Plain "
-            f"({confidence:.0%} interval {row['low']:+.1f}% to {row['high']:+.1f}%, {n} seeds)."
-        )
-    return text + _diverged(row)
+        opening = {"helped": "the branches helped, ", "hurt": "the branches hurt, ", "unclear": "no clear effect, "}
+        ends = f"{confidence:.0%} interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
+        few = f"; fewer than {FEWEST} seeds are too few to call it an effect" if shown == "few" else ""
+        text = f"{name}: {opening.get(shown, '')}{points} ({ends}){few}."
+    return text + _diverged(row) + _at_chance(row)
 
 
 def _diverged(row: Mapping[str, Any]) -> str:
@@ -142,6 +154,12 @@ def _diverged(row: Mapping[str, Any]) -> str:
         return ""
     total = sum(count for count, _ in counts)
     return f" {' and '.join(seen)} diverged and {'count' if total > 1 else 'counts'} with chance accuracy."
+
+
+def _at_chance(row: Mapping[str, Any]) -> str:
+    counts = [(row[f"{side}_at_chance"], side.capitalize()) for side in ("plain", "asymmetric")]
+    seen = [f"{count} of {row['n']} {side} runs" for count, side in counts if count]
+    return f" {' and '.join(seen)} stayed at chance accuracy." if seen else ""
 
 
 def _accuracy(rows: pd.DataFrame, measure: str) -> "pd.Series[float]":
@@ -162,11 +180,12 @@ def _summary(pairs: pd.DataFrame, confidence: float) -> dict[str, Any]:
     plain, asymmetric = pairs["plain"].to_numpy(float), pairs["asymmetric"].to_numpy(float)
     n, difference = len(pairs), asymmetric - plain
     base = float(plain.mean()) if n else 0.0
-    low = high = p = None
+    low = high = points_low = points_high = p = None
     d_z = cohen_d_z(plain.tolist(), asymmetric.tolist()) if n > 1 else None
     if d_z is not None:  # without spread there is nothing to judge a difference by
         test = t_interval(difference, confidence)
         p = test.p
+        points_low, points_high = (100 * end for end in cut(test.low, test.high, DIFFERENCES))
         if base:
             low, high = 100 * test.low / base, 100 * test.high / base
     cosine = pairs["cosine"].astype(float).mean() if pairs["cosine"].notna().any() else None
@@ -176,6 +195,9 @@ def _summary(pairs: pd.DataFrame, confidence: float) -> dict[str, Any]:
         "plain_std": float(plain.std(ddof=1)) if n > 1 else None,
         "asymmetric_mean": float(asymmetric.mean()) if n else None,
         "asymmetric_std": float(asymmetric.std(ddof=1)) if n > 1 else None,
+        "points": float(100 * difference.mean()) if n else None,
+        "points_low": points_low,
+        "points_high": points_high,
         "improvement": float(100 * difference.mean() / base) if base else None,
         "low": low,
         "high": high,
@@ -184,4 +206,6 @@ def _summary(pairs: pd.DataFrame, confidence: float) -> dict[str, Any]:
         "cosine": None if cosine is None else float(cosine),
         "plain_diverged": int(pairs["plain_diverged"].sum()),
         "asymmetric_diverged": int(pairs["asymmetric_diverged"].sum()),
+        "plain_at_chance": int(pairs["plain_at_chance"].sum()),
+        "asymmetric_at_chance": int(pairs["asymmetric_at_chance"].sum()),
     }

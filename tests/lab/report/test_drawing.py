@@ -250,6 +250,23 @@ def test_whole_numbers_have_whole_ticks():
     assert not all(float(tick).is_integer() for tick in ticks)
 
 
+def test_the_legend_keeps_pairs_together():
+    lines = [
+        curve(f"{arch}{words}", arch, dash=dash)
+        for arch in ("mlp", "cnn", "vit")
+        for words, dash in (("", "solid"), (", as the paper has it", "dotted"))
+    ]
+    for figure in (single(*lines), Figure("f", "", [Lines(*AXES, tuple(lines))] * 3, 3)):
+        with figure_style():
+            canvas = lay_out(figure)
+            canvas.draw_without_rendering()
+        (legend,) = canvas.legends
+        boxes = {text.get_text(): text.get_window_extent() for text in legend.get_texts()}
+        places = [boxes[line.label] for line in lines]
+        for ours, papers in zip(places[::2], places[1::2], strict=True):
+            assert ours.y0 == pytest.approx(papers.y0, abs=2) or ours.x0 == pytest.approx(papers.x0, abs=2)
+
+
 # Bars
 
 
@@ -298,6 +315,20 @@ def test_panels_with_the_same_rows_and_words_say_them_once():
     assert all(draw(other).count(f">{label}<") == 1 for label in "abcd")
 
 
+def test_the_diamond_hides_no_seed():
+    same = Bars("", "effect (%)", "mlp", (Bar("a", 1.0, -50.0, 50.0, (1.0, 1.0)), Bar("b", 2.0, 0.0, 4.0, (2.0,))))
+    for panels in ([same], [same] * 3):
+        with figure_style():
+            canvas = lay_out(Figure("f", "", panels, len(panels)))
+            canvas.draw_without_rendering()
+            axes = canvas.axes[0]
+            marks = {mark: [line for line in axes.lines if line.get_marker() == mark] for mark in "oD"}
+            for seeds, mean in zip(marks["o"], marks["D"], strict=True):
+                heights = [axes.transData.transform(line.get_xydata())[0][1] for line in (mean, seeds)]
+                points = (heights[0] - heights[1]) * 72 / canvas.dpi
+                assert points > mean.get_markersize() / 2**0.5 + seeds.get_markersize() / 2
+
+
 # Surfaces
 
 
@@ -326,6 +357,19 @@ def test_gaps_and_flat_surfaces_are_drawn():
         for relief in (False, True):
             shown = Surface("", (0.0, 1.0, 2.0), (0.0, 1.0, 2.0), values, relief=relief)
             assert draw(Figure("f", "", [shown])).startswith("<svg")
+
+
+@pytest.mark.parametrize("degrees", range(0, 360, 45))
+def test_labels_of_a_relief_are_not_cut_whichever_side_they_stand_on(degrees):
+    along_x, along_y = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
+    values = tuple(tuple(float(1e-5 * (along_x * x + along_y * y)) for y in GRID_X) for x in GRID_X)
+    slope = Surface("Plain", GRID_X, GRID_X, values, "loss - middle", relief=True)
+    with figure_style():
+        canvas = lay_out(Figure("f", "", [slope] * 4, 4))
+        canvas.draw_without_rendering()
+        boxes = [axes.get_tightbbox() for axes in canvas.axes]
+    assert min(box.x0 for box in boxes) >= 0
+    assert max(box.x1 for box in boxes) <= canvas.bbox.width
 
 
 def test_a_relief_names_its_unit_once():

@@ -98,6 +98,16 @@ def test_one_seed_and_a_diverged_run_are_shown(make_run, tmp_path):
     assert not re.search(r"\bnan\b", text, re.IGNORECASE)
 
 
+def test_a_run_at_chance_is_flagged_where_its_number_stands(make_run, tmp_path):
+    plain, asymmetric, *others = pairs(RunSpec(arch="vit", epochs=3), [5, 6])
+    # An accuracy of 0.2 and more, less the gain: at chance, which is 0.05 here.
+    write_report([make_run(plain), make_run(asymmetric, gain=-0.4), *map(make_run, others)], tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert len(re.findall(r">0\.0\d{3} \(at chance\)<", text)) == 1  # in its row
+    assert len(re.findall(r">0\.\d{3} ± 0\.\d{3} \(1 at chance\)<", text)) == 1  # and beside the mean
+    assert "1 of 2 Asymmetric runs stayed at chance accuracy." in text
+
+
 @pytest.mark.parametrize("place", ["file", "file/below"])
 def test_a_folder_that_cannot_be_written_is_refused_before_and_after(study, tmp_path, place):
     (tmp_path / "file").write_text("in the way")

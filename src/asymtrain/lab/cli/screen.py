@@ -187,12 +187,17 @@ class Display:
         """Called for each run that the executor yields."""
         if self.console.is_terminal:
             return
+        from asymtrain.lab.comparisons import chance_limit
+        from asymtrain.lab.data import class_count
         from asymtrain.lab.report import duration
         from asymtrain.lab.runs import DEFAULTS
 
         accuracy = "diverged" if run.outcome == "diverged" else "trained"
         if run.test_accuracy is not None:
-            accuracy = f"test accuracy {run.test_accuracy:.3f}"
+            classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
+            learnt = classes is None or run.test_accuracy > chance_limit(classes)
+            flag = "" if learnt or run.outcome == "diverged" else " (at chance)"
+            accuracy = f"test accuracy {run.test_accuracy:.3f}{flag}"
         left = self.latest.seconds_left if self.latest else None
         rest = "" if left is None or done == total else f", {duration(left)} left"
         spec = run.spec

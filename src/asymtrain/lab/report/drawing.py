@@ -131,9 +131,15 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" stroke-linejoin="round" ', 1)
     for stand_in, variable in VARIABLES.items():
         text = text.replace(stand_in, variable)
+    # A hundredth of a point is seen by nobody, and half of a page would be digits.
+    text = re.sub(r'\b(?:d|x|y)="[^"]*"', lambda drawn: re.sub(r"-?\d+\.\d{3,}", _hundredths, drawn[0]), text)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+
+
+def _hundredths(number: re.Match[str]) -> str:
+    return f"{round(float(number[0]), 2) + 0.0:g}"  # and never -0
 
 
 def _grid(figure: Figure) -> tuple[int, int]:
@@ -174,7 +180,9 @@ def _draw_lines(canvas: Canvas, figure: Figure, panels: Sequence[Lines]) -> None
     if handles := _legend_entries(figure):
         # Of the figure and above it: it hides no line, and no word is cut.
         columns = _legend_columns(handles, canvas.get_figwidth())
-        canvas.legend(list(handles.values()), list(handles), loc="outside upper left", ncols=columns)
+        # matplotlib fills columns from above. In two of them a pair stands side by side, in three one below the other.
+        labels = list(handles) if columns != 2 else [*list(handles)[::2], *list(handles)[1::2]]
+        canvas.legend([handles[label] for label in labels], labels, loc="outside upper left", ncols=columns)
 
 
 def _set_axes(axes: Axes, panel: Lines) -> None:
@@ -202,7 +210,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
     for seed in () if line.seeds_on_demand else line.seeds:
         x, y = _points(line.x, seed)
         if line.marker:
-            axes.plot(x, y, "o", color=paint, markersize=4, alpha=0.45, markeredgewidth=0)
+            axes.plot(x, y, "o", color=paint, markersize=4, alpha=0.6, markeredgewidth=0)
         else:
             axes.plot(x, y, color=paint, linewidth=0.8, alpha=0.45, linestyle=line_style(line)["linestyle"])
     x, y = _points(line.x, line.y, gaps=line.marker)
@@ -251,7 +259,7 @@ def _legend_entries(figure: Figure) -> dict[str, Line2D]:
 
 
 def _legend_columns(labels: Collection[str], width: float) -> int:
-    """As many as the width holds. Six entries are three pairs: a pair stands in one column."""
+    """As many as the width holds. Six entries are three pairs, which three columns keep together."""
     most = 3 if len(labels) in (5, 6) else 4
     needed = 0.6 + 0.085 * max(map(len, labels), default=0)  # inches of the longest
     return max(1, min(most, len(labels), int((width - 0.1) / needed)))
@@ -301,8 +309,8 @@ def _draw_bars(canvas: Canvas, figure: Figure, panels: Sequence[Bars]) -> None:
 
 
 def _draw_bar(axes: Axes, at: int, bar: Bar, left: float, right: float, paint: str) -> None:
-    below = [at + 0.24] * len(bar.seeds)
-    axes.plot(bar.seeds, below, "o", color=paint, markersize=4, alpha=0.45, markeredgewidth=0)
+    below = [at + 0.36] * len(bar.seeds)  # so far that the diamond hides none of them
+    axes.plot(bar.seeds, below, "o", color=paint, markersize=4, alpha=0.6, markeredgewidth=0)
     if bar.low is not None and bar.high is not None:
         axes.plot([max(bar.low, left), min(bar.high, right)], [at, at], color=paint, linewidth=2.0)
         for is_cut, end, arrow in ((bar.low < left, left, "<"), (bar.high > right, right, ">")):
@@ -350,7 +358,9 @@ def _draw_reliefs(canvas: Canvas, figure: Figure, panels: Sequence[Surface]) -> 
     power = int(np.floor(np.log10(max(map(abs, limits_of(panels))))))
     low, high = (end / 10.0**power for end in limits_of(panels))
     side = _low_side(as_array(panels[0].values))
-    canvas.subplots_adjust(left=0.0, right=0.97, bottom=0.06, top=0.9, wspace=0.12)
+    # Whichever side the first axis of heights stands on, its labels have room: matplotlib leaves none for them.
+    width = canvas.get_figwidth()
+    canvas.subplots_adjust(left=0.22 / width, right=1 - 0.2 / width, bottom=0.06, top=0.9, wspace=0.12)
     for number, panel in enumerate(panels, 1):
         axes = canvas.add_subplot(*_grid(figure), number, projection="3d")
         assert isinstance(axes, Axes3D)

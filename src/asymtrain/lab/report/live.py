@@ -1,8 +1,8 @@
 """A `Figure` as it answers the pointer: its SVG, and beside it the same values for the script of the page.
 
-`templates/live.js` draws the values with ECharts when the figure comes into view, in place of the SVG; without scripts,
-in print, and where a browser cannot, the SVG stays. The library is in `charts/`, compressed, and a page carries the part
-that its figures need, so nothing is ever fetched.
+`templates/live.js` draws the values with ECharts when the figure comes into view, in place of the SVG. Without scripts,
+in print, and where a browser cannot, the SVG stays. The library is in `charts/`, compressed; a page carries the part of
+it that its figures need, so that nothing is ever fetched.
 """
 
 import base64
@@ -110,15 +110,13 @@ def _lines(panel: Lines) -> dict[str, Any]:
 def _line(line: Line) -> dict[str, Any]:
     style = line_style(line, alone=sum(value is not None for value in line.y) == 1)
     names = line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1))
-    dash = style["linestyle"]
+    width, dash = style.get("linewidth"), style["linestyle"]
     return _present(
         {
             "label": line.label,
             "paint": _paint(line.colour),
-            "width": style.get("linewidth"),
-            "dash": [round(part * style.get("linewidth", 1), 2) for part in dash[1]]
-            if isinstance(dash, tuple)
-            else None,
+            "width": width,
+            "dash": [round(part * (width or 1), 2) for part in dash[1]] if isinstance(dash, tuple) else None,
             "symbol": SYMBOLS.get(style["marker"], "") if style["marker"] else "",
             "size": style.get("markersize"),
             "hollow": line.hollow,
@@ -127,9 +125,9 @@ def _line(line: Line) -> dict[str, Any]:
             "thin": line.thin,
             "x": _run(line.x),
             "y": _rounded(line.y),
-            "low": _rounded(line.low),
+            "low": _rounded(line.low) if any(end is not None for end in line.low) else None,
             "high": _rounded(line.high),
-            "seeds": [_rounded(seed) for seed in line.seeds],
+            "seeds": [_rounded(seed, 4) for seed in line.seeds],
             "names": names,
             "onDemand": line.seeds_on_demand,
         }
@@ -165,7 +163,7 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
                 "limits": _rounded(limits["" if panel.relief else panel.group]),
                 "x": _rounded(panel.x),
                 "y": _rounded(panel.y),
-                "values": [_rounded(row) for row in panel.values],
+                "values": [_rounded(row, 4) for row in panel.values],
             }
         )
         for panel in panels

@@ -93,32 +93,32 @@ def seeds_table(summary: Summary) -> Table:
         Column("Seed", "count"),
         Column("Plain", "number", digits=4),
         Column("Asymmetric", "number", digits=4),
-        Column("Change", "number", "%", 1, signed=True),
+        Column("Difference (points)", "number", digits=1, signed=True),
         Column("Cosine", "number", signed=True),
         Column("Run ids"),
     )
     rows = []
     for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
         for pair in pairs.to_dict("records"):
-            accuracies = [
-                Cell(pair[side], (pair[f"{side}_id"],), mark="(diverged)" if pair[f"{side}_diverged"] else "")
-                for side in ("plain", "asymmetric")
-            ]
-            change = 100 * (pair["asymmetric"] - pair["plain"]) / pair["plain"] if pair["plain"] else None
+            accuracies = []
+            for side in ("plain", "asymmetric"):
+                mark = "(diverged)" if pair[f"{side}_diverged"] else "(at chance)" if pair[f"{side}_at_chance"] else ""
+                accuracies.append(Cell(pair[side], (pair[f"{side}_id"],), mark=mark))
+            points = 100 * (pair["asymmetric"] - pair["plain"])
             cosine = None if pd.isna(pair["cosine"]) else pair["cosine"]
             ids = f"{pair['plain_id']} {pair['asymmetric_id']}"
-            rows.append((row["label"], pair["seed"], *accuracies, change, cosine, ids))
+            rows.append((row["label"], pair["seed"], *accuracies, points, cosine, ids))
     return Table("seeds", "Each seed", columns, make_rows(rows))
 
 
 def effect_figure(summary: Summary) -> Figure:
-    """Each comparison's improvement in percent with its interval; the dots are the seeds."""
+    """Each comparison's difference in points of accuracy with its interval; the dots are the seeds."""
     bars = []
     for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
-        changes = 100 * (pairs["asymmetric"] - pairs["plain"]) / row["plain_mean"] if row["plain_mean"] else ()
-        bars.append(Bar(row["label"], row["improvement"], row["low"], row["high"], tuple(map(float, changes))))
-    panel = Bars("", "improvement over Plain (%)", "asymmetric", tuple(bars))
-    return Figure("effect", "Improvement over Plain", [panel])
+        seeds = tuple(map(float, 100 * (pairs["asymmetric"] - pairs["plain"])))
+        bars.append(Bar(row["label"], row["points"], row["points_low"], row["points_high"], seeds))
+    panel = Bars("", "difference to Plain (points of accuracy)", "asymmetric", tuple(bars))
+    return Figure("effect", "Difference to Plain", [panel])
 
 
 def learning_curves(history: pd.DataFrame, name: str, label: str) -> Figure:

@@ -1,6 +1,6 @@
 """What a set of runs says: the comparisons with their words, as the command line, JSON and the page show them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -8,15 +8,15 @@ import pandas as pd
 
 from asymtrain.lab import comparisons as compared
 from asymtrain.lab.report.frames import history_frame, rows_frame
-from asymtrain.lab.report.table import Column, Mean, Table, interval, make_rows
+from asymtrain.lab.report.table import Cell, Column, Mean, Table, interval, make_rows
 from asymtrain.lab.runs import Run
 
 COMPARISON = (
     Column("Backbone"),
     Column("Plain", "number"),
     Column("Asymmetric", "number"),
-    Column("Improvement", "number", "%", 1, signed=True),
-    Column("95% interval", "number", "%", 1, signed=True),
+    Column("Difference (points)", "number", digits=1, signed=True),
+    Column("95% interval", "number", digits=1, signed=True),
     Column("p", "p"),
     Column("n", "count"),
     Column("Gradient cosine", "number", digits=2, signed=True),
@@ -62,10 +62,9 @@ def comparison_table(summary: Summary) -> Table:
     rows = make_rows(
         (
             row["label"],
-            Mean(row["plain_mean"], row["plain_std"]),
-            Mean(row["asymmetric_mean"], row["asymmetric_std"]),
-            row["improvement"],
-            interval(row["low"], row["high"]),
+            *(_accuracy(row, side) for side in ("plain", "asymmetric")),
+            row["points"],
+            interval(row["points_low"], row["points_high"]),
             row["p"],
             row["n"],
             row["cosine"],
@@ -73,6 +72,14 @@ def comparison_table(summary: Summary) -> Table:
         for row in summary.comparisons
     )
     return Table("comparisons", "", COMPARISON, rows)
+
+
+def _accuracy(row: Mapping[str, Any], side: str) -> Cell:
+    """The mean of a variant; runs that learnt nothing are counted beside it."""
+    flags = {"diverged": "diverged", "at_chance": "at chance"}
+    marks = [f"{count} {words}" for flag, words in flags.items() if (count := row[f"{side}_{flag}"])]
+    mean = Mean(row[f"{side}_mean"], row[f"{side}_std"])
+    return Cell(mean, mark=f"({', '.join(marks)})" if marks else "")
 
 
 def duration(seconds: float) -> str:

@@ -274,13 +274,16 @@
   // Controls: a legend that switches, seeds, intervals, a slider over frames
 
   function swatch(line) {
-    const dash = line.dash ? ` stroke-dasharray="${line.dash.join(" ")}"` : "";
-    const stroke = line.alone ? "" : `<path d="M0 6h22" stroke="${line.paint}" stroke-width="${line.width || 2}"${dash}/>`;
-    const dot = !line.symbol ? "" : line.hollow ? '<circle cx="11" cy="6" r="4.5" fill="none" stroke="var(--ink)"/>'
-      : `<circle cx="11" cy="6" r="3.2" fill="${line.paint}"/>`;
-    const icon = make("span", { class: "swatch", "aria-hidden": "true" });
-    icon.innerHTML = `<svg width="22" height="12" fill="none">${stroke}${dot}</svg>`;
-    return icon;
+    const part = (tag, attributes, ...children) => {
+      const element = document.createElementNS("http://www.w3.org/2000/svg", tag);
+      for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
+      element.append(...children);
+      return element;
+    };
+    const stroke = { d: "M0 6h22", stroke: line.paint, "stroke-width": line.width || 2, "stroke-dasharray": (line.dash || []).join(" ") };
+    const look = line.hollow ? { r: 4.5, stroke: "var(--ink)" } : { r: 3.2, fill: line.paint };
+    return part("svg", { class: "swatch", width: 22, height: 12, fill: "none", "aria-hidden": "true" },
+      ...(line.alone ? [] : [part("path", stroke)]), ...(line.symbol ? [part("circle", { cx: 11, cy: 6, ...look })] : []));
   }
 
   function toggle(label, pressed, act, icon) {
@@ -424,7 +427,7 @@
       box.tabIndex = 0;
       const turn = (alpha, beta, except) => {
         Object.assign(this.state, { alpha, beta });
-        box.dataset.beta = Math.round(beta);
+        this.live.dataset.turned = `${Math.round(alpha)} ${Math.round(beta)}`;
         for (const other of this.charts.values())
           if (other !== except) other.setOption({ grid3D: { viewControl: { alpha, beta } } });
       };

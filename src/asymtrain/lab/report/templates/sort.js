@@ -27,6 +27,7 @@ function sortable(table) {
     const button = document.createElement("button");
     button.type = "button";
     button.className = "sort";
+    button.title = "Sort by this column";
     button.append(...head.childNodes);
     head.append(button);
     const first = head.matches(".right") ? "descending" : "ascending";
