@@ -3,7 +3,9 @@
 A block fenced ```python runs. One after the comment `<!-- not run: reason -->` does not.
 """
 
+import ast
 import doctest
+import json
 import pkgutil
 import re
 import tomllib
@@ -47,6 +49,48 @@ def test_code_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
     run_blocks(page, page.read_text())
+
+
+NOTEBOOKS = sorted((ROOT / "docs").rglob("*.ipynb"))
+
+
+def run_cell(code, name, namespace):
+    """Run the code of a cell; a last line that is an expression is shown as a notebook would show it."""
+    *first, last = (tree := ast.parse(code)).body
+    if not isinstance(last, ast.Expr):
+        exec(compile(tree, name, "exec"), namespace)
+        return
+    exec(compile(ast.Module(first, []), name, "exec"), namespace)
+    shown = eval(compile(ast.Expression(last.value), name, "eval"), namespace)
+    if hasattr(shown, "_repr_html_"):
+        assert shown._repr_html_()
+
+
+# Without Jupyter, whose kernel would be the largest of the development tools: cells are run in order, in one namespace.
+@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+def test_notebooks_run(notebook, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+    import matplotlib.pyplot as plt
+
+    plt.switch_backend("agg")
+    monkeypatch.setattr(plt, "show", lambda: plt.close("all"))  # a notebook draws it, and has no window
+    content, namespace = json.loads(notebook.read_text()), {"__name__": "__main__"}
+    for i, cell in enumerate(content["cells"]):
+        if cell["cell_type"] == "code":
+            run_cell("".join(cell["source"]), f"{notebook.name}, cell {i}", namespace)
+    assert capsys.readouterr().out
+
+
+def test_there_are_notebooks_and_they_hold_no_outputs():
+    assert len(NOTEBOOKS) == 2
+    for notebook in NOTEBOOKS:
+        content = json.loads(notebook.read_text())
+        assert (content["nbformat"], content["nbformat_minor"]) == (4, 5)
+        assert len({cell["id"] for cell in content["cells"]}) == len(content["cells"])
+        for cell in content["cells"]:
+            if cell["cell_type"] == "code":
+                assert (cell["outputs"], cell["execution_count"]) == ([], None)
 
 
 def test_the_package_docstring_runs():

@@ -275,3 +275,21 @@ def cores():
     before = os.sched_getaffinity(0)
     yield lambda count: os.sched_setaffinity(0, sorted(before)[-count:])
     os.sched_setaffinity(0, before)
+
+
+def test_runs_are_tracked_as_they_train(cli, tmp_path):
+    pytest.importorskip("tensorboard")
+    result = cli(*ONE_PAIR, "--track", "tensorboard", "--json")
+    assert result.code == 0, result.err
+    assert json.loads(result.out)["runs"]["finished"] == 2
+    assert "Tracked: tensorboard --logdir asymtrain-report/tensorboard\n" in result.err
+    assert len(list((tmp_path / "asymtrain-report" / "tensorboard").glob("*/events.*"))) == 2
+    assert "Tracked" not in cli(*ONE_PAIR, "--track", "tensorboard").err, "nothing was trained"
+
+
+@pytest.mark.parametrize("command", ["run", "search"])
+def test_a_tracker_that_is_unknown_or_not_installed_is_refused(command, refused, monkeypatch):
+    assert "unknown tracker 'tensorbord': did you mean 'tensorboard'" in refused(command, "--track", "tensorbord")
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    line = refused(command, "--arch", "mlp", "--track", "wandb")
+    assert line == 'asymtrain: --track wandb needs wandb: pip install "asymtrain[wandb]"\n'

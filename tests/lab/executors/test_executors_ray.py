@@ -102,6 +102,16 @@ def kill(process: int) -> int:
     return process
 
 
+def test_every_epoch_comes_back_from_the_cluster(train: Callable[..., list[Run]], store: Path) -> None:
+    reports: list[Progress] = []
+    runs = train(examples("mlp", 1, epochs=3), progress=reports.append)
+    recorded = [(spec.id, epoch) for report in reports for spec, epoch in report.recorded]
+    assert sorted(recorded, key=lambda pair: (pair[0], pair[1].epoch)) == [
+        (run.spec.id, epoch) for run in sorted(runs, key=lambda run: run.spec.id) for epoch in run.history
+    ]
+    assert [run for report in reports for run in report.finished] == runs
+
+
 def test_a_killed_worker_costs_nothing(
     train: Callable[..., list[Run]], cluster: RayCluster, store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

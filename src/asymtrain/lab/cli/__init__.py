@@ -1,4 +1,4 @@
-"""The command line: `asymtrain run | probe | measure | search | paper | report | status | data | store`.
+"""The command line: `asymtrain run | probe | measure | search | paper | report | status | watch | data | store`.
 
     app.py        the program, which loads the command that is called (loading.py)
     options.py    the options that commands share, each declared once; groups.py shows them to Typer
@@ -16,6 +16,7 @@ COMMANDS = {
     "paper": "Reproduce the paper: its tables and figures as recipes, beside its own numbers.",
     "report": "Write the rows and the page of everything that a store holds.",
     "status": "Show what a store holds, what is pending, what diverged or failed and why.",
+    "watch": "Show a store on a live page: progress, curves and comparisons as they come, on this machine alone.",
     "data": "List, fetch and check datasets.",
     "store": "Export, import, check and convert a record of runs.",
 }

@@ -26,6 +26,7 @@ from asymtrain.lab.cli.loading import loading
 if TYPE_CHECKING:
     from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.scales import Scale
+    from asymtrain.lab.trackers import Tracker
 
 FIRST_SEED = 42
 DEFAULT_OUT = Path("asymtrain-report")
@@ -65,6 +66,7 @@ RUN_IDS = typer.Option("--run", help="Id of a stored run, or its beginning; seve
 # Where and for how long they are trained.
 DATA_ROOT = typer.Option("--data-root", help="Where downloaded data is kept. Default: $ASYMTRAIN_DATA.")
 MINUTES = typer.Option("--minutes", help="Stop after this time; the next call continues.", callback=above_zero)
+TRACK = typer.Option("--track", help="Log every epoch as it comes: tensorboard, mlflow, wandb or trackio.")
 STATES = typer.Option("--states", help="Folder that keeps weights. Default: states in --out.")
 # Where results go.
 OUT = typer.Option("--out", help="Folder that the results are written to.")
@@ -158,6 +160,19 @@ class TrainingOptions(ExecutorOptions):
     """The same, for commands that can also train again what is stored."""
 
     fresh: Annotated[bool, typer.Option("--fresh", help="Train again what the store already holds.")] = False
+
+
+@dataclass(frozen=True)
+class TrackOptions:
+    """Where runs are logged as they train."""
+
+    track: Annotated[str | None, TRACK] = None
+
+    def open(self, folder: Path) -> "Tracker | None":
+        """The tracker, which writes into the folder of the results; one that is not installed is refused."""
+        from asymtrain.lab.trackers import open_tracker
+
+        return None if self.track is None else open_tracker(self.track, folder)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import dataclasses
 from collections import Counter
 from collections.abc import Collection
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -15,16 +16,19 @@ from asymtrain.lab.cli.options import (
     SETTINGS,
     OutputOptions,
     RunOptions,
+    TrackOptions,
     TrainingOptions,
     parse_settings,
     typed_command,
 )
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import progress_display, show_json, show_summary, stderr
+from asymtrain.lab.cli.watch import watching
 
 if TYPE_CHECKING:
     from asymtrain.lab.report import Summary
     from asymtrain.lab.runs import Run, RunSpec
+    from asymtrain.lab.trackers import Tracker
 
 
 @flattened
@@ -33,7 +37,9 @@ def run(
     chosen: RunOptions,
     training: TrainingOptions,
     output: OutputOptions,
+    tracks: TrackOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Show a live page on this machine as it trains.")] = False,
 ) -> None:
     """Compare training without branches (Plain) and with them (Asymmetric).
 
@@ -47,9 +53,11 @@ def run(
     seeds = chosen.parse_seeds()
     specs = [spec for base in chosen.base_specs(**parse_settings(settings)) for spec in pairs(base, seeds)]
     output.check()
+    tracker = tracks.open(output.out)
     load_for(specs[0], training.data_root)  # data that are missing or broken show before anything is written
     store, wanted = output.store_path, {spec.id for spec in specs}
-    runs, interrupted, how_to_continue = train(specs, store, training)
+    with watching(store) if watch else nullcontext():
+        runs, interrupted, how_to_continue = train(specs, store, training, tracker)
     summary = write_report(runs, output.out, typed_command(context), versions_in(store, runs))
     if output.json:
         show_json(document(summary, len(specs), output))
@@ -64,11 +72,14 @@ def run(
         raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 
 
-def train(specs: "list[RunSpec]", store: Path, training: TrainingOptions) -> "tuple[list[Run], bool, str]":
+def train(
+    specs: "list[RunSpec]", store: Path, training: TrainingOptions, tracker: "Tracker | None" = None
+) -> "tuple[list[Run], bool, str]":
     """Finished runs, whether Ctrl-C ended the training before all were, and how to go on."""
     with loading():
         from asymtrain.lab import executors
         from asymtrain.lab.store import Store
+        from asymtrain.lab.trackers import tracking
 
     runs: list[Run] = []
     wanted = {spec.id for spec in specs}
@@ -76,12 +87,12 @@ def train(specs: "list[RunSpec]", store: Path, training: TrainingOptions) -> "tu
     if store.exists() and not training.fresh:
         with Store(store, read_only=True) as opened:
             stored = opened.finished(wanted)
-    with progress_display() as display:
+    with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
         if stored:
             nothing = ": nothing is left to train" if stored == wanted else ""
             display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")
         try:
-            for finished in executors.execute(specs, store=store, progress=display.update, **options):
+            for finished in executors.execute(specs, store=store, progress=update, **options):
                 runs.append(finished)
                 if finished.spec.id not in stored:
                     display.finished(finished, len(runs), len(wanted))

@@ -19,6 +19,7 @@ from asymtrain.lab.cli.options import (
     REDUNDANCY,
     OutputOptions,
     ScaleOptions,
+    TrackOptions,
     TrainingOptions,
     one_or_more,
     parse_seeds,
@@ -32,6 +33,7 @@ from asymtrain.lab.cli.screen import progress_display, show_page, stderr
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
     from asymtrain.lab.search import Search, SearchResult
+    from asymtrain.lab.trackers import Tracker
 
 TABLE_13 = "cifar100"  # the dataset of the paper's Table 13
 MOST_POINTS = 1000
@@ -128,6 +130,7 @@ def search(
     grids: GridOptions,
     training: TrainingOptions,
     output: SearchOutput,
+    tracks: TrackOptions,
     paper_values: Annotated[
         bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
     ] = False,
@@ -152,8 +155,9 @@ def search(
     bases = chosen.base_specs()
     searches = grids.searches(bases, chosen.parse_seeds())
     output.check()
+    tracker = tracks.open(output.out)
     load_for(bases[0], training.data_root)  # data that are missing or broken show before anything is written
-    results, interrupted, how_to_continue = train(searches, output.store_path, training)
+    results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker)
     show(context, results, output, output.store_path)
     failed = False
     if missing := {spec.id for result in results for spec in result.missing}:
@@ -166,12 +170,13 @@ def search(
 
 
 def train(
-    searches: "Sequence[Search]", store: Path, training: TrainingOptions
+    searches: "Sequence[Search]", store: Path, training: TrainingOptions, tracker: "Tracker | None" = None
 ) -> "tuple[list[SearchResult], bool, str]":
     """Where the searches stand, whether Ctrl-C ended the training, and how to go on."""
     from asymtrain.lab.search import read_searches, run_searches
+    from asymtrain.lab.trackers import tracking
 
-    with progress_display() as display:
+    with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
         def tell(run: "Run", done: int, total: int) -> None:
             if not display.console.is_terminal:
@@ -179,7 +184,7 @@ def train(
 
         options, interrupted = dataclasses.asdict(training), False
         try:
-            results = run_searches(searches, store=store, on_run=tell, progress=display.update, **options)
+            results = run_searches(searches, store=store, on_run=tell, progress=update, **options)
         except KeyboardInterrupt:
             results, interrupted = read_searches(searches, store, data_root=training.data_root), True
     return results, interrupted, display.going_on(training.minutes, fresh=training.fresh)

@@ -12,8 +12,9 @@ from asymtrain.lab.cli.options import DEFAULT_OUT, JSON, RECORD, STORE_NAME
 from asymtrain.lab.cli.screen import counted, show_json, show_table, stdout
 
 if TYPE_CHECKING:
+    from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import Run, RunSpec
-    from asymtrain.lab.store import Group, Summary
+    from asymtrain.lab.store import Group, Store, Summary
 
 COUNTS = ("finished", "diverged", "pending", "running", "failed")
 SHOWN = 10  # runs that are named for each reason
@@ -23,20 +24,25 @@ RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "no
 def status(store: Annotated[Path, RECORD] = DEFAULT_OUT / STORE_NAME, json: Annotated[bool, JSON] = False) -> None:
     """Show what a store holds, what is pending, what diverged or failed and why."""
     with loading():
-        from asymtrain.lab.executors.stacks import checkpointed
         from asymtrain.lab.store import Store
     with Store(store, read_only=True) as opened:
         summary = opened.summary()
-        pending = opened.pending()
-        running = opened.held(spec.id for spec in pending)
+        waiting = pending_states(opened)
         # Reads every history: only where there is something to find.
         diverged = opened.runs(outcome="diverged") if summary.total.diverged else []
-    begun = checkpointed(store)
-    waiting = [(spec, RUNNING if spec.id in running else BEGUN if spec.id in begun else NEW) for spec in pending]
     if json:
         show_json(document(summary, waiting, diverged))
     else:
         show(summary, waiting, diverged)
+
+
+def pending_states(store: "Store") -> "list[tuple[RunSpec, str]]":
+    """What was asked for and is not there yet, each with why."""
+    from asymtrain.lab.executors.stacks import checkpointed
+
+    pending = store.pending()
+    running, begun = store.held(spec.id for spec in pending), checkpointed(store.path)
+    return [(spec, RUNNING if spec.id in running else BEGUN if spec.id in begun else NEW) for spec in pending]
 
 
 def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> dict[str, Any]:
@@ -55,18 +61,11 @@ def document(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged:
 
 def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "list[Run]") -> None:
     """The summary as a table, then the runs that have no result, each with its reason."""
-    from asymtrain.lab.report.table import Column, Table, make_rows
-    from asymtrain.models import display_name
-
     console = stdout()
     if not summary.groups:
         console.print(f"{summary.path} holds nothing yet.")
         return
-    words = [Column(name) for name in ("Data", "Backbone", "Variant")]
-    numbers = [Column(name.capitalize(), "count") for name in (*COUNTS, "time")]
-    rows = [[group.dataset, display_name(group.arch), group.variant, *_numbers(group)] for group in summary.groups]
-    rows.append(["all", "", "", *_numbers(summary.total)])
-    show_table(Table("runs", "", (*words, *numbers), make_rows(rows)))
+    show_table(counts_table(summary))
     console.print()
     without_result = {
         "pending": pending,
@@ -83,6 +82,18 @@ def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "li
         console.print("trained on " + ", ".join(f"{name} ({counted(count, 'run')})" for name, count in summary.devices))
     if summary.last_write:
         console.print(f"last written {summary.last_write[:19].replace('T', ' ')} UTC")
+
+
+def counts_table(summary: "Summary") -> "Table":
+    """How many runs of each group are in which state."""
+    from asymtrain.lab.report.table import Column, Table, make_rows
+    from asymtrain.models import display_name
+
+    words = [Column(name) for name in ("Data", "Backbone", "Variant")]
+    numbers = [Column(name.capitalize(), "count") for name in (*COUNTS, "time")]
+    rows = [[group.dataset, display_name(group.arch), group.variant, *_numbers(group)] for group in summary.groups]
+    rows.append(["all", "", "", *_numbers(summary.total)])
+    return Table("runs", "", (*words, *numbers), make_rows(rows))
 
 
 def lines(state: str, runs: "Iterable[tuple[RunSpec, str]]") -> Iterator[str]:

@@ -4,6 +4,7 @@
         plan.json             the members and the strategy, written before the first step: stacks keep their members
         state.safetensors     weights, moments and sums, with epoch, step and histories in its header
         before.safetensors    the state before that one
+        epochs.jsonl          every epoch as it came, for those who watch: training goes on from the state alone
 
 Files are on the disk before they get their name, so a kill or a power cut at any moment leaves whole ones. A state
 carries a checksum of its whole file. One that is damaged is not used: the stack goes on from the one before it, or else
@@ -15,7 +16,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,9 +26,9 @@ from torch import Tensor
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine.plan import StackPlan
 from asymtrain.lab.engine.stack import Stack
-from asymtrain.lab.runs import Epoch
+from asymtrain.lab.runs import Epoch, RunSpec
 
-PLAN, STATE, BEFORE, CLOSED = "plan.json", "state.safetensors", "before.safetensors", ".closed"
+PLAN, STATE, BEFORE, EPOCHS, CLOSED = "plan.json", "state.safetensors", "before.safetensors", "epochs.jsonl", ".closed"
 _TRIES = 100
 # In a header, where quotation marks inside of texts have a backslash, these bytes are at the checksum alone.
 _SEAL, _BLANK = b'"sha256":"', b"0" * 64
@@ -199,6 +200,30 @@ def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str], bool]:
         return load(content), metadata, checked
     except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as problem:
         raise DamagedError(str(problem)) from problem
+
+
+def log_epochs(folder: Path, recorded: Iterable[tuple[RunSpec, Epoch]]) -> None:
+    """Add epochs to the log of a stack. On a full disk, or where the stack was closed, they are left out."""
+    lines = [json.dumps({"spec": spec.id, **dataclasses.asdict(epoch)}) + "\n" for spec, epoch in recorded]
+    if lines:
+        with suppress(OSError), (folder / EPOCHS).open("a") as log:
+            log.write("".join(lines))
+
+
+def begun_runs(folder: Path) -> list[tuple[StackPlan, dict[RunSpec, list[Epoch]]]]:
+    """The stacks that were begun in this folder, and the epochs that each of their runs has finished so far."""
+    begun = []
+    for stack_plan in unfinished_plans(folder):
+        epochs: dict[str, dict[int, Epoch]] = {spec.id: {} for spec in stack_plan.specs}
+        with suppress(FileNotFoundError):
+            for line in (folder / stack_plan.id / EPOCHS).read_text().splitlines():
+                with suppress(ValueError, KeyError, TypeError):  # the last line may be half written
+                    values = json.loads(line)
+                    history = epochs[values.pop("spec")]
+                    # A stack that went on from an older checkpoint logs epochs again: the later ones count.
+                    history[values["epoch"]] = _epoch(values)
+        begun.append((stack_plan, {spec: [*epochs[spec.id].values()] for spec in stack_plan.specs}))
+    return begun
 
 
 def close_checkpoint(folder: Path) -> None:

@@ -12,7 +12,7 @@ from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 from asymtrain.lab.engine.plan import StackPlan, plan
 from asymtrain.lab.engine.stack import Stack
-from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 CHECKPOINT_SECONDS = 60.0
 CHECKPOINT_SHARE = 0.02  # of the time, at most: what writing checkpoints may cost
@@ -29,6 +29,7 @@ class StackProgress:
     epochs: int
     images: int  # trained on so far in this process, summed over runs
     seconds: float  # in this process
+    recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # since its last report; in the first, those of its checkpoint
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,8 @@ class Progress:
     images_per_second: float  # summed over runs
     seconds_left: float | None
     note: str = ""
+    recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # epochs that runs have finished since the last report
+    finished: tuple[Run, ...] = ()  # runs that have ended since then
 
 
 def train(
@@ -116,12 +119,19 @@ class _Watch:
         self.start = self.shown = time.monotonic()
         self.due = self.start + checkpoint_seconds
         self.before = self._images()
+        self.told = 0  # epochs that were reported
 
     def report(self) -> None:
         self.shown = time.monotonic()
         stack, images = self.stack, self._images() - self.before
-        epochs = stack.specs[0].epochs
-        self.progress(StackProgress(self.id, len(stack.specs), stack.epoch, epochs, images, self.shown - self.start))
+        recorded = tuple(
+            (spec, epoch)
+            for spec, history in zip(stack.specs, stack.histories, strict=True)
+            for epoch in history[self.told :]
+        )
+        self.told = stack.epoch
+        size, epochs, seconds = len(stack.specs), stack.specs[0].epochs, self.shown - self.start
+        self.progress(StackProgress(self.id, size, stack.epoch, epochs, images, seconds, recorded))
 
     def pause(self) -> bool:
         if time.monotonic() - self.shown > REPORT_SECONDS:

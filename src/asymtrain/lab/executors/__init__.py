@@ -79,7 +79,7 @@ def execute(
             stored = record.runs([spec.id for spec in wanted if spec.id not in asked])
             yield from stored
             stacks = choose_stacks(missing, record, checkpoints, chosen.device, workers, fresh=fresh)
-            total = ProgressSum(stacks, progress)
+            total = ProgressSum(stacks, progress, checkpoints)
             elsewhere = len(wanted) - len(missing) - (0 if fresh else len(stored))
             if elsewhere:
                 total(f"{elsewhere} runs are being trained by another process")
@@ -114,7 +114,7 @@ def _results(
                 if job.checkpoints is not None:
                     close_checkpoint(job.checkpoints / outcome.plan.id)
                 done += len(outcome.runs)
-                total.finished(len(outcome.plan.specs))
+                total.finished(outcome.runs)
                 yield from outcome.runs
             elif isinstance(outcome, Failed):
                 reasons.append(outcome.reason)

@@ -13,7 +13,7 @@ import traceback
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -21,7 +21,7 @@ import torch
 from asymtrain.errors import UsageError
 from asymtrain.lab.devices import is_out_of_memory, one_thread
 from asymtrain.lab.engine import Progress, StackPlan, StackProgress, close_checkpoint, load_for, train_stack
-from asymtrain.lab.engine.checkpoint import open_checkpoint
+from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Provenance
 from asymtrain.lab.store.provenance import current
@@ -209,10 +209,12 @@ class Waiting:
 
 
 class ProgressSum:
-    """Adds up the reports of all stacks and passes them on."""
+    """Adds up the reports of all stacks and passes them on; epochs are also logged beside the checkpoints."""
 
-    def __init__(self, plans: list[StackPlan], show: Callable[[Progress], None] | None) -> None:
-        self.show = show
+    def __init__(
+        self, plans: list[StackPlan], show: Callable[[Progress], None] | None, checkpoints: Path | None = None
+    ) -> None:
+        self.show, self.checkpoints = show, checkpoints
         self.runs_total = sum(len(p.specs) for p in plans)
         self.epochs_total = sum(s.epochs for p in plans for s in p.specs)
         self.runs_done = 0
@@ -226,12 +228,16 @@ class ProgressSum:
             # A stack that was lost may go on from an older checkpoint than it began with, or anew.
             self.first_epochs[message.stack] = min(here, self.first_epochs.get(message.stack, here))
             self.latest[message.stack] = message
+            if self.checkpoints is not None:
+                log_epochs(self.checkpoints / message.stack, message.recorded)
         if self.show is not None:
-            self.show(self.current(message if isinstance(message, str) else ""))
+            note, recorded = (message, ()) if isinstance(message, str) else ("", message.recorded)
+            self.show(replace(self.current(), note=note, recorded=recorded))
 
-    def finished(self, runs: int) -> None:
-        self.runs_done += runs
-        self("")
+    def finished(self, runs: tuple[Run, ...]) -> None:
+        self.runs_done += len(runs)
+        if self.show is not None:
+            self.show(replace(self.current(), finished=runs))
 
     @property
     def epochs_done(self) -> int:
@@ -242,9 +248,9 @@ class ProgressSum:
         """Epochs, summed over runs, that this execution has trained: those of a checkpoint were there before."""
         return self.epochs_done - sum(self.first_epochs.values())
 
-    def current(self, note: str = "") -> Progress:
+    def current(self) -> Progress:
         seconds = max(1e-9, time.monotonic() - self.start)
         images = sum(progress.images for progress in self.latest.values())
         done, here = self.epochs_done, self.epochs_here
         left = (self.epochs_total - done) * seconds / here if here else None
-        return Progress(self.runs_total, self.runs_done, self.epochs_total, done, images / seconds, left, note)
+        return Progress(self.runs_total, self.runs_done, self.epochs_total, done, images / seconds, left)

@@ -5,7 +5,7 @@ same runs it has the same bytes.
 """
 
 import platform
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,15 +49,26 @@ def _csv(frame: pd.DataFrame) -> str:
     return frame.map(csv_cell).to_csv(index=False, lineterminator="\n")
 
 
-def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -> str:
-    """The page of a summary as HTML; `versions` are those that the runs were trained with."""
+def render(
+    summary: Summary,
+    command: str | None,
+    versions: Mapping[str, str],
+    *,
+    template: str = "report.html.j2",
+    figures: Sequence[Figure] = (),
+    **values: Any,
+) -> str:
+    """The page of a summary as HTML; `versions` are those that the runs were trained with.
+
+    A `template` that adds to the report's takes further figures and values.
+    """
     differing, common = _settings(summary)
     datasets = " and ".join(map(str, summary.rows["dataset"].unique()))
     effects = [effect_figure(summary)] if summary.comparisons else []
     curves, cosines = (_figures(summary, figure_of) for figure_of in (learning_curves, cosine_over_training))
     return render_template(
-        "report.html.j2",
-        figures=[*effects, *(figure for _, figure in (*curves, *cosines))],
+        template,
+        figures=[*figures, *effects, *(figure for _, figure in (*curves, *cosines))],
         title=f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric",
         lead=_lead(summary),
         answers=[(row["verdict"], row["sentence"]) for row in summary.comparisons],
@@ -72,6 +83,7 @@ def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -
         facts=_facts(summary, command, versions),
         differing=differing,
         common=common,
+        **values,
     )
 
 

@@ -5,9 +5,10 @@ import re
 from collections.abc import Iterable
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.runs import Run
+from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 # Field of an epoch to the name of its curve; what stands before the slash is TensorBoard's group.
 CURVES = {
@@ -30,23 +31,41 @@ CURVES = {
 def write_tensorboard(runs: Iterable[Run], folder: str | PathLike[str]) -> list[Path]:
     """Write the runs' curves under a folder, and return the folder of each; logs of the same specs are replaced."""
     try:
-        from torch.utils.tensorboard import SummaryWriter
+        import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
         raise UsageError('TensorBoard logs need tensorboard: pip install "asymtrain[tensorboard]"') from error
     logs = []
     for run in runs:
-        spec = run.spec
-        name = f"{spec.dataset}-{spec.arch}-{spec.variant}-seed{spec.seed}-{spec.id}"
-        log = Path(folder) / re.sub(r"[^\w.=-]+", "_", name)
-        # TensorBoard draws every event file of a folder: a second one would draw each curve twice.
-        for old in log.glob("events.out.tfevents.*"):
-            old.unlink()
-        with SummaryWriter(str(log)) as writer:
-            writer.add_text("spec", f"```json\n{json.dumps(spec.to_dict(), indent=2, sort_keys=True)}\n```")
+        with open_log(run.spec, folder) as log:
             for epoch in run.history:
-                values = {curve: getattr(epoch, field) for field, curve in CURVES.items()}
-                for curve, value in values.items():
-                    if value is not None:
-                        writer.add_scalar(curve, value, epoch.epoch)
-        logs.append(log)
+                write_epoch(log, epoch)
+        logs.append(Path(log.log_dir))
     return logs
+
+
+def open_log(spec: RunSpec, folder: str | PathLike[str]) -> Any:
+    """A `SummaryWriter` for the run of a spec, in a folder of its own; an earlier log of that spec is replaced."""
+    from torch.utils.tensorboard import SummaryWriter
+
+    log = Path(folder) / re.sub(r"[^\w.=-]+", "_", run_name(spec))
+    # TensorBoard draws every event file of a folder: a second one would draw each curve twice.
+    for old in log.glob("events.out.tfevents.*"):
+        old.unlink()
+    writer = SummaryWriter(str(log))
+    writer.add_text("spec", f"```json\n{json.dumps(spec.to_dict(), indent=2, sort_keys=True)}\n```")
+    return writer
+
+
+def write_epoch(log: Any, epoch: Epoch) -> None:
+    for curve, value in curve_values(epoch).items():
+        log.add_scalar(curve, value, epoch.epoch)
+
+
+def run_name(spec: RunSpec) -> str:
+    return f"{spec.dataset}-{spec.arch}-{spec.variant}-seed{spec.seed}-{spec.id}"
+
+
+def curve_values(epoch: Epoch) -> dict[str, float]:
+    """What was measured in an epoch, by the names of the curves."""
+    values = {curve: getattr(epoch, field) for field, curve in CURVES.items()}
+    return {curve: value for curve, value in values.items() if value is not None}

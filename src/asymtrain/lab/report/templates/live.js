@@ -479,6 +479,25 @@
   }, { rootMargin: "200px" });
   for (const plot of document.querySelectorAll(".plot")) watcher.observe(plot);
 
+  // A page that is being watched (watch.js) has new parts, or new values in a figure that was there.
+  document.addEventListener("fresh", async ({ target }) => {
+    for (const [plot, view] of views) {
+      if (!plot.isConnected) {
+        view.hide();
+        views.delete(plot);
+      }
+    }
+    for (const plot of target.matches(".plot") ? [target] : target.querySelectorAll(".plot")) {
+      const view = views.get(plot);
+      if (!view) {
+        watcher.observe(plot);
+        continue;
+      }
+      view.spec = JSON.parse(plot.querySelector(".values").textContent);
+      if (view.live) view.draw(await library);
+    }
+  });
+
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", async () => {
     const echarts = await library;
     for (const view of views.values()) if (view.live) view.draw(echarts);

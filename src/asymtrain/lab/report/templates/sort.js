@@ -1,9 +1,9 @@
 "use strict";
 // Tables that can be sorted by a column: a click sorts downwards, the next upwards, the third as it was.
-for (const table of document.querySelectorAll("table")) {
+function sortable(table) {
   const body = table.tBodies[0];
   const rows = [...body.rows];
-  if (rows.length < 2) continue;
+  if (rows.length < 2) return;
 
   // A cell may span several columns.
   const cellAt = (row, column) => {
@@ -42,3 +42,6 @@ for (const table of document.querySelectorAll("table")) {
     });
   });
 }
+document.querySelectorAll("table").forEach(sortable);
+// New parts of a page that is being watched (watch.js)
+document.addEventListener("fresh", ({ target }) => target.querySelectorAll("table").forEach(sortable));

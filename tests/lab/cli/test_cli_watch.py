@@ -1,0 +1,248 @@
+"""The live page, from the real server."""
+
+import http.client
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from contextlib import contextmanager
+
+import pytest
+
+from asymtrain.lab import executors
+from asymtrain.lab.cli import watch
+from asymtrain.lab.executors import local
+from asymtrain.lab.runs import Run, RunSpec, pairs
+from asymtrain.lab.store import Store
+from invented_runs import invented_epoch
+from small_backbones import SMALL
+
+SPECS = pairs(
+    RunSpec(
+        dataset_options={"classes": 4, "size": 64, "test_size": 16, "image_size": 8},
+        arch_options=SMALL["mlp"],
+        batch=16,
+        epochs=3,
+    ),
+    [42, 43],
+)
+
+
+def finished(spec):
+    cosine = 0.1 if spec.redundancy else None
+    count = spec.epochs
+    return Run(spec, tuple(invented_epoch(n, 0.5 + n / 10, 0.5 if n == count else None, cosine) for n in (1, 2, 3)))
+
+
+def get(server, path="/", method="GET", **headers):
+    """Status, headers and text of an answer."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=120)
+    try:
+        connection.request(method, path, headers=headers)
+        answer = connection.getresponse()
+        return answer.status, answer.headers, answer.read().decode()
+    finally:
+        connection.close()
+
+
+@contextmanager
+def served(store):
+    with watch.Server(watch.LivePage(store), 0) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def store(tmp_path):
+    """A store with four runs asked for, and none finished."""
+    path = tmp_path / "runs.sqlite"
+    with Store(path) as opened:
+        opened.request(SPECS)
+    return path
+
+
+def words(page):
+    return " ".join(re.sub(r"<(script|style).*?</\1>|<[^>]*>", " ", page, flags=re.DOTALL).split())
+
+
+def test_a_store_with_no_finished_run_shows_what_is_pending(store):
+    with served(store) as server:
+        status, _, page = get(server)
+    assert status == 200
+    assert "0 of 4 runs are trained." in words(page)
+    assert "0 of 12 epochs" in words(page)
+    assert words(page).count("not trained yet") == 4
+    assert "nothing to compare" in words(page)
+
+
+def test_the_page_changes_with_the_store_and_only_then(store, monkeypatch):
+    monkeypatch.setattr(watch, "SHARE", 1e9)  # a page for every change, however long the first took to make
+    with served(store) as server:
+        _, first, page = get(server)
+        status, headers, body = get(server, **{"If-None-Match": first["ETag"]})
+        assert (status, headers["ETag"], body) == (304, first["ETag"], "")
+        with Store(store) as opened:
+            for spec in SPECS:
+                opened.add(finished(spec))
+            status, second, after = get(server, **{"If-None-Match": first["ETag"]})  # while it is being written
+        assert status == 200
+        assert second["ETag"] != first["ETag"]
+        assert "4 of 4 runs are trained." in words(after)
+        assert 'id="summary"' not in page
+        assert 'id="summary"' in after, "the comparisons of the report"
+        assert get(server)[2] == after
+
+
+def test_pages_are_not_made_without_end(store, monkeypatch):
+    monkeypatch.setattr(watch, "SHARE", 1e-9)  # the next one is due in years
+    with served(store) as server:
+        _, first, _ = get(server)
+        with Store(store) as opened:
+            opened.add(finished(SPECS[0]))
+        assert get(server)[1]["ETag"] == first["ETag"]
+
+
+def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "cores", lambda: 1)
+    path, pages = tmp_path / "runs.sqlite", []
+
+    def look(progress):
+        if progress.recorded:
+            pages.append(watch.LivePage(path).current()[0].decode())
+
+    list(executors.execute(SPECS, store=path, device="cpu", progress=look))
+    assert len(pages) == 3
+    assert "0 of 4 runs are trained, 4 are being trained now; about" in words(pages[1])
+    assert "8 of 12 epochs" in words(pages[1])
+    assert pages[1].count('<div class="plot">') == 1
+    assert words(pages[1]).count("is being trained now") == 4
+    last = watch.LivePage(path).current()[0].decode()
+    assert "4 of 4 runs are trained." in words(last)
+    assert 'id="unfinished"' not in last
+
+
+def test_runs_of_several_settings_are_not_averaged():
+    searched = {RunSpec(alpha=alpha, epochs=3): [invented_epoch(1, alpha, None, 0.1)] for alpha in (0.1, 0.2)}
+    ((_, figure),) = watch.unfinished_curves(searched)
+    (panel,) = figure.panels
+    assert [line.y for line in panel.lines] == [pytest.approx((0.09,)), pytest.approx((0.19,))]
+
+
+def test_a_failure_is_named_with_its_reason(store):
+    with Store(store) as opened:
+        opened.fail(SPECS[:1], "the disk\nis <full>")
+    page = watch.LivePage(store).current()[0].decode()
+    assert "failed: shapes mlp plain seed 42" in page
+    assert "the disk is &lt;full&gt;" in page
+
+
+@pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", ""])
+def test_other_names_of_this_machine_are_refused(store, host):
+    with served(store) as server:
+        status, headers, body = get(server, Host=host.format(port=server.port))
+        assert (status, headers["ETag"]) == (403, None)
+        assert body == f"this page is at {server.url} only\n"
+        assert get(server, Host=f"LocalHost:{server.port}")[0] == 200
+
+
+def test_there_is_one_page_and_it_can_only_be_read(store):
+    before = store.read_bytes()
+    with served(store) as server:
+        assert server.server_address[0] == "127.0.0.1"
+        assert get(server, "/runs.sqlite")[0] == 404
+        assert get(server, "/../runs.sqlite")[0] == 404
+        for method in ("POST", "PUT", "DELETE"):
+            assert get(server, method=method)[0] == 501
+        status, headers, body = get(server, method="HEAD")
+        assert (status, body) == (200, "")
+        assert int(headers["Content-Length"]) > 1000
+    assert store.read_bytes() == before
+
+
+def test_a_store_that_is_damaged_meanwhile(store):
+    with served(store) as server:
+        store.write_text("something else")
+        status, _, body = get(server)
+        assert status == 503
+        assert "is not an asymtrain store" in body
+
+
+def test_bad_input_is_refused(refused, store, tmp_path):
+    assert "there is no store at absent.sqlite" in refused("watch", "absent.sqlite")
+    assert "65535" in refused("watch", store, "--port", "65536")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        line = refused("watch", store, "--port", port)
+    assert line == (
+        f"asymtrain: port {port} cannot be used (Address already in use): "
+        "choose another with --port, or 0 for any that is free\n"
+    )
+
+
+def test_ctrl_c_ends_it_quietly(store):
+    command = [sys.executable, "-m", "asymtrain", "watch", str(store), "--port", "0"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=os.environ)
+    try:
+        line = process.stderr.readline()
+        assert re.fullmatch(rf"Watching {store}: http://127\.0\.0\.1:\d+/ \(Ctrl-C ends it\)\n", line)
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=120)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, out, err) == (130, "", "")
+
+
+def test_run_offers_the_page_while_it_trains(cli, monkeypatch):
+    pages = []
+    execute = executors.execute
+
+    def watched(specs, *, progress, **options):
+        def look(report):
+            progress(report)
+            if report.recorded:
+                pages.append(get(servers[0])[2])
+
+        return execute(specs, progress=look, **options)
+
+    servers, serve = [], watch.Server.__init__
+
+    def remember(self, *arguments):
+        serve(self, *arguments)
+        servers.append(self)
+
+    monkeypatch.setattr(executors, "execute", watched)
+    monkeypatch.setattr(watch.Server, "__init__", remember)
+    monkeypatch.setattr(watch, "LAST_WORD", 0.01)
+    result = cli("run", "--arch", "mlp", "--seeds", "1", "--epochs", "1", "--watch")
+    assert result.code == 0, result.err
+    assert f"Watch it train: {servers[0].url}\n" in result.err
+    assert "0 of 2 runs are trained, 2 are being trained now" in words(pages[0])
+    with pytest.raises(ConnectionRefusedError):
+        get(servers[0])
+
+
+def test_an_open_page_sees_the_end(store, capsys):
+    seen = []
+
+    def ask():
+        seen.append(get(server)[2])
+
+    with watch.watching(store):
+        server = type("Address", (), {"port": int(re.search(r":(\d+)/", capsys.readouterr().err)[1])})
+        ask()
+        with Store(store) as opened:
+            opened.add(finished(SPECS[0]))
+        late = threading.Timer(0.2, ask)  # the page's next question, after the training has ended
+        late.start()
+    late.join()
+    assert "0 of 4 runs are trained" in words(seen[0])
+    assert "1 of 4 runs are trained" in words(seen[1])

@@ -1,0 +1,277 @@
+"""Runs in the real libraries, offline: what they were given is read back with the libraries' own means."""
+
+import json
+import struct
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asymtrain.errors import UsageError
+from asymtrain.lab import trackers
+from asymtrain.lab.engine import Progress
+from asymtrain.lab.executors import execute, local
+from asymtrain.lab.runs import Epoch, Run, RunSpec, pairs
+from asymtrain.lab.store.tensorboard import curve_values, run_name
+from asymtrain.lab.trackers import TRACKERS, TensorBoard, open_tracker, tracking
+from invented_runs import invented_epoch
+from small_backbones import SMALL
+
+SPECS = pairs(
+    RunSpec(
+        dataset_options={"classes": 4, "size": 64, "test_size": 16, "image_size": 8},
+        arch_options=SMALL["mlp"],
+        batch=16,
+        epochs=2,
+    ),
+    [42],
+)
+Curves = dict[str, dict[str, list[tuple[int, float]]]]  # run, curve: (epoch, value)
+Logged = tuple[Curves, dict[str, str], dict[str, str]]  # and outcome and learning rate of each run
+
+
+def read_tensorboard(folder: Path) -> Logged:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    curves: Curves = {}
+    outcomes, rates = {}, {}
+    for log in (folder / "tensorboard").iterdir():
+        events = EventAccumulator(str(log)).Reload()
+        tags = events.Tags()
+        curves[log.name] = {tag: [(e.step, e.value) for e in events.Scalars(tag)] for tag in tags["scalars"]}
+        texts = {tag: events.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in tags["tensors"]}
+        outcomes[log.name] = texts["outcome/text_summary"]
+        rates[log.name] = "0.001" if "learning_rate" not in texts["spec/text_summary"] else "another"
+    return curves, outcomes, rates
+
+
+def read_mlflow(folder: Path) -> Logged:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{folder / 'mlflow.db'}")
+    curves: Curves = {}
+    outcomes, rates = {}, {}
+    for run in client.search_runs([client.get_experiment_by_name("asymtrain").experiment_id]):
+        name = run.info.run_name
+        curves[name] = {
+            key: [(metric.step, metric.value) for metric in client.get_metric_history(run.info.run_id, key)]
+            for key in run.data.metrics
+        }
+        status = {"FINISHED": "finished", "FAILED": "diverged", "KILLED": "stopped"}[run.info.status]
+        assert run.data.tags["outcome"] == status
+        outcomes[name], rates[name] = status, run.data.params["learning_rate"]
+    return curves, outcomes, rates
+
+
+def wandb_records(data: bytes) -> Iterator[bytes]:
+    """The records of an offline run: LevelDB's log format, after a header of 7 bytes."""
+    at, record, block = 7, b"", 32768
+    while at < len(data):
+        if block - at % block < 7:  # no room for the head of a part
+            at += block - at % block
+            continue
+        size, kind = struct.unpack_from("<HB", data, at + 4)
+        record += data[at + 7 : at + 7 + size]
+        at += 7 + size
+        if kind in (1, 4):  # whole, or the last part
+            yield record
+            record = b""
+
+
+def read_wandb(folder: Path) -> Logged:
+    import wandb
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    wandb.teardown()  # its own process writes the files: wait for it
+    curves: Curves = {}
+    outcomes, rates = {}, {}
+    for file in (folder / "wandb").glob("offline-run-*/*.wandb"):
+        record, name = Record(), ""
+        for content in wandb_records(file.read_bytes()):
+            record.ParseFromString(content)
+            if record.HasField("run"):
+                name = record.run.display_name
+                settings = {item.key: json.loads(item.value_json) for item in record.run.config.update}
+                rates[name] = str(settings["learning_rate"])
+            for item in record.summary.update:
+                if (item.key or item.nested_key[0]) == "outcome":
+                    outcomes[name] = json.loads(item.value_json)
+            values = {item.key or item.nested_key[0]: json.loads(item.value_json) for item in record.history.item}
+            for curve, value in values.items():
+                if not curve.startswith("_"):
+                    curves.setdefault(name, {}).setdefault(curve, []).append((values["_step"], value))
+    return curves, outcomes, rates
+
+
+def read_trackio(folder: Path) -> Logged:
+    import trackio
+    from trackio.sqlite_storage import SQLiteStorage
+
+    curves: Curves = {}
+    outcomes, rates = {}, {}
+    for run in trackio.Api().runs("asymtrain"):
+        curves[run.name] = {}
+        for row in SQLiteStorage.get_logs("asymtrain", run.name):
+            outcomes[run.name] = row.get("outcome", "")
+            for curve, value in row.items():
+                if "/" in curve:
+                    curves[run.name].setdefault(curve, []).append((row["step"], value))
+        rates[run.name] = str(run.config["learning_rate"])
+    return curves, outcomes, rates
+
+
+READERS: dict[str, Callable[[Path], Logged]] = {
+    "tensorboard": read_tensorboard,
+    "mlflow": read_mlflow,
+    "wandb": read_wandb,
+    "trackio": read_trackio,
+}
+
+
+@pytest.fixture(params=TRACKERS)
+def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each tracker that is installed, without what this machine's user has set for it."""
+    for module in TRACKERS[request.param].modules:
+        pytest.importorskip(module, reason=f"{module} is not installed: pip install 'asymtrain[{request.param}]'")
+    for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_DIR", "WANDB_PROJECT", "TRACKIO_SPACE_ID"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    if request.param == "trackio":  # reads its folder when it is imported
+        for module in ("trackio.utils", "trackio.sqlite_storage"):
+            monkeypatch.setattr(f"{module}.TRACKIO_DIR", tmp_path / "trackio")
+    return str(request.param)
+
+
+def expected(runs: list[Run]) -> Curves:
+    return {
+        run_name(run.spec): {
+            curve: [(epoch.epoch, pytest.approx(curve_values(epoch)[curve])) for epoch in run.history]
+            for curve in curve_values(run.history[0])
+        }
+        for run in runs
+    }
+
+
+libraries_warn = pytest.mark.filterwarnings("ignore")  # of what other libraries deprecate
+
+
+@libraries_warn
+def test_epochs_settings_and_outcome_arrive(
+    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(local, "cores", lambda: 1)
+    lines: list[str] = []
+    # Tested every epoch: all curves have all epochs.
+    specs = pairs(RunSpec(**{**vars(SPECS[1]), "test": "every"}), [42])
+    with tracking(open_tracker(library, tmp_path), lambda progress: None, lines.append) as update:
+        runs = list(execute(specs, device="cpu", progress=update))
+    curves, outcomes, rates = READERS[library](tmp_path)
+    assert curves == expected(runs)
+    assert outcomes == dict.fromkeys(curves, "finished")
+    assert rates == dict.fromkeys(curves, "0.001")
+    (line,) = lines
+    assert line.startswith(f"Tracked: {library}")
+    assert capsys.readouterr().out == ""
+
+
+@libraries_warn
+def test_a_run_that_is_stopped_or_diverges_says_so(library: str, tmp_path: Path) -> None:
+    stopped, diverged = SPECS
+    with tracking(open_tracker(library, tmp_path), lambda progress: None, print) as update:
+        update(report(recorded=((stopped, invented_epoch(1, 0.5, None, None)),)))
+        update(report(finished=(Run(diverged, (), outcome="diverged"),)))
+    _, outcomes, _ = READERS[library](tmp_path)
+    assert outcomes == {run_name(stopped): "stopped", run_name(diverged): "diverged"}
+
+
+def report(**news: Any) -> Progress:
+    return Progress(2, 0, 4, 0, 0.0, None, **news)
+
+
+class Recorder(TensorBoard):
+    """Remembers its calls; the tests below are of `Tracking` itself, whatever the library does."""
+
+    def __init__(self, fail: str = "") -> None:
+        self.where, self.fail, self.calls = "here", fail, list[tuple[Any, ...]]()
+        self.logged = threading.Event()
+
+    def call(self, *call: Any) -> Any:
+        if call[0] == self.fail:
+            raise ConnectionError("the server is gone\nat line 1")
+        self.calls.append(call)
+        return call[1]
+
+    def begin(self, spec: RunSpec) -> Any:
+        return self.call("begin", spec)
+
+    def log(self, run: Any, epoch: Epoch) -> None:
+        self.call("log", run, epoch.epoch)
+        self.logged.set()
+
+    def end(self, run: Any, outcome: str) -> None:
+        self.call("end", run, outcome)
+
+
+def history(count: int) -> tuple[Epoch, ...]:
+    return tuple(invented_epoch(number, 0.5, None, None) for number in range(1, count + 1))
+
+
+def test_an_epoch_is_logged_while_the_run_trains_and_once() -> None:
+    recorder, (spec, _) = Recorder(), SPECS
+    with tracking(recorder, lambda progress: None, print) as update:
+        update(report(recorded=((spec, history(1)[0]),)))
+        assert recorder.logged.wait(60), "the epoch waits for the end of the run"
+        update(report(recorded=tuple((spec, epoch) for epoch in history(2))))  # a stack that began again
+        update(report(finished=(Run(spec, history(3)),)))  # the report of the third epoch was lost
+    assert recorder.calls == [("begin", spec), *(("log", spec, n) for n in (1, 2, 3)), ("end", spec, "finished")]
+
+
+@pytest.mark.parametrize("fail", ["begin", "log", "end"])
+def test_a_tracker_that_fails_warns_once_and_stops_nothing(fail: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local, "cores", lambda: 1)
+    recorder, lines, shown = Recorder(fail), list[str](), list[Progress]()
+    with tracking(recorder, shown.append, lines.append) as update:
+        runs = list(execute(SPECS, device="cpu", progress=update))
+    assert [run.spec for run in runs] == SPECS
+    assert shown[-1].runs_done == len(SPECS)
+    assert lines == ["tensorboard failed (ConnectionError: the server is gone): training goes on without it"]
+
+
+def test_a_tracker_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trackers, "PATIENCE", 0.1)
+    recorder, lines, released = Recorder(), list[str](), threading.Event()
+    monkeypatch.setattr(recorder, "begin", lambda spec: released.wait())
+    with tracking(recorder, lambda progress: None, lines.append) as update:
+        update(report(recorded=((SPECS[0], history(1)[0]),)))
+    released.set()
+    assert lines == ["tensorboard failed (it has not answered for 0 s): training goes on without it"]
+
+
+def test_a_disk_that_refuses_does_not_stop_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("tensorboard")
+    monkeypatch.setattr(local, "cores", lambda: 1)
+    (tmp_path / "tensorboard").write_text("a file where the folder should be")
+    lines = list[str]()
+    with tracking(open_tracker("tensorboard", tmp_path), lambda progress: None, lines.append) as update:
+        runs = list(execute(SPECS, device="cpu", progress=update))
+    assert len(runs) == len(SPECS)
+    (line,) = lines
+    assert line.startswith("tensorboard failed (")
+
+
+@pytest.mark.parametrize("name", TRACKERS)
+def test_what_is_not_installed_is_named_with_its_extra(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in TRACKERS[name].modules:
+        monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(UsageError, match=rf'--track {name} needs .*: pip install "asymtrain\[{name}\]"'):
+        open_tracker(name, tmp_path)
+
+
+def test_an_unknown_tracker(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="unknown tracker 'tensorbord': did you mean 'tensorboard'"):
+        open_tracker("tensorbord", tmp_path)
