@@ -189,13 +189,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
     """Backbones from repeated or comma-separated names; all of them where none is given."""
-    from asymtrain.models import BACKBONES
+    from asymtrain.models import backbone_names
 
+    known = backbone_names()
     names = [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in BACKBONES:
-            raise unknown_name("backbone", name, BACKBONES)
-    return tuple(dict.fromkeys(names or BACKBONES))
+        if name not in known:
+            raise unknown_name("backbone", name, known)
+    return tuple(dict.fromkeys(names or known))
 
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:

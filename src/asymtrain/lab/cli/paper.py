@@ -184,6 +184,7 @@ def run(
     Says first how many trainings are missing and how long they will take. Called again, it goes on where it stopped.
     """
     with loading():
+        import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
         from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.recipes import choose

@@ -6,10 +6,7 @@ from typing import Any
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.cli.screen import Display, show_json, show_table, stdout
-from asymtrain.lab.devices import default_device
-from asymtrain.lab.executors import EXECUTORS
-from asymtrain.lab.executors.local import Local
-from asymtrain.lab.paper.page import document
+from asymtrain.lab.machine import cores, may_have_gpu
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.running import Missing, estimate, measurement_seconds, missing
@@ -27,6 +24,12 @@ Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks
 
 def workers_of(executor: str, address: str | None, device: str | None) -> Workers:
     """What trains; a cluster is taken for one GPU."""
+    if executor == "local" and address is None and (device == "cpu" or (device is None and not may_have_gpu())):
+        return "cpu", cores()  # torch, which would say the same, takes seconds to load
+    from asymtrain.lab.devices import default_device
+    from asymtrain.lab.executors import EXECUTORS
+    from asymtrain.lab.executors.local import Local
+
     if executor not in EXECUTORS:
         raise unknown_name("executor", executor, EXECUTORS)
     if executor == "ray":
@@ -142,6 +145,8 @@ def elsewhere(known: Snapshot, study: Study) -> str:
 def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study, *, json: bool) -> None:
     """Tables with their notes, figures by name, then the verdicts of the claims that they test; or all as JSON."""
     if json:
+        from asymtrain.lab.paper.page import document
+
         show_json(document(results, judgements, study))
         return
     console = stdout()

@@ -23,7 +23,7 @@ RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "no
 def status(store: Annotated[Path, RECORD] = DEFAULT_OUT / STORE_NAME, json: Annotated[bool, JSON] = False) -> None:
     """Show what a store holds, what is pending, what diverged or failed and why."""
     with loading():
-        from asymtrain.lab.executors.stacks import checkpointed
+        from asymtrain.lab.checkpoints import checkpointed
         from asymtrain.lab.store import Store
     with Store(store, read_only=True) as opened:
         summary = opened.summary()

@@ -13,13 +13,15 @@ import os
 import shutil
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.checkpoints import CLOSED, PLAN, STATE, begun_stacks
+from asymtrain.lab.engine.losses import Strategy
 from asymtrain.lab.engine.plan import StackPlan
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.runs import Epoch
 
-PLAN, STATE, CLOSED = "plan.json", "state.safetensors", ".closed"
 _TRIES = 100
 
 
@@ -31,17 +33,7 @@ def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
 
 def unfinished_plans(folder: Path) -> list[StackPlan]:
     """Stacks that were begun in this folder and not closed, oldest name first."""
-    plans = []
-    for file in sorted(folder.glob(f"*/{PLAN}")):
-        if file.parent.suffix == CLOSED:
-            continue
-        try:
-            plans.append(StackPlan.from_dict(json.loads(file.read_text())))
-        except FileNotFoundError:
-            continue  # another process has just closed it
-        except (ValueError, KeyError, TypeError) as problem:
-            raise UsageError(f"{file} is not a plan of this version ({problem}): move {file.parent} away") from problem
-    return plans
+    return [StackPlan(specs, cast(Strategy, strategy)) for _, specs, strategy in begun_stacks(folder)]
 
 
 def save_checkpoint(folder: Path, stack: Stack) -> None:

@@ -18,22 +18,13 @@ from pathlib import Path
 import torch
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.checkpoints import checkpoints_of as checkpoints_of
 from asymtrain.lab.engine import StackPlan, close_checkpoint, plan, unfinished_plans
-from asymtrain.lab.engine.checkpoint import STATE, sweep, write_into_new_folder
+from asymtrain.lab.engine.checkpoint import sweep, write_into_new_folder
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
 PLANS = "plans-*.json"
-
-
-def checkpoints_of(store: Path) -> Path:
-    return store.with_name(f"{store.name}.checkpoints")
-
-
-def checkpointed(store: Path) -> set[str]:
-    """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
-    folder = checkpoints_of(store)
-    return _members(*(stack for stack in unfinished_plans(folder) if (folder / stack.id / STATE).is_file()))
 
 
 def choose_stacks(

@@ -16,8 +16,8 @@ from markupsafe import Markup
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines, Numbers
 from asymtrain.lab.report.page import render_template, write_files
-from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
-from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, make_rows
+from asymtrain.lab.report.summary import Summary, comparison_table, summarise
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
 from asymtrain.models import display_name
 from asymtrain.version import VERSION

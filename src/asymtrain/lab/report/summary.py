@@ -73,13 +73,3 @@ def comparison_table(summary: Summary) -> Table:
         for row in summary.comparisons
     )
     return Table("comparisons", "", COMPARISON, rows)
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words, such as 3 min 20 s."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
