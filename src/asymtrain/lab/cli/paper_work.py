@@ -40,8 +40,10 @@ def workers_of(executor: str, address: str | None, device: str | None) -> Worker
     return ("cuda" if local.type == "cuda" else "cpu"), Local(local).workers
 
 
-def build_results(recipes: Sequence[Recipe], study: Study, store: Path) -> tuple[list[RecipeResult], SpecsUsed]:
-    known = read_store(store)
+def build_results(
+    recipes: Sequence[Recipe], study: Study, store: Path, known: Snapshot | None = None
+) -> tuple[list[RecipeResult], SpecsUsed]:
+    known = read_store(store) if known is None else known
     return [build_result(recipe, study, known) for recipe in recipes], specs_behind(recipes, study, known)
 
 
@@ -140,6 +142,26 @@ def elsewhere(known: Snapshot, study: Study) -> str:
         f"The store also holds {len(others)} runs of another scale, reading, length or precision "
         f"({data}; {epochs} epochs; {precisions}): they are not part of this."
     )
+
+
+def show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) -> None:
+    """A line for each recipe, and the claims that they test by verdict."""
+    console = stdout()
+    columns = (Column("Recipe"), Column("Title"), Column("Trainings", "number"), Column("Claims"))
+    rows = (
+        (result.name, result.title, f"{result.runs_there}/{result.runs_needed}", ", ".join(result.claims) or None)
+        for result in results
+    )
+    show_table(Table("overview", "", columns, make_rows(rows)))
+    console.print()
+    wanted = {name for result in results for name in result.claims}
+    verdicts: dict[str, list[str]] = {}
+    for judgement in judgements:
+        if judgement.claim.id in wanted:
+            verdicts.setdefault(judgement.words, []).append(judgement.claim.id)
+    for words, claims in sorted(verdicts.items(), key=lambda item: -len(item[1])):
+        console.print(f"{words} ({len(claims)}): {', '.join(claims)}")
+    console.print("Every table, note and verdict: name one recipe, or add --full; --out FOLDER writes them as a page.")
 
 
 def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study, *, json: bool) -> None:

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 from markupsafe import Markup
 
 from asymtrain.lab.report.drawing import draw
@@ -19,6 +18,7 @@ from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import Summary, comparison_table, summarise
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
+from asymtrain.lab.store.provenance import torch_version
 from asymtrain.models import display_name
 from asymtrain.version import VERSION
 
@@ -69,7 +69,7 @@ def render(summary: Summary, command: str | None, versions: Mapping[str, str]) -
 
 def current_versions() -> dict[str, str]:
     """What decides a run's numbers beside its spec."""
-    return {"asymtrain": VERSION, "torch": torch.__version__, "Python": platform.python_version()}
+    return {"asymtrain": VERSION, "torch": torch_version(), "Python": platform.python_version()}
 
 
 def seeds_table(summary: Summary) -> Table:
