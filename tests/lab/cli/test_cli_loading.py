@@ -9,6 +9,7 @@ import sys
 
 import pytest
 
+from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
 from asymtrain.lab.checkpoints import STATE, checkpoints_of
 from asymtrain.lab.cli import COMMANDS, PURPOSE
@@ -184,3 +185,24 @@ def test_a_handler_of_someone_else_stays():
     finally:
         signal.signal(signal.SIGINT, before)
     assert calls == [signal.SIGINT]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("paper show table1", {"table1", "table10", "table12"}),
+        ("run --arch mlp,", {"mlp,cnn", "mlp,vit"}),
+        ("run --data cifar", {"cifar10", "cifar100"}),
+        ("measure al", {"alignment"}),
+        ("search --scale ", {"quick", "paper"}),
+        ("probe v", {"vit"}),
+    ],
+)
+def test_a_shell_s_completion_offers_values(monkeypatch, capsys, words, offered):
+    monkeypatch.setenv("_ASYMTRAIN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"asymtrain {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(f"asymtrain {words}".split(" ")) - 1))
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert not end.value.code
+    assert offered <= set(capsys.readouterr().out.split())

@@ -16,6 +16,7 @@ from asymtrain.lab.cli.options import (
     STORE_NAME,
     ExecutorOptions,
     OutputOptions,
+    offered_archs,
     one_or_more,
     parse_archs,
     parse_seeds,
@@ -32,7 +33,19 @@ if TYPE_CHECKING:
 PAPER_OUT = Path("asymtrain-paper")
 SHOWN_WHOLE = 3  # recipes that `show` prints in full unasked: all of them have 900 lines
 paper = typer.Typer(name="paper")
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.")]
+
+
+def offered_recipes(incomplete: str) -> list[str]:
+    """For a shell's completion."""
+    from asymtrain.lab.paper.recipes import RECIPES, aliases
+
+    return [name for name in dict.fromkeys(("all", *RECIPES, *aliases())) if name.startswith(incomplete)]
+
+
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.", autocompletion=offered_recipes),
+]
 
 
 @dataclass(frozen=True)
@@ -70,7 +83,12 @@ class StudyOptions:
         ),
     ] = False
     arch: Annotated[
-        list[str] | None, typer.Option("--arch", help="Do these backbones alone: mlp, cnn, vit; several with commas.")
+        list[str] | None,
+        typer.Option(
+            "--arch",
+            help="Do these backbones alone: mlp, cnn, vit; several with commas.",
+            autocompletion=offered_archs,
+        ),
     ] = None
 
     def build(self) -> "Study":

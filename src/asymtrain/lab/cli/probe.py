@@ -18,6 +18,7 @@ from asymtrain.lab.cli.options import (
     DeviceOptions,
     PageOptions,
     above_zero,
+    offered_archs,
     one_or_more,
     parse_values,
     typed_command,
@@ -34,7 +35,12 @@ SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone.
 class ModelOptions:
     """What is probed: a model by name and the data that it learns."""
 
-    model: Annotated[str, typer.Argument(help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.")]
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.", autocompletion=offered_archs
+        ),
+    ]
     data: Annotated[str, DATA] = "shapes"
     at: Annotated[list[str] | None, Option(help="Places: module names or globs. Default: the model's blocks.")] = None
     batch: Annotated[int | None, Option(help="Images in a batch. Default: 32; for a backbone, the scale's value.")] = (
