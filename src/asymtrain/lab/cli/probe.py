@@ -23,7 +23,7 @@ from asymtrain.lab.cli.options import (
     parse_values,
     typed_command,
 )
-from asymtrain.lab.cli.screen import show_page, stderr
+from asymtrain.lab.cli.screen import clock_display, show_page, stderr
 
 if TYPE_CHECKING:
     from asymtrain.lab.probe import Probe
@@ -72,7 +72,7 @@ class EffortOptions:
         if any(not alpha > 0 for alpha in alphas):
             raise UsageError(f"--alphas {self.alphas}: write numbers above 0; 0 is Plain, and is always run")
         counts = {name: getattr(self, name) for name in ("seeds", "steps", "minutes", "every")}
-        return {"alphas": alphas, **counts, "progress": stderr().print}
+        return {"alphas": alphas, **counts}
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,8 @@ def probe(
     output.check()
     probe_named = probe_backbone if subject.model in BACKBONES else probe_other_model
     try:
-        result, facts = probe_named(subject, options, where, arguments)
+        with clock_display(effort.minutes) as tell:
+            result, facts = probe_named(subject, options, where, {**arguments, "progress": tell})
     except KeyboardInterrupt:
         stderr().print(f"Interrupted: nothing was written to {output.out}, and no part of a probe is kept. {SHORTER}")
         raise
