@@ -1,21 +1,26 @@
-# Two commands do everything on a fresh machine with Python 3.11 or 3.12 and make:
-#   make demo    install, run the main job on built-in data, write the report
-#   make test    install, then lint, types, import contracts and all tests
-# And: make docs (the site), make bench, make test-gpu, make test-abuse (kills, damage, random input; ten minutes).
+# Two commands do everything on a fresh machine with Python 3.11 or newer and make:
+#   make demo      install, run the main job on built-in data, write the report
+#   make test      install, then lint, types, import contracts and the tests
+# And: make test-all (the slow tests too), make docs (the site), make bench,
+# make test-gpu, make test-abuse (kills, damage, random input; ten minutes).
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip install --quiet --constraint constraints.txt
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
 
-.PHONY: demo test lint docs bench test-gpu test-abuse clean
+.PHONY: demo test test-all lint docs bench test-gpu test-abuse clean
 
 demo: $(VENV)/lab
 	$(BIN)/asymtrain run --out demo
 	@echo "Open demo/report.html"
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadgroup
+	$(PYTEST) -m "not slow"
+
+# After the others, the tests that take long: clusters, browsers, killed processes, statistics over many seeds.
+test-all: test
+	$(PYTEST) -m slow
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -43,11 +48,11 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/lab: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[lab]'
+	$(BIN)/python .ci/install.py lab
 	@touch $@
 
 $(VENV)/dev: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(INSTALL) --editable '.[lab,ray,tensorboard,lightning,transformers,torchjd,graphs,docs,dev]'
+	$(BIN)/python .ci/install.py lab ray tensorboard lightning transformers torchjd graphs docs dev
 	@touch $@ $(VENV)/lab
 
 clean:

@@ -26,6 +26,14 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Tests that open pages in a browser are slow ones, wherever they stand."""
+    for item in items:
+        if "browser" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
+
+
 @pytest.fixture
 def bfloat16_on_any_cpu():
     """For tests that compute in bfloat16 by torch's own means: see `asymtrain.lab.devices.products_of`."""

@@ -4,6 +4,7 @@ import ast
 import graphlib
 import inspect
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import grimp  # what import-linter stands on
 import pytest
+import yaml
 
 import asymtrain
 
@@ -155,3 +157,22 @@ def test_no_tracked_file_names_a_path_of_one_machine():
             text = file.read_bytes().decode("utf-8", "ignore")
             found += [f"{file.relative_to(ROOT)}: {match.group()}" for match in MACHINE_PATHS.finditer(text)]
     assert not found
+
+
+def test_the_workflow_does_what_the_check_does_on_every_machine_and_python_that_is_declared():
+    workflow = yaml.safe_load((ROOT / ".github" / "workflows" / "test.yml").read_text())
+    (job,) = workflow["jobs"].values()
+    assert [step["run"] for step in job["steps"] if "run" in step] == [".ci/run"]
+    check = (ROOT / ".ci" / "run").read_text()
+    assert re.search(r"^make test test-all\b", check, re.MULTILINE)
+    assert os.access(ROOT / ".ci" / "run", os.X_OK)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    declared = [line.rpartition(" ")[2] for line in project["classifiers"] if re.search(r"Python :: 3\.\d+$", line)]
+    assert job["strategy"]["matrix"] == {"machine": ["ubuntu-24.04", "ubuntu-24.04-arm"], "python": declared}
+    assert project["requires-python"] == f">={declared[0]}"
+
+
+def test_every_test_is_in_one_of_the_two_commands():
+    """`make test` leaves out what is marked slow, `make test-all` adds exactly that."""
+    commands = re.findall(r"^\t\$\(PYTEST\) -m (.+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert commands == ['"not slow"', "slow"]

@@ -185,7 +185,13 @@ def nodes(model: nn.Module, sample: object) -> list[tuple[str, tuple[str, ...], 
 PROVEN = [case for case in CASES if case.name in ("cnn", "tied", "torch_transformer", "hf_vit", "hf_bert")]
 
 
-@pytest.mark.parametrize("case", PROVEN, ids=lambda case: case.name)
+LONG = ("torch_transformer", "hf_vit", "hf_bert")  # to export: seconds each
+
+
+@pytest.mark.parametrize(
+    "case",
+    [pytest.param(case, marks=[pytest.mark.slow] if case.name in LONG else [], id=case.name) for case in PROVEN],
+)
 def test_the_onnx_graph_is_that_of_a_model_that_never_had_branches(case: Case) -> None:
     never, sample = build(case)
     expected = nodes(never, sample)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 from asymtrain import UsageError, attach, models
 from asymtrain.models import Backbone, KeyedDropout
+from asymtrain.models._building import options_of
 from small_backbones import SHAPES, SMALL
 
 CLASSES, BATCH = 5, 4
@@ -250,3 +251,8 @@ def test_bad_options(arch, options, message):
 def test_an_unknown_backbone_is_told_the_near_names():
     with pytest.raises(UsageError, match="unknown backbone 'vitt': did you mean 'vit'"):
         models.build("vitt", classes=3)
+
+
+def test_what_is_known_without_torch_is_what_the_classes_have():
+    known = {name: (backbone.__name__, options_of(backbone)) for name, backbone in models.BACKBONES.items()}
+    assert known == models.KNOWN

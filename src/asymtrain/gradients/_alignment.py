@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
-from asymtrain.gradients._intervals import COSINES, batch_means, deviation, mean
+from asymtrain.gradients._intervals import COSINES, CosineSummary, batch_means, deviation, mean
 
 
 @dataclass(frozen=True)
@@ -157,29 +157,6 @@ def _summed(products: Iterable[tuple[float, float, float]]) -> LayerAlignment:
     value = product / scale if scale > 0 else math.nan
     # NaN is the one value that differs from itself.
     return LayerAlignment(max(-1.0, min(1.0, value)) if value == value else None, math.sqrt(main), math.sqrt(auxiliary))
-
-
-@dataclass(frozen=True)
-class CosineSummary:
-    """The cosines of one training run. They are over the steps where one is defined; `None` where there is no such.
-
-    The interval is that of the mean over batches, by batch means: the steps are cut into `blocks` runs of equal length,
-    and the t interval is that of the blocks' means. Steps close in time resemble each other, so an interval over single
-    steps would be too narrow. A drift through training widens this one.
-    """
-
-    undefined: int  # steps without a cosine
-    final: float | None
-    mean: float | None
-    min: float | None
-    max: float | None
-    conflict: float | None  # share of steps with a negative cosine
-    low: float | None  # the interval, cut at -1 and 1; none where there are too few steps for it
-    high: float | None
-    blocks: int
-    autocorrelation: float | None  # between neighbouring blocks; well above 0, the interval is still too narrow
-    main_norm: float | None  # mean over the steps whose norm is finite
-    auxiliary_norm: float | None
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 
 from asymtrain.errors import UsageError
@@ -12,6 +13,29 @@ ANYTHING: Bounds = (-math.inf, math.inf)
 COSINES: Bounds = (-1.0, 1.0)
 BLOCKS = 20  # of the batch-means interval, at most
 BLOCK_STEPS = 5  # in each block, at least
+
+
+@dataclass(frozen=True)
+class CosineSummary:
+    """The cosines of one training run. They are over the steps where one is defined; `None` where there is no such.
+
+    The interval is that of the mean over batches, by batch means: the steps are cut into `blocks` runs of equal length,
+    and the t interval is that of the blocks' means. Steps close in time resemble each other, so an interval over single
+    steps would be too narrow. A drift through training widens this one.
+    """
+
+    undefined: int  # steps without a cosine
+    final: float | None
+    mean: float | None
+    min: float | None
+    max: float | None
+    conflict: float | None  # share of steps with a negative cosine
+    low: float | None  # the interval, cut at -1 and 1; none where there are too few steps for it
+    high: float | None
+    blocks: int
+    autocorrelation: float | None  # between neighbouring blocks; well above 0, the interval is still too narrow
+    main_norm: float | None  # mean over the steps whose norm is finite
+    auxiliary_norm: float | None
 
 
 def mean(values: Sequence[float]) -> float | None:

@@ -12,11 +12,11 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.models import check_options
-from asymtrain.objectives import OBJECTIVES
 
 Value = int | float | str | bool | tuple[int, ...]
 Options = tuple[tuple[str, Value], ...]
@@ -73,14 +73,15 @@ class RunSpec:
     cosine_by: Literal["model", "layer"] = "model"  # layer: for each layer as well
 
     def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            _normalise(self, field)
+        for field in _FIELDS:
+            if getattr(self, field.name) is not field.default:  # of a study's thousands of specs, few fields
+                _normalise(self, field)
         if self.redundancy == 0:
             for name in AUXILIARY:
                 object.__setattr__(self, name, PLAIN.get(name, DEFAULTS[name]))
         _check(self)
 
-    @property
+    @cached_property
     def id(self) -> str:
         """Sixteen hexadecimal digits that name this spec everywhere."""
         text = json.dumps(self.to_dict(), sort_keys=True, separators=(",", ":"))
@@ -174,13 +175,15 @@ class Run:
         return math.fsum(seen) / len(seen) if seen else None
 
 
-DEFAULTS: dict[str, Any] = {field.name: field.default for field in dataclasses.fields(RunSpec)}
+_FIELDS = dataclasses.fields(RunSpec)
+DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
 AUXILIARY = (
     "redundancy", "activation", "combine", "draw", "alpha", "over_classes", "alpha_schedule", "objective",
     "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator", "cosine_every", "cosine_by",
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
+_OBJECTIVES = ("sigmoid", "softmax")  # of the registry, which loads torch: a spec is read without it
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
     "label_noise": 0, "per_class": 1, "split_seed": 0, "label_smoothing": 0,
@@ -189,8 +192,12 @@ _LEAST = {
 
 def choices(field: str) -> tuple[str, ...]:
     """The values that a field of a run may have where they have names; empty for numbers and free texts."""
+    if field == "objective":
+        from asymtrain.objectives import OBJECTIVES
+
+        return tuple(OBJECTIVES)
     kind = RunSpec.__dataclass_fields__[field].type
-    return tuple(OBJECTIVES) if field == "objective" else get_args(kind) if get_origin(kind) is Literal else ()
+    return get_args(kind) if get_origin(kind) is Literal else ()
 
 
 def grid(base: RunSpec, **axes: Iterable[Any]) -> list[RunSpec]:
@@ -268,8 +275,10 @@ def _plain_value(name: str, value: Any) -> Value:
 
 def _check(spec: RunSpec) -> None:
     for name in DEFAULTS:
-        allowed, value = choices(name), getattr(spec, name)
-        if allowed and value not in allowed:
+        value = getattr(spec, name)
+        if value == DEFAULTS[name] or (name == "objective" and value in _OBJECTIVES):
+            continue
+        if (allowed := choices(name)) and value not in allowed:
             raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
     for name, least in _LEAST.items():
         value = getattr(spec, name)

@@ -1,23 +1,24 @@
 """The paper's three backbones and the table that builds them by name.
 
-To add a backbone: one file with a `Backbone`, one line in `BACKBONES`. Commands, tables and the shared tests pick it up
-from there; its learning rate and small sizes at each scale are an entry in `lab/scales.py`.
+To add a backbone: one file with a `Backbone`, one line in `BACKBONES` (`_building.py`), one in `KNOWN` below.
+Commands, tables and the shared tests pick it up from there; its learning rate and small sizes at each scale are an
+entry in `lab/scales.py`.
+
+A name is loaded, and torch with it, when it is first used: what only names backbones does not wait for torch.
 """
 
-import inspect
-from typing import Any, TypeGuard
-
-import torch
-from torch import nn
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from asymtrain._moved import old_name
-from asymtrain.errors import UsageError, unknown_name
-from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters
-from asymtrain.models._cnn import CNN
-from asymtrain.models._mlp import MLP
-from asymtrain.models._vit import ViT
 
-BACKBONES: dict[str, type[Backbone]] = {"mlp": MLP, "cnn": CNN, "vit": ViT}
+if TYPE_CHECKING:
+    from asymtrain.models._backbone import Backbone, KeyedDropout, Outputs, Parameters
+    from asymtrain.models._building import BACKBONES, build
+    from asymtrain.models._cnn import CNN
+    from asymtrain.models._mlp import MLP
+    from asymtrain.models._vit import ViT
 
 __all__ = [
     "BACKBONES",
@@ -32,72 +33,53 @@ __all__ = [
     "display_name",
 ]
 
+_COMMON = ("channels", "image_size", "initialisation", "points")
+KNOWN: dict[str, tuple[str, frozenset[str]]] = {
+    "mlp": ("MLP", frozenset({*_COMMON, "widths"})),
+    "cnn": ("CNN", frozenset({*_COMMON, "dropout", "hidden", "pool_after", "widths"})),
+    "vit": ("ViT", frozenset({*_COMMON, "branch_input", "depth", "heads", "mlp_ratio", "patch", "width"})),
+}
+"""What is known of the backbones without torch: the class and the options of each, to which a test holds them."""
+
+_HOMES = {
+    "_backbone": ("Backbone", "KeyedDropout", "Outputs", "Parameters"),
+    "_building": ("BACKBONES", "build"),
+    "_cnn": ("CNN",),
+    "_mlp": ("MLP",),
+    "_vit": ("ViT",),
+}
+
 
 def __getattr__(name: str) -> Any:
+    for home, names in _HOMES.items():
+        if name in names:
+            globals()[name] = getattr(import_module(f"{__name__}.{home}"), name)
+            return globals()[name]
     return old_name(__name__, name, BUILDERS="BACKBONES")
 
 
-def build(
-    name: str, *, classes: int, seed: int | None = None, initialisation: str = "framework", **options: object
-) -> Backbone:
-    """Build a backbone by name, e.g. `build("vit", classes=100, depth=2, width=64)`.
+def __dir__() -> list[str]:
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})
 
-    With `seed` the initial weights depend on the seed and the sizes alone and torch's global random state is
-    left as it was; without it they come from the global state, as torch modules do.
-    `initialisation="framework"` (torch's defaults) or `"trunc_normal"` (deviation 0.02, zero biases).
-    """
-    check_options(name, options)
-    if not _whole(classes) or classes < 2:
-        raise UsageError(f"classes must be a whole number of 2 or more, got {classes!r}")
-    if initialisation not in ("framework", "trunc_normal"):
-        raise UsageError(f"initialisation must be 'framework' or 'trunc_normal', got {initialisation!r}")
-    _check_sizes(name, options)
-    with torch.random.fork_rng(devices=[], enabled=seed is not None):
-        if seed is not None:
-            # Not torch.manual_seed, which seeds every GPU too: only the CPU's state is put back.
-            torch.default_generator.manual_seed(seed)
-        model = BACKBONES[name](classes, **options)
-        if initialisation == "trunc_normal":
-            for module in model.modules():
-                if isinstance(module, nn.Linear | nn.Conv2d):
-                    nn.init.trunc_normal_(module.weight, std=0.02)
-                    if module.bias is not None:
-                        nn.init.zeros_(module.bias)
-    return model
+
+def backbone_names() -> tuple[str, ...]:
+    """The names in `BACKBONES`: those of `KNOWN` as long as nobody has loaded it to add another."""
+    building = sys.modules.get(f"{__name__}._building")
+    return tuple(KNOWN if building is None else building.BACKBONES)
 
 
 def display_name(name: str) -> str:
     """What tables and pages call a backbone: its class, such as ViT; of one that is not here, its name."""
+    if name in KNOWN:
+        return KNOWN[name][0]
+    from asymtrain.models._building import BACKBONES
+
     return BACKBONES[name].__name__ if name in BACKBONES else name
 
 
 def check_options(name: str, options: dict[str, object]) -> None:
     """Raise a `UsageError` for an unknown backbone, or an option that it does not have."""
-    if name not in BACKBONES:
-        raise unknown_name("backbone", name, BACKBONES)
-    if not options:
-        return  # of most specs, and there are many
-    known = {*inspect.signature(BACKBONES[name]).parameters, "initialisation"} - {"classes"}
-    for option in options:
-        if option not in known:
-            raise unknown_name(f"option of {name}", option, known)
+    if name not in KNOWN or not options.keys() <= KNOWN[name][1]:
+        from asymtrain.models import _building
 
-
-def _check_sizes(name: str, options: dict[str, object]) -> None:
-    """A size is a whole number, or several where the default is; words and shares are left to the constructor."""
-    parameters = inspect.signature(BACKBONES[name]).parameters
-    for option, value in options.items():
-        default = parameters[option].default
-        if isinstance(default, str | float) or (value is None and default is None):
-            continue
-        least = 0 if option in ("points", "pool_after") else 1
-        if isinstance(default, int):
-            sizes, kind = [value], "a whole number"
-        else:
-            sizes, kind = list(value) if isinstance(value, list | tuple | range) else [None], "a list of whole numbers"
-        if not all(_whole(size) and size >= least for size in sizes):
-            raise UsageError(f"{option} must be {kind} of {least} or more, got {value!r}")
-
-
-def _whole(value: object) -> TypeGuard[int]:
-    return hasattr(value, "__index__") and not isinstance(value, bool)
+        _building.check_options(name, options)

@@ -37,6 +37,17 @@ def cli(capsys, monkeypatch, tmp_path):
 
 
 @pytest.fixture
+def photos(tmp_path):
+    """`--data` for trainings whose accuracy nobody reads: three classes of ten images, an epoch of one step."""
+    image = pytest.importorskip("PIL.Image")
+    for name, colour in (("red", (200, 30, 30)), ("green", (30, 200, 30)), ("blue", (30, 30, 200))):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(10):
+            image.new("RGB", (32, 32), tuple(c + i for c in colour)).save(tmp_path / "photos" / name / f"{i}.png")
+    return "folder:photos"
+
+
+@pytest.fixture
 def refused(cli, tmp_path):
     """Call `asymtrain` with bad input: one line on stderr, exit 2, and nothing left behind."""
 

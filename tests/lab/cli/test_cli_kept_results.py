@@ -71,9 +71,10 @@ def shown_features(cli, kept):
         yield shown.out
 
 
+@pytest.mark.slow
 def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
-    whole = cli("paper", "show", "all", *STUDY, "--store", kept("cifar100-200-epochs"), "--out", "page")
+    whole = cli("paper", "show", "all", *STUDY, "--full", "--store", kept("cifar100-200-epochs"), "--out", "page")
     assert whole.code == 0, whole.err
     assert Path("page/paper.html").stat().st_size > 100_000
     assert not Path("page/paper-figure4.svg").is_file()  # of a recipe that waits for its rows
@@ -148,6 +149,7 @@ def test_results_stay_small():
     assert not [path for path in files if path.suffix in (".pt", ".safetensors", ".sqlite")]
 
 
+@pytest.mark.slow
 def test_versions_of_the_sources_agree_over_the_runs_that_they_share(kept):
     """benchmarks/same_runs.py over two kept folders prints the file beside them, and sees runs that do not agree."""
     stores = [kept("cifar100-200-epochs"), kept("cifar100-5-epochs")]

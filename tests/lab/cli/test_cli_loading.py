@@ -1,5 +1,6 @@
 """Commands are loaded when they are called, and Ctrl-C while they load is no error."""
 
+import dataclasses
 import os
 import re
 import signal
@@ -8,9 +9,15 @@ import sys
 
 import pytest
 
+from asymtrain.__main__ import main
 from asymtrain.errors import UsageError
+from asymtrain.lab.checkpoints import STATE, checkpoints_of
 from asymtrain.lab.cli import COMMANDS, PURPOSE
 from asymtrain.lab.cli.loading import load_command, loading
+from asymtrain.lab.engine import StackPlan
+from asymtrain.lab.engine.checkpoint import open_checkpoint
+from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.store import Store
 from asymtrain.version import VERSION
 
 HEAVY = ("torch", "numpy", "pandas", "scipy", "matplotlib", "statsmodels", "PIL", "jinja2", "pyarrow", "safetensors")
@@ -38,6 +45,41 @@ def test_help_and_version_load_nothing_heavy():
     assert "--threshold" in found.stdout  # of `measure attention --help`, which came last
 
 
+# What reads a record answers at once: torch alone takes seconds to load. numpy is allowed.
+SLOW = ("torch", "pandas", "scipy", "matplotlib", "statsmodels")
+READING = f"""
+import sys
+from asymtrain.__main__ import main
+
+for words in (
+    ["status", "--store", "runs.sqlite"],
+    ["status", "--store", "runs.sqlite", "--json"],
+    ["data", "list"],
+    ["store", "export", "runs.sqlite", "exported"],
+    ["store", "import", "again.sqlite", "exported"],
+    ["paper", "list", "--device", "cpu", "--store", "runs.sqlite"],
+):
+    try:
+        main(words)
+    except SystemExit as end:
+        assert not end.code, words
+    loaded = set({SLOW}) & set(sys.modules)
+    assert not loaded, (words, loaded)
+"""
+
+
+def test_what_reads_a_record_answers_without_torch(tmp_path):
+    spec = RunSpec(objective="softmax", arch_options={"widths": [8, 8]}, epochs=1)
+    with Store(tmp_path / "runs.sqlite") as store:
+        store.add(Run(spec, (Epoch(1, 1.0, 1.0, 0.5, 0.5, 0.5, None, None, None, 1.0),)))
+        store.request([dataclasses.replace(spec, seed=1)])
+    begun = StackPlan((dataclasses.replace(spec, seed=1),), "batched")
+    (open_checkpoint(checkpoints_of(tmp_path / "runs.sqlite"), begun) / STATE).touch()
+    found = subprocess.run([sys.executable, "-c", READING], cwd=tmp_path, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "continues from a checkpoint" in found.stdout
+
+
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_line_of_a_command_is_the_first_of_its_own(name):
     command = load_command(name)
@@ -46,7 +88,7 @@ def test_the_help_line_of_a_command_is_the_first_of_its_own(name):
 
 
 @pytest.mark.parametrize(
-    ("library", "words"), [("typer", ["--help"]), ("torch", ["run"]), ("torch", ["paper", "list"])]
+    ("library", "words"), [("typer", ["--help"]), ("torch", ["run"]), ("torch", ["paper", "run", "table1"])]
 )
 def test_ctrl_c_while_libraries_load_is_silent(tmp_path, library, words):
     # A library that presses Ctrl-C while it is imported, and would then take its time.
@@ -61,7 +103,9 @@ def test_ctrl_c_while_libraries_load_is_silent(tmp_path, library, words):
         capture_output=True,
         text=True,
     )
-    assert (found.returncode, found.stdout, found.stderr) == (130, "", "")
+    # A line of its own is all that a user sees of torch.
+    said = "Loading PyTorch ...\n" if library == "torch" else ""
+    assert (found.returncode, found.stdout, found.stderr) == (130, "", said)
     assert [path.name for path in tmp_path.iterdir()] == ["early"]
 
 
@@ -112,7 +156,7 @@ def test_help_and_version_work_without_the_extra(hidden):
 @pytest.mark.parametrize(("hidden", "named"), [(EXTRA, "rich"), (("typer",), "typer"), (("torch",), "torch")])
 def test_a_command_without_the_extra_names_it(tmp_path, monkeypatch, hidden, named):
     monkeypatch.chdir(tmp_path)
-    calls = [["run"], ["search"], ["probe", "mlp"], ["report"], ["paper", "list"], ["measure", "alignment"]]
+    calls = [["run"], ["search"], ["probe", "mlp"], ["report"], ["paper", "run", "table1"], ["measure", "alignment"]]
     found = call_without(hidden, *calls)
     assert found.returncode == 0, found.stderr
     assert found.stdout.split() == ["2"] * len(calls)
@@ -141,3 +185,24 @@ def test_a_handler_of_someone_else_stays():
     finally:
         signal.signal(signal.SIGINT, before)
     assert calls == [signal.SIGINT]
+
+
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("paper show table1", {"table1", "table10", "table12"}),
+        ("run --arch mlp,", {"mlp,cnn", "mlp,vit"}),
+        ("run --data cifar", {"cifar10", "cifar100"}),
+        ("measure al", {"alignment"}),
+        ("search --scale ", {"quick", "paper"}),
+        ("probe v", {"vit"}),
+    ],
+)
+def test_a_shell_s_completion_offers_values(monkeypatch, capsys, words, offered):
+    monkeypatch.setenv("_ASYMTRAIN_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"asymtrain {words}")
+    monkeypatch.setenv("COMP_CWORD", str(len(f"asymtrain {words}".split(" ")) - 1))
+    with pytest.raises(SystemExit) as end:
+        main([])
+    assert not end.value.code
+    assert offered <= set(capsys.readouterr().out.split())

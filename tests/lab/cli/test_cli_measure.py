@@ -101,9 +101,9 @@ def test_the_precision_is_one_of_the_runs_and_the_default_is_no_part_of_their_id
     assert bf16.precision == bf16.plain().precision == "bf16"
 
 
-def test_trajectories_in_bf16(cli, tmp_path):
-    found = cli("measure", "trajectory", "--arch", "mlp", "--epochs", 1, "--device", "cpu", "--seeds", 1,
-                "--precision", "bf16", "--json")  # fmt: skip
+def test_trajectories_in_bf16(cli, tmp_path, photos):
+    found = cli("measure", "trajectory", "--data", photos, "--arch", "mlp", "--epochs", 1, "--device", "cpu",
+                "--seeds", 1, "--precision", "bf16", "--json")  # fmt: skip
     assert found.code == 0, found.err
     with Store(tmp_path / STORED[1], read_only=True) as opened:
         assert [run.spec.precision for run in opened.runs()] == ["bf16", "bf16"]
@@ -192,17 +192,17 @@ def test_a_log_shows_how_far_landscapes_are(cli):
     assert found.err.splitlines()[:-1] == [f"1/1 mlp on shapes: draw {draw} of 20" for draw in range(2, 21, 2)]
 
 
-def test_a_log_shows_the_epochs_of_states_that_are_trained_for_a_landscape(cli):
+def test_a_log_shows_the_epochs_of_states_that_are_trained_for_a_landscape(cli, photos):
     """All of them on the way to the one state that is wanted, in ten lines; none of states that are kept."""
     options = ("--grid", 3, "--sample", 5, "--redundancy", "0,1", "--directions", "live", "--draws", 2)
-    options += ("--arch", "mlp", "--device", "cpu", "--epochs", 10)
+    options += ("--data", photos, "--arch", "mlp", "--device", "cpu", "--epochs", 10)
     first, *epochs, one, two, page = cli("measure", "landscape", *options, "--at", 10).err.splitlines()
-    assert first == "1/1 mlp on shapes: states at epoch 10"
-    counts = [re.fullmatch(r"1/1 mlp on shapes: training epoch (\d+) of (\d+)", line) for line in epochs]
+    assert first == f"1/1 mlp on {photos}: states at epoch 10"
+    counts = [re.fullmatch(rf"1/1 mlp on {photos}: training epoch (\d+) of (\d+)", line) for line in epochs]
     assert all(counts)
     (total,) = {int(count[2]) for count in counts}  # how many stacks: of the machine
     assert [int(count[1]) for count in counts] == list(range(total // 10, total + 1, total // 10))
-    assert [one, two] == ["1/1 mlp on shapes: draw 1 of 2", "1/1 mlp on shapes: draw 2 of 2"]
+    assert [one, two] == [f"1/1 mlp on {photos}: draw 1 of 2", f"1/1 mlp on {photos}: draw 2 of 2"]
     assert cli("measure", "landscape", *options, "--at", 10).err.splitlines() == [first, one, two, page]
 
 

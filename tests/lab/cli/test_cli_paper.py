@@ -13,6 +13,8 @@ from asymtrain.lab.cli import screen
 from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.cli.paper_work import study_sentence
+from asymtrain.lab.paper.claims import claims
+from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.study import SIZES
 from asymtrain.lab.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table, make_rows, missing_cells
@@ -111,6 +113,23 @@ def test_show_finds_the_store_of_its_folder_then_that_of_run_and_says_where_it_l
     with Store(tmp_path / "page" / STORE_NAME):
         pass
     assert f"from page/{STORE_NAME}" in cli("paper", "show", "table3", "--out", "page").err
+
+
+def test_show_of_many_recipes_is_an_overview_and_full_has_their_tables(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "120")
+    with Store(tmp_path / "asymtrain-paper" / STORE_NAME):
+        pass
+    brief = cli("paper", "show", "all").out
+    lines = brief.splitlines()
+    assert len(lines) < 50
+    for name in RECIPES:
+        assert re.search(rf"^{name} .* 0/\d+ ", brief, re.MULTILINE)
+    assert lines[-1].startswith("Every table, note and verdict: ")
+    by_verdict = brief[brief.index("Not yet run (36): ") :]
+    assert set(re.findall(r"\bc\d\d\b", by_verdict)) == {claim.id for claim in claims()}
+    full = cli("paper", "show", "all", "--full").out
+    assert len(full.splitlines()) > 5 * len(lines)
+    assert cli("paper", "show", "table3").out.splitlines()[0] in full.splitlines()
 
 
 def test_a_count_of_seeds_is_told_from_a_seed():

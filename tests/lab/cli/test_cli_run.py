@@ -245,6 +245,7 @@ def test_a_missing_extra_is_named(monkeypatch, refused):
 
 
 @pytest.mark.timeout(900)
+@pytest.mark.slow
 def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
     # More runs than are trained in any time that this process may have to wait for its turn.
     command = [sys.executable, "-m", "asymtrain", "run", "--arch", "mlp", "--seeds", "100", "--epochs", "1"]

@@ -2,9 +2,10 @@ import json
 
 import pytest
 
+from asymtrain.lab.checkpoints import STATE
 from asymtrain.lab.cli.status import SHOWN
 from asymtrain.lab.engine import StackPlan
-from asymtrain.lab.engine.checkpoint import STATE, open_checkpoint
+from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.store import Store
 

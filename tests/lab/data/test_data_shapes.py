@@ -93,6 +93,7 @@ def test_a_linear_classifier_beats_chance_and_no_more(ten):
     assert 0.17 < accuracy < 0.40
 
 
+@pytest.mark.slow
 def test_a_small_convolutional_network_learns_more(ten):
     """More than a linear classifier can, and not at once. Epochs until then differ by a few between processors."""
     torch.manual_seed(0)

@@ -18,12 +18,12 @@ from safetensors.torch import save
 from small_runs import without_time
 
 from asymtrain import UsageError
-from asymtrain.lab.engine import Stack, StackPlan, train, train_stack, training, unfinished_plans
+from asymtrain.lab.checkpoints import begun_stacks, execution_name, has_state
+from asymtrain.lab.engine import Stack, StackPlan, train, train_stack, training
 from asymtrain.lab.engine.checkpoint import (
     BEFORE,
     STATE,
     close_checkpoint,
-    has_state,
     load_checkpoint,
     open_checkpoint,
     save_checkpoint,
@@ -290,8 +290,8 @@ def test_unfinished_stacks_keep_their_members(tmp_path):
     plans = [StackPlan(tuple(specs), "side_by_side"), StackPlan((RunSpec(arch_options={"points": [0]}),), "batched")]
     for one in plans:
         open_checkpoint(tmp_path, one)
-    assert {one.id: one for one in unfinished_plans(tmp_path)} == {one.id: one for one in plans}
-    assert unfinished_plans(tmp_path / "nothing") == []
+    assert {one.id: one for one in begun_stacks(tmp_path)} == {one.id: one for one in plans}
+    assert begun_stacks(tmp_path / "nothing") == []
 
 
 def test_a_stack_that_another_process_closes_is_no_longer_unfinished(tmp_path, monkeypatch):
@@ -306,7 +306,7 @@ def test_a_stack_that_another_process_closes_is_no_longer_unfinished(tmp_path, m
         return read(self, *arguments, **options)
 
     monkeypatch.setattr(Path, "read_text", close_first)
-    assert len(unfinished_plans(tmp_path)) == 2
+    assert len(begun_stacks(tmp_path)) == 2
     assert gone
 
 
@@ -325,7 +325,7 @@ def test_a_folder_that_others_tidy_away_is_made_again(tmp_path, monkeypatch):
     assert (open_checkpoint(tmp_path / "checkpoints", one) / "plan.json").exists()
     monkeypatch.undo()
     assert len(swept) == 5
-    assert unfinished_plans(tmp_path / "checkpoints") == [one]
+    assert begun_stacks(tmp_path / "checkpoints") == [one]
 
 
 @pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"path": "batched", "specs": [{"mood": "bad"}]})])
@@ -333,7 +333,7 @@ def test_a_plan_of_another_version_is_one_clear_error(content, tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "plan.json").write_text(content)
     with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version .*: move .* away"):
-        unfinished_plans(tmp_path)
+        begun_stacks(tmp_path)
 
 
 def test_a_damaged_plan_is_not_taken_for_another_and_is_replaced_where_it_is_known(tmp_path):
@@ -342,8 +342,10 @@ def test_a_damaged_plan_is_not_taken_for_another_and_is_replaced_where_it_is_kno
     file = open_checkpoint(tmp_path, stack_plan) / "plan.json"
     file.write_text(file.read_text().replace('"seed": 7', '"seed": 6'))
     with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version \(it reads as .*\): move .* away"):
-        unfinished_plans(tmp_path)
-    assert unfinished_plans(tmp_path, {stack_plan.id: stack_plan}) == [stack_plan]
+        begun_stacks(tmp_path)
+    execution = {"device": "cpu", "stacks": [stack_plan.to_dict()]}
+    (tmp_path / execution_name([stack_plan])).write_text(json.dumps(execution))
+    assert begun_stacks(tmp_path) == [stack_plan]
 
 
 # Training.

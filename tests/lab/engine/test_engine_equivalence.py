@@ -145,6 +145,7 @@ def larger():
         ("vit", "batched", "fp32"),
     ],
 )
+@pytest.mark.slow
 def test_accuracies_agree_over_ten_seeds(arch, strategy, precision, larger):
     batch = 16 if arch == "cnn" else 32
     options = {"arch_options": LEARNT[arch], "epochs": 3, "batch": batch, "learning_rate": 5e-3}

@@ -10,7 +10,8 @@ import torch
 from executor_examples import LONGER, checkpoints, examples, rows, stored
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.engine import Progress, StackPlan, StackProgress, plan, unfinished_plans
+from asymtrain.lab.checkpoints import begun_stacks
+from asymtrain.lab.engine import Progress, StackPlan, StackProgress, plan
 from asymtrain.lab.executors import execute, local, outcomes
 from asymtrain.lab.executors.outcomes import (
     ATTEMPTS,
@@ -91,7 +92,7 @@ def test_halves_stay_halves_after_an_interruption(
     running = execute(specs, store=store, device="cpu")
     next(running)
     running.close()  # type: ignore[attr-defined]
-    assert [len(plan.specs) for plan in unfinished_plans(checkpoints(store))] == [2]
+    assert [len(plan.specs) for plan in begun_stacks(checkpoints(store))] == [2]
     assert len(train_here(specs)) == 4
     assert notes == []
     assert not checkpoints(store).exists()

@@ -11,12 +11,12 @@ import pytest
 from executor_examples import bare, checkpoints, examples, rows, stored
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.engine import Progress, StackPlan, unfinished_plans
+from asymtrain.lab.checkpoints import begun_stacks, checkpointed
+from asymtrain.lab.engine import Progress, StackPlan
 from asymtrain.lab.engine.checkpoint import open_checkpoint
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.executors import execute, outcomes
 from asymtrain.lab.executors.outcomes import Job
-from asymtrain.lab.executors.stacks import checkpointed
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Store, StoreError, requests
 
@@ -123,7 +123,7 @@ def test_plans_for_another_kind_of_device_are_made_anew(train_here: Train, store
     file.write_text(json.dumps(content))
     running = execute(specs[:4], store=store, device="cpu")
     assert next(running).spec in specs
-    assert [len(plan.specs) for plan in unfinished_plans(checkpoints(store))] == []
+    assert [len(plan.specs) for plan in begun_stacks(checkpoints(store))] == []
     running.close()  # type: ignore[attr-defined]
     file.write_text("{}")
     with pytest.raises(UsageError, match="not a plan of this version"):
@@ -149,7 +149,7 @@ def test_a_store_that_fails_half_way_loses_nothing(
         with pytest.raises(StoreError, match="the disk is full"):
             train_here(specs)
     assert len(stored(store)) == 3
-    (begun,) = unfinished_plans(checkpoints(store))
+    (begun,) = begun_stacks(checkpoints(store))
     assert len(begun.specs) == 6
     # The trained stack is in its checkpoint: nothing is left to do but to store it.
     monkeypatch.setattr(Stack, "advance", None)
@@ -171,10 +171,10 @@ def test_fresh_forgets_the_checkpoints_of_its_own_runs_only(
     mine, others = examples("mlp", 2, epochs=5), examples("mlp", 1, epochs=6)
     train_a_little(mine)
     train_a_little(others)
-    assert len(unfinished_plans(checkpoints(store))) == 2
+    assert len(begun_stacks(checkpoints(store))) == 2
     again = train_here(mine, fresh=True)
     assert rows(again).keys() == {spec.id for spec in mine}
-    (left,) = unfinished_plans(checkpoints(store))
+    (left,) = begun_stacks(checkpoints(store))
     assert set(left.specs) == set(others)
     train_here(others)
 
@@ -243,7 +243,7 @@ def test_runs_of_another_process_are_left_to_it(
     assert [run.spec for run in train_here(specs)] == specs[3:]
     assert notes[0] == "3 runs are being trained by another process"
     assert [run.spec for run in train_here(specs, fresh=True)] == specs[3:]
-    assert unfinished_plans(checkpoints(store)) == [begun], "a stack was taken from the process that trains it"
+    assert begun_stacks(checkpoints(store)) == [begun], "a stack was taken from the process that trains it"
     others.close()
 
 

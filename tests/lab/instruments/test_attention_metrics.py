@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from asymtrain.lab.instruments.attention import metrics
+from asymtrain.lab.instruments.attention.result import bounds
 
 PATCHES = 64
 UNIFORM = torch.full((PATCHES,), 1 / PATCHES, dtype=torch.float64)
@@ -41,7 +42,7 @@ def test_the_uniform_and_the_one_hot_map(name):
 
 @pytest.mark.parametrize("name", metrics.METRICS)
 def test_the_bounds_hold_the_ends_closely(name):
-    low, high = metrics.bounds(name, PATCHES)
+    low, high = bounds(name, PATCHES)
     assert low <= min(ENDS[name]) <= max(ENDS[name]) <= high
     assert max(ENDS[name]) >= high - 1 / PATCHES
 

@@ -66,7 +66,7 @@ def test_nothing_is_trained_or_measured_twice(kitchen, tiny, monkeypatch):
         raise AssertionError("training began")
 
     monkeypatch.setattr(executors, "execute", never)
-    monkeypatch.setattr("asymtrain.lab.paper.running.take", lambda wanted, place: iter(list(map(never, wanted))))
+    monkeypatch.setattr("asymtrain.lab.paper.measurements.take", lambda wanted, place: iter(list(map(never, wanted))))
     assert run_recipes(list(RECIPES.values()), tiny, kitchen).left.specs == ()
     with Store(kitchen, read_only=True) as store:
         assert {record.attempt for record in store.records(every_attempt=True)} == {1}
@@ -125,7 +125,7 @@ def test_what_is_missing_of_each_backbone_adds_up(tiny):
 def test_one_backbone_asks_for_its_data_alone(archs, datasets, monkeypatch):
     """Table 5 is the MLP on CIFAR-10, Table 6 the others on CIFAR-100."""
     loaded = []
-    monkeypatch.setattr("asymtrain.lab.paper.running.load_for", lambda spec, root: loaded.append(spec.dataset))
+    monkeypatch.setattr("asymtrain.lab.engine.load_for", lambda spec, root: loaded.append(spec.dataset))
     check_data([RECIPES["table5"]], Study(sizes=SIZES["paper"]), None, archs)
     assert set(loaded) == datasets
     assert len(loaded) == len(datasets)

@@ -6,10 +6,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from asymtrain.lab.checkpoints import checkpoints_of
 from asymtrain.lab.cli.watch import LivePage, Server
 from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
 from asymtrain.lab.engine.plan import plan
-from asymtrain.lab.executors.stacks import checkpoints_of
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store
 

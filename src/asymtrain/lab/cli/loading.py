@@ -5,10 +5,12 @@ A command's own file holds its options. What it works with is imported in its bo
 
 import os
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from importlib.abc import MetaPathFinder
 from typing import Any
 
 import typer
@@ -19,6 +21,15 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli import COMMANDS, EXTRA
 
 HELP = {"help_option_names": ["-h", "--help"]}
+
+
+class _Announcer(MetaPathFinder):
+    """Finds nothing, but says when torch begins to load: seconds of silence would follow."""
+
+    def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
+        if fullname == "torch":
+            sys.meta_path.remove(self)
+            print("Loading PyTorch ...", file=sys.stderr, flush=True)
 
 
 @contextmanager
@@ -33,6 +44,8 @@ def loading() -> Iterator[None]:
     replace = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if replace:
         signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+    announcer = _Announcer()
+    sys.meta_path.insert(0, announcer)
     try:
         yield
     except ModuleNotFoundError as error:
@@ -41,6 +54,8 @@ def loading() -> Iterator[None]:
             raise
         raise UsageError(f"this command needs {package}: {EXTRA}") from error
     finally:
+        if announcer in sys.meta_path:
+            sys.meta_path.remove(announcer)
         if replace:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -27,6 +27,7 @@ from asymtrain.lab.cli.options import (
     OutputOptions,
     RunOptions,
     TrainingOptions,
+    offered_archs,
     typed_command,
 )
 from asymtrain.lab.cli.run import show_failures, train
@@ -40,7 +41,10 @@ if TYPE_CHECKING:
 MOST_IDS = 10  # ids that an error lists
 SHARED = {
     **get_type_hints(RunOptions, include_extras=True),
-    "arch": Annotated[list[str] | None, typer.Option("--arch", help="mlp, cnn, vit; several with commas.")],
+    "arch": Annotated[
+        list[str] | None,
+        typer.Option("--arch", help="mlp, cnn, vit; several with commas.", autocompletion=offered_archs),
+    ],
     "run": Annotated[list[str] | None, RUN_IDS],
     "states": Annotated[Path | None, STATES],
 }

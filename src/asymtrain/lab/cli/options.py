@@ -13,7 +13,7 @@ This file is read for --help too: what needs torch is imported where it is used.
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -51,12 +51,36 @@ def above_zero(option: typer.CallbackParam, value: float | None) -> float | None
     return value
 
 
+def offered(*values: str) -> Callable[[str], list[str]]:
+    """What a shell's completion offers for an option: these values, behind a comma too."""
+
+    def complete(incomplete: str) -> list[str]:
+        before, comma, last = incomplete.rpartition(",")
+        return [f"{before}{comma}{value}" for value in values if value.startswith(last)]
+
+    return complete
+
+
+def offered_archs(incomplete: str) -> list[str]:
+    from asymtrain.models import backbone_names
+
+    return offered(*backbone_names())(incomplete)
+
+
 # The runs.
-DATA = typer.Option("--data", help="shapes, cifar10, cifar100 or folder:PATH.")
+DATA = typer.Option(
+    "--data",
+    help="shapes, cifar10, cifar100 or folder:PATH.",
+    autocompletion=offered("shapes", "cifar10", "cifar100", "folder:"),
+)
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
 REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
 ALPHA = typer.Option("--alpha", help="Weight of the auxiliary objective.")
-PRECISION = typer.Option("--precision", help="Precision of the training: fp32 (the default), tf32 or bf16.")
+PRECISION = typer.Option(
+    "--precision",
+    help="Precision of the training: fp32 (the default), tf32 or bf16.",
+    autocompletion=offered("fp32", "tf32", "bf16"),
+)
 SETTINGS = typer.Option(
     "--set",
     metavar="FIELD=VALUE",
@@ -83,8 +107,16 @@ class ScaleOptions:
     """
 
     data: Annotated[str | None, DATA] = None
-    arch: Annotated[list[str] | None, typer.Option(help="mlp, cnn, vit; several with commas. Default: all.")] = None
-    scale: Annotated[str | None, typer.Option(help="quick (the default): small networks. paper: as published.")] = None
+    arch: Annotated[
+        list[str] | None,
+        typer.Option(help="mlp, cnn, vit; several with commas. Default: all.", autocompletion=offered_archs),
+    ] = None
+    scale: Annotated[
+        str | None,
+        typer.Option(
+            help="quick (the default): small networks. paper: as published.", autocompletion=offered("quick", "paper")
+        ),
+    ] = None
     seeds: Annotated[str | None, SEEDS] = None
 
     def given(self) -> list[str]:
@@ -145,7 +177,9 @@ class ExecutorOptions(DeviceOptions):
     """Where and for how long runs are trained: arguments of `executors.execute`, by the same names."""
 
     minutes: Annotated[float | None, MINUTES] = None
-    executor: Annotated[str, typer.Option(help="local, or ray for a cluster.")] = "local"
+    executor: Annotated[
+        str, typer.Option(help="local, or ray for a cluster.", autocompletion=offered("local", "ray"))
+    ] = "local"
     address: Annotated[str | None, typer.Option(help="Address of the Ray cluster. Default: one on this machine.")] = (
         None
     )
@@ -233,13 +267,14 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
     """Backbones from repeated or comma-separated names; all of them where none is given."""
-    from asymtrain.models import BACKBONES
+    from asymtrain.models import backbone_names
 
+    known = backbone_names()
     names = [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
     for name in names:
-        if name not in BACKBONES:
-            raise unknown_name("backbone", name, BACKBONES)
-    return tuple(dict.fromkeys(names or BACKBONES))
+        if name not in known:
+            raise unknown_name("backbone", name, known)
+    return tuple(dict.fromkeys(names or known))
 
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:

@@ -16,6 +16,7 @@ from asymtrain.lab.cli.options import (
     STORE_NAME,
     ExecutorOptions,
     OutputOptions,
+    offered_archs,
     one_or_more,
     parse_archs,
     parse_seeds,
@@ -30,8 +31,21 @@ if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
 
 PAPER_OUT = Path("asymtrain-paper")
+SHOWN_WHOLE = 3  # recipes that `show` prints in full unasked: all of them have 900 lines
 paper = typer.Typer(name="paper")
-Names = Annotated[list[str], typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.")]
+
+
+def offered_recipes(incomplete: str) -> list[str]:
+    """For a shell's completion."""
+    from asymtrain.lab.paper.recipes import RECIPES, aliases
+
+    return [name for name in dict.fromkeys(("all", *RECIPES, *aliases())) if name.startswith(incomplete)]
+
+
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.", autocompletion=offered_recipes),
+]
 
 
 @dataclass(frozen=True)
@@ -69,7 +83,12 @@ class StudyOptions:
         ),
     ] = False
     arch: Annotated[
-        list[str] | None, typer.Option("--arch", help="Do these backbones alone: mlp, cnn, vit; several with commas.")
+        list[str] | None,
+        typer.Option(
+            "--arch",
+            help="Do these backbones alone: mlp, cnn, vit; several with commas.",
+            autocompletion=offered_archs,
+        ),
     ] = None
 
     def build(self) -> "Study":
@@ -125,6 +144,9 @@ class ShownOutput:
         typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    full: Annotated[
+        bool, typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
+    ] = False
 
     def find_store(self) -> Path:
         """The store that is named, else that of the folder, else that of `paper run`."""
@@ -184,6 +206,7 @@ def run(
     Says first how many trainings are missing and how long they will take. Called again, it goes on where it stopped.
     """
     with loading():
+        import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
         from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.recipes import choose
@@ -247,12 +270,16 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
         from asymtrain.lab.report import check_folder
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
-    results, specs = work.build_results(parts, study, store)
+    known = read_store(store)
+    results, specs = work.build_results(parts, study, store, known)
     judgements = judge_results(results)
     if output.out is not None:
         check_folder(output.out)
         files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
         stderr().print(f"Report: {files['page']}, from {store}")
-    work.show_results(results, judgements, study, json=output.json)
-    if others := work.elsewhere(read_store(store), study):
+    if len(results) > SHOWN_WHOLE and not (output.full or output.json):
+        work.show_overview(results, judgements)
+    else:
+        work.show_results(results, judgements, study, json=output.json)
+    if others := work.elsewhere(known, study):
         stderr().print(others)

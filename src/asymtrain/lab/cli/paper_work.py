@@ -6,10 +6,7 @@ from typing import Any
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.cli.screen import Display, show_json, show_table, stdout
-from asymtrain.lab.devices import default_device
-from asymtrain.lab.executors import EXECUTORS
-from asymtrain.lab.executors.local import Local
-from asymtrain.lab.paper.page import document
+from asymtrain.lab.machine import cores, may_have_gpu
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.running import Missing, estimate, measurement_seconds, missing
@@ -27,6 +24,12 @@ Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks
 
 def workers_of(executor: str, address: str | None, device: str | None) -> Workers:
     """What trains; a cluster is taken for one GPU."""
+    if executor == "local" and address is None and (device == "cpu" or (device is None and not may_have_gpu())):
+        return "cpu", cores()  # torch, which would say the same, takes seconds to load
+    from asymtrain.lab.devices import default_device
+    from asymtrain.lab.executors import EXECUTORS
+    from asymtrain.lab.executors.local import Local
+
     if executor not in EXECUTORS:
         raise unknown_name("executor", executor, EXECUTORS)
     if executor == "ray":
@@ -37,8 +40,10 @@ def workers_of(executor: str, address: str | None, device: str | None) -> Worker
     return ("cuda" if local.type == "cuda" else "cpu"), Local(local).workers
 
 
-def build_results(recipes: Sequence[Recipe], study: Study, store: Path) -> tuple[list[RecipeResult], SpecsUsed]:
-    known = read_store(store)
+def build_results(
+    recipes: Sequence[Recipe], study: Study, store: Path, known: Snapshot | None = None
+) -> tuple[list[RecipeResult], SpecsUsed]:
+    known = read_store(store) if known is None else known
     return [build_result(recipe, study, known) for recipe in recipes], specs_behind(recipes, study, known)
 
 
@@ -139,9 +144,31 @@ def elsewhere(known: Snapshot, study: Study) -> str:
     )
 
 
+def show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) -> None:
+    """A line for each recipe, and the claims that they test by verdict."""
+    console = stdout()
+    columns = (Column("Recipe"), Column("Title"), Column("Trainings", "number"), Column("Claims"))
+    rows = (
+        (result.name, result.title, f"{result.runs_there}/{result.runs_needed}", ", ".join(result.claims) or None)
+        for result in results
+    )
+    show_table(Table("overview", "", columns, make_rows(rows)))
+    console.print()
+    wanted = {name for result in results for name in result.claims}
+    verdicts: dict[str, list[str]] = {}
+    for judgement in judgements:
+        if judgement.claim.id in wanted:
+            verdicts.setdefault(judgement.words, []).append(judgement.claim.id)
+    for words, claims in sorted(verdicts.items(), key=lambda item: -len(item[1])):
+        console.print(f"{words} ({len(claims)}): {', '.join(claims)}")
+    console.print("Every table, note and verdict: name one recipe, or add --full; --out FOLDER writes them as a page.")
+
+
 def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study, *, json: bool) -> None:
     """Tables with their notes, figures by name, then the verdicts of the claims that they test; or all as JSON."""
     if json:
+        from asymtrain.lab.paper.page import document
+
         show_json(document(results, judgements, study))
         return
     console = stdout()

@@ -18,11 +18,12 @@ from asymtrain.lab.cli.options import (
     DeviceOptions,
     PageOptions,
     above_zero,
+    offered_archs,
     one_or_more,
     parse_values,
     typed_command,
 )
-from asymtrain.lab.cli.screen import show_page, stderr
+from asymtrain.lab.cli.screen import clock_display, show_page, stderr
 
 if TYPE_CHECKING:
     from asymtrain.lab.probe import Probe
@@ -34,7 +35,12 @@ SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone.
 class ModelOptions:
     """What is probed: a model by name and the data that it learns."""
 
-    model: Annotated[str, typer.Argument(help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.")]
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.", autocompletion=offered_archs
+        ),
+    ]
     data: Annotated[str, DATA] = "shapes"
     at: Annotated[list[str] | None, Option(help="Places: module names or globs. Default: the model's blocks.")] = None
     batch: Annotated[int | None, Option(help="Images in a batch. Default: 32; for a backbone, the scale's value.")] = (
@@ -66,7 +72,7 @@ class EffortOptions:
         if any(not alpha > 0 for alpha in alphas):
             raise UsageError(f"--alphas {self.alphas}: write numbers above 0; 0 is Plain, and is always run")
         counts = {name: getattr(self, name) for name in ("seeds", "steps", "minutes", "every")}
-        return {"alphas": alphas, **counts, "progress": stderr().print}
+        return {"alphas": alphas, **counts}
 
 
 @dataclass(frozen=True)
@@ -94,7 +100,8 @@ def probe(
     output.check()
     probe_named = probe_backbone if subject.model in BACKBONES else probe_other_model
     try:
-        result, facts = probe_named(subject, options, where, arguments)
+        with clock_display(effort.minutes) as tell:
+            result, facts = probe_named(subject, options, where, {**arguments, "progress": tell})
     except KeyboardInterrupt:
         stderr().print(f"Interrupted: nothing was written to {output.out}, and no part of a probe is kept. {SHORTER}")
         raise

@@ -38,7 +38,7 @@ def status(store: Annotated[Path, RECORD] = DEFAULT_OUT / STORE_NAME, json: Anno
 
 def pending_states(store: "Store") -> "list[tuple[RunSpec, str]]":
     """What was asked for and is not there yet, each with why."""
-    from asymtrain.lab.executors.stacks import checkpointed
+    from asymtrain.lab.checkpoints import checkpointed
 
     pending = store.pending()
     running, begun = store.held(spec.id for spec in pending), checkpointed(store.path)

@@ -82,8 +82,7 @@ class State:
 
 
 def read_state(store: Path) -> State:
-    from asymtrain.lab.engine.checkpoint import EPOCHS
-    from asymtrain.lab.executors.stacks import checkpoints_of
+    from asymtrain.lab.checkpoints import EPOCHS, checkpoints_of
     from asymtrain.lab.store import Store
 
     if not store.exists():
@@ -101,8 +100,8 @@ def read_state(store: Path) -> State:
 
 def render_state(store: Path, state: State) -> str:
     """The page of a store as HTML."""
+    from asymtrain.lab.checkpoints import checkpoints_of
     from asymtrain.lab.engine.checkpoint import begun_runs
-    from asymtrain.lab.executors.stacks import checkpoints_of
     from asymtrain.lab.report import summarise
     from asymtrain.lab.report.run_report import render
     from asymtrain.lab.store import Store

@@ -9,9 +9,7 @@ import warnings
 from pathlib import Path
 
 import numpy as np
-import torch
 
-from asymtrain import streams
 from asymtrain.errors import UsageError
 from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, whole_number
 
@@ -73,6 +71,10 @@ def _list_classes(folder: Path) -> Listing:
 
 def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
     """A fifth of each class, at least one image, to test on."""
+    import torch
+
+    from asymtrain import streams
+
     source = streams.generator(seed, "folder-test")
     train: Listing = {}
     test: Listing = {}

@@ -13,7 +13,6 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from asymtrain import streams
 from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, Labels, Masks, whole_number
 
 Plane = npt.NDArray[np.float32]
@@ -78,6 +77,8 @@ class _Chance:
     """Uniform numbers from the raw bits of PCG64, which numpy promises not to change."""
 
     def __init__(self, seed: int, purpose: str) -> None:
+        from asymtrain import streams  # here: it loads torch, and names and counts of classes need none
+
         self._source = np.random.PCG64(streams.key(seed, purpose) & (2**63 - 1))
 
     def raw(self, count: int) -> npt.NDArray[np.uint64]:

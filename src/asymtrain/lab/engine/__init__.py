@@ -21,14 +21,15 @@ A run's numbers depend on its spec alone: not on its neighbours in a stack, nor 
 rounding). Random numbers are keyed by (seed, purpose).
 """
 
+from asymtrain.lab.checkpoints import StackPlan
 from asymtrain.lab.devices import default_device
-from asymtrain.lab.engine.checkpoint import close_checkpoint, unfinished_plans
-from asymtrain.lab.engine.plan import StackPlan, plan
+from asymtrain.lab.engine.checkpoint import close_checkpoint
+from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.engine.reference import train_reference
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.engine.training import Progress, StackProgress, load_for, train, train_stack
 
 __all__ = [
     "Progress", "Stack", "StackPlan", "StackProgress", "close_checkpoint", "default_device", "load_for", "plan",
-    "train", "train_reference", "train_stack", "unfinished_plans",
+    "train", "train_reference", "train_stack",
 ]  # fmt: skip

@@ -24,53 +24,19 @@ from typing import Any, NamedTuple
 from torch import Tensor
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.engine.plan import StackPlan
+from asymtrain.lab.checkpoints import BEFORE, CLOSED, EPOCHS, PLAN, STATE, DamagedError, StackPlan, begun_stacks
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.runs import Epoch, RunSpec
 
-PLAN, STATE, BEFORE, EPOCHS, CLOSED = "plan.json", "state.safetensors", "before.safetensors", "epochs.jsonl", ".closed"
 _TRIES = 100
 # In a header, where quotation marks inside of texts have a backslash, these bytes are at the checksum alone.
 _SEAL, _BLANK = b'"sha256":"', b"0" * 64
-
-
-class DamagedError(ValueError):
-    """A file is not what was written."""
 
 
 def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
     own = folder / stack_plan.id
     write_into_new_folder(own / PLAN, json.dumps(stack_plan.to_dict(), indent=1).encode())
     return own
-
-
-def unfinished_plans(folder: Path, known: Mapping[str, StackPlan] | None = None) -> list[StackPlan]:
-    """Stacks that were begun in this folder and not closed, oldest name first.
-
-    `known` are plans by id that are kept elsewhere too: they stand in for a damaged file.
-    """
-    plans = []
-    for file in sorted(folder.glob(f"*/{PLAN}")):
-        if file.parent.suffix == CLOSED:
-            continue
-        try:
-            stack_plan = StackPlan.from_dict(json.loads(file.read_text()))
-            if stack_plan.id != file.parent.name:  # the id is a hash of the members
-                raise DamagedError(f"it reads as that of {stack_plan.id}")
-            plans.append(stack_plan)
-        except FileNotFoundError:
-            continue  # another process has just closed it
-        except (ValueError, KeyError, TypeError) as problem:
-            if file.parent.name not in (known or {}):
-                text = f"{file} is not a plan of this version ({problem}): move {file.parent} away"
-                raise UsageError(text) from problem
-            plans.append((known or {})[file.parent.name])
-    return plans
-
-
-def has_state(folder: Path) -> bool:
-    """Is there a checkpoint to go on from? It is not read."""
-    return any((folder / name).is_file() for name in (STATE, BEFORE))
 
 
 def save_checkpoint(folder: Path, stack: Stack) -> None:
@@ -213,7 +179,7 @@ def log_epochs(folder: Path, recorded: Iterable[tuple[RunSpec, Epoch]]) -> None:
 def begun_runs(folder: Path) -> list[tuple[StackPlan, dict[RunSpec, list[Epoch]]]]:
     """The stacks that were begun in this folder, and the epochs that each of their runs has finished so far."""
     begun = []
-    for stack_plan in unfinished_plans(folder):
+    for stack_plan in begun_stacks(folder):
         epochs: dict[str, dict[int, Epoch]] = {spec.id: {} for spec in stack_plan.specs}
         with suppress(FileNotFoundError):
             for line in (folder / stack_plan.id / EPOCHS).read_text().splitlines():

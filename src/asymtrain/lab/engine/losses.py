@@ -17,12 +17,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from asymtrain.lab.checkpoints import Strategy
 from asymtrain.lab.engine.parameters import FlatParameters
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone, Parameters
 from asymtrain.objectives import Objective, find_objective
 
-Strategy = Literal["batched", "side_by_side"]
 MAIN = find_objective("softmax")  # what the network itself learns by
 _STREAMS = 8
 

@@ -8,17 +8,14 @@ How much of a GPU a run takes is counted, not tried: what the forward pass keeps
 on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
 """
 
-import hashlib
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from asymtrain.errors import UsageError
+from asymtrain.lab.checkpoints import StackPlan, Strategy
 from asymtrain.lab.data import class_count
-from asymtrain.lab.engine.losses import Strategy
 from asymtrain.lab.runs import AUXILIARY, RunSpec
 from asymtrain.models import BACKBONES, build
 
@@ -41,38 +38,6 @@ _SAMPLE = 2  # images
 _SHARE = 0.8  # of the device's memory: the rest is for the data, evaluation and fragments
 _HEADROOM = 1.5  # gradients of activations, and what two captured graphs hold twice
 _COPIES = 6  # of the weights: float32 and compute copies, gradient, two moments, the gathered gradient
-
-
-@dataclass(frozen=True)
-class StackPlan:
-    """Specs that train together, and by which strategy."""
-
-    specs: tuple[RunSpec, ...]
-    strategy: Strategy
-
-    def to_dict(self) -> dict[str, Any]:
-        # The strategy is stored under its first name.
-        return {"path": self.strategy, "specs": [spec.to_dict() for spec in self.specs]}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "StackPlan":
-        return cls(tuple(RunSpec.from_dict(spec) for spec in values["specs"]), values["path"])
-
-    @property
-    def id(self) -> str:
-        """Names the stack by its members: the same members, the same id."""
-        text = ",".join(sorted(spec.id for spec in self.specs))
-        return hashlib.sha256(f"{self.strategy}:{text}".encode()).hexdigest()[:16]
-
-    def halves(self) -> tuple["StackPlan", "StackPlan"]:
-        """Two stacks of half the size, for a device that could not hold this one."""
-        if len(self.specs) < 2:
-            raise UsageError(
-                f"one run of {self.specs[0].arch} does not fit into this device's memory: "
-                "take a smaller batch, a smaller backbone or a larger device"
-            )
-        middle = len(self.specs) // 2
-        return StackPlan(self.specs[:middle], self.strategy), StackPlan(self.specs[middle:], self.strategy)
 
 
 def plan(

@@ -12,11 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asymtrain.lab.checkpoints import Strategy
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import compiler_settings, device_name
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.device_data import DeviceData
-from asymtrain.lab.engine.losses import MAIN, Strategy, gradients, stack_loss
+from asymtrain.lab.engine.losses import MAIN, gradients, stack_loss
 from asymtrain.lab.engine.optimizer import Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
 from asymtrain.lab.engine.programs import CapturedSteps, Programs

@@ -14,10 +14,11 @@ import torch
 from torch import Tensor
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.checkpoints import DamagedError, StackPlan
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import default_device, products_of
-from asymtrain.lab.engine.checkpoint import DamagedError, sealed, unsealed
-from asymtrain.lab.engine.plan import StackPlan, plan
+from asymtrain.lab.engine.checkpoint import sealed, unsealed
+from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.engine.setup import initial_parameters, run_data
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.engine.training import load_for

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import torch
 
+from asymtrain.lab.checkpoints import StackPlan
 from asymtrain.lab.data import Dataset, load
 from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
-from asymtrain.lab.engine.plan import StackPlan, plan
+from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 

@@ -15,11 +15,12 @@ from typing import Protocol
 import torch
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.checkpoints import checkpoints_of
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
-from asymtrain.lab.executors.stacks import checkpoints_of, choose_stacks, tidy
+from asymtrain.lab.executors.stacks import choose_stacks, tidy
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, StoreError
 from asymtrain.lab.store.store import LEASE

@@ -24,15 +24,11 @@ import torch
 
 from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.executors.outcomes import Finished, Job, Lost, Outcome, Report, Result, Waiting, held_interrupt, work
+from asymtrain.lab.machine import cores
 
 SHUTDOWN_SECONDS = 20.0
 STRIKES = 2  # a device that was lost this often in a row is left alone, as long as there are others
 STOP = "stop"  # tells a worker to write a checkpoint and end its stack
-
-
-def cores() -> int:
-    allowed = getattr(os, "sched_getaffinity", None)  # not on every system
-    return len(allowed(0)) if allowed else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)

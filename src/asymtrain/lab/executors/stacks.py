@@ -1,14 +1,8 @@
 """Which stacks an execution trains: those of an earlier one that it interrupted, then new ones.
 
-    <store>.checkpoints/
-        plans-<id>.json     the stacks of an execution, written in one piece before the first of them trains
-        <stack id>/         a stack that was begun: engine/checkpoint.py
-
-A run's last bits may depend on its neighbours, so a stack keeps its members from the moment it is planned: after an
-interruption the stacks, and with them the rows, are those of an execution that nothing interrupted.
+Where they lie on disk, and why a stack keeps its members, is told in lab/checkpoints.py.
 """
 
-import hashlib
 import json
 from collections.abc import Container
 from contextlib import suppress
@@ -17,23 +11,12 @@ from pathlib import Path
 
 import torch
 
-from asymtrain.errors import UsageError, error_line
-from asymtrain.lab.engine import StackPlan, close_checkpoint, plan, unfinished_plans
-from asymtrain.lab.engine.checkpoint import DamagedError, has_state, sweep, write_into_new_folder
+from asymtrain.errors import UsageError
+from asymtrain.lab.checkpoints import StackPlan, begun_stacks, execution_name, planned_executions
+from asymtrain.lab.engine import close_checkpoint, plan
+from asymtrain.lab.engine.checkpoint import sweep, write_into_new_folder
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
-
-PLANS = "plans-*.json"
-
-
-def checkpoints_of(store: Path) -> Path:
-    return store.with_name(f"{store.name}.checkpoints")
-
-
-def checkpointed(store: Path) -> set[str]:
-    """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
-    folder = checkpoints_of(store)
-    return _members(*(stack for stack in _begun(folder) if has_state(folder / stack.id)))
 
 
 def choose_stacks(
@@ -47,9 +30,9 @@ def choose_stacks(
     left = {spec.id: spec for spec in missing}
     kept: list[StackPlan] = []
     # The halves of a stack that was too large come before the whole, which may still be there.
-    begun = sorted(_begun(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
+    begun = sorted(begun_stacks(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
     # Those that were planned for another kind of device are too small or too large.
-    planned = [plans for _, kind, plans in _read_plans(checkpoints) if kind == device.type]
+    planned = [plans for _, kind, plans in planned_executions(checkpoints) if kind == device.type]
     for old in chain(begun, *planned):
         members = _members(old)
         if members & left.keys() and not members & _members(*kept) and _is_free(old, left, record):
@@ -67,12 +50,12 @@ def choose_stacks(
 
 def tidy(record: Store, checkpoints: Path) -> None:
     """Remove the plans and checkpoints whose runs are all stored, and the folder where nothing is left in it."""
-    for begun in _begun(checkpoints):
+    for begun in begun_stacks(checkpoints):
         members = _members(begun)
         if record.finished(members) == members and not record.held(members):  # killed between storing and closing
             close_checkpoint(checkpoints / begun.id)
     sweep(checkpoints)
-    for file, _, plans in _read_plans(checkpoints):
+    for file, _, plans in planned_executions(checkpoints):
         members = _members(*plans)
         if record.finished(members) == members:
             file.unlink(missing_ok=True)
@@ -80,12 +63,6 @@ def tidy(record: Store, checkpoints: Path) -> None:
         torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
     with suppress(OSError):
         checkpoints.rmdir()
-
-
-def _begun(checkpoints: Path) -> list[StackPlan]:
-    """Stacks that were begun and not closed; the plans of whole executions stand in for a damaged one."""
-    known = {stack_plan.id: stack_plan for _, _, plans in _read_plans(checkpoints) for stack_plan in plans}
-    return unfinished_plans(checkpoints, known)
 
 
 def _members(*plans: StackPlan) -> set[str]:
@@ -99,31 +76,8 @@ def _is_free(stack_plan: StackPlan, ours: Container[str], record: Store) -> bool
     return not others or len(record.claim(others)) == len(others)
 
 
-def _read_plans(checkpoints: Path) -> list[tuple[Path, str, list[StackPlan]]]:
-    executions = []
-    for file in sorted(checkpoints.glob(PLANS)):
-        try:
-            content = json.loads(file.read_text())
-            plans = [StackPlan.from_dict(values) for values in content["stacks"]]
-            if file.name != _name(plans):
-                raise DamagedError("its stacks are not those that it was written for")
-            executions.append((file, torch.device(content["device"]).type, plans))
-        except FileNotFoundError:
-            continue  # another process has just removed it
-        except (ValueError, KeyError, TypeError, RuntimeError) as problem:  # torch's for a device that it does not know
-            reason = error_line(problem)
-            raise UsageError(f"{file} is not a plan of this version ({reason}): move it away") from problem
-    return executions
-
-
-def _name(plans: list[StackPlan]) -> str:
-    """The name of the file of these stacks: a hash of their members."""
-    members = ",".join(stack_plan.id for stack_plan in plans)
-    return PLANS.replace("*", hashlib.sha256(members.encode()).hexdigest()[:16])
-
-
 def _write_plans(checkpoints: Path, device: torch.device, plans: list[StackPlan]) -> None:
-    file = checkpoints / _name(plans)
+    file = checkpoints / execution_name(plans)
     content = json.dumps({"device": device.type, "stacks": [stack_plan.to_dict() for stack_plan in plans]}, indent=1)
     try:
         write_into_new_folder(file, content.encode())

@@ -9,21 +9,13 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from asymtrain.branches import attach
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.data.normalise import normalise
-from asymtrain.lab.engine import default_device, load_for
-from asymtrain.lab.engine.setup import build_backbone, run_data
-from asymtrain.lab.engine.states import State, initial_state, states_at
-from asymtrain.lab.instruments.attention.measure import measure_states
 from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
-from asymtrain.lab.instruments.landscape.measure import measure_landscape
 from asymtrain.lab.instruments.landscape.result import LandscapeSettings, row_values
 from asymtrain.lab.paper.recipe import Measuring
 from asymtrain.lab.paper.snapshot import shown_versions
@@ -31,6 +23,10 @@ from asymtrain.lab.paper.study import Reading, Study, asymmetric_spec, over_seed
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 from asymtrain.lab.store import Store
 from asymtrain.lab.store.provenance import current
+
+# What measures loads torch and is imported where it measures: recipes only say what they want.
+if TYPE_CHECKING:
+    from asymtrain.lab.engine.states import State
 
 Values = Mapping[int, Any]  # by epoch
 Measured = Iterator[tuple[Measuring, Values]]
@@ -73,6 +69,10 @@ def measure_attentions(wanted: list[Measuring], device: str | None, data_root: P
     A few runs at a time: what was measured is stored before the next ones are trained, so that little is lost when
     time is over.
     """
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.states import states_at
+    from asymtrain.lab.instruments.attention.measure import measure_states
+
     groups: dict[RunSpec, list[Measuring]] = {}
     for attention in sorted(wanted, key=lambda attention: attention.spec.seed):
         groups.setdefault(attention.spec, []).append(attention)
@@ -137,6 +137,10 @@ def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[Measuring,
 
 
 def measure_landscapes(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.states import initial_state
+    from asymtrain.lab.instruments.landscape.measure import measure_landscape
+
     for landscape in wanted:
         spec, dataset = landscape.spec, load_for(landscape.spec, data_root)
         specs = [spec, *(dataclasses.replace(spec, redundancy=level, alpha=1.0) for level in LANDSCAPE_LEVELS[1:])]
@@ -167,6 +171,8 @@ def identity_wanted(study: Study, arch: str) -> Measuring:
 
 def measure_identities(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
     """How far the networks are apart: 0 where the identity is exact."""
+    from asymtrain.lab.engine.states import states_at
+
     for identity in wanted:
         short = dataclasses.replace(identity.spec, epochs=1)
         pair = [dataclasses.replace(short, redundancy=count) for count in (1, MANY)]
@@ -177,8 +183,15 @@ def measure_identities(wanted: list[Measuring], device: str | None, data_root: P
         yield identity, {1: {"many": MANY, "weights": apart, **_stripped(few, data_root)}}
 
 
-def _stripped(state: State, data_root: Path | None) -> dict[str, float]:
+def _stripped(state: "State", data_root: Path | None) -> dict[str, float]:
     """A network that had branches against one that never had: outputs, and the number of weights."""
+    import torch
+
+    from asymtrain.branches import attach
+    from asymtrain.lab.data.normalise import normalise
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import build_backbone, run_data
+
     dataset = load_for(state.spec, data_root)
     data = run_data(state.spec, dataset)
     images = normalise(torch.from_numpy(dataset.test.images[:IMAGES]), data.mean, data.std)
@@ -240,9 +253,11 @@ def with_origin(values: Values, device: str | None, seconds: float) -> Values:
     """
     if not values:
         return values
+    from asymtrain.lab.devices import default_device, device_name
+
     used = default_device(device)
     origin = {
-        "device": torch.cuda.get_device_name(used) if used.type == "cuda" else used.type,
+        "device": device_name(used),
         "seconds": seconds,
         "versions": shown_versions(dataclasses.asdict(current())),
     }

@@ -26,8 +26,7 @@ from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.export import FORMATS
 from asymtrain.lab.report.live import embed, json_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
-from asymtrain.lab.report.summary import duration
-from asymtrain.lab.report.table import Table, table_json
+from asymtrain.lab.report.table import Table, duration, table_json
 
 NAME = "paper"
 HEADLINE = "c06"

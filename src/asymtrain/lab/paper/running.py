@@ -13,10 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab import executors
 from asymtrain.lab.data import cifar
-from asymtrain.lab.engine import load_for
-from asymtrain.lab.paper.measurements import Workplace, take
 from asymtrain.lab.paper.recipe import Measuring, Recipe, needs_of, of_archs
 from asymtrain.lab.paper.snapshot import Snapshot, class_count, count_test_images, read_store
 from asymtrain.lab.paper.study import Study
@@ -46,6 +43,8 @@ def check_data(
     recipes: Sequence[Recipe], study: Study, data_root: Path | None, archs: Collection[str] | None = None
 ) -> None:
     """Load every dataset that is needed, so that missing files show before anything is trained."""
+    from asymtrain.lab.engine import load_for
+
     whole = missing(recipes, study, Snapshot(), archs)
     wanted = [*whole.specs, *(measuring.spec for measuring in whole.measurements)]
     for spec in {(spec.dataset, spec.dataset_options): spec for spec in wanted}.values():
@@ -78,6 +77,9 @@ def run_recipes(
 
     Of some backbones where `archs` names them. `options` are those of `execute`.
     """
+    from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
+    from asymtrain.lab.paper.measurements import Workplace, take
+
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     tried: set[str] = set()  # a training that failed is not asked for again in this call
     workplace, interrupted = Workplace(store, device, data_root), False

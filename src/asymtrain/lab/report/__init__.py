@@ -18,16 +18,16 @@ if TYPE_CHECKING:
     from asymtrain.lab.report.frames import history_frame, rows_frame
     from asymtrain.lab.report.page import check_folder
     from asymtrain.lab.report.run_report import FILES, current_versions, render, write_report
-    from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
-    from asymtrain.lab.report.table import Table
+    from asymtrain.lab.report.summary import Summary, comparison_table, summarise
+    from asymtrain.lab.report.table import Table, duration
 
 _NAMES = {
     "figure": ("Figure",),
     "frames": ("history_frame", "rows_frame"),
     "page": ("check_folder",),
     "run_report": ("FILES", "current_versions", "render", "write_report"),
-    "summary": ("Summary", "comparison_table", "duration", "summarise"),
-    "table": ("Table",),
+    "summary": ("Summary", "comparison_table", "summarise"),
+    "table": ("Table", "duration"),
 }
 __all__ = [
     "FILES",

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
 
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines, Numbers
 from asymtrain.lab.report.live import embed
 from asymtrain.lab.report.page import render_template, write_files
-from asymtrain.lab.report.summary import Summary, comparison_table, duration, summarise
-from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, make_rows
+from asymtrain.lab.report.summary import Summary, comparison_table, summarise
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
+from asymtrain.lab.store.provenance import torch_version
 from asymtrain.lab.texts import csv_cell
 from asymtrain.models import display_name
 from asymtrain.version import VERSION
@@ -89,7 +89,7 @@ def render(
 
 def current_versions() -> dict[str, str]:
     """What decides a run's numbers beside its spec."""
-    return {"asymtrain": VERSION, "torch": torch.__version__, "Python": platform.python_version()}
+    return {"asymtrain": VERSION, "torch": torch_version(), "Python": platform.python_version()}
 
 
 def seeds_table(summary: Summary) -> Table:

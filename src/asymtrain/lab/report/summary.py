@@ -80,13 +80,3 @@ def _accuracy(row: Mapping[str, Any], side: str) -> Cell:
     marks = [f"{count} {words}" for flag, words in flags.items() if (count := row[f"{side}_{flag}"])]
     mean = Mean(row[f"{side}_mean"], row[f"{side}_std"])
     return Cell(mean, mark=f"({', '.join(marks)})" if marks else "")
-
-
-def duration(seconds: float) -> str:
-    """Seconds in words, such as 3 min 20 s."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"

@@ -156,6 +156,16 @@ def number_text(value: float, column: Column, *, sign: bool = True, ending: bool
     return f"{column.factor * value:{plus}{form}}{column.ending if ending else ''}"
 
 
+def duration(seconds: float) -> str:
+    """Seconds in words, such as 3 min 20 s."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
 def cell_json(cell: Cell, column: Column) -> dict[str, Any]:
     """A cell for a program: what is shown, and the numbers behind it, whole."""
     numbers: dict[str, Any] = {"text": cell_text(cell, column), "value": None}

@@ -10,7 +10,6 @@ from collections.abc import Mapping
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
-from asymtrain.models import BACKBONES
 
 LEARNING_RATES = (1e-4, 3e-4, 1e-3, 3e-3, 1e-2)
 WEIGHT_DECAYS = (1e-5, 1e-4, 1e-3, 1e-2, 1e-1)
@@ -64,6 +63,8 @@ def plain_extras(base: RunSpec, count: int) -> tuple[Mapping[str, float], ...]:
 
 def option_value(spec: RunSpec, name: str) -> float | None:
     """A number among the options of the spec's backbone, its default where the spec has none; None if unknown."""
+    from asymtrain.models import BACKBONES  # loads torch, which grids of other values need not
+
     option = inspect.signature(BACKBONES[spec.arch]).parameters.get(name)
     return None if option is None else float(dict(spec.arch_options).get(name, option.default))
 

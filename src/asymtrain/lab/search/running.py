@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab import executors
-from asymtrain.lab.engine import load_for
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.results import SearchResult, replay
 from asymtrain.lab.search.stages import Search, Settings, Variant
@@ -30,6 +28,8 @@ def run_searches(
     With a `store` the same call goes on where it stopped. After `minutes` the results say what is missing. `on_run`
     is told of each run, how many of its round are there, and how many the round has. `options` are those of `execute`.
     """
+    from asymtrain.lab import executors  # here: torch is loaded to train, not to read results
+
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
 
     def train(specs: list[RunSpec]) -> Iterable[Run]:
@@ -71,6 +71,8 @@ def _drive(searches: Sequence[Search], fetch: Fetch, data_root: Path | None) -> 
 
 
 def _chance(search: Search, data_root: Path | None) -> float:
+    from asymtrain.lab.engine import load_for
+
     return 1 / load_for(search.base, data_root).classes
 
 

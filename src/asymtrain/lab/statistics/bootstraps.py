@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.statistics.intervals import ROUNDING
@@ -31,6 +30,8 @@ def bootstrap_seeds(
     # Without spread in the change every draw gives the same number, and BCa divides by that spread.
     if np.std(after - (1 + ratio / 100) * before) <= ROUNDING:
         return ratio, ratio
+    from scipy import stats  # takes half a second to load; many commands never ask
+
     interval = stats.bootstrap(
         (before, after),
         lambda first, second, axis: 100 * (second - first).mean(axis=axis) / first.mean(axis=axis),

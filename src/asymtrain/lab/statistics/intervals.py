@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
 
 from asymtrain.errors import UsageError
 from asymtrain.gradients._intervals import student_interval
@@ -56,6 +55,8 @@ def welch_interval(
 
 def welch_p_from_moments(first_mean: float, first_std: float, second_mean: float, second_std: float, n: int) -> float:
     """Two-tailed Welch p from printed means and deviations of two samples of `n` each."""
+    from scipy import stats  # takes half a second to load; many commands never ask
+
     test = stats.ttest_ind_from_stats(first_mean, first_std, n, second_mean, second_std, n, equal_var=False)
     return float(test.pvalue)
 
@@ -69,6 +70,8 @@ def equivalence_p(values: Sequence[float], margin: float) -> float:
     mean, error = float(sample.mean()), float(sample.std(ddof=1)) / len(sample) ** 0.5
     if error <= ROUNDING:
         return 0.0 if abs(mean) < margin else 1.0
+    from scipy import stats
+
     one_sided = [stats.t.sf((margin - side * mean) / error, len(sample) - 1) for side in (1, -1)]
     return float(min(1.0, 2 * max(one_sided)))
 
@@ -84,6 +87,8 @@ def wilcoxon_p(differences: Sequence[float]) -> float | None:
     if len(sample) < LEAST_WILCOXON:
         return None
     tied = len(np.unique(np.abs(sample))) < len(sample)
+    from scipy import stats
+
     signs = stats.PermutationMethod(n_resamples=9999, rng=np.random.default_rng(0))
     return float(stats.wilcoxon(sample, method=signs if tied else "exact").pvalue)
 
@@ -106,5 +111,7 @@ def _level(confidence: float, family: int) -> float:
 def _around(mean: float, error: float, freedom: float, n: int, level: float) -> Interval:
     if error <= ROUNDING:
         return Interval(mean, mean, mean, 1.0 if abs(mean) <= ROUNDING else 0.0, n)
+    from scipy import stats
+
     p = float(2 * stats.t.sf(abs(mean) / error, freedom))
     return Interval(mean, *student_interval(mean, error, freedom, level), p, n)

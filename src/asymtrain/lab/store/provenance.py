@@ -2,8 +2,10 @@
 
 import functools
 import hashlib
+import importlib.util
 import os
 import platform
+import runpy
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,11 +36,20 @@ class Provenance:
 @functools.cache
 def current() -> Provenance:
     """The provenance of what this process runs, found out once."""
-    import torch
-
     source = hash_source(PACKAGE)
     commit, dirty = find_commit(PACKAGE) or (f"source-{source[:16]}", False)
-    return Provenance(platform.python_version(), str(torch.__version__), VERSION, commit, dirty, source)
+    return Provenance(platform.python_version(), torch_version(), VERSION, commit, dirty, source)
+
+
+def torch_version() -> str:
+    """What `torch.__version__` says, read from torch's own file: loading torch takes seconds.
+
+    The version that is installed as a package lacks the build, such as +cpu.
+    """
+    found = importlib.util.find_spec("torch")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("No module named 'torch'", name="torch")
+    return str(runpy.run_path(str(Path(found.origin).with_name("version.py")))["__version__"])
 
 
 def find_commit(package: Path) -> tuple[str, bool] | None:

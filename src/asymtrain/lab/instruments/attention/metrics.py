@@ -14,9 +14,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asymtrain.errors import UsageError
-from asymtrain.gradients._intervals import Bounds
+from asymtrain.lab.instruments.attention.result import DEFAULT_THRESHOLD
 
-DEFAULT_THRESHOLD = 0.5
 _BINOMIAL = torch.tensor([1.0, 4.0, 6.0, 4.0, 1.0]) / 16
 
 
@@ -87,11 +86,6 @@ METRICS: Mapping[str, Callable[..., Tensor]] = {
     "coverage_of_saliency": coverage_of_mask,
 }
 """By name, in the order of tables and figures."""
-
-
-def bounds(metric: str, patches: int) -> Bounds:
-    """The least and the largest value of a metric, of maps with this many patches."""
-    return 0.0, math.log(patches) if metric == "entropy" else 1.0
 
 
 LABELS = {

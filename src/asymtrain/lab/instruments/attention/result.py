@@ -9,16 +9,14 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
-from asymtrain import streams
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients._intervals import ANYTHING, Bounds
-from asymtrain.lab.instruments.attention.metrics import DEFAULT_THRESHOLD, bounds
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import Estimate, estimate
 
 Floats = npt.NDArray[np.float64]
+DEFAULT_THRESHOLD = 0.5  # see `coverage_above`
 
 
 @dataclass(frozen=True)
@@ -61,6 +59,10 @@ class AttentionSettings:
         """The sample, from a test set of `size` images; a smaller sample of one seed begins a larger one."""
         if self.sample > size:
             raise UsageError(f"a sample of {self.sample} images is larger than the test set of {size}")
+        import torch
+
+        from asymtrain import streams
+
         order = torch.randperm(size, generator=streams.generator(self.seed, "attention-sample"))
         return [int(i) for i in order[: self.sample]]
 
@@ -197,3 +199,8 @@ def _names(specs: Collection[RunSpec]) -> dict[RunSpec, str]:
             settings = f" N={spec.redundancy} alpha={spec.alpha:g}" if spec.redundancy else ""
             names[spec] += f"{settings} ({spec.id[:6]})"
     return names
+
+
+def bounds(metric: str, patches: int) -> Bounds:
+    """The least and the largest value of a metric, of maps with this many patches."""
+    return 0.0, math.log(patches) if metric == "entropy" else 1.0

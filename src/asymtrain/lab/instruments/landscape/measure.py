@@ -34,11 +34,12 @@ from asymtrain.lab.instruments.landscape.result import (
     Level,
     Row,
     Scaling,
+    Surface,
     View,
     surface_statistics,
 )
 from asymtrain.lab.instruments.landscape.states import Subject, subjects_of
-from asymtrain.lab.instruments.landscape.surface import LossesAt, LossesOn, Parameters, Surface
+from asymtrain.lab.instruments.landscape.surface import LossesAt, LossesOn, Parameters
 
 LossFn = Callable[[Tensor, Tensor], Tensor]
 Progress = Callable[[int, int], None]

@@ -8,12 +8,14 @@ from functools import partial
 from typing import Any, Literal
 
 import numpy as np
+import numpy.typing as npt
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients._intervals import ANYTHING, Bounds
-from asymtrain.lab.instruments.landscape.surface import Floats, Surface
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, estimate
 
+Floats = npt.NDArray[np.float64]
+Surface = Floats  # (n, m): rows follow the first direction, columns the second
 Directions = Literal["all", "live", "filter"]
 Scaling = Literal["variance", "norm", "filter"]
 View = tuple[Directions, Scaling]

@@ -6,8 +6,7 @@ import numpy as np
 
 from asymtrain.lab.instruments.curves import cells
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.instruments.landscape.result import Landscape, Summary, View, finite_values, middle_loss
-from asymtrain.lab.instruments.landscape.surface import Floats
+from asymtrain.lab.instruments.landscape.result import Floats, Landscape, Summary, View, finite_values, middle_loss
 from asymtrain.lab.report.figure import Figure, Line, Lines, Surface
 from asymtrain.lab.report.table import Column, Table, interval
 from asymtrain.lab.runs import RunSpec

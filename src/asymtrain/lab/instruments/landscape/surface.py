@@ -18,7 +18,6 @@ import math
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
@@ -26,10 +25,9 @@ from torch.func import functional_call, vmap
 from asymtrain import streams
 from asymtrain.errors import UsageError
 from asymtrain.lab.devices import evaluating
+from asymtrain.lab.instruments.landscape.result import Floats, Surface
 
 Parameters = Mapping[str, Tensor]
-Floats = npt.NDArray[np.float64]
-Surface = Floats  # (n, m): rows follow the first direction, columns the second
 LossesAt = Callable[[Parameters], Tensor]  # parameters with a leading axis of R grid points -> losses (R,)
 LossesOn = Callable[[Tensor], Tensor]  # coordinates (R, 2) on the plane -> losses (R,)
 

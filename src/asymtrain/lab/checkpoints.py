@@ -1,0 +1,126 @@
+"""Which stacks were planned and begun beside a store, and which runs are in them; read without torch.
+
+    <store>.checkpoints/
+        plans-<id>.json     the stacks of an execution, written in one piece before the first of them trains
+        <stack id>/         a stack that was begun: engine/checkpoint.py
+
+A run's last bits may depend on its neighbours, so a stack keeps its members from the moment it is planned: after an
+interruption the stacks, and with them the rows, are those of an execution that nothing interrupted.
+"""
+
+import hashlib
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from asymtrain.errors import UsageError, error_line
+from asymtrain.lab.runs import RunSpec
+
+PLAN, STATE, BEFORE, EPOCHS, CLOSED = "plan.json", "state.safetensors", "before.safetensors", "epochs.jsonl", ".closed"
+EXECUTIONS = "plans-*.json"
+
+Strategy = Literal["batched", "side_by_side"]
+
+
+class DamagedError(ValueError):
+    """A file is not what was written."""
+
+
+@dataclass(frozen=True)
+class StackPlan:
+    """Specs that train together, and by which strategy."""
+
+    specs: tuple[RunSpec, ...]
+    strategy: Strategy
+
+    def to_dict(self) -> dict[str, Any]:
+        # The strategy is stored under its first name.
+        return {"path": self.strategy, "specs": [spec.to_dict() for spec in self.specs]}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "StackPlan":
+        return cls(tuple(RunSpec.from_dict(spec) for spec in values["specs"]), values["path"])
+
+    @property
+    def id(self) -> str:
+        """Names the stack by its members: the same members, the same id."""
+        text = ",".join(sorted(spec.id for spec in self.specs))
+        return hashlib.sha256(f"{self.strategy}:{text}".encode()).hexdigest()[:16]
+
+    def halves(self) -> tuple["StackPlan", "StackPlan"]:
+        """Two stacks of half the size, for a device that could not hold this one."""
+        if len(self.specs) < 2:
+            raise UsageError(
+                f"one run of {self.specs[0].arch} does not fit into this device's memory: "
+                "take a smaller batch, a smaller backbone or a larger device"
+            )
+        middle = len(self.specs) // 2
+        return StackPlan(self.specs[:middle], self.strategy), StackPlan(self.specs[middle:], self.strategy)
+
+
+def checkpoints_of(store: Path) -> Path:
+    return store.with_name(f"{store.name}.checkpoints")
+
+
+def checkpointed(store: Path) -> set[str]:
+    """Ids of the runs whose stack was interrupted and left a checkpoint; the next training of them goes on from it."""
+    folder = checkpoints_of(store)
+    stacks = [stack for stack in begun_stacks(folder) if has_state(folder / stack.id)]
+    return {spec.id for stack in stacks for spec in stack.specs}
+
+
+def has_state(folder: Path) -> bool:
+    """Is there a checkpoint to go on from? It is not read."""
+    return any((folder / name).is_file() for name in (STATE, BEFORE))
+
+
+def begun_stacks(folder: Path) -> list[StackPlan]:
+    """Stacks that were begun in this folder and not closed, oldest name first.
+
+    The plans of whole executions stand in for a damaged one.
+    """
+    planned = {stack.id: stack for _, _, stacks in planned_executions(folder) for stack in stacks}
+    begun = []
+    for file in sorted(folder.glob(f"*/{PLAN}")):
+        if file.parent.suffix == CLOSED:
+            continue
+        try:
+            stack = StackPlan.from_dict(json.loads(file.read_text()))
+            if stack.id != file.parent.name:  # the id is a hash of the members
+                raise DamagedError(f"it reads as that of {stack.id}")
+            begun.append(stack)
+        except FileNotFoundError:
+            continue  # another process has just closed it
+        except (ValueError, KeyError, TypeError) as problem:
+            if file.parent.name not in planned:
+                text = f"{file} is not a plan of this version ({problem}): move {file.parent} away"
+                raise UsageError(text) from problem
+            begun.append(planned[file.parent.name])
+    return begun
+
+
+def planned_executions(folder: Path) -> list[tuple[Path, str, list[StackPlan]]]:
+    """The file of each execution, the kind of device that it was planned for, and its stacks."""
+    executions = []
+    for file in sorted(folder.glob(EXECUTIONS)):
+        try:
+            content = json.loads(file.read_text())
+            stacks = [StackPlan.from_dict(values) for values in content["stacks"]]
+            if file.name != execution_name(stacks):
+                raise DamagedError("its stacks are not those that it was written for")
+            if content["device"] not in ("cpu", "cuda", "mps", "xpu"):
+                raise DamagedError(f"{content['device']!r} is no kind of device")
+            executions.append((file, content["device"], stacks))
+        except FileNotFoundError:
+            continue  # another process has just removed it
+        except (ValueError, KeyError, TypeError) as problem:
+            reason = error_line(problem)
+            raise UsageError(f"{file} is not a plan of this version ({reason}): move it away") from problem
+    return executions
+
+
+def execution_name(stacks: list[StackPlan]) -> str:
+    """The name of the file of these stacks: a hash of their members."""
+    members = ",".join(stack.id for stack in stacks)
+    return EXECUTIONS.replace("*", hashlib.sha256(members.encode()).hexdigest()[:16])
