@@ -197,7 +197,8 @@ def legend_texts(shown):
 def test_lines_of_one_label_share_an_entry_and_an_empty_label_has_none():
     lines = (curve("Plain", "plain", thin=True), curve("Plain", "plain"), curve("", "mlp"))
     assert legend_texts(single(*lines)) == ["Plain"]
-    assert legend_texts(single(*lines, kinds=("validation", "training"))) == ["Plain", "validation", "training"]
+    # In two columns, which matplotlib fills from above: Plain and validation side by side.
+    assert legend_texts(single(*lines, kinds=("validation", "training"))) == ["Plain", "training", "validation"]
     assert legend_texts(single(curve("Plain", "plain"), kinds=("validation", "training"))) == ["Plain"]
     assert legend_texts(single(curve("", "mlp"))) == []
     assert legend_texts(figure("several")) == ["Plain", "Asymmetric"]

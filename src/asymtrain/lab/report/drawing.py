@@ -131,8 +131,9 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     text = text.replace("<svg ", f'<svg role="img" aria-label="{html.escape(title)}" stroke-linejoin="round" ', 1)
     for stand_in, variable in VARIABLES.items():
         text = text.replace(stand_in, variable)
-    # A hundredth of a point is seen by nobody, and half of a page would be digits.
+    # A hundredth of a point is seen by nobody, and half of a page would be digits and blanks.
     text = re.sub(r'\b(?:d|x|y)="[^"]*"', lambda drawn: re.sub(r"-?\d+\.\d{3,}", _hundredths, drawn[0]), text)
+    text = re.sub(r'\bd="[^"]*"', lambda drawn: re.sub(r"\s*([A-Za-z])\s+", r"\1", drawn[0]), text)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)

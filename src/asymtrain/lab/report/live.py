@@ -38,9 +38,11 @@ SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "ar
 def embed(figure: Figure, svg: str | None = None) -> Markup:
     """The figure for a page, both forms of it; `svg` where it is already drawn."""
     drawing = Markup(draw(figure) if svg is None else svg)
-    region = Markup(' tabindex="0" role="region" aria-label="{}"').format(figure.title) if is_wide(figure) else ""
+    box = '<div class="static">'
+    if is_wide(figure):  # on a phone it is scrolled
+        box = Markup('<div class="static scroll" tabindex="0" role="region" aria-label="{}">').format(figure.title)
     values = json_script(live_values(figure), 'class="values"')
-    return Markup('<div class="plot"><div class="static scroll"{}>{}</div>{}</div>').format(region, drawing, values)
+    return Markup('<div class="plot">{}{}</div>{}</div>').format(Markup(box), drawing, values)
 
 
 def library(figures: Iterable[Figure]) -> Markup:
