@@ -31,7 +31,7 @@ from asymtrain.lab.report.drawing import (
 )
 from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
 
-DIGITS = 5  # of a value, significant ones: more than a pointer can tell apart
+DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
 SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
 
 
@@ -129,7 +129,7 @@ def _line(line: Line) -> dict[str, Any]:
             "y": _rounded(line.y),
             "low": _rounded(line.low) if any(end is not None for end in line.low) else None,
             "high": _rounded(line.high),
-            "seeds": [_rounded(seed, 4) for seed in line.seeds],
+            "seeds": [_rounded(seed) for seed in line.seeds],
             "names": names,
             "onDemand": line.seeds_on_demand,
         }
@@ -165,7 +165,7 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
                 "limits": _rounded(limits["" if panel.relief else panel.group]),
                 "x": _rounded(panel.x),
                 "y": _rounded(panel.y),
-                "values": [_rounded(row, 4) for row in panel.values],
+                "values": [_rounded(row) for row in panel.values],
             }
         )
         for panel in panels
