@@ -28,7 +28,16 @@ def rows(folder):
 def test_a_study_prints_a_table_and_a_sentence_and_writes_the_report(cli, tmp_path):
     result = cli(*TINY, "--out", "report")
     assert result.code == 0, result.err
-    for heading in ("Backbone", "Plain", "Asymmetric", "Improvement", "95% interval", "p", "n", "Gradient cosine"):
+    for heading in (
+        "Backbone",
+        "Plain",
+        "Asymmetric",
+        "Difference (points)",
+        "95% interval",
+        "p",
+        "n",
+        "Gradient cosine",
+    ):
         assert heading in result.out
     assert re.search(r"^MLP +0\.\d{3} ± 0\.\d{3} +0\.\d{3} ± 0\.\d{3} ", result.out, re.MULTILINE)
     assert re.search(r"^MLP: .*\.$", result.out, re.MULTILINE)

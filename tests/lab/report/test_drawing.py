@@ -197,7 +197,8 @@ def legend_texts(shown):
 def test_lines_of_one_label_share_an_entry_and_an_empty_label_has_none():
     lines = (curve("Plain", "plain", thin=True), curve("Plain", "plain"), curve("", "mlp"))
     assert legend_texts(single(*lines)) == ["Plain"]
-    assert legend_texts(single(*lines, kinds=("validation", "training"))) == ["Plain", "validation", "training"]
+    # In two columns, which matplotlib fills from above: Plain and validation side by side.
+    assert legend_texts(single(*lines, kinds=("validation", "training"))) == ["Plain", "training", "validation"]
     assert legend_texts(single(curve("Plain", "plain"), kinds=("validation", "training"))) == ["Plain"]
     assert legend_texts(single(curve("", "mlp"))) == []
     assert legend_texts(figure("several")) == ["Plain", "Asymmetric"]
@@ -254,7 +255,7 @@ def test_the_legend_keeps_pairs_together():
     lines = [
         curve(f"{arch}{words}", arch, dash=dash)
         for arch in ("mlp", "cnn", "vit")
-        for words, dash in (("", "solid"), (", as the paper has it", "dotted"))
+        for words, dash in (("", "solid"), (", paper", "dotted"))
     ]
     for figure in (single(*lines), Figure("f", "", [Lines(*AXES, tuple(lines))] * 3, 3)):
         with figure_style():
@@ -362,8 +363,9 @@ def test_gaps_and_flat_surfaces_are_drawn():
 @pytest.mark.parametrize("degrees", range(0, 360, 45))
 def test_labels_of_a_relief_are_not_cut_whichever_side_they_stand_on(degrees):
     along_x, along_y = np.cos(np.radians(degrees)), np.sin(np.radians(degrees))
-    values = tuple(tuple(float(1e-5 * (along_x * x + along_y * y)) for y in GRID_X) for x in GRID_X)
-    slope = Surface("Plain", GRID_X, GRID_X, values, "loss - middle", relief=True)
+    grid = tuple(5 * x for x in GRID_X)
+    values = tuple(tuple(float(1.23e-5 * (along_x * x + along_y * y)) for y in grid) for x in grid)
+    slope = Surface("Plain", grid, grid, values, "loss - middle", relief=True)
     with figure_style():
         canvas = lay_out(Figure("f", "", [slope] * 4, 4))
         canvas.draw_without_rendering()

@@ -26,7 +26,7 @@ def test_a_line_keeps_its_values_its_intervals_and_its_seeds():
     (panel,) = live_values(Figure("f", "A title", [Lines("", "epoch", "accuracy", (line,), zero=True)]))["panels"]
     assert (panel["xLabel"], panel["yLabel"], panel["zero"]) == ("epoch", "accuracy", True)
     (shown,) = panel["lines"]
-    assert shown["y"] == [0.12346, None, 0, 4e-7]
+    assert shown["y"] == [0.1235, None, 0, 4e-7]
     assert shown["low"] == [0.1, None, -1, 0]
     assert shown["x"] == {"first": 1, "count": 4}
     assert (shown["seeds"], shown["names"]) == ([[0.1, 0.2, 0.3, 0.4]], ("42",))

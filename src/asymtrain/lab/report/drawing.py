@@ -141,8 +141,10 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     )
     for stand_in, variable in VARIABLES.items():
         text = text.replace(stand_in, variable)
-    # A hundredth of a point is seen by nobody, and half of a page would be digits.
-    text = re.sub(r'\b(?:d|x|y)="[^"]*"', lambda drawn: re.sub(r"-?\d+\.\d{3,}", _hundredths, drawn[0]), text)
+    # A hundredth of a point is seen by nobody, and half of a page would be digits and blanks.
+    places = r'\b(?:d|x|y)="[^"]*"|translate\([^)]*\)'
+    text = re.sub(places, lambda drawn: re.sub(r"-?\d+\.\d{3,}", _hundredths, drawn[0]), text)
+    text = re.sub(r'\bd="[^"]*"', lambda drawn: re.sub(r'\s*([A-Za-z"])\s*', r"\1", drawn[0]), text)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)

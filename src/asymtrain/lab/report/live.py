@@ -31,16 +31,18 @@ from asymtrain.lab.report.drawing import (
 )
 from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
 
-DIGITS = 5  # of a value, significant ones: more than a pointer can tell apart
+DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
 SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
 
 
 def embed(figure: Figure, svg: str | None = None) -> Markup:
     """The figure for a page, both forms of it; `svg` where it is already drawn."""
     drawing = Markup(draw(figure) if svg is None else svg)
-    region = Markup(' tabindex="0" role="region" aria-label="{}"').format(figure.title) if is_wide(figure) else ""
+    box = '<div class="static">'
+    if is_wide(figure):  # on a phone it is scrolled
+        box = Markup('<div class="static scroll" tabindex="0" role="region" aria-label="{}">').format(figure.title)
     values = json_script(live_values(figure), 'class="values"')
-    return Markup('<div class="plot"><div class="static scroll"{}>{}</div>{}</div>').format(region, drawing, values)
+    return Markup('<div class="plot">{}{}</div>{}</div>').format(Markup(box), drawing, values)
 
 
 def library(figures: Iterable[Figure]) -> Markup:
@@ -127,7 +129,7 @@ def _line(line: Line) -> dict[str, Any]:
             "y": _rounded(line.y),
             "low": _rounded(line.low) if any(end is not None for end in line.low) else None,
             "high": _rounded(line.high),
-            "seeds": [_rounded(seed, 4) for seed in line.seeds],
+            "seeds": [_rounded(seed) for seed in line.seeds],
             "names": names,
             "onDemand": line.seeds_on_demand,
         }
@@ -163,7 +165,7 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
                 "limits": _rounded(limits["" if panel.relief else panel.group]),
                 "x": _rounded(panel.x),
                 "y": _rounded(panel.y),
-                "values": [_rounded(row, 4) for row in panel.values],
+                "values": [_rounded(row) for row in panel.values],
             }
         )
         for panel in panels

@@ -122,7 +122,8 @@
           return tip(`${panel.xLabel} ${words.get(x) ?? number(x)}`, all.map((one) => {
             const line = one.seriesId.startsWith("mean-") ? panel.lines[one.seriesId.slice(5)] : null;
             const i = one.dataIndex;
-            return [paint(line ? line.paint : one.color), one.seriesName, number(one.value[1]),
+            const kind = line && panel.kinds ? `, ${panel.kinds[line.thin ? 1 : 0]}` : "";
+            return [paint(line ? line.paint : one.color), `${one.seriesName}${kind}`, number(one.value[1]),
               line && line.low ? span(line.low[i], line.high[i]) : ""];
           }));
         } } };
