@@ -32,6 +32,7 @@ def test_every_example_is_run_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*NEEDS, "paired"}
 
 
+@pytest.mark.slow
 @every_example
 def test_it_prints_the_table_of_the_main_job(example, capsys):
     example.main("The model", example.train, alpha=0.3, epochs=100, description=None)

@@ -144,6 +144,7 @@ def killed(training: Training) -> bool:
     return True
 
 
+@pytest.mark.slow
 def test_ctrl_c_while_workers_start(tmp_path: Path, begin: Begin) -> None:
     training = begin(tmp_path / "runs.sqlite", 10**6, 10**6)
     assert training.reaches(lambda: any(checkpoints(training.store).glob("plans-*.json")))

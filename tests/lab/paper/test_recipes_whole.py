@@ -54,6 +54,7 @@ def test_two_seeds_of_a_stand_in_are_never_a_verdict(results):
         assert judgement.preliminary is not None
 
 
+@pytest.mark.slow
 def test_the_same_rows_give_the_same_bytes(results, tiny, known):
     for name, recipe in RECIPES.items():
         again = build_result(recipe, tiny, known)

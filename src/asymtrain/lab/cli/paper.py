@@ -184,9 +184,10 @@ def list_(
         from asymtrain.lab.paper.recipes import RECIPES
         from asymtrain.lab.paper.running import missing
         from asymtrain.lab.paper.snapshot import read_store
-    study, recipes = chosen.build(), tuple(RECIPES.values())
+    study = chosen.build()
     workers = ("cuda", 1) if device == "cuda" else work.workers_of("local", None, device)
     known = read_store(output.store_path)
+    recipes = tuple(work.ask_once(recipe, study, known) for recipe in RECIPES.values())
     rows = list(work.listing(study, known, recipes, workers, chosen.archs))
     if output.json:
         show_json(rows)

@@ -1,5 +1,6 @@
 """What `asymtrain paper` does with a store's rows: the plan, the results, what is printed."""
 
+import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -52,6 +53,12 @@ def failure_reasons(store: Path, ids: set[str]) -> list[str]:
         return []
     with Store(store, read_only=True) as opened:
         return sorted({failure.reason for failure in opened.failures() if failure.spec.id in ids})
+
+
+def ask_once(recipe: Recipe, study: Study, known: Snapshot) -> Recipe:
+    """The recipe with its answer to what it needs: a list asks three times, and the specs take most of its time."""
+    needs = recipe.needs(study, known)
+    return dataclasses.replace(recipe, needs=lambda study, known: needs)
 
 
 def listing(
