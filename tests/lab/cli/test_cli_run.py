@@ -155,7 +155,9 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
         assert result.code == 0, result.err
         kept = f"No run was finished in this time: {epochs} of 6 epochs are trained and kept, the others take about "
         assert re.search(rf"^Not finished: 0 of 2 .*\. {kept}\d+ .*\. Give the same", result.err, re.MULTILINE)
-    assert "Not finished" not in cli(*pair, "--minutes", "10").err
+    last = cli(*pair, "--minutes", "10")
+    assert last.err.splitlines()[0] == "2 runs go on from a checkpoint."
+    assert "Not finished" not in last.err
     assert len(rows(tmp_path / "asymtrain-report")) == 2
 
 

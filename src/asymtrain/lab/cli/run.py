@@ -22,7 +22,7 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.report import versions_in
-from asymtrain.lab.cli.screen import progress_display, show_json, show_summary, stderr
+from asymtrain.lab.cli.screen import counted, progress_display, show_json, show_summary, stderr
 from asymtrain.lab.cli.watch import watching
 
 if TYPE_CHECKING:
@@ -78,19 +78,26 @@ def train(
     """Finished runs, whether Ctrl-C ended the training before all were, and how to go on."""
     with loading():
         from asymtrain.lab import executors
+        from asymtrain.lab.checkpoints import checkpointed
         from asymtrain.lab.store import Store
         from asymtrain.lab.trackers import tracking
 
     runs: list[Run] = []
     wanted = {spec.id for spec in specs}
-    stored, interrupted, options = set(), False, dataclasses.asdict(training)
+    stored: set[str] = set()
+    begun: set[str] = set()
+    interrupted, options = False, dataclasses.asdict(training)
     if store.exists() and not training.fresh:
         with Store(store, read_only=True) as opened:
             stored = opened.finished(wanted)
+        begun = checkpointed(store) & wanted - stored
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
         if stored:
             nothing = ": nothing is left to train" if stored == wanted else ""
             display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")
+        if begun:
+            goes = "goes" if len(begun) == 1 else "go"
+            display.console.print(f"{counted(len(begun), 'run')} {goes} on from a checkpoint.")
         try:
             for finished in executors.execute(specs, store=store, progress=update, **options):
                 runs.append(finished)
