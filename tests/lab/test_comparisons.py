@@ -133,8 +133,8 @@ def test_a_diverged_run_counts_as_chance_even_where_it_has_an_accuracy():
         ([0.60, 0.61, 0.62, 0.64, 0.61], "helped", "the branches helped, +"),
         ([0.40, 0.41, 0.42, 0.44, 0.41], "hurt", "the branches hurt, -"),
         ([0.60, 0.41, 0.50, 0.55, 0.52], "unclear", "no clear effect, +"),
-        ([0.60, 0.61, 0.62, 0.64], "few", "fewer than 5 seeds are too few to call it an effect"),
-        ([0.40, 0.41, 0.42, 0.44], "few", "fewer than 5 seeds are too few to call it an effect"),
+        ([0.60, 0.61, 0.62, 0.64], "few", "an effect is called from 5 seeds on"),
+        ([0.40, 0.41, 0.42, 0.44], "few", "an effect is called from 5 seeds on"),
     ],
 )
 def test_verdicts_and_their_words(asymmetric, expected, words):

@@ -143,7 +143,7 @@ def sentence(row: Mapping[str, Any], name: str | None = None, confidence: float 
     else:
         opening = {"helped": "the branches helped, ", "hurt": "the branches hurt, ", "unclear": "no clear effect, "}
         ends = f"{confidence:.0%} interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
-        few = f"; fewer than {FEWEST} seeds are too few to call it an effect" if shown == "few" else ""
+        few = f"; an effect is called from {FEWEST} seeds on" if shown == "few" else ""
         text = f"{name}: {opening.get(shown, '')}{points} ({ends}){few}."
     return text + _diverged(row) + _at_chance(row)
 

@@ -145,6 +145,7 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     places = r'\b(?:d|x|y)="[^"]*"|translate\([^)]*\)'
     text = re.sub(places, lambda drawn: re.sub(r"-?\d+\.\d{3,}", _hundredths, drawn[0]), text)
     text = re.sub(r'\bd="[^"]*"', lambda drawn: re.sub(r'\s*([A-Za-z"])\s*', r"\1", drawn[0]), text)
+    text = re.sub(r"\n +<", "\n<", text)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
