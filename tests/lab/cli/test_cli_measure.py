@@ -148,7 +148,7 @@ def test_stores_without_the_run_are_refused(refused, stored, instrument):
         (("alignment", "--data", "folder:missing"), "missing"),
         (("trajectory", "--tolerance", 1), "--tolerance"),
         (("trajectory", "--gap-at", "0"), "write epochs from 1"),
-        (("trajectory", "--gap-at", "99"), "has 6 epochs"),
+        (("trajectory", "--gap-at", "99"), "has 5 epochs"),
         (("trajectory", "--alpha", -1), "alpha must be 0 or more"),
         (("nonsense",), "nonsense"),
     ],

@@ -143,7 +143,7 @@ def test_the_command_of_stored_runs_keeps_its_values_and_reads_them(capsys, tmp_
     ("options", "said"),
     [
         (("--at", "x"), "write epochs with commas"),
-        (("--at", 99), "has 6 epochs"),
+        (("--at", 99), "has 5 epochs"),
         (("--images", 10**6), "--images must lie"),
     ],
 )
