@@ -44,6 +44,8 @@ from forking import start
 
 AT_ONCE = 2
 SECONDS = 60.0  # for one call; most take a fraction of one
+WATCHED = 1.0  # seconds after which a page that is served is left with Ctrl-C
+DAMAGED = "is damaged, only the rest is read"  # a remark, which may come before a refusal
 MEMORY = 2 * 2**30  # beyond what the libraries take
 FILE = 256 * 2**20
 
@@ -141,6 +143,9 @@ def run(seed: int, cases: int, folder: Path) -> Tally:
             continue
         process, status = os.waitpid(-1, os.WNOHANG)
         if not process:
+            for key, (_, call, _, began) in running.items():
+                if call.words[:1] == ("watch",) and time.monotonic() - began > WATCHED:
+                    os.killpg(key, signal.SIGINT)
             late = [key for key, (*_, began) in running.items() if time.monotonic() - began > SECONDS]
             for process in late:
                 os.killpg(process, signal.SIGKILL)
@@ -251,7 +256,7 @@ def faults_of(status: int, out: bytes, err: bytes, output: str) -> list[str]:
         texts = [out.decode(), err.decode()]
     except UnicodeDecodeError:
         return ["the output is not UTF-8"]
-    lines = texts[1].splitlines() or [""]
+    lines = [line for line in texts[1].splitlines() if DAMAGED not in line] or [""]
     if "Traceback (most recent call last)" in err.decode():
         faults.append(f"traceback: {next(line for line in reversed(lines) if line.strip())[:160]}")
     elif status not in EXITS:

@@ -124,10 +124,12 @@ def truncate(content: bytes, chance: random.Random, other: bytes) -> bytes:
 
 
 def splice(content: bytes, chance: random.Random, other: bytes) -> bytes:
-    """A few pages of another file. With more of them it would be the other file, which is valid."""
+    """A few pages of another file, or its end. The whole of it would be the other file, which is valid."""
     parts, others = pages(content), pages(other)
-    place = chance.randrange(min(len(parts), len(others)))
-    parts[place : place + 3] = others[place : place + chance.randint(1, 3)]
+    place, few = chance.randrange(min(len(parts), len(others))), chance.randint(0, 3)
+    if few == 0 and place > 0:
+        return b"".join(parts[:place] + others[place:])
+    parts[place : place + 3] = others[place : place + max(1, few)]
     return b"".join(parts)
 
 

@@ -92,7 +92,7 @@ def begun_stacks(folder: Path) -> list[StackPlan]:
             begun.append(stack)
         except FileNotFoundError:
             continue  # another process has just closed it
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
             if file.parent.name not in planned:
                 text = f"{file} is not a plan of this version ({problem}): move {file.parent} away"
                 raise UsageError(text) from problem
@@ -114,7 +114,7 @@ def planned_executions(folder: Path) -> list[tuple[Path, str, list[StackPlan]]]:
             executions.append((file, content["device"], stacks))
         except FileNotFoundError:
             continue  # another process has just removed it
-        except (ValueError, KeyError, TypeError) as problem:
+        except (ValueError, KeyError, TypeError, RecursionError) as problem:
             reason = error_line(problem)
             raise UsageError(f"{file} is not a plan of this version ({reason}): move it away") from problem
     return executions

@@ -4,8 +4,10 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 
 import pytest
 from typer.testing import CliRunner
@@ -136,6 +138,17 @@ def test_a_time_limit_that_is_over_at_once_is_not_an_error(cli, tmp_path):
     assert len(rows(tmp_path / "asymtrain-report")) == 2
 
 
+def test_a_store_that_a_full_disk_left_without_tables_is_begun_anew(cli, tmp_path):
+    folder = tmp_path / "asymtrain-report"
+    folder.mkdir()
+    with closing(sqlite3.connect(folder / "runs.sqlite")) as connection:
+        connection.execute("PRAGMA journal_mode = WAL")  # makes the first page, and nothing on it
+    assert "nothing was stored in it yet" in cli("status").err
+    result = cli(*ONE_PAIR)
+    assert result.code == 0, result.err
+    assert len(rows(folder)) == 2
+
+
 def test_fresh_and_a_time_limit_promise_nothing(cli):
     assert cli(*ONE_PAIR).code == 0
     result = cli(*ONE_PAIR, "--fresh", "--minutes", "0.00001")
@@ -186,6 +199,7 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
     [
         (("--data", "shaps"), "did you mean 'shapes'"),
         (("--data", "cifar10"), "--data-root"),
+        (("--store", "."), ". is a folder: give the path of a file"),
         (("--data", "folder:nowhere"), "nowhere is not a folder"),
         (("--arch", "cnnn"), "did you mean 'cnn'"),
         (("--alpha", "-1"), "alpha must be 0 or more"),
@@ -269,6 +283,7 @@ def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
         stderr=subprocess.PIPE,
         text=True,
     ) as process:
+        assert process.stderr.readline().startswith("Loading PyTorch")
         first = process.stderr.readline()
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=600)

@@ -18,7 +18,7 @@ from safetensors.torch import save
 from small_runs import without_time
 
 from asymtrain import UsageError
-from asymtrain.lab.checkpoints import begun_stacks, execution_name, has_state
+from asymtrain.lab.checkpoints import DamagedError, begun_stacks, execution_name, has_state
 from asymtrain.lab.engine import Stack, StackPlan, train, train_stack, training
 from asymtrain.lab.engine.checkpoint import (
     BEFORE,
@@ -328,12 +328,19 @@ def test_a_folder_that_others_tidy_away_is_made_again(tmp_path, monkeypatch):
     assert begun_stacks(tmp_path / "checkpoints") == [one]
 
 
-@pytest.mark.parametrize("content", ["{", "[]", "{}", json.dumps({"path": "batched", "specs": [{"mood": "bad"}]})])
+@pytest.mark.parametrize(
+    "content", ["{", "[]", "{}", "[" * 100_000, json.dumps({"path": "batched", "specs": [{"mood": "bad"}]})]
+)
 def test_a_plan_of_another_version_is_one_clear_error(content, tmp_path):
     (tmp_path / "x").mkdir()
     (tmp_path / "x" / "plan.json").write_text(content)
     with pytest.raises(UsageError, match=r"plan\.json is not a plan of this version .*: move .* away"):
         begun_stacks(tmp_path)
+
+
+def test_brackets_without_end_are_damage():
+    with pytest.raises(DamagedError, match="recursion"):
+        unsealed(b"[" * 100_000)
 
 
 def test_a_damaged_plan_is_not_taken_for_another_and_is_replaced_where_it_is_known(tmp_path):

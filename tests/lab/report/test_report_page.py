@@ -119,6 +119,12 @@ def test_a_folder_that_cannot_be_written_is_refused_before_and_after(study, tmp_
     assert (tmp_path / "file").read_text() == "in the way"
 
 
+def test_a_link_that_leads_in_a_circle_is_refused(tmp_path):
+    (tmp_path / "circle").symlink_to("circle")
+    with pytest.raises(UsageError, match="--out"):
+        check_folder(tmp_path / "circle")
+
+
 def test_checking_a_folder_leaves_nothing_behind(tmp_path):
     check_folder(tmp_path / "new" / "deeper")
     assert list(tmp_path.iterdir()) == []

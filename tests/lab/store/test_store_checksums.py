@@ -3,6 +3,7 @@
 import random
 import sqlite3
 import warnings
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,19 @@ def test_damage_is_named_and_the_rest_is_read(path: Path, name: str) -> None:
         named = store.check().damaged
     assert content in {damage.content for damage in named}
     assert all("\n" not in str(damage) for damage in named)
+
+
+def test_an_id_that_is_no_utf_8_beside_a_page_that_cannot_be_read(path: Path) -> None:
+    change(path, f"UPDATE checksums SET spec_id = CAST(x'b7' AS TEXT) {OF_SPEC} AND content = 'run'")
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'epochs'")
+        ((size,),) = connection.execute("PRAGMA page_size")
+    content = bytearray(path.read_bytes())
+    content[(root - 1) * size : root * size] = bytes(size)
+    path.write_bytes(content)
+    with Store(path, read_only=True) as store, pytest.warns(StoreWarning, match="run of spec"):
+        assert store.records() == []
 
 
 def test_a_claim_that_cannot_be_read_is_named(path: Path) -> None:

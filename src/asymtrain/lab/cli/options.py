@@ -238,6 +238,10 @@ class OutputOptions(PageOptions):
 
         super().check()
         check_folder(self.store_path.parent)
+        if self.store_path.is_dir():
+            raise UsageError(
+                f"{self.store_path} is a folder: give the path of a file, such as {self.store_path / STORE_NAME}"
+            )
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:

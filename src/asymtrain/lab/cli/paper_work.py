@@ -18,7 +18,7 @@ from asymtrain.lab.paper.verdicts import Judgement
 from asymtrain.lab.report import duration
 from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.runs import Run
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import Store, store_exists
 
 Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks train at the same time
 
@@ -49,7 +49,7 @@ def build_results(
 
 
 def failure_reasons(store: Path, ids: set[str]) -> list[str]:
-    if not store.exists():
+    if not store_exists(store):
         return []
     with Store(store, read_only=True) as opened:
         return sorted({failure.reason for failure in opened.failures() if failure.spec.id in ids})

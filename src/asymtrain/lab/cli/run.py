@@ -79,7 +79,7 @@ def train(
     with loading():
         from asymtrain.lab import executors
         from asymtrain.lab.checkpoints import checkpointed
-        from asymtrain.lab.store import Store
+        from asymtrain.lab.store import Store, store_exists
         from asymtrain.lab.trackers import tracking
 
     runs: list[Run] = []
@@ -87,7 +87,7 @@ def train(
     stored: set[str] = set()
     begun: set[str] = set()
     interrupted, options = False, dataclasses.asdict(training)
-    if store.exists() and not training.fresh:
+    if not training.fresh and store_exists(store):
         with Store(store, read_only=True) as opened:
             stored = opened.finished(wanted)
         begun = checkpointed(store) & wanted - stored
@@ -123,9 +123,9 @@ def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str
 
 def show_failures(store: Path, wanted: Collection[str]) -> bool:
     """Say why runs of these ids failed, each reason once; did any?"""
-    from asymtrain.lab.store import Store
+    from asymtrain.lab.store import Store, store_exists
 
-    if not store.exists():  # a time limit that was over at once leaves none
+    if not store_exists(store):  # a time limit that was over at once leaves none
         return False
     with Store(store, read_only=True) as opened:
         reasons = Counter(failure.reason for failure in opened.failures() if failure.spec.id in wanted)

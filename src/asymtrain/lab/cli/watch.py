@@ -83,9 +83,9 @@ class State:
 
 def read_state(store: Path) -> State:
     from asymtrain.lab.checkpoints import EPOCHS, checkpoints_of
-    from asymtrain.lab.store import Store
+    from asymtrain.lab.store import Store, store_exists
 
-    if not store.exists():
+    if not store_exists(store):
         return State(None, (), ())
     with Store(store, read_only=True) as opened:
         summary, pending = opened.summary(), tuple(pending_states(opened))

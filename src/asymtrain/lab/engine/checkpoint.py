@@ -164,7 +164,7 @@ def unsealed(content: bytes) -> tuple[dict[str, Tensor], dict[str, str], bool]:
         if not checked and metadata.keys() - {"progress"}:  # it had a checksum once
             raise DamagedError("its checksum is gone")
         return load(content), metadata, checked
-    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError) as problem:
+    except (SafetensorError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as problem:
         raise DamagedError(str(problem)) from problem
 
 

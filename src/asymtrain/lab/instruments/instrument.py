@@ -103,9 +103,9 @@ class Bench(ABC):
 
     def kept(self, name: str, specs: "Sequence[RunSpec]") -> "dict[RunSpec, dict[int, Any]]":
         """What `keep` kept, of the specs of which there is something."""
-        from asymtrain.lab.store import Store
+        from asymtrain.lab.store import Store, store_exists
 
-        if not self.store.exists():
+        if not store_exists(self.store):
             return {}
         by_id: dict[str, dict[int, Any]] = {}
         with Store(self.store, read_only=True) as opened:

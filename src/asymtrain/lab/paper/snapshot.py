@@ -10,7 +10,7 @@ from asymtrain.lab import data
 from asymtrain.lab.data import cifar
 from asymtrain.lab.paper.study import Reading
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import Store, store_exists
 
 TEST_IMAGES = 10_000  # of either CIFAR
 SHOWN = {"asymtrain": "asymtrain", "torch": "torch", "python": "Python"}
@@ -33,7 +33,7 @@ class Snapshot:
 
 def read_store(path: Path) -> Snapshot:
     """What the store at `path` holds; nothing where there is no store."""
-    if not path.exists():
+    if not store_exists(path):
         return Snapshot()
     with Store(path, read_only=True) as store:
         records, measurements = store.records(), store.measurements()

@@ -103,7 +103,8 @@ def sort_key(cell: Cell) -> str:
 def check_folder(out: Path) -> None:
     """Raise a `UsageError` unless files could be written there. Leaves nothing behind."""
     existing = out
-    while not existing.exists() and existing != existing.parent:
+    # A link that leads nowhere, or round in a circle, is there and cannot become a folder.
+    while not existing.exists() and not existing.is_symlink() and existing != existing.parent:
         existing = existing.parent
     try:
         with tempfile.TemporaryFile(dir=existing):

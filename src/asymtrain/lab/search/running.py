@@ -9,7 +9,7 @@ from typing import Any
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.results import SearchResult, replay
 from asymtrain.lab.search.stages import Search, Settings, Variant
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import Store, store_exists
 
 Fetch = Callable[[list[RunSpec]], Iterable[Run]]
 
@@ -77,7 +77,7 @@ def _chance(search: Search, data_root: Path | None) -> float:
 
 
 def _stored(store: Path, specs: list[RunSpec]) -> list[Run]:
-    if not store.exists():
+    if not store_exists(store):
         return []
     with Store(store, read_only=True) as record:
         return record.runs([spec.id for spec in specs])

@@ -11,7 +11,7 @@ What was damaged since it was stored is named in a `StoreWarning` and left out; 
 """
 
 from asymtrain.lab.store.checksums import Check, Damage
-from asymtrain.lab.store.database import DamagedError, StoreError, StoreWarning
+from asymtrain.lab.store.database import DamagedError, NoStoreError, StoreError, StoreWarning, store_exists
 from asymtrain.lab.store.exchange import Export, Imported, export_store, import_store, read_export
 from asymtrain.lab.store.provenance import Provenance
 from asymtrain.lab.store.records import Measurement, Record
@@ -20,7 +20,7 @@ from asymtrain.lab.store.store import Store
 from asymtrain.lab.store.tensorboard import write_tensorboard
 
 __all__ = [
-    "Check", "Damage", "DamagedError", "Export", "Failure", "Group", "Imported", "Measurement", "Provenance", "Record",
-    "Store", "StoreError", "StoreWarning", "Summary",
-    "export_store", "import_store", "read_export", "write_tensorboard",
+    "Check", "Damage", "DamagedError", "Export", "Failure", "Group", "Imported", "Measurement", "NoStoreError",
+    "Provenance", "Record", "Store", "StoreError", "StoreWarning", "Summary",
+    "export_store", "import_store", "read_export", "store_exists", "write_tensorboard",
 ]  # fmt: skip

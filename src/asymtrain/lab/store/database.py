@@ -26,6 +26,10 @@ class StoreError(UsageError):
     """The store's file, or the disk it is on, does not allow this. What was stored before is untouched."""
 
 
+class NoStoreError(StoreError):
+    """There is no file, or one in which nothing was ever stored."""
+
+
 class DamagedError(StoreError):
     """So much of the file is damaged that it cannot be read, or must not be written."""
 
@@ -154,9 +158,18 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def store_exists(path: Path) -> bool:
+    """Was anything stored there? A disk that is full from the start leaves a file without tables."""
+    try:
+        _open_to_read(path).close()
+    except NoStoreError:
+        return False
+    return True
+
+
 def _open_to_read(path: Path) -> sqlite3.Connection:
     if not path.is_file():
-        raise StoreError(f"there is no store at {path}: check the path, or run something first")
+        raise NoStoreError(f"there is no store at {path}: check the path, or run something first")
     connection = _connect(path, "mode=rw")
     try:
         try:
@@ -168,7 +181,7 @@ def _open_to_read(path: Path) -> sqlite3.Connection:
             connection = _open_unwritable(path)
             version = read_version(connection, path)
         if version == 0:
-            raise StoreError(f"{path} is empty: nothing was stored in it yet")
+            raise NoStoreError(f"{path} is empty: nothing was stored in it yet")
         if version < len(MIGRATIONS):
             # Migrated in memory: reading does not change the file.
             connection = _in_memory(connection)
@@ -225,7 +238,7 @@ def _connect(path: Path, options: str) -> sqlite3.Connection:
 
 
 # A text that is no UTF-8 is damaged: its checksum tells, where an error would keep all other rows from being read.
-_read_text = partial(str, encoding="utf-8", errors="surrogateescape")
+_read_text = partial(str, encoding="utf-8", errors="backslashreplace")
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
