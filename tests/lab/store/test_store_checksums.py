@@ -3,7 +3,6 @@
 import random
 import sqlite3
 import warnings
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -103,17 +102,12 @@ def test_damage_is_named_and_the_rest_is_read(path: Path, name: str) -> None:
     assert all("\n" not in str(damage) for damage in named)
 
 
-def test_an_id_that_is_no_utf_8_beside_a_page_that_cannot_be_read(path: Path) -> None:
-    change(path, f"UPDATE checksums SET spec_id = CAST(x'b7' AS TEXT) {OF_SPEC} AND content = 'run'")
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-        ((root,),) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'epochs'")
-        ((size,),) = connection.execute("PRAGMA page_size")
-    content = bytearray(path.read_bytes())
-    content[(root - 1) * size : root * size] = bytes(size)
-    path.write_bytes(content)
-    with Store(path, read_only=True) as store, pytest.warns(StoreWarning, match="run of spec"):
-        assert store.records() == []
+def test_an_id_that_is_no_utf_8_can_be_asked_for_and_printed(path: Path) -> None:
+    change(path, f"UPDATE checksums SET spec_id = CAST(x'b7' AS TEXT) {OF_SPEC} AND content = 'history'")
+    with Store(path, read_only=True) as store:
+        damaged = store.check().damaged
+        assert r"history of spec \xb7" in "".join(str(damage).encode().decode() for damage in damaged)
+        assert store.finished([r"\xb7"]) == set()
 
 
 def test_a_claim_that_cannot_be_read_is_named(path: Path) -> None:
