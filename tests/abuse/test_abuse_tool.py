@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the tool forks, and looks into /proc")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.xdist_group("abuse"),
+    pytest.mark.skipif(sys.platform != "linux", reason="the tool forks, and looks into /proc"),
+]
 
 
 def call(*arguments: str, temporary: Path, code: int = 0) -> str:
@@ -52,7 +56,6 @@ def test_writers_that_lose_rows_or_leave_files_are_found(tallies: dict[str, dict
     assert sum(count for name, count in tallies["kills"]["counts"].items() if name.startswith("import, ")) == 3
 
 
-@pytest.mark.slow
 def test_the_command_prints_a_table(tmp_path: Path) -> None:
     out = call(str(HERE), "damage", "--cases", "10", "--seed", "3", temporary=tmp_path)
     assert "seed 3: ABUSE_SEED=3 repeats this run" in out
