@@ -28,7 +28,7 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that open pages in a browser, or wait for a study of the whole paper, are slow ones, wherever they stand."""
+    """Tests that open pages in a browser, or wait for a study of the whole paper, are slow, wherever they stand."""
     for item in items:
         if not {"browser", "kitchen"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)

@@ -215,6 +215,7 @@ def begin(call: Call, place: Path) -> int:
 
     def work() -> None:
         os.setsid()
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it
         os.chdir(place)
         outputs = [os.open(place / name, os.O_WRONLY | os.O_CREAT) for name in ("stdout", "stderr")]
         if call.output == "full disk":

@@ -1,5 +1,6 @@
 import csv
 import hashlib
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -9,7 +10,7 @@ from store_examples import example_run, example_spec
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec, pairs
-from asymtrain.lab.store import Imported, Store, StoreError, export_store, import_store
+from asymtrain.lab.store import Imported, Store, StoreError, export_store, import_store, read_export
 from asymtrain.lab.store.exchange import MANIFEST, TABLES
 
 FORMATS = ["csv", "parquet"]
@@ -144,6 +145,19 @@ def forge(folder: Path, name: str, content: bytes) -> None:
     (folder / f"{name}.{manifest['files']}").write_bytes(content)
     manifest["sha256"][name] = hashlib.sha256(content).hexdigest()
     (folder / MANIFEST).write_text(json.dumps(manifest))
+
+
+def test_a_forged_footer_is_refused_whatever_pyarrow_thinks_of_it(store: Store, tmp_path: Path) -> None:
+    folder = export_store(store, tmp_path / "export", format="parquet")
+    content, said = (folder / "specs.parquet").read_bytes(), []
+    for place, bit in itertools.product(range(len(content) - 600, len(content) - 300), (0, 1)):
+        forge(folder, "specs", content[:place] + bytes([content[place] ^ 1 << bit]) + content[place + 1 :])
+        try:
+            read_export(folder)
+        except StoreError as error:
+            said.append(str(error))
+    assert any("not implemented" in line for line in said), "pyarrow has no such error: this shows nothing"
+    assert not any("\n" in line for line in said)
 
 
 WRONG = {

@@ -13,7 +13,7 @@ from store_examples import example_run, example_spec
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run
-from asymtrain.lab.store import Store, StoreError, database
+from asymtrain.lab.store import Store, StoreError, database, store_exists
 
 VERSION_1 = Path(__file__).with_name("store_version_1.sql")
 
@@ -277,3 +277,15 @@ def test_what_sqlite_says_of_damaged_tables_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="is damaged") as caught:
         Store(path, read_only=True)
     assert "\n" not in str(caught.value)
+
+
+def test_whether_there_is_a_store(tmp_path: Path) -> None:
+    store, empty, foreign = tmp_path / "s.sqlite", tmp_path / "empty.sqlite", tmp_path / "notes.txt"
+    Store(store).close()
+    empty.touch()
+    foreign.write_text("what I must not forget\n" * 100)
+    assert store_exists(store)
+    assert not store_exists(empty)
+    assert not store_exists(tmp_path / "nothing.sqlite")
+    with pytest.raises(StoreError, match="is not an asymtrain store"):
+        store_exists(foreign)

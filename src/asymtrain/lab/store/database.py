@@ -161,7 +161,8 @@ def _open_to_write(path: Path) -> sqlite3.Connection:
 def store_exists(path: Path) -> bool:
     """Was anything stored there? A disk that is full from the start leaves a file without tables."""
     try:
-        _open_to_read(path).close()
+        with explained(path):
+            _open_to_read(path).close()
     except NoStoreError:
         return False
     return True

@@ -336,7 +336,10 @@ def _decode_parquet(table: Table, content: bytes) -> Rows:
     from asymtrain.lab.data.parquet import read_within_bound
 
     pa, pq = _pyarrow()
-    file = pq.ParquetFile(pa.BufferReader(content))
+    try:
+        file = pq.ParquetFile(pa.BufferReader(content))
+    except pa.ArrowException as error:  # not all of them are ValueErrors
+        raise ValueError(str(error)) from error
     if not file.schema_arrow.equals(_parquet_schema(table, file.schema_arrow.names)):
         raise ValueError(f"its columns are not of the kinds of {', '.join(table.columns)}")
     return list(zip(*[column.to_pylist() for column in read_within_bound(file).columns], strict=True))
