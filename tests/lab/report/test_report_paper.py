@@ -290,7 +290,7 @@ def test_a_line_of_chosen_places_ends_where_one_is_missing():
     def path(y, marker):
         line = Line("CNN", "cnn", (1.0, 7.0, 10.0, 20.0), y, marker=marker)
         svg = draw(Figure("figure5", "title", (Lines("", "N", "%", (line,)),)))
-        return re.findall(r'd="(M [^"]*)"[^>]*stroke-width: 2', svg.replace("\n", " "))[0]
+        return re.findall(r'd="(M[^"]*)"[^>]*stroke-width: 2', svg.replace("\n", " "))[0]
 
     assert path((1.0, 2.0, None, 3.0), False).count("M") == 1  # curves over epochs: measured where they are
     assert path((1.0, 2.0, 2.5, 3.0), True).count("M") == 1
