@@ -175,6 +175,7 @@ def test_a_store_that_is_damaged_meanwhile(store):
 
 def test_bad_input_is_refused(refused, store, tmp_path):
     assert "there is no store at absent.sqlite" in refused("watch", "absent.sqlite")
+    assert "unknown executor 'loca'" in refused("run", "--watch", "--executor", "loca")
     assert "65535" in refused("watch", store, "--port", "65536")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.cli.screen import Display, show_json, show_table, stdout
 from asymtrain.lab.machine import cores, may_have_gpu
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
@@ -28,15 +27,12 @@ def workers_of(executor: str, address: str | None, device: str | None) -> Worker
     if executor == "local" and address is None and (device == "cpu" or (device is None and not may_have_gpu())):
         return "cpu", cores()  # torch, which would say the same, takes seconds to load
     from asymtrain.lab.devices import default_device
-    from asymtrain.lab.executors import EXECUTORS
+    from asymtrain.lab.executors import check_executor
     from asymtrain.lab.executors.local import Local
 
-    if executor not in EXECUTORS:
-        raise unknown_name("executor", executor, EXECUTORS)
+    check_executor(executor, address)
     if executor == "ray":
         return ("cpu" if device == "cpu" else "cuda"), 1
-    if address is not None:
-        raise UsageError("--address needs a Ray cluster: add --executor ray")
     local = default_device(device)
     return ("cuda" if local.type == "cuda" else "cpu"), Local(local).workers
 

@@ -155,8 +155,6 @@ def probe_other_model(
     dataset = load(subject.data, root=where.data_root, **resized)
     size = dataset.train.images.shape[-1]  # CIFAR has a size of its own
     batches = ImageBatches(dataset, batch)
-    if size != named.image_size:
-        stderr().print(f"Images of {size} pixels; the model's own size is {named.image_size}.")
     result = probing.probe(
         lambda: named.build(dataset.classes, size).to(device),
         batches,
@@ -164,5 +162,7 @@ def probe_other_model(
         learning_rate=learning_rate,
         **arguments,
     )
+    if size != named.image_size:
+        stderr().print(f"Images of {size} pixels; the model's own size is {named.image_size}.")
     images = f"{len(dataset.train)} images of {size} pixels, {dataset.classes} classes"
     return result, {"Images": images, "Training": f"learning rate {learning_rate:g}, batch {batch}"}

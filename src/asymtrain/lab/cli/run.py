@@ -48,11 +48,13 @@ def run(
     """
     with loading():
         from asymtrain.lab.engine import load_for
+        from asymtrain.lab.executors import check_executor
         from asymtrain.lab.report import FILES, write_report
         from asymtrain.lab.runs import pairs
     seeds = chosen.parse_seeds()
     specs = [spec for base in chosen.base_specs(**parse_settings(settings)) for spec in pairs(base, seeds)]
     output.check()
+    check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
     load_for(specs[0], training.data_root)  # data that are missing or broken show before anything is written
     store, wanted = output.store_path, {spec.id for spec in specs}

@@ -28,7 +28,7 @@ from asymtrain.lab.store.store import LEASE
 EXECUTORS = ("local", "ray")
 RENEW_SECONDS = LEASE / 4  # between renewals of claims: some may fail before other machines take the runs over
 
-__all__ = ["EXECUTORS", "execute"]
+__all__ = ["EXECUTORS", "check_executor", "execute"]
 
 
 class Executor(Protocol):
@@ -152,12 +152,17 @@ def _renewed_claims(record: Store) -> Iterator[None]:
         thread.join()
 
 
-def _open_executor(name: str, address: str | None, device: str | None) -> AbstractContextManager[Executor]:
+def check_executor(name: str, address: str | None) -> None:
+    """Refuse an executor that does not exist, and an address that it would not use."""
     if name not in EXECUTORS:
         raise unknown_name("executor", name, EXECUTORS)
+    if name == "local" and address is not None:
+        raise UsageError("--address needs a Ray cluster: add --executor ray")
+
+
+def _open_executor(name: str, address: str | None, device: str | None) -> AbstractContextManager[Executor]:
+    check_executor(name, address)
     if name == "local":
-        if address is not None:
-            raise UsageError("--address needs a Ray cluster: add --executor ray")
         return nullcontext(Local(default_device(device)))
     from asymtrain.lab.executors.ray import ray_cluster
 
