@@ -2,7 +2,7 @@
 #   make demo      install, run the main job on built-in data, write the report
 #   make test      install, then lint, types, import contracts and the tests
 # And: make test-all (the slow tests too), make docs (the site), make bench,
-# make test-gpu, make test-abuse (kills, damage, random input; ten minutes).
+# make test-gpu, make test-abuse (kills, damage, random input; twelve minutes).
 
 PYTHON ?= python3
 VENV := .venv
