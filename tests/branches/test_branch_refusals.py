@@ -40,7 +40,7 @@ OPTIONS = {
     "classes text": ({"classes": "5"}, "classes must be a whole number of 1 or more, got '5'"),
     "dtype": ({"dtype": torch.int32}, r"dtype must be a floating-point type .*, got torch.int32"),
     "dtype text": ({"dtype": "float32"}, "dtype must be a floating-point type .*, got 'float32'"),
-    "loss_fn": ({"loss_fn": "mse"}, "loss_fn must be a function .*, got 'mse'"),
+    "objective": ({"objective": 3}, "objective must be a name or a function .*, got 3"),
     "activation": ({"activation": "lsat"}, "unknown activation 'lsat': did you mean 'last'"),
     "branch_reduction": ({"branch_reduction": "max"}, "unknown branch_reduction 'max'"),
     "initialization": ({"initialization": "sequental"}, "unknown initialization 'sequental': did you mean 'sequence'"),

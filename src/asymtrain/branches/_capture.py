@@ -23,6 +23,9 @@ from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
+# Which positions count: the name of the model's keyword argument, or a function of the model's arguments
+Mask = str | Callable[..., Tensor | None]
+
 
 class Forward:
     """The latest forward: whether there was one, in which mode, and the hooks that have what each place gave."""
@@ -59,8 +62,9 @@ class _Hook:
 class PlaceHook(_Hook):
     """Keeps what a place gave in the latest forward; of several calls in one forward, in the last."""
 
-    def __init__(self, forward: Forward, reader: Reader) -> None:
+    def __init__(self, forward: Forward, reader: Reader, name: str) -> None:
         super().__init__(forward)
+        self.name = name  # of the set of branches
         self.reader = reader
         self.rows: Tensor | str | None = None  # (B, D), or what was wrong, or nothing
         self.with_grad = False
@@ -99,15 +103,15 @@ class CloseHook(_Hook):
 class Capture:
     """The hooks of one set of branches on one model, and what they caught."""
 
-    def __init__(self, model: nn.Module, readers: dict[str, Reader]) -> None:
+    def __init__(self, model: nn.Module, readers: dict[str, Reader], paths: dict[str, str], name: str) -> None:
         self.forward = Forward()
-        self.places = {name: PlaceHook(self.forward, reader) for name, reader in readers.items()}
+        self.places = {place: PlaceHook(self.forward, reader, name) for place, reader in readers.items()}
         self.forward.places = list(self.places.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
         self.handles = [
             model.register_forward_pre_hook(OpenHook(self.forward)),
-            *(module_at(model, name).register_forward_hook(hook) for name, hook in self.places.items()),
+            *(module_at(model, paths[place]).register_forward_hook(hook) for place, hook in self.places.items()),
             # Last, for the case that the model itself is a place.
             model.register_forward_hook(CloseHook(self.forward)),
         ]
@@ -153,9 +157,9 @@ class Capture:
         self.forward.forget()
 
 
-def carries_branches(module: nn.Module) -> bool:
-    """Whether a place already has branches."""
-    return any(isinstance(hook, PlaceHook) for hook in module._forward_hooks.values())
+def carries_branches(module: nn.Module, name: str) -> bool:
+    """Whether a place already has branches of the set of this name."""
+    return any(isinstance(hook, PlaceHook) and hook.name == name for hook in module._forward_hooks.values())
 
 
 def refuse_drift() -> None:
