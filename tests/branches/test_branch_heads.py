@@ -252,7 +252,7 @@ def test_two_sets_at_one_place() -> None:
     model, x = mlp(), rows()
     classes = attach(model, "1", x, CLASSES)
     depth = attach(model, "1", x, outputs=2, objective="mse", name="depth")
-    with pytest.raises(UsageError, match="'1' carries branches already: .*or give this set another name="):
+    with pytest.raises(UsageError, match=r"'1' carries branches already: .*or give this set another name="):
         attach(model, "1", x, CLASSES, name="depth")
     model(x)
     goal = torch.randn(3, 2)
