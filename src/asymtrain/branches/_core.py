@@ -48,6 +48,7 @@ class Branches(nn.Module):
         self.mask = mask
         self._watch_copying = watch_copying  # whether the next loss makes sure that targets are not the inputs
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
+        self._keys = {name: _key(name) for name in heads}
         self.places = tuple(heads)
         self.readers = dict(readers)
         self.settings = settings
@@ -66,9 +67,9 @@ class Branches(nn.Module):
 
     def head(self, place: str) -> Head:
         """The branches of one place."""
-        if place not in self.places:
+        if place not in self._keys:
             raise unknown_name("place", place, self.places)
-        head = self.heads[_key(place)]
+        head = self.heads[self._keys[place]]
         assert isinstance(head, Head)
         return head
 
