@@ -4,6 +4,7 @@ import copy
 import os
 import shutil
 import sysconfig
+import types
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,8 +16,7 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
-from asymtrain.branches import Branches, WithBranches, attach
-from asymtrain.errors import UsageError
+from asymtrain.branches import Branches, WithBranches, attach, clean
 
 # torch._dynamo looks at `.grad` of tensors that enter a graph in the middle of a model.
 MIDDLE = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -162,14 +162,110 @@ def test_checkpointing_inside_a_compiled_model() -> None:
     assert_same_gradients(model, eager)
 
 
-def test_a_model_compiled_and_called_before_is_found_out() -> None:
-    model, x = mlp(), rows()
-    net = torch.compile(model, backend=BACKEND)
+class Broken(Cnn):
+    """With a graph break between its places."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.convs[0](x)))
+        torch._dynamo.graph_break()
+        return self.head(self.convs[1](x).mean((2, 3)))
+
+
+class Outer(nn.Module):
+    """A model inside another module's forward."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.model(x)
+
+
+def compiled_whole(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")
+
+
+def compiled_in_place(model: nn.Module) -> nn.Module:
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_parts(model: nn.Module) -> nn.Module:
+    for part in model.convs:
+        part.compile(backend="eager")
+    return model
+
+
+def compiled_outside(model: nn.Module) -> nn.Module:
+    return torch.compile(Outer(model), backend="eager")
+
+
+@MIDDLE
+@pytest.mark.parametrize("build", [Cnn, Broken])
+@pytest.mark.parametrize("way", [compiled_whole, compiled_in_place, compiled_parts, compiled_outside])
+def test_plain_and_branched_models_of_one_class(way: object, build: type[nn.Module]) -> None:
+    """Plain first: torch shares compiled code between instances, and must not where one has branches."""
+    models = [build().eval() for _ in range(3)]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    plain, model, eager = models
+    x, places = images(), ["convs.0", "convs.1"]
+    plain_net = way(plain)
+    F.cross_entropy(plain_net(x), targets()).backward()
+    branches, reference = attach(model, places, x, CLASSES, allow_skipped=True), attach(eager, places, x, CLASSES)
+    net = way(model)
+    assert torch.allclose(step(net, branches, x), step(eager, reference, x), atol=1e-5)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for _ in range(2):
+            step(net, branches, x)
+            F.cross_entropy(plain_net(x), targets()).backward()
+    step(eager, reference, x)
+    step(eager, reference, x)
+    assert_same_gradients(model, eager)
+    assert_same_gradients(branches, reference)
+    branches.strip()
+    with torch.compiler.set_stance("fail_on_recompile"):  # the plain model's code does for the stripped model too
+        net(x)
+
+
+@pytest.mark.parametrize("before", [True, False])
+def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(before: bool) -> None:
+    """Compiled before or after attach; other places the second time."""
+    model, x = Cnn().eval(), images()
+    net = torch.compile(model, backend="eager")
+    if before:
+        net(x)
+    for places in (["convs.0"], ["convs.1"], ["convs.0", "convs.1"]):
+        branches = attach(model, places, x, CLASSES)
+        twin = copy.deepcopy(model)
+        reference = attach(clean(twin), places, x, CLASSES)
+        assert torch.allclose(step(net, branches, x), step(twin, reference, x), atol=1e-5)
+        assert list(branches.logits()) == places
+        branches.strip()
+        assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_compiled_model_that_skips_all_places_says_so() -> None:
+    """A `forward` of its own keeps torch from telling an instance with branches from one without."""
+    plain, model, x = Cnn(), Cnn(), images()
+
+    def forward(conv: nn.Conv2d, x: Tensor) -> Tensor:
+        return nn.Conv2d.forward(conv, x)
+
+    for one in (plain, model):
+        one.convs[0].forward = types.MethodType(forward, one.convs[0])
+    torch.compile(plain, backend="eager")(x)
+    branches = attach(model, "convs.0", x, CLASSES, allow_skipped=True)
+    net = torch.compile(model, backend="eager")
     net(x)
-    branches = attach(model, "1", x, CLASSES)
+    with pytest.warns(UserWarning, match=r"so its auxiliary loss is 0: .* call torch.compiler.reset\(\) once"):
+        assert branches.loss(targets()) == 0
+    torch.compiler.reset()
     net(x)
-    with pytest.raises(UsageError, match=r"the likely cause is torch.compile before attach"):
-        branches.loss(targets())
+    assert branches.loss(targets()) > 0
+    branches.strip()
+    assert vars(model.convs[0])["forward"].__func__ is forward
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])

@@ -8,7 +8,8 @@ _heads.py       one place's weights, logits, loss     _core.py      Branches, an
 """
 
 from asymtrain.branches._attaching import attach
+from asymtrain.branches._capture import clean
 from asymtrain.branches._core import Branches, WithBranches
 from asymtrain.branches._heads import draw_branches
 
-__all__ = ["Branches", "WithBranches", "attach", "draw_branches"]
+__all__ = ["Branches", "WithBranches", "attach", "clean", "draw_branches"]

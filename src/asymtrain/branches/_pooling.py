@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asymtrain.branches._nested import Selector, select
 from asymtrain.errors import UsageError, unknown_name
@@ -52,6 +52,11 @@ class Reader:
             raise UsageError(
                 f"layout {self.layout!r} is not one letter an axis with one B (batch) and one C or D (features): "
                 "write for example 'BD', 'BCHW', 'BTD', 'TBD' or 'BHWC'"
+            )
+        if isinstance(self.pool, nn.Module):
+            raise UsageError(
+                f"pool is a {type(self.pool).__name__}, a module, whose weights would never be trained: give a function "
+                "from the feature to (B, D)"
             )
         if not callable(self.pool) and self.pool not in get_args(PoolName):
             raise unknown_name("pool", str(self.pool), get_args(PoolName))
