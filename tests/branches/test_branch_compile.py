@@ -5,7 +5,7 @@ import os
 import shutil
 import sysconfig
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
-from asymtrain.branches import Branches, WithBranches, attach, clean
+from asymtrain.branches import Branches, WithBranches, attach
+from asymtrain.branches._capture import Capture
+from asymtrain.branches._pooling import Reader
 
 # torch._dynamo looks at `.grad` of tensors that enter a graph in the middle of a model.
 MIDDLE = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -178,8 +180,8 @@ class Outer(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.model(x)
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.model(*args)
 
 
 def compiled_whole(model: nn.Module) -> nn.Module:
@@ -197,14 +199,28 @@ def compiled_parts(model: nn.Module) -> nn.Module:
     return model
 
 
+def replaced_parts(model: nn.Module) -> nn.Module:
+    for index, part in enumerate(model.convs):
+        model.convs[index] = torch.compile(part, backend="eager")
+    return model
+
+
 def compiled_outside(model: nn.Module) -> nn.Module:
     return torch.compile(Outer(model), backend="eager")
 
 
 @MIDDLE
-@pytest.mark.parametrize("build", [Cnn, Broken])
-@pytest.mark.parametrize("way", [compiled_whole, compiled_in_place, compiled_parts, compiled_outside])
-def test_plain_and_branched_models_of_one_class(way: object, build: type[nn.Module]) -> None:
+@pytest.mark.parametrize(
+    ("way", "build"),
+    [
+        (compiled_whole, Cnn),
+        (compiled_whole, Broken),
+        (compiled_in_place, Cnn),
+        (compiled_parts, Cnn),
+        (compiled_outside, Cnn),
+    ],
+)
+def test_plain_and_branched_models_of_one_class(way: Callable[[nn.Module], nn.Module], build: type[nn.Module]) -> None:
     """Plain first: torch shares compiled code between instances, and must not where one has branches."""
     models = [build().eval() for _ in range(3)]
     for model in models[1:]:
@@ -229,21 +245,24 @@ def test_plain_and_branched_models_of_one_class(way: object, build: type[nn.Modu
         net(x)
 
 
-@pytest.mark.parametrize("before", [True, False])
-def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(before: bool) -> None:
-    """Compiled before or after attach; other places the second time."""
+@MIDDLE
+@pytest.mark.parametrize("way", [compiled_whole, compiled_in_place, compiled_parts, replaced_parts])
+def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(way: Callable[[nn.Module], nn.Module]) -> None:
+    """Compiled and called before attach; other places each time."""
     model, x = Cnn().eval(), images()
-    net = torch.compile(model, backend="eager")
-    if before:
-        net(x)
-    for places in (["convs.0"], ["convs.1"], ["convs.0", "convs.1"]):
+    twin = copy.deepcopy(model)
+    net = way(model)
+    net(x)
+    for chosen in ([0], [1], [0, 1]):
+        places = [model.convs[index] for index in chosen]
         branches = attach(model, places, x, CLASSES)
-        twin = copy.deepcopy(model)
-        reference = attach(clean(twin), places, x, CLASSES)
+        reference = attach(twin, [twin.convs[index] for index in chosen], x, CLASSES)
         assert torch.allclose(step(net, branches, x), step(twin, reference, x), atol=1e-5)
-        assert list(branches.logits()) == places
+        assert len(branches.logits()) == len(chosen)
         branches.strip()
-        assert not any("forward" in vars(module) for module in model.modules())
+        reference.strip()
+        assert not any("forward" in vars(module) for module in twin.modules())
+    assert_same_gradients(model, twin)
 
 
 def test_a_compiled_model_that_skips_all_places_says_so() -> None:
@@ -285,6 +304,39 @@ def test_strip_reaches_a_compiled_model(name: str) -> None:
     output = net(x)
     assert outputs == [1 + places, 1]
     assert torch.allclose(output, model(x))
+
+
+class Masked(Reader):
+    """The mean over the positions that count."""
+
+    def read(self, output: Tensor, mask: Tensor | None = None) -> Tensor:
+        weights = torch.ones(output.shape[:2]) if mask is None else mask.to(output.dtype)
+        return (output * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("way", [compiled_whole, compiled_in_place, compiled_outside])
+def test_masks_and_tokens_do_not_recompile(way: Callable[[nn.Module], nn.Module]) -> None:
+    class Language(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.block = nn.Embedding(11, 6), nn.Linear(6, 6)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+            return self.block(self.embed(input_ids)).tanh()
+
+    model = Language()
+    capture = Capture(model, {"block": Masked("BTD", "mean")}, mask="attention_mask", keep_tokens=True)
+    net = way(model)
+    for turn in range(3):
+        tokens, mask = torch.randint(0, 11, (2, 5)), torch.tensor([[1] * 5, [1] * (turn + 1) + [0] * (4 - turn)])
+        with torch.compiler.set_stance("default" if turn == 0 else "fail_on_recompile"):
+            net(tokens, mask)
+        assert torch.equal(capture.forward.mask, mask)
+        assert torch.equal(capture.forward.tokens, tokens)
+        (caught,) = capture.features(allow_skipped=False).values()
+        assert torch.allclose(caught, capture.places["block"].reader.read(model.block(model.embed(tokens)), mask))
+        caught.sum().backward()
+    capture.remove()
 
 
 def test_a_copy_made_while_attached_compiles() -> None:

@@ -95,7 +95,7 @@ def attach(
         raise UsageError(f"loss_fn must be a function from logits and targets to a scalar, got {loss_fn!r}")
     refuse_wrapped(model)
     places = find_places(model, at)
-    refuse_places(model, places)
+    refuse_places(places)
     pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
@@ -191,7 +191,9 @@ def refuse_wrapped(model: object) -> None:
         raise UsageError(
             "the model is a TorchScript module, which takes no hooks: attach to the model it was made from"
         )
-    if _compiled(model):
+    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
         raise UsageError("the model is compiled already, and would ignore new hooks: attach first, then torch.compile")
     if isinstance(model, DistributedDataParallel):
         raise UsageError(
@@ -216,26 +218,10 @@ def refuse_wrapped(model: object) -> None:
             raise UsageError("the model has buffers on the meta device: load them or initialise them, then attach")
 
 
-def refuse_places(model: nn.Module, places: dict[str, nn.Module]) -> None:
+def refuse_places(places: dict[str, nn.Module]) -> None:
     """Refuse places whose hooks would not run or that carry branches already."""
     for name, place in places.items():
         if carries_branches(place):
             raise UsageError(f"place {name!r} carries branches already: call strip() on those first")
         if isinstance(place, torch.jit.ScriptModule):
             raise UsageError(f"place {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
-    for name, module in model.named_modules():
-        if _compiled(module):
-            inside = [place for place, target in places.items() if any(target is part for part in module.modules())]
-            if inside:
-                raise UsageError(
-                    f"place {inside[0]!r} lies in {name!r}, which is compiled already and would ignore new hooks: "
-                    "attach first, then torch.compile"
-                )
-
-
-def _compiled(module: nn.Module) -> bool:
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)

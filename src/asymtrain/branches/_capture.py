@@ -31,6 +31,7 @@ from asymtrain.errors import UsageError
 Model = TypeVar("Model", bound=nn.Module)
 # A name among the model's arguments, or a function of them all.
 Mask = str | Callable[..., Tensor | None]
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 class Forward:
@@ -109,11 +110,11 @@ class PlaceHook(_Hook):
                 self.rows = rows
                 self.version = None
                 self.with_grad = torch.is_grad_enabled()
-        elif torch.is_grad_enabled() or not self.forward.listening:
+        elif torch.is_grad_enabled():
             rows = self.read(output)
             if self.forward.listening:
                 self.rows, self.version, self.with_grad = rows, _version(rows), True
-        else:
+        elif self.forward.listening:
             self.with_grad = False
             feature = select(output, self.reader.output)
             version = _version(feature)
@@ -127,11 +128,11 @@ class PlaceHook(_Hook):
 
     def read(self, output: object) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
-        mask = self.forward.mask
+        masks: tuple[Tensor, ...] = () if self.forward.mask is None else (self.forward.mask,)
         if not self.detached:
-            return self.reader.read(output) if mask is None else self.reader.read(output, mask)
+            return self.reader.read(output, *masks)
         with torch.no_grad():
-            rows = self.reader.read(output) if mask is None else self.reader.read(output, mask)
+            rows = self.reader.read(output, *masks)
         return rows if isinstance(rows, str) else rows.detach()
 
     def settle(self) -> None:
@@ -198,9 +199,9 @@ class OpenHook(_Hook):
 
     def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         for value in (*args, *kwargs.values()):
-            if isinstance(value, Tensor) and value.ndim == 2 and value is not self.forward.mask:
-                if not value.is_floating_point() and not value.is_complex() and value.dtype != torch.bool:
-                    return value
+            integers = isinstance(value, Tensor) and value.ndim == 2 and value.dtype in _INTEGERS
+            if integers and value is not self.forward.mask:
+                return value
         return None
 
 
@@ -382,9 +383,8 @@ def _mark(module: nn.Module) -> None:
     `forward` of its own, torch does guard. So the module gets one, which is that of its class: what runs is the same,
     and each copy has its own. One that is there already is somebody else's, and stays.
     """
-    method = getattr(module, "forward", None)
     function = _class_forward(module)
-    if "forward" in module.__dict__ or function is None or getattr(method, "__func__", None) is not function:
+    if function is None or "forward" in module.__dict__:
         return
     if function.__name__ != "forward":
         # A decorator may have left another name, by which pickle would look for the method in vain.
@@ -400,13 +400,13 @@ def _mark(module: nn.Module) -> None:
 def _unmark(module: nn.Module) -> None:
     """Take the mark off, unless a `forward` of somebody else's has taken its place."""
     method, function = module.__dict__.get("forward"), _class_forward(module)
-    marked = isinstance(method, types.MethodType) and method.__self__ is module and function is not None
-    if marked and getattr(method.__func__, "__code__", None) is function.__code__:
+    bound = isinstance(method, types.MethodType) and method.__self__ is module
+    if bound and function is not None and getattr(method, "__code__", None) is function.__code__:
         del module.__dict__["forward"]
 
 
 def _class_forward(module: nn.Module) -> types.FunctionType | None:
-    function = getattr(type(module), "forward", None)
+    function = inspect.getattr_static(type(module), "forward", None)
     return function if isinstance(function, types.FunctionType) else None
 
 
@@ -437,8 +437,8 @@ _NOTHING_TAKEN = (
 )
 
 _NONE_RAN = (
-    "no place ran in the latest forward: pass allow_skipped=True to attach if the model skips them; under torch.compile, "
-    "if it does not, call torch.compiler.reset() once after attach"
+    "no place ran in the latest forward: pass allow_skipped=True to attach if the model skips them; if it does not and "
+    "is under torch.compile, call torch.compiler.reset() once after attach"
 )
 _NOTHING_TRAINED = (
     "no place ran in this forward of a compiled model, so its auxiliary loss is 0: if the model does not skip all of "

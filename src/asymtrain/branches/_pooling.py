@@ -55,7 +55,7 @@ class Reader:
             )
         if isinstance(self.pool, nn.Module):
             raise UsageError(
-                f"pool is a {type(self.pool).__name__}, a module, whose weights would never be trained: give a function "
+                f"pool is a module ({type(self.pool).__name__}), whose weights would never be trained: give a function "
                 "from the feature to (B, D)"
             )
         if not callable(self.pool) and self.pool not in get_args(PoolName):
