@@ -9,7 +9,8 @@ _losses.py      logits and targets -> losses          _core.py      Branches, an
 """
 
 from asymtrain.branches._attaching import PRESETS, attach
+from asymtrain.branches._capture import clean
 from asymtrain.branches._core import Branches, WithBranches
 from asymtrain.branches._heads import draw_branches
 
-__all__ = ["PRESETS", "Branches", "WithBranches", "attach", "draw_branches"]
+__all__ = ["PRESETS", "Branches", "WithBranches", "attach", "clean", "draw_branches"]

@@ -172,7 +172,7 @@ def attach(
     refuse_wrapped(model)
     paths = find_paths(model, at)
     places = {place: module_at(model, path) for place, path in paths.items()}
-    refuse_places(model, places, name)
+    refuse_places(places, name)
     pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
@@ -318,7 +318,9 @@ def refuse_wrapped(model: object) -> None:
         raise UsageError(
             "the model is a TorchScript module, which takes no hooks: attach to the model it was made from"
         )
-    if _compiled(model):
+    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
         raise UsageError("the model is compiled already, and would ignore new hooks: attach first, then torch.compile")
     if isinstance(model, DistributedDataParallel):
         raise UsageError(
@@ -343,7 +345,7 @@ def refuse_wrapped(model: object) -> None:
             raise UsageError("the model has buffers on the meta device: load them or initialise them, then attach")
 
 
-def refuse_places(model: nn.Module, places: dict[str, nn.Module], set_name: str) -> None:
+def refuse_places(places: dict[str, nn.Module], set_name: str) -> None:
     """Refuse places whose hooks would not run or that carry branches of this set already."""
     for name, place in places.items():
         if carries_branches(place, set_name):
@@ -352,19 +354,3 @@ def refuse_places(model: nn.Module, places: dict[str, nn.Module], set_name: str)
             )
         if isinstance(place, torch.jit.ScriptModule):
             raise UsageError(f"place {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
-    for name, module in model.named_modules():
-        if _compiled(module):
-            inside = [place for place, target in places.items() if any(target is part for part in module.modules())]
-            if inside:
-                raise UsageError(
-                    f"place {inside[0]!r} lies in {name!r}, which is compiled already and would ignore new hooks: "
-                    "attach first, then torch.compile"
-                )
-
-
-def _compiled(module: nn.Module) -> bool:
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)

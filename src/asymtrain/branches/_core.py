@@ -8,6 +8,7 @@
 All answers are about the model's latest forward, whatever mode it ran in.
 """
 
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -196,24 +197,61 @@ class Branches(nn.Module):
         if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
         given = self._given(logits)
+        self._refuse_copying(targets, ignore_index)
         return losses_by_shape(given, self._positions, targets, self._mask(mask), ignore_index, self.settings)
 
     def _mask(self, given: Tensor | None) -> Tensor | None:
-        return given
+        """The mask that was given, or else that of the model's latest forward."""
+        return given if given is not None or self._capture is None else self._capture.forward.mask
+
+    def _refuse_copying(self, targets: Tensor, ignore_index: int) -> None:
+        """Once: targets that are the model's own tokens, unshifted, would teach the branches to copy them."""
+        if not self._watch_copying or self._capture is None or torch.compiler.is_compiling():
+            return
+        tokens = self._capture.forward.tokens
+        if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or tokens.shape != targets.shape:
+            return
+        targets = targets.to(tokens.device)
+        if ((targets == tokens) | (targets == ignore_index)).all() and (targets == tokens).any():
+            raise UsageError(
+                "the targets are the model's own inputs, which a branch would learn to copy: attach with shift=1 to "
+                "learn the next token, or with shift=0 if copying is meant"
+            )
+        self._watch_copying = False
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
-        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once."""
+        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once.
+
+        Warns where the branches were not trained: no optimizer given here has their weights, or gradients reached
+        the weights and no step changed them while the model's own changed.
+        """
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
-        if optimizer is not None:
-            _drop_parameters(optimizer, list(self.parameters()))
+        weights = list(self.parameters())
+        trainable = any(weight.requires_grad for weight in weights)
+        if optimizer is not None and not _drop_parameters(optimizer, weights) and trainable:
+            warnings.warn(
+                "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
+                "*branches.parameters()], or strip the optimizer that has them",
+                stacklevel=2,
+            )
+        elif self._capture is not None and self._capture.untrained(weights):
+            warnings.warn(
+                "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
+                "*branches.parameters()]",
+                stacklevel=2,
+            )
         self.disconnect()
         self.stripped = True
 
     def connect(self, model: nn.Module) -> None:
         """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
         self.disconnect()
-        self._capture = Capture(model, self.readers, self.paths, self.name)
+        # Positions alone are masked, and only tokens can be copied.
+        self._capture = Capture(
+            model, self.readers, self.paths, self.name, mask=self.mask, keep_tokens=self._watch_copying
+        )
+        self._capture.note_weights(self.parameters())
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
         self._finalizer = weakref.finalize(self, self._capture.remove)
         self._finalizer.atexit = False
@@ -361,16 +399,17 @@ _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 _EMPTY = nn.ModuleDict()
 
 
-def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
     """Remove parameters from the groups and the state of optimizers that may have made steps with them.
 
-    A group that ends empty stays: learning-rate schedulers count the groups.
+    A group that ends empty stays: learning-rate schedulers count the groups. Returns whether there was one to remove.
     """
     # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
     given: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
     if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in given):
         raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
     gone = {id(parameter) for parameter in parameters}
+    had = any(id(p) in gone for optimizer in given for group in optimizer.param_groups for p in group["params"])
     for optimizer in given:
         for group in optimizer.param_groups:
             kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
@@ -379,3 +418,10 @@ def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Se
                 group[column] = [group[column][index] for index in kept]
         for parameter in parameters:
             optimizer.state.pop(parameter, None)
+        inner = getattr(optimizer, "optimizer", optimizer)  # in accelerate's wrapper
+        if had and isinstance(inner, torch.optim.LBFGS):
+            # A list and a count of its own, and its memory of the curvature: flat vectors over all parameters, of an
+            # objective that is no more. It starts anew.
+            inner._params, inner._numel_cache = inner.param_groups[0]["params"], None
+            inner.state.clear()
+    return had

@@ -115,8 +115,8 @@ class Reader:
             )
         if isinstance(self.pool, nn.Module):
             raise UsageError(
-                "`pool` is a module, whose weights nothing would train: give the module as `head` with pool='none', or "
-                "a function without weights as `pool`"
+                f"pool is a module ({type(self.pool).__name__}), whose weights would never be trained: give it as "
+                "`head` with pool='none', or a function from the feature to (B, D) as `pool`"
             )
         if not callable(self.pool) and self.pool not in get_args(PoolName):
             raise unknown_name("pool", str(self.pool), get_args(PoolName))
@@ -133,8 +133,6 @@ class Reader:
             return "gives a nested tensor (build the encoder with enable_nested_tensor=False)"
         if feature.layout is not torch.strided:
             return f"gives a tensor of layout {feature.layout}: choose a module whose output is dense"
-        if self.detach:
-            feature = feature.detach()
         if callable(self.pool):
             rows = self.pool(feature)
             dense = isinstance(rows, Tensor) and rows.layout is torch.strided and not rows.is_nested
