@@ -90,6 +90,15 @@ def test_clean_takes_dead_hooks_off_a_copy(way: Callable[[nn.Module, Path], nn.M
     branches.loss(targets())  # the original has its branches
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_an_attached_model_can_be_traced() -> None:
+    """torch.jit.trace calls the model several times, and compares what it did."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    assert torch.equal(torch.jit.trace(model, (x,))(x), model(x))
+    branches.strip()
+
+
 def test_clean_takes_live_hooks_off() -> None:
     model, x = mlp(), rows()
     branches = attach(model, AT, x, CLASSES)

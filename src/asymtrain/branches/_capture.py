@@ -104,27 +104,28 @@ class PlaceHook(_Hook):
         self.with_grad = False
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        if torch.compiler.is_compiling():
+        compiling = torch.compiler.is_compiling()
+        if compiling or torch.is_grad_enabled() or torch.jit.is_tracing():
             rows = self.read(output)
             if self.forward.listening:
                 self.rows = rows
-                self.version = None
+                self.version = None if compiling else _version(rows)
                 self.with_grad = torch.is_grad_enabled()
-        elif torch.is_grad_enabled():
-            rows = self.read(output)
-            if self.forward.listening:
-                self.rows, self.version, self.with_grad = rows, _version(rows), True
         elif self.forward.listening:
-            self.with_grad = False
-            feature = select(output, self.reader.output)
-            version = _version(feature)
-            if self.lasting and version is not None:
-                self.held, self.rows, self.version = output, None, version
-                return
-            self.rows = self.read(output)
-            self.version = _version(self.rows)
-            if self.lasting is None and feature is not None and version is not None:
-                self.trial = feature, version
+            self._keep(output)
+
+    def _keep(self, output: object) -> None:
+        """Hold the output of a forward without gradients, or read it where it may not last."""
+        feature = select(output, self.reader.output)
+        version = _version(feature)
+        self.with_grad = False
+        if self.lasting and version is not None:
+            self.held, self.rows, self.version = output, None, version
+            return
+        self.rows = self.read(output)
+        self.version = _version(self.rows)
+        if self.lasting is None and feature is not None and version is not None:
+            self.trial = feature, version
 
     def read(self, output: object) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
@@ -382,7 +383,8 @@ def _mark(module: nn.Module) -> None:
     Compiled code is shared by all modules of a class that fulfil its guards, and torch has none on the absence of
     hooks (skip_nnmodule_hook_guards): code of a plain model would be run, and no hook. Whether an instance has a
     `forward` of its own, torch does guard. So the module gets one, which is that of its class: what runs is the same,
-    and each copy has its own. One that is there already is somebody else's, and stays.
+    and each copy has its own. One that is there already is somebody else's, and stays. A marked model refers to
+    itself: without strip, and while its branches live on, only the garbage collector frees it.
     """
     function = _class_forward(module)
     if function is None or "forward" in module.__dict__:
