@@ -381,7 +381,7 @@ def test_what_is_refused():
         trainer(callback(sample=None)).fit(Module(), loader())
     with pytest.raises(UsageError, match="until is a share of the training"):
         callback(until=2.0)
-    with pytest.raises(UsageError, match="until=0.5 is a share of a training that has no end"):
+    with pytest.raises(UsageError, match=r"until=0\.5 is a share of a training that has no end"):
         trainer(callback(until=0.5), epochs=-1).fit(Module(), loader())
     with pytest.raises(UsageError, match="make the optimizer inside configure_optimizers"):
         trainer(callback(branch_options={"lr": 0.1})).fit(Ready(), loader())
