@@ -1,7 +1,12 @@
 """The mixin for the Trainer of transformers: training as by hand, checkpoints of the bare model, nothing left."""
 
+import os
 import pickle
+import socket
+import subprocess
+import sys
 import types
+from pathlib import Path
 
 import pytest
 import torch
@@ -212,6 +217,10 @@ def test_a_checkpoint_with_other_branches_is_refused(tmp_path):
     branches = attach(other, at="blocks.0", sample=examples()[0][:2], classes=CLASSES)
     with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the places"):
         trainer_of(other, branches, tmp_path).train(str(tmp_path / "checkpoint-4"))
+    again = seeded(Labelled)
+    trainer = trainer_of(again, branches_on(again), tmp_path, branch_options={"lr": 0.1})
+    with pytest.raises(UsageError, match=r"written without branch_options.*: resume with the same branch_options"):
+        trainer.train(str(tmp_path / "checkpoint-4"))
 
 
 class Rates(TrainerCallback):
@@ -377,6 +386,58 @@ def test_alpha_does_not_depend_on_accumulation(func, tmp_path):
     assert moved > 0.1
     assert apart < 1e-5
     assert logged[0] == pytest.approx(logged[1], rel=1e-4)
+
+
+RANKS = """
+import os
+
+import torch
+from test_transformers_mixin import (
+    BranchesTrainer, arguments, causal_model, next_tokens, on_next_tokens, seeded, sentences, without_dropout
+)
+
+torch.set_num_threads(1)
+
+
+class InTurn(BranchesTrainer):
+    def _get_train_sampler(self, *_):
+        return torch.utils.data.SequentialSampler(self.train_dataset)
+
+
+ranks = int(os.environ.get("WORLD_SIZE", 1))
+model = without_dropout(seeded(causal_model))
+args = arguments("out", max_steps=2, gradient_accumulation_steps=2, logging_steps=1, logging_strategy="steps",
+                 per_device_train_batch_size=4 // ranks, **({"ddp_backend": "gloo"} if ranks > 1 else {}))
+trainer = InTurn(model, args, train_dataset=sentences(16, "tokens"), branches=on_next_tokens(model), alpha=0.7,
+                 targets=next_tokens, optimizers=(torch.optim.SGD(model.parameters(), lr=1.0), None))
+trainer.train()
+if trainer.is_world_process_zero():
+    logged = [(row["main_loss"], row["auxiliary_loss"]) for row in trainer.state.log_history if "loss" in row]
+    torch.save((model.state_dict(), logged), f"{ranks}.pt")
+"""
+
+
+@pytest.mark.slow
+def test_two_ranks_train_what_one_trains(tmp_path):
+    """Sentences of different lengths on each rank; the mean is over the tokens of both."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
+    here = os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "PYTHONPATH": here, "OMP_NUM_THREADS": "1"}
+    if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
+        environment["GLOO_SOCKET_IFNAME"] = "lo"
+    (tmp_path / "ranks.py").write_text(RANKS)
+    many = ["-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-addr", "127.0.0.1", "--master-port", port]
+    for start in ([], many):
+        done = subprocess.run([sys.executable, *start, "ranks.py"], cwd=tmp_path, env=environment, timeout=300,
+                              capture_output=True, text=True)  # fmt: skip
+        assert done.returncode == 0, done.stderr[-2000:]
+    (one, logged), (two, also) = (torch.load(tmp_path / f"{ranks}.pt") for ranks in (1, 2))
+    assert all(torch.allclose(value, two[name], atol=1e-5) for name, value in one.items())
+    assert len(logged) == 2
+    for first, second in zip(logged, also, strict=True):
+        assert first == pytest.approx(second, rel=1e-5)
 
 
 def test_targets_keep_their_positions_but_for_a_pool_of_the_user_s(tmp_path):

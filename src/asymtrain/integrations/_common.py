@@ -151,10 +151,15 @@ class OptimizerPart:
 
     def load_state_dict(self, part: Mapping[str, Any]) -> None:
         """Take the part up again, after the optimizer's own state was loaded and schedulers were made."""
+        if len(part["groups"]) != len(self.own):
+            raise UsageError(
+                f"the checkpoint was written {'with' if part['groups'] else 'without'} branch_options, and its schedulers "
+                "have counted the parameter groups: resume with the same branch_options"
+            )
         values = dict(self.branches.named_parameters())
         for name in part["state"].keys() & values.keys():
             self.optimizer.state[values[name]] = part["state"][name]
-        for i, options in zip(self.own, part["groups"], strict=False):
+        for i, options in zip(self.own, part["groups"], strict=True):
             self.optimizer.param_groups[i].update(options)
         self.optimizer.load_state_dict(self.optimizer.state_dict())  # to the devices and types of the parameters
 

@@ -203,6 +203,15 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         for name, value in named_losses(main, auxiliary, losses).items():
             self._sums[name] = self._sums.get(name, 0.0) + value / batches
 
+    def _average_sums(self) -> None:
+        """The mean over ranks, as the trainer logs its loss. Where all ranks are, which cannot be told of `log`."""
+        if self.args.world_size > 1 and self._sums:
+            # A rank may have skipped a place.
+            names = ["main_loss", "auxiliary_loss", "branch_loss", *(f"branch_loss/{p}" for p in self.branches.places)]
+            zero = torch.zeros_like(self._sums["main_loss"])
+            values = torch.stack([self._sums.get(name, zero).float() for name in names])
+            self._sums = dict(zip(names, self.accelerator.gather(values[None]).mean(0).unbind(), strict=True))
+
 
 def __getattr__(name: str) -> Any:
     """`BranchesTrainer`, when it is first asked for: the module of `Trainer` takes seconds to load."""
@@ -247,6 +256,13 @@ class _AlongTheWay(TrainerCallback):  # type: ignore[misc]  # transformers is op
         """The trainer clears the gradients of its model, not those of its optimizer."""
         self.branches.zero_grad()
         self._strip_at(state.global_step, optimizer)
+        if control.should_log:
+            self.trainer._average_sums()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer may log here instead."""
+        if control.should_log:
+            self.trainer._average_sums()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint was written."""
