@@ -153,8 +153,8 @@ class OptimizerPart:
         """Take the part up again, after the optimizer's own state was loaded and schedulers were made."""
         if len(part["groups"]) != len(self.own):
             raise UsageError(
-                f"the checkpoint was written {'with' if part['groups'] else 'without'} branch_options, and its schedulers "
-                "have counted the parameter groups: resume with the same branch_options"
+                f"the checkpoint was written {'with' if part['groups'] else 'without'} branch_options, and its "
+                "schedulers have counted the parameter groups: resume with the same branch_options"
             )
         values = dict(self.branches.named_parameters())
         for name in part["state"].keys() & values.keys():
