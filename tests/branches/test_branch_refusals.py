@@ -146,7 +146,7 @@ def with_buffer(buffer: torch.Tensor) -> nn.Module:
 WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
     "compiled": (compiled, "compiled already, and would ignore new hooks: attach first, then torch.compile"),
     "data parallel": (lambda: nn.DataParallel(mlp()), r"do not work in nn.DataParallel: use Distributed.*WithBranches"),
-    "sharded": (sharded, r"do not work in a model sharded by FSDP: train with DistributedDataParallel\(WithBranches"),
+    "sharded": (sharded, r"sharded by FSDP already: attach to the bare model, wrap it.*fully_shard\(WithBranches"),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()), "lazy layers without weights: call it once"),
     "meta": (lambda: mlp().to("meta"), "weights on the meta device: load them or initialise them, then attach"),
     "meta buffer": (lambda: with_buffer(torch.zeros(2, device="meta")), "the model has buffers on the meta device"),

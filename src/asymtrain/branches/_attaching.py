@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
 from asymtrain.branches._capture import Mask, carries_branches
-from asymtrain.branches._core import Branches
+from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import dry_run
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
@@ -332,10 +332,10 @@ def refuse_wrapped(model: object) -> None:
             "branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(model, branches))"
         )
     for module in model.modules():
-        # By name: importing FSDP here would cost every user its import time.
-        if {"FullyShardedDataParallel", "FSDPModule"} & {kind.__name__ for kind in type(module).__mro__}:
+        if is_sharded(module):
             raise UsageError(
-                "branches do not work in a model sharded by FSDP: train with DistributedDataParallel(WithBranches(...))"
+                "the model is sharded by FSDP already: attach to the bare model, wrap it, then shard both, "
+                "fully_shard(WithBranches(model, branches))"
             )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")

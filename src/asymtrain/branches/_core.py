@@ -355,8 +355,8 @@ class WithBranches(nn.Module):
         output, logits = net(x)
         loss = F.cross_entropy(output, y) + alpha * branches.loss(y, logits=logits)
 
-    Branch weights are parameters of this module, so DDP averages their gradients. Its copies and pickles are
-    whole: the copy's branches are on the copy's model.
+    Branch weights are parameters of this module, so DDP averages their gradients, and `fully_shard` (FSDP2) shards
+    them. Its copies and pickles are whole: the copy's branches are on the copy's model.
     """
 
     def __init__(self, model: nn.Module, branches: Branches) -> None:
@@ -372,15 +372,21 @@ class WithBranches(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
         """The model's output, and the logits of its branches by place."""
-        if self.branches.stripped:
+        # A sharded model can only be called through the module that was sharded; after strip it has no logits.
+        if self.branches.stripped and not is_sharded(self):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
         output = self.model(*args, **kwargs)
-        return output, self.branches.take()
+        return output, {} if self.branches.stripped else self.branches.take()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not self.branches.stripped:
             self.branches.connect(self.model)
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP has sharded this module. By name: importing FSDP would cost every user its import time."""
+    return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(kind.__name__ for kind in type(module).__mro__)
 
 
 def _key(place: str) -> str:
