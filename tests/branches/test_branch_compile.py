@@ -325,7 +325,8 @@ def test_masks_and_tokens_do_not_recompile(way: Callable[[nn.Module], nn.Module]
             return self.block(self.embed(input_ids)).tanh()
 
     model = Language()
-    capture = Capture(model, {"block": Masked("BTD", "mean")}, {"block": "block"}, "branches", mask="attention_mask", keep_tokens=True)
+    options = {"mask": "attention_mask", "keep_tokens": True}
+    capture = Capture(model, {"block": Masked("BTD", "mean")}, {"block": "block"}, "branches", **options)
     net = way(model)
     for turn in range(3):
         tokens, mask = torch.randint(0, 11, (2, 5)), torch.tensor([[1] * 5, [1] * (turn + 1) + [0] * (4 - turn)])

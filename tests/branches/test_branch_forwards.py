@@ -226,7 +226,8 @@ def first_mask(*args: Tensor, **kwargs: Tensor) -> Tensor:
 @pytest.mark.parametrize("mask", ["attention_mask", first_mask, "no_such_argument", None])
 def test_mask_and_tokens_come_from_the_models_arguments(mask: object) -> None:
     model = Language()
-    capture = Capture(model, {"block": Whole("BTD", "mean")}, {"block": "block"}, "branches", mask=mask, keep_tokens=True)
+    readers = {"block": Whole("BTD", "mean")}
+    capture = Capture(model, readers, {"block": "block"}, "branches", mask=mask, keep_tokens=True)
     tokens, counts, position = torch.arange(10).reshape(2, 5), torch.tensor([[1, 1, 1, 0, 0]] * 2), torch.zeros(5, 6)
     expected = tokens > 3 if callable(mask) else counts if mask == "attention_mask" else None
     feature = model.block(model.embed(tokens))
