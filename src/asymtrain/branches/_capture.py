@@ -110,7 +110,7 @@ class PlaceHook(_Hook):
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         compiling = torch.compiler.is_compiling()
-        if compiling or torch.is_grad_enabled() or torch.jit.is_tracing():
+        if compiling or torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
             rows = self.read(output)
             if self.forward.listening:
                 self.rows = rows
