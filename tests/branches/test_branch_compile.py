@@ -245,6 +245,25 @@ def test_plain_and_branched_models_of_one_class(way: Callable[[nn.Module], nn.Mo
         net(x)
 
 
+def test_a_compiled_pair_beside_a_compiled_plain_model() -> None:
+    plain, model, x = Cnn().eval(), Cnn().eval(), images()
+    plain_net = torch.compile(Outer(plain), backend="eager")
+    plain_net(x)
+    branches = attach(model, "convs.*", x, CLASSES)
+    pair_net = torch.compile(WithBranches(model, branches), backend="eager", fullgraph=True)
+    outer_net = torch.compile(Outer(model), backend="eager", fullgraph=True)
+    _, logits = pair_net(x)
+    outer_net(x)
+    assert all(torch.allclose(branches.logits()[name], rows, atol=1e-5) for name, rows in logits.items())
+    graphs = counters["stats"]["unique_graphs"]
+    for _ in range(3):
+        plain_net(x)
+        pair_net(x)
+        outer_net(x)
+    assert list(logits) == list(branches.logits())
+    assert counters["stats"]["unique_graphs"] == graphs == 3
+
+
 @MIDDLE
 @pytest.mark.parametrize("way", [compiled_whole, compiled_in_place, compiled_parts, replaced_parts])
 def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(way: Callable[[nn.Module], nn.Module]) -> None:

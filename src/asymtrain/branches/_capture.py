@@ -8,6 +8,11 @@ A forward is one call of the model given to `attach`. Between Close and the next
 activation checkpointing runs places again during backward, and those calls must not count. They are pooled
 nonetheless: the recomputation must save as many tensors as the forward did.
 
+A forward with gradients whose features nobody asked for is dropped by the next one. That is right in a step without
+auxiliary loss, while warming up, or where a batch has no labels; it is a mistake where both forwards should have
+branches. No rule tells these apart, so it is a warning, and only if the earlier forward's graph still waits for its
+backward. Compiled forwards are not watched: that would take a new Python object for each.
+
 What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
 (each changed value would be a recompilation), and hold no reference to an nn.Module.
 """
@@ -105,7 +110,7 @@ class PlaceHook(_Hook):
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         compiling = torch.compiler.is_compiling()
-        if compiling or torch.is_grad_enabled() or torch.jit.is_tracing():
+        if compiling or torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
             rows = self.read(output)
             if self.forward.listening:
                 self.rows = rows
@@ -304,10 +309,10 @@ class Capture:
     def _warn(self, caught: Mapping[str, Tensor]) -> None:
         """Say what is allowed and yet is seldom meant."""
         if not caught and self.forward.compiled:
-            warnings.warn(_NOTHING_TRAINED, stacklevel=6)
+            warnings.warn(_NOTHING_TRAINED, stacklevel=8)
         dropped = None if self.forward.dropped is None else self.forward.dropped()
         if dropped is not None and not dropped.finished:
-            warnings.warn(_DROPPED, stacklevel=6)
+            warnings.warn(_DROPPED, stacklevel=8)
         self.forward.dropped = None
 
     def check_has_gradients(self) -> None:

@@ -5,7 +5,8 @@
     branches.loss(y)                     live branches make logits of it, and one loss of the logits
     branches.strip(optimizer)            hooks off
 
-All answers are about the model's latest forward, whatever mode it ran in.
+All answers are about the model's latest forward, whatever mode it ran in. Where an earlier one with gradients, about
+which nobody asked, still waits for its backward, a warning says that its features are left out.
 """
 
 import warnings
