@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 import types
+from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -365,8 +366,25 @@ def without_dropout(model):
     return model
 
 
-@pytest.mark.parametrize("func", [None, summed_loss])
-def test_alpha_does_not_depend_on_accumulation(func, tmp_path):
+def on_positions(model):
+    """Branches that keep positions, and shift the labels themselves."""
+    sample = {"input_ids": torch.stack([row["input_ids"] for row in sentences(4, "tokens")])}
+    return attach(model, at="transformer.h.*", sample=sample, classes=20, layout="BTD", pool="none")
+
+
+keeps_positions = pytest.mark.skipif("shift" not in signature(attach).parameters, reason="no pool='none' yet")
+
+
+@pytest.mark.parametrize(
+    ("put", "more"),
+    [
+        (on_next_tokens, {"targets": next_tokens}),
+        (on_next_tokens, {"targets": next_tokens, "compute_loss_func": summed_loss}),
+        pytest.param(on_positions, {}, marks=keeps_positions),
+    ],
+    ids=["rows", "loss function", "positions"],
+)
+def test_alpha_does_not_depend_on_accumulation(put, more, tmp_path):
     """Eight sentences as one batch, and as four of two whose numbers of tokens differ."""
     trained, logged = [], []
     for accumulate in (1, 4):
@@ -374,9 +392,8 @@ def test_alpha_does_not_depend_on_accumulation(func, tmp_path):
         args = arguments(tmp_path, max_steps=2, gradient_accumulation_steps=accumulate, logging_steps=1,
                          per_device_train_batch_size=8 // accumulate)  # fmt: skip
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        trainer = BranchesTrainer(model, args, train_dataset=sentences(16, "tokens"), branches=on_next_tokens(model),
-                                  alpha=0.7, targets=next_tokens, compute_loss_func=func,
-                                  optimizers=(optimizer, None))  # fmt: skip
+        trainer = BranchesTrainer(model, args, train_dataset=sentences(16, "tokens"), branches=put(model),
+                                  alpha=0.7, optimizers=(optimizer, None), **more)  # fmt: skip
         trainer.train()
         trained.append(model.state_dict())
         names = ("main_loss", "auxiliary_loss", "branch_loss/transformer.h.0")
