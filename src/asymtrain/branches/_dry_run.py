@@ -4,6 +4,7 @@ Eval mode, no gradients; afterwards the random state, every buffer and every tra
 """
 
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
@@ -127,6 +128,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             if device.type not in ("cpu", "meta"):
                 stack.enter_context(torch.random.fork_rng([device.index or 0], device_type=device.type))
         stack.enter_context(torch.no_grad())
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes seconds
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         model.eval()
         try:
             yield
