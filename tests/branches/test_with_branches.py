@@ -67,6 +67,30 @@ def test_its_logits_must_be_passed_on() -> None:
     branches.loss(targets())  # a call of the model itself is answered as always
 
 
+class Tokens(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.block = torch.nn.Embedding(9, 6), torch.nn.Linear(6, 6)
+
+    def forward(self, tokens: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.block(self.embed(tokens))
+
+
+def test_the_mask_of_the_forward_counts_for_its_logits() -> None:
+    tokens, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]])
+    model = Tokens()
+    branches = attach(model, "block", (tokens, mask), 9, pool="none", layout="BTD", shift=1)
+    model(tokens, mask)
+    expected = branches.loss(tokens)
+    assert not torch.equal(expected, branches.loss(tokens, mask=torch.ones_like(mask)))
+    _, logits = WithBranches(model, branches)(tokens, mask)
+    assert torch.equal(branches.loss(tokens, logits=logits), expected)
+    branches.strip()
+    flat = attach(model, "block", (tokens, mask), 9, pool=lambda hidden: hidden.flatten(0, 1))
+    model(tokens, mask)
+    assert torch.equal(flat.loss(tokens.flatten()), flat.loss(tokens.flatten(), mask=torch.ones(8)))
+
+
 def test_after_strip_the_model_is_called_itself() -> None:
     model, x = mlp(), rows()
     branches = attach(model, AT, x, CLASSES)

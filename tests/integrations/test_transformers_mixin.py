@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import types
-from inspect import signature
 from pathlib import Path
 
 import pytest
@@ -372,17 +371,15 @@ def on_positions(model):
     return attach(model, at="transformer.h.*", sample=sample, classes=20, layout="BTD", pool="none")
 
 
-keeps_positions = pytest.mark.skipif("shift" not in signature(attach).parameters, reason="no pool='none' yet")
-
-
 @pytest.mark.parametrize(
     ("put", "more"),
     [
         (on_next_tokens, {"targets": next_tokens}),
         (on_next_tokens, {"targets": next_tokens, "compute_loss_func": summed_loss}),
-        pytest.param(on_positions, {}, marks=keeps_positions),
+        (on_positions, {}),
+        (on_positions, {"targets": lambda inputs: inputs["input_ids"]}),  # the mask alone says what is padding
     ],
-    ids=["rows", "loss function", "positions"],
+    ids=["rows", "loss function", "positions", "masked positions"],
 )
 def test_alpha_does_not_depend_on_accumulation(put, more, tmp_path):
     """Eight sentences as one batch, and as four of two whose numbers of tokens differ."""
@@ -496,6 +493,15 @@ def test_evaluation_has_the_model_s_loss_alone(tmp_path):
     found = next(row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row)
     x, y = examples(2)
     assert found == pytest.approx(F.cross_entropy(model(x)["logits"], y).item(), rel=1e-5)
+
+
+def test_weights_of_places_count(tmp_path):
+    model = seeded(Labelled)
+    weighted = branches_on(model, weights={"blocks.0": 3.0})
+    trainer = trainer_of(model, weighted, tmp_path, options={"max_steps": 1, "logging_steps": 1})
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert row["branch_loss"] == pytest.approx(3 * row["branch_loss/blocks.0"] + row["branch_loss/blocks.1"])
 
 
 def test_labels_for_each_token_and_a_model_of_transformers(tmp_path):
