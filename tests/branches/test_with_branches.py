@@ -16,7 +16,7 @@ from branch_zoo import CLASSES, Case, build, mlp, rows, targets
 from torch import multiprocessing as mp
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -67,6 +67,30 @@ def test_its_logits_must_be_passed_on() -> None:
     branches.loss(targets())  # a call of the model itself is answered as always
 
 
+class Tokens(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.block = torch.nn.Embedding(9, 6), torch.nn.Linear(6, 6)
+
+    def forward(self, tokens: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.block(self.embed(tokens))
+
+
+def test_the_mask_of_the_forward_counts_for_its_logits() -> None:
+    tokens, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]])
+    model = Tokens()
+    branches = attach(model, "block", (tokens, mask), 9, pool="none", layout="BTD", shift=1)
+    model(tokens, mask)
+    expected = branches.loss(tokens)
+    assert not torch.equal(expected, branches.loss(tokens, mask=torch.ones_like(mask)))
+    _, logits = WithBranches(model, branches)(tokens, mask)
+    assert torch.equal(branches.loss(tokens, logits=logits), expected)
+    branches.strip()
+    flat = attach(model, "block", (tokens, mask), 9, pool=lambda hidden: hidden.flatten(0, 1))
+    model(tokens, mask)
+    assert torch.equal(flat.loss(tokens.flatten()), flat.loss(tokens.flatten(), mask=torch.ones(8)))
+
+
 def test_after_strip_the_model_is_called_itself() -> None:
     model, x = mlp(), rows()
     branches = attach(model, AT, x, CLASSES)
@@ -83,6 +107,41 @@ def test_idle_branches_are_not_broadcast() -> None:
     idle = {name for name, _ in net.named_buffers()}
     assert set(net._ddp_params_and_buffers_to_ignore) == {"model.0.bias"} | idle
     assert len(idle) == 2
+
+
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
+@pytest.mark.parametrize("apart", [False, True], ids=["with the model", "apart"])
+def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
+    """One rank; what two ranks train is compared with DDP below."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh, half = init_device_mesh("cpu", (1,)), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        model, x = mlp(), rows()
+        keys = list(model.state_dict())
+        branches = attach(model, AT, x, CLASSES, 3)
+        net = WithBranches(model, branches)
+        if apart:
+            fully_shard(branches, mesh=mesh)
+        fully_shard(net, mesh=mesh, mp_policy=half)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        before = [value.full_tensor().clone() for value in net.parameters()]
+        output, logits = net(x)
+        (F.cross_entropy(output.float(), targets()) + branches.loss(targets(), logits=logits)).backward()
+        optimizer.step()
+        assert output.dtype == torch.bfloat16
+        assert {value.dtype for value in logits.values()} == {torch.float32 if apart else torch.bfloat16}
+        after = [value.full_tensor() for value in net.parameters()]
+        assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+        with pytest.raises(UsageError, match=r"sharded by FSDP already: .* fully_shard\(WithBranches"):
+            attach(net, "model.0", x, CLASSES)
+        branches.strip(optimizer)
+        assert set(optimizer.state) == set(model.parameters())
+        output, logits = net(x)
+        assert logits == {}
+        whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        assert list(whole) == keys
+    finally:
+        dist.destroy_process_group()
 
 
 def _train(rank: int, folder: str, activation: str) -> None:

@@ -369,7 +369,7 @@ class Three(Module):
 
 
 def test_what_is_refused():
-    sample = examples()[0][:2]
+    sample, init = examples()[0][:2], torch.optim.Optimizer.__init__
     for options in ({}, {"at": "blocks.*"}, {"classes": CLASSES}):
         with pytest.raises(UsageError, match="give either branches"):
             BranchesCallback(alpha=1.0, **options)
@@ -387,6 +387,7 @@ def test_what_is_refused():
         trainer(callback(branch_options={"lr": 0.1})).fit(Ready(), loader())
     with pytest.raises(UsageError, match="unknown option of AdamW in branch_options 'lrr'"):
         trainer(callback(branch_options={"lrr": 0.1})).fit(Module(), loader())
+    assert torch.optim.Optimizer.__init__ is init
     for kind in ("FSDPStrategy", "ModelParallelStrategy"):
         sharded = SimpleNamespace(strategy=type(kind, (), {})())
         with pytest.raises(UsageError, match=f"sharded by {kind}: .* fully_shard"):

@@ -365,8 +365,23 @@ def without_dropout(model):
     return model
 
 
-@pytest.mark.parametrize("func", [None, summed_loss])
-def test_alpha_does_not_depend_on_accumulation(func, tmp_path):
+def on_positions(model):
+    """Branches that keep positions, and shift the labels themselves."""
+    sample = {"input_ids": torch.stack([row["input_ids"] for row in sentences(4, "tokens")])}
+    return attach(model, at="transformer.h.*", sample=sample, classes=20, layout="BTD", pool="none")
+
+
+@pytest.mark.parametrize(
+    ("put", "more"),
+    [
+        (on_next_tokens, {"targets": next_tokens}),
+        (on_next_tokens, {"targets": next_tokens, "compute_loss_func": summed_loss}),
+        (on_positions, {}),
+        (on_positions, {"targets": lambda inputs: inputs["input_ids"]}),  # the mask alone says what is padding
+    ],
+    ids=["rows", "loss function", "positions", "masked positions"],
+)
+def test_alpha_does_not_depend_on_accumulation(put, more, tmp_path):
     """Eight sentences as one batch, and as four of two whose numbers of tokens differ."""
     trained, logged = [], []
     for accumulate in (1, 4):
@@ -374,9 +389,8 @@ def test_alpha_does_not_depend_on_accumulation(func, tmp_path):
         args = arguments(tmp_path, max_steps=2, gradient_accumulation_steps=accumulate, logging_steps=1,
                          per_device_train_batch_size=8 // accumulate)  # fmt: skip
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-        trainer = BranchesTrainer(model, args, train_dataset=sentences(16, "tokens"), branches=on_next_tokens(model),
-                                  alpha=0.7, targets=next_tokens, compute_loss_func=func,
-                                  optimizers=(optimizer, None))  # fmt: skip
+        trainer = BranchesTrainer(model, args, train_dataset=sentences(16, "tokens"), branches=put(model),
+                                  alpha=0.7, optimizers=(optimizer, None), **more)  # fmt: skip
         trainer.train()
         trained.append(model.state_dict())
         names = ("main_loss", "auxiliary_loss", "branch_loss/transformer.h.0")
@@ -479,6 +493,15 @@ def test_evaluation_has_the_model_s_loss_alone(tmp_path):
     found = next(row["eval_loss"] for row in trainer.state.log_history if "eval_loss" in row)
     x, y = examples(2)
     assert found == pytest.approx(F.cross_entropy(model(x)["logits"], y).item(), rel=1e-5)
+
+
+def test_weights_of_places_count(tmp_path):
+    model = seeded(Labelled)
+    weighted = branches_on(model, weights={"blocks.0": 3.0})
+    trainer = trainer_of(model, weighted, tmp_path, options={"max_steps": 1, "logging_steps": 1})
+    trainer.train()
+    row = trainer.state.log_history[0]
+    assert row["branch_loss"] == pytest.approx(3 * row["branch_loss/blocks.0"] + row["branch_loss/blocks.1"])
 
 
 def test_labels_for_each_token_and_a_model_of_transformers(tmp_path):

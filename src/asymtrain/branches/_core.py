@@ -202,8 +202,13 @@ class Branches(nn.Module):
         return losses_by_shape(given, self._positions, targets, self._mask(mask), ignore_index, self.settings)
 
     def _mask(self, given: Tensor | None) -> Tensor | None:
-        """The mask that was given, or else that of the model's latest forward."""
-        return given if given is not None or self._capture is None else self._capture.forward.mask
+        """The mask that was given, or else that of the model's latest forward.
+
+        A `pool` function of the user's own may give rows in any order, of which that mask does not know.
+        """
+        if given is not None or self._capture is None or any(callable(reader.pool) for reader in self.readers.values()):
+            return given
+        return self._capture.forward.mask
 
     def _refuse_copying(self, targets: Tensor, ignore_index: int) -> None:
         """Once: targets that are the model's own tokens, unshifted, would teach the branches to copy them."""
@@ -272,8 +277,11 @@ class Branches(nn.Module):
         capture = self._attached()
         logits = self._make_logits(capture)
         # A compiled graph then need not give the features out beside the logits.
-        capture.forward.forget()
-        capture.forward.taken = True
+        forward = capture.forward
+        mask, tokens = forward.mask, forward.tokens
+        forward.forget()
+        # The loss is still to be taken of these logits.
+        forward.mask, forward.tokens, forward.taken = mask, tokens, True
         return logits
 
     def _attached(self) -> Capture:

@@ -43,12 +43,14 @@ def targets_of(batch: Any, targets: Callable[[Any], Tensor], branches: Branches)
 
 
 def losses_in_training(branches: Branches, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of the branches' losses in the model's latest forward; and each place's loss.
+    """The weighted sum of the branches' losses in the model's latest forward; and each place's loss.
 
     Handed over as logits, which the branches do not check for drift between ranks: see `average_gradients`.
     """
     losses = branches.losses(targets, logits=branches.take())
-    return sum(losses.values(), torch.zeros_like(main)), losses
+    weights = branches.settings.weights
+    weighted = [weights[place] * loss if place in weights else loss for place, loss in losses.items()]
+    return sum(weighted, torch.zeros_like(main)), losses
 
 
 def named_losses(main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ would miss what Lightning does to the one loss it knows: division by the accumul
 import functools
 import math
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -89,7 +89,8 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
     ) -> None:
         super().__init__()
         check_until(until)
-        if {"at", "classes"} - options.keys() if branches is None else options:
+        said = "at" in options and not {"classes", "outputs", "preset", "head"}.isdisjoint(options)
+        if options if branches is not None else not said:
             raise UsageError("give either branches=attach(...), or at= and classes= for the callback to attach itself")
         self.alpha, self.branches, self.model, self.sample = alpha, branches, model, sample
         self.targets, self.every, self.options = targets, every, options
@@ -126,7 +127,8 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         @functools.wraps(own_optimizers)
         def configure_optimizers() -> Any:
             branches = self._attached(pl_module)
-            with _new_optimizers(lambda optimizer: self._add_group(optimizer, branches)):
+            options = self.branch_options
+            with _new_optimizers(lambda new: add_group(new, branches, options)) if options else nullcontext():
                 configured = own_optimizers()
             self._parts = [self._join(optimizer, branches) for optimizer in _optimizers_in(configured)]
             return configured
@@ -207,10 +209,6 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         # With alpha 0 nothing is added, not even zeros: Lightning clips by the norm of all gradients that there are.
         total = main + self.alpha * auxiliary if self.alpha else main
         return {**output, "loss": total} if isinstance(output, Mapping) else total
-
-    def _add_group(self, optimizer: Optimizer, branches: Branches) -> None:
-        if self.branch_options:
-            add_group(optimizer, branches, self.branch_options)
 
     def _join(self, optimizer: Optimizer, branches: Branches) -> OptimizerPart:
         part = OptimizerPart(optimizer, branches)

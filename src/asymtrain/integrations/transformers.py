@@ -111,7 +111,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         samples, items = super().get_batch_samples(*args, **kwargs)
         if samples and not self.branches.stripped:
             # Copies, of the mappings alone: `targets` may take an entry out that the model does not know.
-            counts = [self._count_targets(self._targets_in(copy.copy(batch))) for batch in samples]
+            counts = [self._count_targets(self._targets_in(copy.copy(batch)), batch) for batch in samples]
             self._count = torch.stack(counts).sum().to(self.args.device)
             if self.args.world_size > 1 and self.args.average_tokens_across_devices:
                 # As the trainer counts the items of the model's loss: ranks count by their targets too.
@@ -129,7 +129,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         # What the trainer does to the returned loss, division by the number of batches, is undone in advance.
         weight: Any = 1.0
         if self._count is not None:
-            weight = self._count_targets(targets).to(main.device) * batches / self._count.clamp(min=1)
+            weight = self._count_targets(targets, inputs).to(main.device) * batches / self._count.clamp(min=1)
             weight = weight.to(auxiliary.dtype)
         auxiliary = weight * auxiliary
         self._keep(main, auxiliary, {place: weight * loss for place, loss in losses.items()}, batches)
@@ -182,11 +182,17 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
     def _targets_in(self, inputs: Any) -> Tensor:
         return targets_of(inputs, self.targets, self.branches)
 
-    def _count_targets(self, targets: Tensor) -> Tensor:
+    def _count_targets(self, targets: Tensor, inputs: Any) -> Tensor:
+        """The targets that count in the loss: neither -100, nor masked, nor shifted out."""
         if targets.is_floating_point():
             return torch.tensor(targets.numel(), device=targets.device)
-        shift = getattr(self.branches.settings, "shift", None) or 0
-        return (targets[:, shift:] if targets.ndim > 1 else targets).ne(-100).sum()
+        count = targets.ne(-100)
+        if targets.ndim > 1:
+            mask = inputs.get(self.branches.mask) if isinstance(self.branches.mask, str) else None
+            if isinstance(mask, Tensor) and mask.shape == targets.shape:
+                count = count & mask.to(count.device).bool()
+            count = count[:, self.branches.settings.shift :]
+        return count.sum()
 
     def _is_scaled(self, items: object) -> bool:
         """Whether the trainer takes the loss as it is; otherwise it divides it by the number of batches."""
