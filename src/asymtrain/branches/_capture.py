@@ -30,10 +30,11 @@ from torch import Tensor, nn
 
 from asymtrain.branches._nested import first_feature, select
 from asymtrain.branches._places import module_at
-from asymtrain.branches._pooling import Reader
+from asymtrain.branches._pooling import Reader, Source
 from asymtrain.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
+T = TypeVar("T")
 # A name among the model's arguments, or a function of them all.
 Mask = str | Callable[..., Tensor | None]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
@@ -91,10 +92,11 @@ class _Hook:
 class PlaceHook(_Hook):
     """Keeps what a place gave in the latest forward; of several calls in one forward, in the last.
 
-    With gradients, or under torch.compile, rows are read at once. Without, in an evaluation, most are never asked for:
-    the output is held until the next forward, and read when somebody asks. A model that changes the output in place
-    after the place (ReLU) leaves nothing to read; the first forward without gradients tells, and there, as in
-    torch.inference_mode, where changes are not counted, rows are always read at once.
+    Under torch.compile rows are read at once. Else the output is held until the next forward and read when somebody
+    asks: in an evaluation most are never asked for, and in training all places are read together. A model that changes
+    the output in place after the place (ReLU) leaves nothing to read. The first forward of each mode tells, and there,
+    as in torch.inference_mode, where changes are not counted, rows are always read at once; so they are inside of
+    activation checkpointing, which would not free what is held.
     """
 
     def __init__(self, forward: Forward, reader: Reader, name: str) -> None:
@@ -104,33 +106,42 @@ class PlaceHook(_Hook):
         self.rows: Tensor | str | None = None  # (B, D), or what was wrong, or nothing
         self.held: object = None  # the output, not read yet
         self.version: int | None = None  # of what is kept; another one later means that it was changed in place
-        self.lasting: bool | None = None  # whether outputs stay as they are to the end of a forward, once known
-        self.trial: tuple[Tensor, int] | None = None
+        # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
+        self.lasting: dict[tuple[bool, bool], bool] = {}
+        self.trial: tuple[tuple[bool, bool], object, Tensor, int] | None = None
+        self.held_axes = reader.averaged  # None where a forward with gradients is read at once
         self.with_grad = False
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         compiling = torch.compiler.is_compiling()
-        if compiling or torch.is_grad_enabled() or torch._C._get_tracing_state() is not None:
+        if compiling or torch._C._get_tracing_state() is not None or not self._may_hold():
             rows = self.read(output)
             if self.forward.listening:
-                self.rows = rows
+                self.rows, self.held = rows, None
                 self.version = None if compiling else _version(rows)
                 self.with_grad = torch.is_grad_enabled()
         elif self.forward.listening:
-            self._keep(output)
+            self._keep(output, (torch.is_grad_enabled(), module.training))
 
-    def _keep(self, output: object) -> None:
-        """Hold the output of a forward without gradients, or read it where it may not last."""
+    def _may_hold(self) -> bool:
+        if not torch.is_grad_enabled():
+            return True
+        if self.held_axes is None or self.forward.mask is not None or self.reader.detach:
+            return False
+        return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+    def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
+        """Hold the output, or read it where it may not last."""
         feature = select(output, self.reader.output)
         version = _version(feature)
-        self.with_grad = False
-        if self.lasting and version is not None:
+        self.with_grad = mode[0]
+        if self.lasting.get(mode) and version is not None:
             self.held, self.rows, self.version = output, None, version
             return
-        self.rows = self.read(output)
+        self.rows, self.held = self.read(output), None
         self.version = _version(self.rows)
-        if self.lasting is None and feature is not None and version is not None:
-            self.trial = feature, version
+        if mode not in self.lasting and feature is not None and version is not None:
+            self.trial = mode, output, feature, version
 
     def read(self, output: object) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
@@ -142,10 +153,12 @@ class PlaceHook(_Hook):
         return rows if isinstance(rows, str) else rows.detach()
 
     def settle(self) -> None:
-        """At the end of a forward: note whether the output has stayed as it was."""
+        """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
         if self.trial is not None:
-            feature, version = self.trial
-            self.lasting, self.trial = feature._version == version, None
+            mode, output, feature, version = self.trial
+            self.lasting[mode], self.trial = feature._version == version, None
+            if self.lasting[mode]:
+                self.held, self.rows, self.version = output, None, version
 
     def caught(self) -> Tensor | str | None:
         """The rows, or what was wrong, or nothing where the place did not run."""
@@ -154,11 +167,24 @@ class PlaceHook(_Hook):
         feature = self.rows if self.held is None else select(self.held, self.reader.output)
         if isinstance(feature, Tensor) and self.version is not None and feature._version != self.version:
             return _CHANGED
-        if self.held is not None:
-            with torch.no_grad():
-                self.rows = self.read(self.held)
-            self.held, self.version = None, _version(self.rows)
+        if self.held is None:
+            return self.rows
+        if self.with_grad and not torch.is_grad_enabled():
+            return self.read(self.held)  # the loss, which needs the graph, may still be asked for
+        with torch.set_grad_enabled(self.with_grad):
+            self.rows = self.read(self.held)
+        self.held, self.version = None, _version(self.rows)
         return self.rows
+
+    def source(self) -> Source | str | None:
+        """What the rows come from, without reading it where it is held."""
+        feature = None if self.held is None else select(self.held, self.reader.output)
+        dense = feature is not None and feature.layout is torch.strided and not feature.is_nested
+        axes, layout = self.held_axes, self.reader.layout or ""
+        if feature is not None and dense and self.with_grad and axes is not None and feature.ndim == len(layout):
+            return Source(feature, axes) if feature._version == self.version else _CHANGED
+        rows = self.caught()
+        return Source(rows, ()) if isinstance(rows, Tensor) else rows
 
 
 class OpenHook(_Hook):
@@ -277,22 +303,29 @@ class Capture:
         return self.versions[0] == _versions(weights) and self.versions[1] != _versions(model.parameters())
 
     def features(self, allow_skipped: bool) -> dict[str, Tensor]:
-        """The rows (B, D) of each place that ran in the latest forward, or a `UsageError` that says why not."""
+        """What each place that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
+        return self._of_places(PlaceHook.caught, allow_skipped)
+
+    def sources(self, allow_skipped: bool) -> dict[str, Source]:
+        """What the rows of each place come from, as in `features`."""
+        return self._of_places(PlaceHook.source, allow_skipped)
+
+    def _of_places(self, ask: Callable[[PlaceHook], T | str | None], allow_skipped: bool) -> dict[str, T]:
         if not self.forward.happened:
             raise UsageError(_NOTHING_TAKEN if self.forward.taken else _NOTHING_CAUGHT)
         training = torch.is_grad_enabled() and self.forward.with_grad
-        caught: dict[str, Tensor] = {}
+        caught: dict[str, T] = {}
         for name, place in self.places.items():
-            rows = place.caught()
-            if isinstance(rows, str):
-                raise UsageError(f"place {name!r} {rows}")
-            if rows is not None:
+            answer = ask(place)
+            if isinstance(answer, str):
+                raise UsageError(f"place {name!r} {answer}")
+            if answer is not None:
                 if training and not place.with_grad and not self.detached:
                     raise UsageError(
                         f"place {name!r} ran without gradients inside a forward with gradients: use "
                         "checkpoint(..., use_reentrant=False), or take this place out of torch.no_grad()"
                     )
-                caught[name] = rows
+                caught[name] = answer
         if not allow_skipped and len(caught) < len(self.places):
             if not caught:
                 raise UsageError(_NONE_RAN)
@@ -306,7 +339,7 @@ class Capture:
         self.forward.asked = True
         return caught
 
-    def _warn(self, caught: Mapping[str, Tensor]) -> None:
+    def _warn(self, caught: Mapping[str, object]) -> None:
         """Say what is allowed and yet is seldom meant."""
         if not caught and self.forward.compiled:
             warnings.warn(_NOTHING_TRAINED, stacklevel=8)

@@ -19,10 +19,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, Mask, refuse_drift
+from asymtrain.branches._fused import fused_loss
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import Activation, Settings, accuracies_by_shape, losses_by_shape
-from asymtrain.branches._pooling import Reader
+from asymtrain.branches._pooling import Reader, Source
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.objectives import Objective
 
 
 class Branches(nn.Module):
@@ -94,7 +96,7 @@ class Branches(nn.Module):
         groups: dict[object, list[str]] = {}
         for name, feature in features.items():
             head = self.head(name)
-            self._check_feature(name, head, feature)
+            self._check_feature(name, head, feature, width_of(feature, head.positions))
             # Rows of one width share one product; anything larger or of another kind is a product of its own.
             batched = isinstance(head, LinearHead) and not head.positions
             alike = (
@@ -113,14 +115,13 @@ class Branches(nn.Module):
                 logits.update(zip(names, batched_logits(heads, parts, step), strict=True))
         return {name: logits[name] for name in features}
 
-    def _check_feature(self, name: str, head: Head, feature: Tensor) -> None:
+    def _check_feature(self, name: str, head: Head, feature: Tensor, width: int) -> None:
         device = head.device()
         if device is not None and feature.device != device:
             raise UsageError(
                 f"place {name!r} is on {feature.device}, its branches on {device}: move the branches "
                 "with the model, branches.to(device)"
             )
-        width = width_of(feature, head.positions)
         if width != head.width:
             raise UsageError(
                 f"place {name!r} now gives {width} features, and gave {head.width} on the sample: attach "
@@ -164,7 +165,9 @@ class Branches(nn.Module):
 
         0 where every place was skipped and that is allowed.
         """
-        total: Tensor | None = None
+        total = self._fused_loss(targets, ignore_index) if logits is None and mask is None else None
+        if total is not None:
+            return total
         weights = self.settings.weights
         for names, losses in self._losses(targets, ignore_index, logits, mask):
             if any(name in weights for name in names):
@@ -175,6 +178,41 @@ class Branches(nn.Module):
             device = self.head(self.places[0]).device()
             return torch.zeros((), device=device)
         return total
+
+    def _fused_loss(self, targets: Tensor, ignore_index: int) -> Tensor | None:
+        """The loss of the latest forward in one node of autograd; None where it has to be made in the general way."""
+        capture, settings = self._attached(), self.settings
+        eager = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+        if not (eager and torch.is_grad_enabled() and isinstance(targets, Tensor) and capture.forward.mask is None):
+            return None
+        if not isinstance(settings.objective, Objective) or settings.activation != "last" or capture.detached:
+            return None
+        if targets.ndim not in (1, 2):
+            return None
+        heads = [head for name in self.places if isinstance(head := self.head(name), LinearHead) and not head.positions]
+        if len(heads) < len(self.places) or heads[0].live.shape[0] == 1:
+            return None
+        capture.check_has_gradients()
+        refuse_drift()
+        sources = capture.sources(settings.allow_skipped)
+        heads = [head for name, head in zip(self.places, heads, strict=True) if name in sources]
+        for name, head in zip(sources, heads, strict=True):
+            self._check_feature(name, head, sources[name].feature, width=_width(sources[name]))
+        batches = {_batch(source) for source in sources.values()}
+        kinds = {(head.live.dtype, head.live.device) for head in heads}
+        if len(batches) != 1 or len(kinds) != 1:
+            return None
+        ((dtype, device),) = kinds
+        if any(torch.promote_types(source.feature.dtype, torch.float32) != dtype for source in sources.values()):
+            return None
+        self._refuse_copying(targets, ignore_index)
+        shape = (batches.pop(), heads[0].live.shape[0])
+        settings.objective.check(torch.empty(shape, device="meta"), targets, ignore_index)
+        biases = [head.bias for head in heads if head.bias is not None]
+        return fused_loss(
+            list(sources.values()), [head.live for head in heads], biases, _on(device, targets), settings.objective,
+            settings.class_reduction, ignore_index, [settings.weights.get(name, 1.0) for name in sources],
+        )  # fmt: skip
 
     @torch.no_grad()
     def accuracies(
@@ -396,6 +434,19 @@ class WithBranches(nn.Module):
 def is_sharded(module: nn.Module) -> bool:
     """Whether FSDP has sharded this module. By name: importing FSDP would cost every user its import time."""
     return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(kind.__name__ for kind in type(module).__mro__)
+
+
+def _on(device: torch.device, targets: Tensor) -> Tensor:
+    return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype)
+
+
+def _width(source: Source) -> int:
+    """The number of features, D; of the two axes that are no positions it is the second."""
+    return next(size for axis, size in reversed(list(enumerate(source.feature.shape))) if axis not in source.axes)
+
+
+def _batch(source: Source) -> int:
+    return next(size for axis, size in enumerate(source.feature.shape) if axis not in source.axes)
 
 
 def _key(place: str) -> str:

@@ -9,7 +9,7 @@ more give (B, D, H, W): tokens and maps as heads of either kind take them.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,13 @@ def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
     return total / keep.sum(1).clamp(min=1)
 
 
+class Source(NamedTuple):
+    """Where rows (B, D) come from: a feature, and the axes over which it is averaged."""
+
+    feature: Tensor
+    axes: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Reader:
     """Reads what branches take from whatever a place gives."""
@@ -103,6 +110,14 @@ class Reader:
     def positions(self) -> int:
         """The number of position axes that are kept."""
         return 0 if self.pool != "none" or self.layout is None else len(self.layout) - 2
+
+    @property
+    def averaged(self) -> tuple[int, ...] | None:
+        """The axes over which a mean gives rows (B, D); None where rows are made in another way."""
+        kept = [letter for letter in self.layout or "" if letter in "BCD"]
+        if self.layout is None or self.pool != "mean" or kept[0] != "B":
+            return None
+        return tuple(axis for axis, letter in enumerate(self.layout) if letter not in "BCD")
 
     def check(self) -> None:
         """Raise a `UsageError` where the layout or the pooling rule is none."""
