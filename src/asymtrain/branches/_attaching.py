@@ -100,7 +100,8 @@ def attach(
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
 
-    sights, batch = dry_run(model, places, sample, selectors)
+    told = [name for name in places if layouts[name] is not None or callable(pools[name])]
+    sights, batch = dry_run(model, places, sample, selectors, told)
     readers, rows = {}, {}
     for name, place in places.items():
         wanted = Reader(layouts[name], pools[name], selectors[name])
