@@ -71,7 +71,9 @@ def feature_axis_in(layer: nn.Module, tensor: Tensor) -> Axis | None:
         # A derived norm may be channels-first: told where its width occurs on one axis only.
         widths = tuple(layer.normalized_shape)
         fitting = [axis for axis in range(1, axes) if (tensor.shape[axis],) == widths]
-        return {(1,): 1 if axes > 2 else -1, (axes - 1,): -1}.get(tuple(fitting))  # type: ignore[return-value]
+        if fitting == [axes - 1]:
+            return -1
+        return 1 if fitting == [1] else None
     # Convolutions and pools also take one sample without a batch axis.
     if isinstance(layer, conv._ConvNd) and axes != len(layer.kernel_size) + 2:
         return None

@@ -144,6 +144,10 @@ class Seen:
     output: object
     calls: Sequence[LayerCall]
 
+    def feature(self, place: str) -> Tensor | None:
+        """What the place gave, where it ran."""
+        return self.sights[place].feature if place in self.sights else None
+
 
 class _EnoughError(Exception):
     """Ends a forward whose rest nobody needs."""
@@ -176,28 +180,29 @@ class Experiments:
         fewer = self._call(self.full, partial(_pick, 0, size, rows), size, len(rows))
         base = fewer or self.full
         images = [tensor for tensor in tensors_in(base.sample) if tensor.ndim >= 4]
-        smaller, kept = self._halved(base, images[0].shape[-2:]) if images else None, []
-        if not images:
+        kept: list[int] = []
+        if images:
+            smaller = self._halved(base, images[0].shape[-2:])
+        else:
             smaller, kept = self._shorter(base)
 
         rows_follow = fewer is not None and _outputs_follow(self.full.output, fewer.output, size, rows)
         # A model that treats every token alone has two axes that look like a batch.
         tokens_follow = smaller is not None and bool(kept) and _outputs_follow(base.output, smaller.output, None, kept)
         for name in self.places:
-            sight, again = self.full.sights[name], base.sights.get(name)
-            feature, part = sight.feature, again and again.feature
-            assert feature is not None
+            sight = self.full.sights[name]
+            feature, part = sight.feature, base.feature(name)
+            half = None if smaller is None else smaller.feature(name)
             row_axis = _following(feature, part, size, rows) if rows_follow else None
-            half = smaller and smaller.sights.get(name)
-            half_axis = _following(part, half and half.feature, None, kept) if tokens_follow else None
-            sight.resized = _changed(part, half and half.feature)
+            half_axis = _following(part, half, None, kept) if tokens_follow else None
+            sight.resized = _changed(part, half)
             if row_axis is not None and half_axis is None:
                 sight.batch_axis = row_axis
             elif row_axis is None and half_axis is not None and batch.batch_first == {False}:
                 # The sample is (T, B, ...), as sequence layers are by default; what was varied first is the time.
                 sight.batch_axis, sight.resized = half_axis, _changed(feature, part)
             sight.resized -= {sight.batch_axis}
-            if rows_follow and not tokens_follow and again is not None:
+            if rows_follow and not tokens_follow and part is not None:
                 whole = all(tensor.size(0) == size for tensor in inputs)
                 sight.rows = row_axis is not None if whole or row_axis is not None else None
         self._trace(base)
@@ -372,7 +377,8 @@ def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
         return {key: _mapped(part, change) for key, part in value.items()}
     if isinstance(value, tuple | list):
         parts = [_mapped(part, change) for part in value]
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+        kind: Callable[..., object] = type(value)
+        return kind(*parts) if hasattr(value, "_fields") else kind(parts)
     return value
 
 
