@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from asymtrain import UsageError, dialogue, sigmoid_loss, softmax_loss
-from asymtrain.objectives import OBJECTIVES, check_targets, find_objective
+from asymtrain.objectives import OBJECTIVES, check_targets, find_objective, prior_bias
 
 B, C = 7, 5
 
@@ -148,10 +148,9 @@ def test_bad_targets(loss, naive, options, logits, targets, message):
         loss(logits, targets, **options)
 
 
-@pytest.mark.parametrize("shape", [(5,), (2, 3, 5)])
-def test_logits_are_a_matrix(shape):
+def test_logits_have_a_batch_axis():
     with pytest.raises(UsageError, match=r"logits must have shape \(batch, classes\)"):
-        check_targets(torch.zeros(shape), torch.zeros(2, dtype=torch.int64))
+        check_targets(torch.zeros(5), torch.zeros(2, dtype=torch.int64))
 
 
 def test_an_unknown_reduction_is_named():
@@ -182,20 +181,100 @@ def test_the_former_keyword_works_and_warns(logits):
     assert torch.equal(old, sigmoid_loss(logits, targets, class_reduction="sum"))
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+BY_ROWS = [name for name, objective in OBJECTIVES.items() if objective.rows is not None]
+
+
+@pytest.mark.parametrize("name", BY_ROWS)
 def test_the_two_forms_of_an_objective_agree(name, logits):
     objective, targets = find_objective(name), torch.tensor([4, 0, 2, 1, 3, 2, 0])
     torch.testing.assert_close(objective.rows(logits, targets, "mean").mean(), objective.loss(logits, targets))
     assert torch.equal(objective.correct(logits, targets), logits.argmax(1) == targets)
 
 
-@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("name", BY_ROWS)
 def test_the_initial_bias_is_where_the_loss_is_least_without_features(name):
     shares, objective = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), OBJECTIVES[name]
     targets = torch.arange(3).repeat_interleave(torch.tensor([5, 3, 2]))
     logits = objective.bias_at(shares).requires_grad_()
     objective.loss(logits.expand(10, 3), targets).backward()
     assert logits.grad.abs().max() < 1e-12
+
+
+REGRESSIONS = {
+    "mse": lambda error: error**2,
+    "huber": lambda error: error**2 / 2 if abs(error) < 1 else abs(error) - 0.5,
+}
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+@pytest.mark.parametrize("class_reduction", ["mean", "sum"])
+def test_a_regression_by_hand(name, class_reduction, logits):
+    goals = torch.linspace(-3, 9, B * C, dtype=torch.float64).view(B, C)
+    keep = torch.tensor([1, 0, 1, 1, 0, 1, 1])
+    value = find_objective(name).loss(logits, goals, class_reduction=class_reduction, mask=keep)
+    errors = [
+        [REGRESSIONS[name](z - t) for z, t in zip(*rows, strict=True)]
+        for rows in zip(logits.tolist(), goals.tolist(), strict=True)
+    ]
+    rows = [
+        math.fsum(row) / (C if class_reduction == "mean" else 1) for row, kept in zip(errors, keep, strict=True) if kept
+    ]
+    assert value.item() == pytest.approx(math.fsum(rows) / 5, rel=1e-12)
+    mean = goals[keep == 1].mean(0)
+    explained = 1 - (logits - goals)[keep == 1].square().sum() / (goals[keep == 1] - mean).square().sum()
+    assert find_objective(name).accuracy(logits, goals, keep == 1).item() == pytest.approx(explained.item())
+
+
+@pytest.mark.parametrize("name", REGRESSIONS)
+def test_the_regression_of_classes_is_that_of_one_hot_rows(name, logits):
+    targets = torch.tensor([4, 0, 2, 1, 3, 2, 0])
+    goals = torch.tensor([one_hot(t) for t in targets.tolist()], dtype=torch.float64)
+    objective = find_objective(name)
+    assert torch.allclose(objective.loss(logits, targets), objective.loss(logits, goals))
+    assert objective.accuracy(logits, targets, None) == (logits.argmax(1) == targets).float().mean()
+
+
+def test_dice_by_hand(logits):
+    targets, keep = [4, 0, 1, 1, -100, 2, 0], [b for b in range(B) if b != 4]
+    shares = logits.softmax(1).tolist()
+    losses = []
+    for c in range(C):
+        overlap = math.fsum(shares[b][c] for b in keep if targets[b] == c)
+        sizes = math.fsum(shares[b][c] for b in keep) + sum(targets[b] == c for b in keep)
+        losses.append(1 - (2 * overlap + 1) / (sizes + 1))
+    value = find_objective("dice").loss(logits, torch.tensor(targets))
+    assert value.item() == pytest.approx(math.fsum(losses) / C, rel=1e-12)
+
+
+def test_dice_of_several_labels_takes_each_by_itself(logits):
+    labels = (torch.rand(B, C, generator=torch.Generator().manual_seed(2)) > 0.5).double()
+    alone = [find_objective("dice").loss(logits[:, [c]], labels[:, [c]]).item() for c in range(C)]
+    assert find_objective("dice").loss(logits, labels).item() == pytest.approx(sum(alone) / C)
+    assert find_objective("dice").loss(20 * (2 * labels - 1), labels).item() < 1e-6
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_positions_are_rows(name, logits):
+    """Logits (B, T, C): the loss is that of all positions as rows, whatever is left out."""
+    dense, targets = torch.stack([logits, -logits]), torch.tensor([[4, 0, 2, -100, 3, 2, 0], [1, 1, -100, 1, 3, 2, 0]])
+    mask = torch.ones(2, B)
+    mask[0, :2] = 0
+    objective = find_objective(name)
+    flat = objective.loss(dense.flatten(0, 1), targets.flatten(), mask=mask.flatten())
+    assert torch.equal(objective.loss(dense, targets, mask=mask), flat)
+    kept = (mask != 0) & (targets != -100)
+    assert torch.allclose(flat, objective.loss(dense[kept], targets[kept]))
+
+
+def test_another_name_of_softmax():
+    assert find_objective("cross_entropy") is find_objective("softmax")
+
+
+def test_the_prior_bias_counts_labels():
+    objective = find_objective("sigmoid")
+    shares = prior_bias(objective, 3, torch.tensor([[0, 0], [0, 1]])).sigmoid()
+    assert torch.allclose(shares, torch.tensor([3.5, 1.5, 0.5]) / 5.5)
+    assert torch.allclose(prior_bias(objective, 4).sigmoid(), torch.full((4,), 0.25))
 
 
 def test_an_unknown_objective_is_named():

@@ -1,11 +1,16 @@
 """What a head can learn by, and the dialogue of two objectives: pure functions, and one registry of them.
 
 - softmax (competitive): cross-entropy over classes, the main objective;
-- sigmoid (non-competitive): one binary cross-entropy per class, the auxiliary objective;
+- sigmoid (non-competitive): one binary cross-entropy per class, the auxiliary objective of the paper;
+- mse, huber: regression, or the regression of one-hot classes;
+- dice: the overlap of predicted and true regions, for segmentation;
 - dialogue: main + alpha * sum over attachment points of the auxiliary losses.
 
-`OBJECTIVES` is the only list of objectives: run specs, the reference loop, stacks of runs and the initial bias read it.
-Axis letters: B batch, C classes.
+`OBJECTIVES` is the only list of objectives: branches, run specs, the reference loop, stacks of runs and the initial
+bias read it.
+
+Logits are (..., C). Targets are class indices (...), or one value for each class (..., C). Axis letters: B batch,
+R rows (samples or positions), C classes.
 """
 
 from collections.abc import Callable, Iterable
@@ -20,58 +25,84 @@ from asymtrain._moved import renamed_arguments
 from asymtrain.errors import UsageError, unknown_name
 
 ClassReduction = Literal["mean", "sum"]
+Rows = Callable[[Tensor, Tensor, ClassReduction], Tensor]
 
 
 @dataclass(frozen=True)
 class Objective:
-    """One way to learn from targets, in the two forms that training needs; tests hold the two together."""
+    """One way to learn from targets."""
 
-    # logits (B, C) and targets -> the mean over the batch; targets that do not fit are a `UsageError`
-    loss: Callable[[Tensor, Tensor], Tensor]
-    # The same without the mean, for any leading axes: logits (..., C), class indices that broadcast to (...) -> (...).
-    # The last argument is the reduction over classes; one whose classes compete has none.
-    rows: Callable[[Tensor, Tensor, ClassReduction], Tensor]
+    # Logits (..., C), targets -> losses (...). The last argument is the reduction over classes; an objective whose
+    # classes compete has none. None where the loss is no mean over rows.
+    rows: Rows | None
     bias_at: Callable[[Tensor], Tensor]  # shares of the classes (C,) -> the logits that predict just these
-    correct: Callable[[Tensor, Tensor], Tensor]  # logits (..., C), class indices (...) -> what is classified right
+    # Logits (..., R, C), targets, which rows count (R) or None for all -> the share of right answers (...)
+    accuracy: Callable[[Tensor, Tensor, Tensor | None], Tensor]
+    # The loss (...) of all rows together, where it is no mean over rows or has a quicker form than it
+    whole: Callable[[Tensor, Tensor, Tensor | None, ClassReduction], Tensor] | None = None
+    shares: bool = True  # whether values of targets are shares of classes, between 0 and 1
+
+    def losses(self, logits: Tensor, targets: Tensor, keep: Tensor | None, class_reduction: ClassReduction) -> Tensor:
+        """Losses (...) of logits (..., R, C) over the rows that count (R), or all; targets broadcast to the logits."""
+        if self.whole is not None:
+            return self.whole(logits, targets, keep, class_reduction)
+        assert self.rows is not None
+        return _mean(self.rows(logits, targets, class_reduction), keep)
+
+    def loss(
+        self,
+        logits: Tensor,
+        targets: Tensor,
+        *,
+        class_reduction: ClassReduction = "mean",
+        ignore_index: int = -100,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """The loss of logits (..., C), a scalar; targets that do not fit are a `UsageError`.
+
+        Rows whose class index is `ignore_index`, or whose `mask` (...) is 0, count for nothing.
+        """
+        if class_reduction not in get_args(ClassReduction):
+            raise unknown_name("class_reduction", str(class_reduction), get_args(ClassReduction))
+        self.check(logits, targets, ignore_index)
+        rows, goals = logits.flatten(0, -2), targets.flatten(0, logits.ndim - 2)
+        goals, keep = kept_rows(goals, rows, ignore_index, None if mask is None else mask.flatten())
+        return self.losses(rows, goals, keep, class_reduction)
+
+    @staticmethod
+    def correct(logits: Tensor, targets: Tensor) -> Tensor:
+        """What is classified right (...) of logits (..., C), by class indices (...): the largest logit answers."""
+        return logits.argmax(-1) == targets
+
+    def check(self, logits: Tensor, targets: Tensor, ignore_index: int = -100) -> None:
+        """Raise a `UsageError` where targets do not fit logits."""
+        check_targets(logits, targets, ignore_index, shares=self.shares)
 
 
 def find_objective(name: str) -> Objective:
     """The objective of this name; an unknown one is an error."""
+    name = _ALIASES.get(name, name)
     if name not in OBJECTIVES:
         raise unknown_name("objective", name, OBJECTIVES)
     return OBJECTIVES[name]
 
 
 def softmax_loss(logits: Tensor, targets: Tensor, *, ignore_index: int = -100) -> Tensor:
-    """Cross-entropy of logits (B, C) with class indices (B,) or class probabilities (B, C), mean over the batch."""
-    check_targets(logits, targets, ignore_index)
-    if targets.ndim == logits.ndim:
-        return F.cross_entropy(logits, targets.to(logits.dtype))
-    targets = targets.long()
-    keep = targets != ignore_index
-    losses = F.cross_entropy(logits, targets, ignore_index=ignore_index, reduction="none")
-    return losses.sum() / keep.sum().clamp(min=1)
+    """Cross-entropy of logits (..., C) with class indices (...) or class probabilities (..., C), mean over all rows."""
+    return OBJECTIVES["softmax"].loss(logits, targets, ignore_index=ignore_index)
 
 
 @renamed_arguments(over_classes="class_reduction")
 def sigmoid_loss(
     logits: Tensor, targets: Tensor, *, class_reduction: ClassReduction = "mean", ignore_index: int = -100
 ) -> Tensor:
-    """Per-class binary cross-entropy of logits (B, C), mean over the batch.
+    """Per-class binary cross-entropy of logits (..., C), mean over all rows.
 
-    Targets are class indices (B,), or a row of probabilities for each class (B, C): soft labels and
+    Targets are class indices (...), or a row of probabilities for each class (..., C): soft labels and
     multi-label targets are the same thing here, since classes do not compete.
     `class_reduction="mean"` is what frameworks do by default; `"sum"` adds the C terms, so the loss is C times larger.
     """
-    if class_reduction not in get_args(ClassReduction):
-        raise unknown_name("class_reduction", str(class_reduction), get_args(ClassReduction))
-    check_targets(logits, targets, ignore_index)
-    if targets.ndim == logits.ndim:
-        return _binary_rows(logits, targets.to(logits.dtype), class_reduction).mean()
-    targets = targets.long()
-    keep = targets != ignore_index
-    rows = _sigmoid_rows(logits, targets.where(keep, 0), class_reduction)
-    return (rows * keep).sum() / keep.sum().clamp(min=1)
+    return OBJECTIVES["sigmoid"].loss(logits, targets, class_reduction=class_reduction, ignore_index=ignore_index)
 
 
 def dialogue(main: Tensor, auxiliary: Iterable[Tensor], alpha: float | Tensor) -> Tensor:
@@ -84,20 +115,30 @@ def dialogue(main: Tensor, auxiliary: Iterable[Tensor], alpha: float | Tensor) -
     return main + alpha * torch.stack(points).sum()
 
 
-def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> None:
-    """Raise a `UsageError` where targets do not fit logits (B, C)."""
-    if logits.ndim != 2:
+def prior_bias(objective: Objective, classes: int, labels: Tensor | None = None) -> Tensor:
+    """Logits (C,) at which a head gives each class its share of the labels; without labels, an equal share.
+
+    Half a label is added to each class: one that is never seen would have a share of 0, and an infinite logit.
+    """
+    labels = torch.empty(0, dtype=torch.int64) if labels is None else labels.flatten().cpu()
+    counts = torch.bincount(labels, minlength=classes).double()
+    return objective.bias_at(((counts + 0.5) / (counts.sum() + 0.5 * classes)).float())
+
+
+def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, shares: bool = True) -> None:
+    """Raise a `UsageError` where targets do not fit logits (..., C)."""
+    if logits.ndim < 2:
         raise UsageError(f"logits must have shape (batch, classes), got {tuple(logits.shape)}")
-    batch, classes = logits.shape
+    *rows, classes = logits.shape
     # From a GPU, reading values would stall every step; a compiled graph would break there.
     readable = targets.device.type == "cpu" and not torch.compiler.is_compiling()
-    if targets.shape == (batch, classes):
-        if readable and not ((targets >= 0) & (targets <= 1)).all():  # false for NaN as well
+    if targets.shape == logits.shape:
+        if shares and readable and not ((targets >= 0) & (targets <= 1)).all():  # false for NaN as well
             raise UsageError("targets with one value a class must lie between 0 and 1 and not be NaN: they are shares")
         return
-    if targets.shape != (batch,):
+    if targets.shape != logits.shape[:-1]:
         raise UsageError(
-            f"targets must have shape ({batch},) for class indices or ({batch}, {classes}) for one value "
+            f"targets must have shape {tuple(rows)} for class indices or {(*rows, classes)} for one value "
             f"a class, got {tuple(targets.shape)}"
         )
     if targets.dtype.is_floating_point or targets.dtype == torch.bool:
@@ -113,28 +154,97 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100) -> 
         )
 
 
+def kept_rows(targets: Tensor, logits: Tensor, ignore_index: int, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
+    """Targets of rows (R, C) that can be computed with, and which of them count (R); None where all do."""
+    if targets.ndim == logits.ndim:
+        return targets.to(logits.dtype), None if mask is None else mask != 0
+    targets = targets.long()
+    keep = targets != ignore_index
+    if mask is not None:
+        keep = keep & (mask != 0)
+    return targets.where(keep, 0), keep
+
+
+def _mean(losses: Tensor, keep: Tensor | None) -> Tensor:
+    """The mean of losses (..., R) over the rows that count; 0 where none does."""
+    if keep is None:
+        return losses.mean(-1)
+    return (losses * keep).sum(-1) / keep.sum().clamp(min=1)
+
+
+def _goal(logits: Tensor, targets: Tensor) -> Tensor:
+    """One value a class (..., C): of class indices the one-hot rows. Targets broadcast to the logits."""
+    if targets.ndim == logits.ndim:
+        return targets.to(logits.dtype).expand_as(logits)
+    # Not F.one_hot, which is int64: eight bytes for each class of each pixel.
+    classes = torch.arange(logits.shape[-1], device=logits.device)
+    return (targets.unsqueeze(-1) == classes).to(logits.dtype).expand_as(logits)
+
+
 def _softmax_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
-    return -(logits.log_softmax(-1) * _one_hot(logits, targets)).sum(-1)
+    return -(logits.log_softmax(-1) * _goal(logits, targets)).sum(-1)
+
+
+def _softmax_losses(logits: Tensor, targets: Tensor, keep: Tensor | None, class_reduction: ClassReduction) -> Tensor:
+    if keep is None or targets.ndim == logits.ndim:
+        return _mean(_softmax_rows(logits, targets, class_reduction), keep)
+    # By index: one-hot rows of a vocabulary would be as large as the logits.
+    indices = targets.expand(logits.shape[:-1])
+    rows = F.cross_entropy(logits.flatten(0, -2), indices.flatten(), reduction="none")
+    return _mean(rows.view(indices.shape), keep)
 
 
 def _sigmoid_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
-    return _binary_rows(logits, _one_hot(logits, targets), class_reduction)
+    losses = F.binary_cross_entropy_with_logits(logits, _goal(logits, targets), reduction="none")
+    return _over_classes(losses, class_reduction)
 
 
-def _binary_rows(logits: Tensor, goal: Tensor, class_reduction: ClassReduction) -> Tensor:
-    losses = F.binary_cross_entropy_with_logits(logits, goal, reduction="none")
+def _squared_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
+    return _over_classes((logits - _goal(logits, targets)).square(), class_reduction)
+
+
+def _huber_rows(logits: Tensor, targets: Tensor, class_reduction: ClassReduction) -> Tensor:
+    return _over_classes(F.huber_loss(logits, _goal(logits, targets), reduction="none"), class_reduction)
+
+
+def _over_classes(losses: Tensor, class_reduction: ClassReduction) -> Tensor:
     return losses.mean(-1) if class_reduction == "mean" else losses.sum(-1)
 
 
-def _one_hot(logits: Tensor, targets: Tensor) -> Tensor:
-    return F.one_hot(targets, logits.shape[-1]).to(logits.dtype).expand_as(logits)
+def _dice_losses(logits: Tensor, targets: Tensor, keep: Tensor | None, class_reduction: ClassReduction) -> Tensor:
+    """1 - Dice of each class over all rows; class indices exclude each other (softmax), values do not (sigmoid)."""
+    predicted = logits.sigmoid() if targets.ndim == logits.ndim else logits.softmax(-1)
+    goal = _goal(logits, targets)
+    if keep is not None:
+        predicted, goal = predicted * keep.unsqueeze(-1), goal * keep.unsqueeze(-1)
+    overlap, sizes = (predicted * goal).sum(-2), (predicted + goal).sum(-2)
+    # 1 on both sides: a class that is neither there nor predicted is predicted right.
+    return _over_classes(1 - (2 * overlap + 1) / (sizes + 1), class_reduction)
 
 
-def _largest_is_right(logits: Tensor, targets: Tensor) -> Tensor:
-    return logits.argmax(-1) == targets
+def _share_right(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+    """With class indices an answer is the largest logit; with values, the sign of each against one half."""
+    if targets.ndim == logits.ndim:
+        return _mean(((logits > 0) == (targets >= 0.5)).to(torch.float32).mean(-1), keep)
+    return _mean(Objective.correct(logits, targets).to(torch.float32), keep)
+
+
+def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+    """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Of class indices as ever."""
+    if targets.ndim != logits.ndim:
+        return _share_right(logits, targets, keep)
+    goal = targets.to(logits.dtype).expand_as(logits)
+    weight = torch.ones_like(goal) if keep is None else keep.unsqueeze(-1).to(goal.dtype).expand_as(goal)
+    mean = (goal * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True).clamp(min=1)
+    left = ((logits - goal).square() * weight).sum((-1, -2))
+    return 1 - left / ((goal - mean).square() * weight).sum((-1, -2)).clamp(min=torch.finfo(goal.dtype).tiny)
 
 
 OBJECTIVES: dict[str, Objective] = {
-    "sigmoid": Objective(sigmoid_loss, _sigmoid_rows, torch.logit, _largest_is_right),
-    "softmax": Objective(softmax_loss, _softmax_rows, torch.log, _largest_is_right),
+    "sigmoid": Objective(_sigmoid_rows, torch.logit, _share_right),
+    "softmax": Objective(_softmax_rows, torch.log, _share_right, whole=_softmax_losses),
+    "mse": Objective(_squared_rows, torch.clone, _share_explained, shares=False),
+    "huber": Objective(_huber_rows, torch.clone, _share_explained, shares=False),
+    "dice": Objective(None, torch.log, _share_right, whole=_dice_losses),
 }
+_ALIASES = {"cross_entropy": "softmax"}

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from abuse.tally import Tally
 from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.errors import UsageError
+from asymtrain.objectives import Objective
 
 WIDTH = 4
 NAMES = (
@@ -390,7 +391,7 @@ def draw_options(draw: random.Random, kind: str) -> dict[str, Any]:
     if draw.random() < 0.1:
         options["dtype"] = draw.choice([torch.float32, torch.float64])
     if draw.random() < 0.1:
-        options["loss_fn"] = lambda logits, targets: logits.square().mean()
+        options["objective"] = lambda logits, targets: logits.square().mean()
     if draw.random() < 0.05:
         options["output"] = draw.choice([0, -1, "logits", "y", first_tensor, lambda output: output])
     return options
@@ -477,7 +478,7 @@ WRONG: dict[str, Callable[[random.Random, Case], None]] = {
         bias=torch.zeros(case.options["classes"]).to(draw.choice([torch.int64, torch.complex64, "meta", torch.bool]))
     ),
     "dtype": set_option("dtype", [torch.int32, "float32", 3, torch.complex64, torch.bool]),
-    "loss_fn": set_option("loss_fn", ["mse", 3, lambda logits, targets: logits, lambda logits, targets: 3.0]),
+    "objective": set_option("objective", ["median", 3, lambda logits, targets: logits, lambda logits, targets: 3.0]),
     "seed": set_option("seed", ["text", None, 1.5]),
     "at": set_places([[], None, 3, "nowhere", ["nowhere"], [[]], {}, {"a"}, b"a", nn.Linear(2, 2), "a..b", "[", "."]),
     "NaN": set_sample(lambda s: s * math.nan if isinstance(s, Tensor) and s.is_floating_point() else s),
@@ -676,7 +677,7 @@ def learn(draw: random.Random, branches: Branches, trains: bool) -> None:
     accuracies = branches.accuracies(targets) if kind != "wrong" else {}
     if not all(0 <= float(value) <= 1 for value in accuracies.values()):
         raise Fault(f"accuracies are {accuracies}")
-    if branches.settings.loss_fn is not None:
+    if not isinstance(branches.settings.objective, Objective):
         return
     if not trains:
         features = {place: feature for place, feature in features.items() if not feature.requires_grad}

@@ -74,7 +74,7 @@ def test_another_objective(activation: str) -> None:
         assert logits.shape == (3, CLASSES)
         return (logits.mean(-1) - y).square().mean()
 
-    _, branches = after_a_forward(activation, loss_fn=squared)
+    _, branches = after_a_forward(activation, objective=squared)
     y = torch.randn(3)  # targets of its own kind
     logits = branches.logits()
     each = [squared(one, y) for two in logits.values() for one in (two if activation == "all" else [two])]
@@ -84,9 +84,9 @@ def test_another_objective(activation: str) -> None:
 @pytest.mark.parametrize("activation", ["last", "all"])
 @pytest.mark.parametrize("given", [torch.ones(3), 2.0])
 def test_another_objective_must_give_a_scalar(activation: str, given: object) -> None:
-    _, branches = after_a_forward(activation, loss_fn=lambda logits, y: given)
+    _, branches = after_a_forward(activation, objective=lambda logits, y: given)
     with pytest.raises(
-        UsageError, match=r"loss_fn must return a scalar tensor, got (shape \(3,\)|float): take the mean"
+        UsageError, match=r"the objective must return a scalar tensor, got (shape \(3,\)|float): take the mean"
     ):
         branches.loss(targets())
 

@@ -1,9 +1,11 @@
 """Names, globs and modules."""
 
+import copy
+
 import pytest
 import torch
-from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows
-from torch import nn
+from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows, targets
+from torch import Tensor, nn
 
 from asymtrain.branches import WithBranches, attach
 from asymtrain.branches._places import ROOT, find_places, fits
@@ -88,6 +90,44 @@ def test_a_place_may_be_called_like_a_method() -> None:
     assert list(branches.logits()) == ["keys", "live"]
 
 
+class Stages(nn.Module):
+    """Blocks in two lists, with lists of their own inside, beside a list of something else."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        inner = [nn.Sequential(nn.Linear(7, 7), nn.Linear(7, 7)) for _ in range(5)]
+        self.blocks = [nn.Sequential(nn.ModuleDict({"mlp": mlp})["mlp"], nn.ReLU()) for mlp in inner]
+        self.first, self.second = nn.Sequential(*self.blocks[:2]), nn.Sequential(*self.blocks[2:])
+        self.heads = nn.ModuleList([nn.Linear(7, CLASSES) for _ in range(2)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return sum(head(self.second(self.first(x))) for head in self.heads)
+
+
+def test_numbers_count_the_repeated_blocks() -> None:
+    model = Stages()
+    assert list(find_places(model, [0, -1, 2])) == ["first.0", "second.2", "second.0"]
+    assert find_places(model, 1)["first.1"] is model.blocks[1]
+    branches = attach(model, [1, -1], rows(), CLASSES)
+    model(rows())
+    assert list(branches.losses(targets())) == ["first.1", "second.2"]
+    with pytest.raises(UsageError, match="there are none"):
+        attach(nn.Linear(7, CLASSES), 0, rows(), CLASSES)
+
+
+def test_places_by_names_of_ones_own() -> None:
+    model, x = Stages(), rows()
+    branches = attach(model, {"first.1": "early", -1: "late"}, x, CLASSES, weights={"late": 3.0})
+    model(x)
+    losses = branches.losses(targets())
+    assert list(losses) == list(branches.places) == ["early", "late"]
+    assert torch.allclose(branches.loss(targets()), losses["early"] + 3 * losses["late"])
+    assert set(branches.state_dict()) == {"heads.early.live", "heads.late.live"}
+    assert torch.equal(branches.logits()["early"], model.first(x) @ branches.head("early").live.T)
+    twin = copy.deepcopy(WithBranches(model, branches))
+    assert list(twin(x)[1]) == ["early", "late"]
+
+
 @pytest.mark.parametrize(
     ("at", "message"),
     [
@@ -95,8 +135,11 @@ def test_a_place_may_be_called_like_a_method() -> None:
         ("cnvs.0", r"unknown module 'cnvs.0': did you mean 'convs.0'"),
         ("blocks.*", r"no module matches 'blocks.\*'.*the model's children are convs, drop, head, norm"),
         ([], "`at` is empty"),
-        (3, "`at` takes module names, globs or modules, or a list of them, got a int"),
-        ([3], "`at` takes module names, globs or modules, or a list of them, got a int"),
+        (3.0, "`at` takes module names, globs, modules or whole numbers, or a list of them, got a float"),
+        ([True], "`at` takes module names, globs, modules or whole numbers, or a list of them, got a bool"),
+        (3, "`at` counts the model's repeated blocks, and has none of number 3: there are 2, 'convs.0' to 'convs.1'"),
+        ({"convs.*": "all"}, "two places of `at` would be called 'all'"),
+        ({"convs.0": 3}, "a dict `at` goes from modules to the names of places, got 3 for 'convs.0'"),
         (nn.Linear(2, 2), "a Linear that is not part of the model"),
         ("convs", r"an nn.ModuleList, which is never called itself: write at='convs.\*'"),
     ],

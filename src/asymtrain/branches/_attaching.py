@@ -1,10 +1,13 @@
 """`attach`: put temporary branches on a model, or say in one line why not and what to do instead."""
 
+import functools
+import inspect
+import math
 import operator
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import get_args
+from typing import Any, Literal, ParamSpec, get_args
 
 import torch
 from torch import Tensor, nn
@@ -13,117 +16,239 @@ from torch.nn.parameter import is_lazy
 
 from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
-from asymtrain.branches._capture import carries_branches
-from asymtrain.branches._core import Branches
+from asymtrain.branches._capture import Mask, carries_branches
+from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import dry_run
-from asymtrain.branches._heads import Activation, BranchReduction, Head, Initialization, LossFn, Settings, draw_branches
+from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
+from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
 from asymtrain.branches._nested import Selector
-from asymtrain.branches._places import Where, by_place, find_places
+from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
+from asymtrain.branches._tied import output_layers
 from asymtrain.errors import UsageError, error_line, unknown_name
-from asymtrain.objectives import ClassReduction
+from asymtrain.objectives import ClassReduction, Objective, find_objective, prior_bias
 
-_MOST_WEIGHTS = 1 << 36  # more than any machine's memory holds
+Arguments = ParamSpec("Arguments")
+
+PRESETS: dict[str, dict[str, Any]] = {
+    # The paper's branch: twenty linear maps at each place, of which the last is live, judged class by class
+    "paper": {"redundancy": 20, "activation": "last", "objective": "sigmoid"},
+    # The same branch, begun at the class shares: a bias-free one first has to learn that most classes are absent
+    "prior": {"objective": "sigmoid", "bias": "prior"},
+    # One target a pixel or a token, at every resolution: U-Nets and other dense predictors
+    "deep_supervision": {"pool": "none", "objective": "softmax", "resize": "targets"},
+    # Inner layers learn to use the model's own output layer, so that inference may stop there
+    "early_exit": {"pool": "none", "head": "tied", "objective": "softmax"},
+    # What a linear classifier can read at a place, without any effect on the model
+    "probe": {"objective": "softmax", "detach": True},
+}
 
 
-@renamed_arguments(over_classes="class_reduction", combine="branch_reduction", draw="initialization")
+def _with_preset(function: Callable[Arguments, Branches]) -> Callable[Arguments, Branches]:
+    """Let `preset` fill in what was not given."""
+    signature = inspect.signature(function)
+
+    @functools.wraps(function)
+    def call(*args: Arguments.args, **kwargs: Arguments.kwargs) -> Branches:
+        preset = kwargs.get("preset")
+        if preset is None:
+            return function(*args, **kwargs)
+        if preset not in PRESETS:
+            raise unknown_name("preset", str(preset), PRESETS)
+        given = signature.bind_partial(*args, **kwargs).arguments
+        chosen = {name: value for name, value in PRESETS[str(preset)].items() if name not in given}
+        return function(*args, **{**chosen, **kwargs})
+
+    return call
+
+
+@renamed_arguments(
+    over_classes="class_reduction", combine="branch_reduction", draw="initialization", loss_fn="objective"
+)
+@_with_preset
 def attach(
     model: nn.Module,
     at: Where,
     sample: object,
-    classes: int,
+    classes: int | None = None,
     redundancy: int = 1,
     activation: Activation = "last",
     *,
-    branch_reduction: BranchReduction = "sum",
-    initialization: Initialization = "independent",
+    preset: str | None = None,
+    outputs: int | None = None,
+    objective: str | LossFn = "sigmoid",
+    head: HeadKind | Mapping[str, HeadKind] = "linear",
     pool: Pool | Mapping[str, Pool] = "mean",
     layout: str | Mapping[str, str] | None = None,
     output: Selector | Mapping[str, Selector] | None = None,
+    resize: Resize | None = None,
+    shift: int | None = None,
+    mask: Mask | None = "attention_mask",
+    detach: bool = False,
+    weights: float | Mapping[str, float] = 1.0,
+    bias: Tensor | Literal["prior"] | None = None,
+    labels: Tensor | None = None,
+    branch_reduction: BranchReduction = "sum",
     class_reduction: ClassReduction = "mean",
-    loss_fn: LossFn | None = None,
-    bias: Tensor | None = None,
+    initialization: Initialization = "independent",
+    name: str = "branches",
     seed: int = 0,
     dtype: torch.dtype | None = None,
     allow_skipped: bool = False,
 ) -> Branches:
-    """Put `redundancy` linear branches to `classes` logits on each place of a model; the model stays as it is.
+    """Put `redundancy` branches with `classes` outputs on each place of a model; the model stays as it is.
 
-    Attach before torch.compile and before DDP.
+    Attach before torch.compile, and before DDP or FSDP2 (see `WithBranches`).
 
     Args:
         model: any module. Its parameters, buffers and state_dict do not change.
-        at: module names, globs (`*` within one dotted segment, `**` across) or modules of the model.
-        sample: what the model is called with: a tensor, a tuple of arguments, a dict of keyword arguments. One dry
-            run on it finds the widths.
+        at: module names, globs (`*` within one dotted segment, `**` across), modules of the model, or whole numbers
+            that count the model's repeated blocks, -1 for the last; or a dict from one of these to the place's name.
+        sample: what the model is called with: a tensor, a tuple of arguments, a dict of keyword arguments. A dry run
+            on it finds the widths.
         classes: the number of logits of a branch.
         redundancy: the number of branches at each place.
         activation: which branch gives a loss: the `last`, `all`, one at `random` or in `cycle`, a new one in each
             forward with gradients.
-        branch_reduction: with activation `all`, whether a place's loss is the sum or the mean over its branches.
-        initialization: of the weights, `independent` of the redundancy, or in `sequence` from one generator.
-        pool: `mean` over positions, the `class_token` (position 0), or a function from the feature to (B, D).
+        preset: a name of `PRESETS`, for the options that are not given.
+        outputs: another word for `classes`, where a branch predicts quantities.
+        objective: what a branch learns by: `sigmoid` (the paper's), `softmax` (or `cross_entropy`), `mse`, `huber`,
+            `dice`, or a function from logits and targets to a scalar.
+        head: what a branch is: `linear` (the paper's), `mlp`, `conv`, `tied` (the model's own final norm and output
+            layer), a function of (width, outputs) that returns a module, or a module that all places share.
+        pool: `mean` over positions, the `class_token` (position 0), `none` to keep the positions, or a function from
+            the feature to (B, D).
         layout: a letter for each axis of the feature (B batch, C or D features, others positions), where it cannot
             be told: "BD", "BCHW", "BTD", "TBD", "BHWC".
         output: which part of a place's output is the feature: an index, a key, or a function. Otherwise the first
             floating-point tensor in it.
-        class_reduction: mean or sum over classes in the sigmoid loss.
-        loss_fn: another objective, from logits (B, C) and the targets to a scalar.
-        bias: what each branch's bias begins with, one value for each class (C,), for example the logits of the class
-            shares; None for branches without bias.
+        resize: where positions of logits and targets differ in number: bring the `targets` (nearest) or the `logits`
+            (linear) to the other's.
+        shift: how many positions later a token's target is: 1 where a language model learns the next token from its
+            own input. By default 1 for Hugging Face's causal language models, else 0.
+        mask: the keyword argument of the model that says which positions count (1) and which are padding (0), or a
+            function of the model's arguments that returns that; for means over positions and for the loss. A model
+            that is called without it has no padding.
+        detach: whether the branches only read: no gradient goes into the model, and its forward needs none.
+        weights: of the places in the sum of their losses.
+        bias: what each branch's bias begins with, one value for each class (C,), or `prior`: the logits of the
+            classes' shares in `labels`, without labels of equal shares. None for linear branches without bias.
+        labels: class indices of the training set, for `bias="prior"`.
+        branch_reduction: with activation `all`, whether a place's loss is the sum or the mean over its branches.
+        class_reduction: mean or sum over classes, in objectives whose classes do not compete.
+        initialization: of linear weights, `independent` of the redundancy, or in `sequence` from one generator.
+        name: of this set. A place can have several sets under different names.
         seed: of the initial weights and of the random choice. torch's global random state is not used.
         dtype: of the weights; otherwise float32, or float64 in a model of float64.
         allow_skipped: whether a place may be skipped in a forward. Its loss is then left out.
 
-    `pool`, `layout` and `output` also take a dict from place names (or globs) to values.
+    `head`, `pool`, `layout`, `output` and `weights` also take a dict from place names (or globs) to values.
     """
-    classes, redundancy = _count("classes", classes), _count("redundancy", redundancy)
+    if (classes is None) == (outputs is None):
+        raise UsageError("give classes=, the number of logits of a branch (or outputs=, where they are quantities)")
+    classes = _count("classes", classes) if outputs is None else _count("outputs", outputs)
+    redundancy = _count("redundancy", redundancy)
     for option, value, known in (
         ("activation", activation, Activation),
         ("branch_reduction", branch_reduction, BranchReduction),
         ("initialization", initialization, Initialization),
         ("class_reduction", class_reduction, ClassReduction),
+        *([] if resize is None else [("resize", resize, Resize)]),
     ):
         if value not in get_args(known):
             raise unknown_name(option, str(value), get_args(known))
-    fits = isinstance(bias, Tensor) and not bias.is_nested and bias.shape == (classes,)
-    if bias is not None and (not fits or bias.is_complex() or bias.is_meta):
-        raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
+    if not isinstance(objective, str) and not callable(objective):
+        raise UsageError(
+            f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"
+        )
+    learned = find_objective(objective) if isinstance(objective, str) else objective
+    initial_bias = _initial_bias(bias, labels, classes, learned)
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
         raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
-    if loss_fn is not None and not callable(loss_fn):
-        raise UsageError(f"loss_fn must be a function from logits and targets to a scalar, got {loss_fn!r}")
+    if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int) or shift < 0):
+        raise UsageError(f"shift must be a whole number of 0 or more, got {shift!r}")
+    if not (mask is None or isinstance(mask, str) or callable(mask)):
+        raise UsageError("`mask` is the name of the model's argument, or a function of its arguments: mask='padding'")
     refuse_wrapped(model)
-    places = find_places(model, at)
-    refuse_places(model, places)
+    paths = find_paths(model, at)
+    places = {place: module_at(model, path) for place, path in paths.items()}
+    refuse_places(places, name)
     pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
+    kinds: dict[str, HeadKind] = by_place(head, places, "head", "linear")
+    weight_by_place = by_place(weights, places, "weights", 1.0)
+    _check_kinds(kinds, initial_bias)
+    _check_weights(weight_by_place)
 
-    told = [name for name in places if layouts[name] is not None or callable(pools[name])]
+    told = [place for place in places if layouts[place] is not None or callable(pools[place])]
     sights, batch = dry_run(model, places, sample, selectors, told)
-    readers, rows = {}, {}
-    for name, place in places.items():
-        wanted = Reader(layouts[name], pools[name], selectors[name])
-        readers[name], rows[name] = _read_place(name, place, wanted, sights.get(name), batch)
-
-    heads = {}
-    widths = [row.shape[1] for row in rows.values()]
-    if classes * redundancy * sum(widths) > _MOST_WEIGHTS:
-        raise UsageError(
-            f"redundancy={redundancy} with {classes} classes on {sum(widths)} features makes more than {_MOST_WEIGHTS} "
-            "weights: give a smaller redundancy, or fewer classes or places"
-        )
-    drawn = draw_branches(seed, widths, classes, redundancy, initialization)
-    for index, ((name, row), weights) in enumerate(zip(rows.items(), drawn, strict=True)):
-        # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
-        kind = torch.promote_types(row.dtype, torch.float32) if dtype is None else dtype
-        heads[name] = Head(weights, activation, bias, seed, index).to(row.device, kind)
-    branches = Branches(heads, readers, Settings(branch_reduction, class_reduction, loss_fn, allow_skipped))
+    readers, features = {}, {}
+    for place, module in places.items():
+        wanted = Reader(layouts[place], pools[place], selectors[place], detach)
+        readers[place], features[place] = _read_place(place, module, wanted, sights.get(place), batch)
+    tokens = any(reader.positions == 1 for reader in readers.values())
+    if shift and not tokens:
+        raise UsageError("shift moves the targets of tokens: attach with pool='none' at places that give (B, T, D)")
+    causal = tokens and _is_causal(model)
+    heads = make_heads(
+        kinds, features, readers, classes, redundancy, activation, initialization, initial_bias, seed, dtype,
+        own={id(parameter) for parameter in model.parameters()},
+        tied=functools.cache(lambda: output_layers(model, sample)),
+    )  # fmt: skip
+    settings = Settings(
+        learned, activation, branch_reduction, class_reduction, resize, int(causal) if shift is None else shift,
+        {place: float(weight) for place, weight in weight_by_place.items() if weight != 1}, allow_skipped,
+    )  # fmt: skip
+    branches = Branches(
+        heads, readers, settings, paths=paths, mask=mask, name=name, watch_copying=tokens and shift is None
+    )
     if branches.step is not None:
-        branches.step = branches.step.to(next(iter(rows.values())).device)
+        branches.step = branches.step.to(next(iter(features.values())).device)
     branches.connect(model)
     return branches
+
+
+def _initial_bias(bias: object, labels: object, classes: int, objective: Objective | LossFn) -> Tensor | None:
+    """What each branch's bias begins with (C,), or None."""
+    if labels is not None and bias != "prior":
+        raise UsageError("labels are for the initial bias alone: give bias='prior' with them")
+    if bias is None:
+        return None
+    if isinstance(bias, str):
+        if bias != "prior":
+            raise unknown_name("bias", bias, ["prior"])
+        if not isinstance(objective, Objective):
+            raise UsageError("bias='prior' needs an objective by name: give the bias itself, a tensor of logits")
+        fits = labels is None or (isinstance(labels, Tensor) and not labels.is_floating_point() and labels.numel() > 0)
+        if not fits or (isinstance(labels, Tensor) and (labels.min() < 0 or labels.max() >= classes)):
+            raise UsageError(f"labels must be a tensor of class indices in 0..{classes - 1}: those of the training set")
+        assert labels is None or isinstance(labels, Tensor)
+        return prior_bias(objective, classes, labels)
+    fits = isinstance(bias, Tensor) and not bias.is_nested and bias.shape == (classes,)
+    if not fits or bias.is_complex() or bias.is_meta:  # type: ignore[attr-defined]
+        raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
+    return bias  # type: ignore[return-value]
+
+
+def _check_kinds(kinds: Mapping[str, HeadKind], bias: Tensor | None) -> None:
+    for kind in kinds.values():
+        if not callable(kind) and kind not in get_args(HeadName):
+            raise unknown_name("head", str(kind), get_args(HeadName))
+        if bias is not None and kind != "linear":
+            raise UsageError("bias is for head='linear': set the initial bias in the function that builds the head")
+
+
+def _check_weights(weights: Mapping[str, object]) -> None:
+    for place, weight in weights.items():
+        if isinstance(weight, bool) or not isinstance(weight, int | float) or not 0 <= weight < math.inf:
+            raise UsageError(f"the weight of place {place!r} must be a number of 0 or more, got {weight!r}")
+
+
+def _is_causal(model: nn.Module) -> bool:
+    """Whether this is one of Hugging Face's causal language models, which shift their labels themselves."""
+    names = {kind.__name__ for kind in type(model).__mro__}
+    return hasattr(model, "config") and any(name.endswith(("ForCausalLM", "LMHeadModel")) for name in names)
 
 
 def _count(what: str, value: object) -> int:
@@ -157,6 +282,8 @@ def _read_place(
             "part of it with output="
         )
     layout = wanted.layout
+    if layout is not None and wanted.pool == "none" and len(layout) > 5:
+        raise UsageError(f"place {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
     if layout is None and not sight.feature.is_nested and not callable(wanted.pool):
         layout = infer_layout(name, tuple(sight.feature.shape), sight, batch)
     if layout is not None and wanted.pool == "class_token" and len(layout) != 3:
@@ -192,7 +319,9 @@ def refuse_wrapped(model: object) -> None:
         raise UsageError(
             "the model is a TorchScript module, which takes no hooks: attach to the model it was made from"
         )
-    if _compiled(model):
+    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
         raise UsageError("the model is compiled already, and would ignore new hooks: attach first, then torch.compile")
     if isinstance(model, DistributedDataParallel):
         raise UsageError(
@@ -204,10 +333,10 @@ def refuse_wrapped(model: object) -> None:
             "branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(model, branches))"
         )
     for module in model.modules():
-        # By name: importing FSDP here would cost every user its import time.
-        if {"FullyShardedDataParallel", "FSDPModule"} & {kind.__name__ for kind in type(module).__mro__}:
+        if is_sharded(module):
             raise UsageError(
-                "branches do not work in a model sharded by FSDP: train with DistributedDataParallel(WithBranches(...))"
+                "the model is sharded by FSDP already: attach to the bare model, wrap it, then shard both, "
+                "fully_shard(WithBranches(model, branches))"
             )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
@@ -217,26 +346,12 @@ def refuse_wrapped(model: object) -> None:
             raise UsageError("the model has buffers on the meta device: load them or initialise them, then attach")
 
 
-def refuse_places(model: nn.Module, places: dict[str, nn.Module]) -> None:
-    """Refuse places whose hooks would not run or that carry branches already."""
+def refuse_places(places: dict[str, nn.Module], set_name: str) -> None:
+    """Refuse places whose hooks would not run or that carry branches of this set already."""
     for name, place in places.items():
-        if carries_branches(place):
-            raise UsageError(f"place {name!r} carries branches already: call strip() on those first")
+        if carries_branches(place, set_name):
+            raise UsageError(
+                f"place {name!r} carries branches already: call strip() on those first, or give this set another name="
+            )
         if isinstance(place, torch.jit.ScriptModule):
             raise UsageError(f"place {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
-    for name, module in model.named_modules():
-        if _compiled(module):
-            inside = [place for place, target in places.items() if any(target is part for part in module.modules())]
-            if inside:
-                raise UsageError(
-                    f"place {inside[0]!r} lies in {name!r}, which is compiled already and would ignore new hooks: "
-                    "attach first, then torch.compile"
-                )
-
-
-def _compiled(module: nn.Module) -> bool:
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)

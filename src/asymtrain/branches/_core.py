@@ -1,23 +1,25 @@
 """`Branches`: the auxiliary objectives of one model, while it trains; `WithBranches`: both as one module.
 
     branches = attach(model, ...)        hooks on
-    model(x)                             each place's feature is caught, pooled to (B, D)
+    model(x)                             each place's feature is caught, pooled to (B, D) unless positions are kept
     branches.loss(y)                     live branches make logits of it, and one loss of the logits
     branches.strip(optimizer)            hooks off
 
 All answers are about the model's latest forward, whatever mode it ran in.
 """
 
+import warnings
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.branches._capture import Capture, refuse_drift
-from asymtrain.branches._heads import Activation, Head, Settings, place_accuracy, place_loss
+from asymtrain.branches._capture import Capture, Mask, refuse_drift
+from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
+from asymtrain.branches._losses import Activation, Settings, accuracies_by_shape, losses_by_shape
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, unknown_name
 
@@ -30,15 +32,31 @@ class Branches(nn.Module):
 
     step: Tensor | None
 
-    def __init__(self, heads: Mapping[str, Head], readers: Mapping[str, Reader], settings: Settings) -> None:
+    def __init__(
+        self,
+        heads: Mapping[str, Head],
+        readers: Mapping[str, Reader],
+        settings: Settings,
+        *,
+        paths: Mapping[str, str],
+        mask: Mask | None = None,
+        name: str = "branches",
+        watch_copying: bool = False,
+    ) -> None:
         super().__init__()
+        self.name = name
+        self.paths = dict(paths)  # of the modules, by place
+        self.mask = mask
+        self._watch_copying = watch_copying  # whether the next loss makes sure that targets are not the inputs
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
+        self._keys = {name: _key(name) for name in heads}
         self.places = tuple(heads)
         self.readers = dict(readers)
         self.settings = settings
         self.stripped = False
         self._capture: Capture | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
+        self._positions = {name: reader.positions for name, reader in readers.items()}
         # Training forwards so far, a tensor so that compiled graphs and DDP's buffer broadcast carry it.
         counting = self.activation in ("random", "cycle")
         self.register_buffer("step", torch.zeros((), dtype=torch.int64) if counting else None)
@@ -46,90 +64,194 @@ class Branches(nn.Module):
     @property
     def activation(self) -> Activation:
         """Which branch is live: last, all, random or cycle."""
-        return self.head(self.places[0]).activation
+        return self.settings.activation
 
     def head(self, place: str) -> Head:
         """The branches of one place."""
-        if place not in self.places:
+        if place not in self._keys:
             raise unknown_name("place", place, self.places)
-        head = self.heads[_key(place)]
+        head = self.heads[self._keys[place]]
         assert isinstance(head, Head)
         return head
 
     def num_weights(self) -> int:
-        """The number of weights of all branches, live and idle: places x redundancy x classes x width, no biases."""
-        heads = [self.head(name) for name in self.places]
-        return sum(head.redundancy * head.live.shape[-2:].numel() for head in heads)
+        """The number of weights of all branches, live and idle, without biases; those of the model do not count."""
+        return sum(self.head(name).num_weights() for name in self.places)
+
+    def exits(self) -> dict[str, nn.Module]:
+        """By place, a module from the place's output to logits, for early exit: it needs no hooks and no branches.
+
+        Of several branches it has the last. A tied head stays the model's, so its exit follows the model.
+        """
+        return {name: Exit(self.readers[name], self.head(name).as_module()) for name in self.places}
 
     def forward(self, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Logits from features (B, D) by place: (B, C) each, or (N, B, C) where all branches are live."""
-        logits = {}
-        for name, rows in features.items():
+        """Logits from features by place: (B, C) from (B, D), (B, T, C) from (B, T, D), (B, C, H, W) from (B, D, H, W).
+
+        Where all branches are live, with a leading axis N.
+        """
+        groups: dict[object, list[str]] = {}
+        for name, feature in features.items():
             head = self.head(name)
-            if rows.device != head.live.device:
-                raise UsageError(
-                    f"place {name!r} is on {rows.device}, its branches on {head.live.device}: move the branches "
-                    "with the model, branches.to(device)"
-                )
-            if rows.shape[-1] != head.width:
-                raise UsageError(
-                    f"place {name!r} now gives {rows.shape[-1]} features, and gave {head.width} on the sample: attach "
-                    "with a sample of the shape used in training"
-                )
+            self._check_feature(name, head, feature)
+            # Rows of one width share one product; anything larger or of another kind is a product of its own.
+            batched = isinstance(head, LinearHead) and not head.positions
+            alike = (
+                (feature.shape, feature.dtype, feature.device, head.live.shape, head.live.dtype) if batched else name
+            )
+            groups.setdefault(alike, []).append(name)
+        logits: dict[str, Tensor] = {}
+        for names in groups.values():
+            parts = [features[name] for name in names]
             # The count is moved on before logits are made; forward number 0 is the first.
-            at = None if self.step is None else (self.step.to(rows.device) - 1).clamp(min=0)
-            logits[name] = head(rows, at)
-        return logits
+            step = None if self.step is None else (self.step.to(parts[0].device) - 1).clamp(min=0)
+            if len(names) == 1:
+                logits[names[0]] = self.head(names[0])(parts[0], step)
+            else:
+                heads = [head for name in names if isinstance(head := self.head(name), LinearHead)]
+                logits.update(zip(names, batched_logits(heads, parts, step), strict=True))
+        return {name: logits[name] for name in features}
+
+    def _check_feature(self, name: str, head: Head, feature: Tensor) -> None:
+        device = head.device()
+        if device is not None and feature.device != device:
+            raise UsageError(
+                f"place {name!r} is on {feature.device}, its branches on {device}: move the branches "
+                "with the model, branches.to(device)"
+            )
+        width = width_of(feature, head.positions)
+        if width != head.width:
+            raise UsageError(
+                f"place {name!r} now gives {width} features, and gave {head.width} on the sample: attach "
+                "with a sample of the shape used in training"
+            )
 
     def logits(self) -> dict[str, Tensor]:
-        """Logits of the live branches by place, for the model's latest forward."""
+        """Logits of the live branches by place, for the model's latest forward; see `forward` for their shapes."""
         capture = self._attached()
         if torch.is_grad_enabled() and capture.forward.with_grad:
             refuse_drift()
         return self._make_logits(capture)
 
     def losses(
-        self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None
+        self,
+        targets: Tensor,
+        ignore_index: int = -100,
+        *,
+        logits: Mapping[str, Tensor] | None = None,
+        mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The auxiliary loss of each place that ran.
+        """The auxiliary loss of each place that ran, before it is weighted.
 
-        `targets` are class indices (B,), or one value for each class (B, C). `logits` are those that
+        `targets` are class indices (B,), or one value for each class (B, C); of places whose positions are kept (B, T)
+        or (B, T, C), and (B, H, W) or (B, C, H, W). `mask` is 0 where a target does not count. `logits` are those that
         `WithBranches` returned; without it the model's latest forward is meant.
         """
-        if logits is None and torch.is_grad_enabled():
-            self._attached().check_has_gradients()
-        by_place = self._given(logits)
-        return {name: place_loss(rows, targets, self.settings, ignore_index) for name, rows in by_place.items()}
+        parts = list(self._losses(targets, ignore_index, logits, mask))
+        by_place = {name: loss for names, losses in parts for name, loss in zip(names, losses.unbind(), strict=True)}
+        return {name: by_place[name] for name in self.places if name in by_place}
 
-    def loss(self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None) -> Tensor:
-        """The sum over places of the auxiliary losses; 0 where every place was skipped and that is allowed."""
-        losses = list(self.losses(targets, ignore_index, logits=logits).values())
-        if not losses:
-            live = self.head(self.places[0]).live
-            return torch.zeros((), device=live.device, dtype=live.dtype)
-        return torch.stack([loss.to(losses[0].device) for loss in losses]).sum()
+    def loss(
+        self,
+        targets: Tensor,
+        ignore_index: int = -100,
+        *,
+        logits: Mapping[str, Tensor] | None = None,
+        mask: Tensor | None = None,
+    ) -> Tensor:
+        """The weighted sum over places of the auxiliary losses; see `losses` for the arguments.
+
+        0 where every place was skipped and that is allowed.
+        """
+        total: Tensor | None = None
+        weights = self.settings.weights
+        for names, losses in self._losses(targets, ignore_index, logits, mask):
+            if any(name in weights for name in names):
+                losses = losses * losses.new_tensor([weights.get(name, 1.0) for name in names])
+            part = losses.sum()
+            total = part if total is None else total + part.to(total.device)
+        if total is None:
+            device = self.head(self.places[0]).device()
+            return torch.zeros((), device=device)
+        return total
 
     @torch.no_grad()
     def accuracies(
-        self, targets: Tensor, ignore_index: int = -100, *, logits: Mapping[str, Tensor] | None = None
+        self,
+        targets: Tensor,
+        ignore_index: int = -100,
+        *,
+        logits: Mapping[str, Tensor] | None = None,
+        mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
-        """The share of right answers at each place that ran; see `losses` for the arguments."""
-        by_place = self._given(logits)
-        return {name: place_accuracy(rows, targets, ignore_index) for name, rows in by_place.items()}
+        """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
+        given = self._given(logits)
+        mask = self._mask(mask)
+        parts = accuracies_by_shape(given, self._positions, targets, mask, ignore_index, self.settings)
+        by_place = {name: share for names, shares in parts for name, share in zip(names, shares.unbind(), strict=True)}
+        return {name: by_place[name] for name in self.places if name in by_place}
+
+    def _losses(
+        self, targets: Tensor, ignore_index: int, logits: Mapping[str, Tensor] | None, mask: Tensor | None
+    ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+        if logits is None and torch.is_grad_enabled():
+            self._attached().check_has_gradients()
+        given = self._given(logits)
+        self._refuse_copying(targets, ignore_index)
+        return losses_by_shape(given, self._positions, targets, self._mask(mask), ignore_index, self.settings)
+
+    def _mask(self, given: Tensor | None) -> Tensor | None:
+        """The mask that was given, or else that of the model's latest forward."""
+        return given if given is not None or self._capture is None else self._capture.forward.mask
+
+    def _refuse_copying(self, targets: Tensor, ignore_index: int) -> None:
+        """Once: targets that are the model's own tokens, unshifted, would teach the branches to copy them."""
+        if not self._watch_copying or self._capture is None or torch.compiler.is_compiling():
+            return
+        tokens = self._capture.forward.tokens
+        if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or tokens.shape != targets.shape:
+            return
+        targets = targets.to(tokens.device)
+        if ((targets == tokens) | (targets == ignore_index)).all() and (targets == tokens).any():
+            raise UsageError(
+                "the targets are the model's own inputs, which a branch would learn to copy: attach with shift=1 to "
+                "learn the next token, or with shift=0 if copying is meant"
+            )
+        self._watch_copying = False
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
-        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once."""
+        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once.
+
+        Warns where the branches were not trained: no optimizer given here has their weights, or gradients reached
+        the weights and no step changed them while the model's own changed.
+        """
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
-        if optimizer is not None:
-            _drop_parameters(optimizer, list(self.parameters()))
+        weights = list(self.parameters())
+        trainable = any(weight.requires_grad for weight in weights)
+        if optimizer is not None and not _drop_parameters(optimizer, weights) and trainable:
+            warnings.warn(
+                "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
+                "*branches.parameters()], or strip the optimizer that has them",
+                stacklevel=2,
+            )
+        elif self._capture is not None and self._capture.untrained(weights):
+            warnings.warn(
+                "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
+                "*branches.parameters()]",
+                stacklevel=2,
+            )
         self.disconnect()
         self.stripped = True
 
     def connect(self, model: nn.Module) -> None:
         """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
         self.disconnect()
-        self._capture = Capture(model, self.readers)
+        # Positions alone are masked, and only tokens can be copied.
+        self._capture = Capture(
+            model, self.readers, self.paths, self.name, mask=self.mask, keep_tokens=self._watch_copying
+        )
+        self._capture.note_weights(self.parameters())
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
         self._finalizer = weakref.finalize(self, self._capture.remove)
         self._finalizer.atexit = False
@@ -209,6 +331,23 @@ class Branches(nn.Module):
         return {**self.__dict__, "_capture": None, "_finalizer": None}
 
 
+class Exit(nn.Module):
+    """The head of one place as a module of its own: from the place's output to logits."""
+
+    def __init__(self, reader: Reader, head: nn.Module) -> None:
+        super().__init__()
+        self.reader, self.head = reader, head
+
+    def forward(self, output: Any) -> Tensor:
+        """Logits, in the head's precision."""
+        feature = self.reader.read(output)
+        if isinstance(feature, str):
+            raise UsageError(f"what the exit was given {feature}")
+        first = next(self.head.parameters(), feature)
+        logits: Tensor = self.head(feature.to(first.dtype))
+        return logits
+
+
 class WithBranches(nn.Module):
     """A model and its branches; calling it gives the model's output and the branches' logits.
 
@@ -216,8 +355,8 @@ class WithBranches(nn.Module):
         output, logits = net(x)
         loss = F.cross_entropy(output, y) + alpha * branches.loss(y, logits=logits)
 
-    Branch weights are parameters of this module, so DDP averages their gradients. Its copies and pickles are
-    whole: the copy's branches are on the copy's model.
+    Branch weights are parameters of this module, so DDP averages their gradients, and `fully_shard` (FSDP2) shards
+    them. Its copies and pickles are whole: the copy's branches are on the copy's model.
     """
 
     def __init__(self, model: nn.Module, branches: Branches) -> None:
@@ -228,20 +367,26 @@ class WithBranches(nn.Module):
         self.branches = branches
         # Idle branches are equal on all ranks from the seed and never change; DDP would broadcast them at every step.
         ignored = [f"model.{name}" for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
-        ignored += [f"branches.{name}" for name, _ in branches.named_buffers() if name.endswith(".idle")]
+        ignored += [f"branches.{name}" for name, _ in branches.named_buffers() if ".idle" in name]
         self._ddp_params_and_buffers_to_ignore = ignored
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
         """The model's output, and the logits of its branches by place."""
-        if self.branches.stripped:
+        # A sharded model can only be called through the module that was sharded; after strip it has no logits.
+        if self.branches.stripped and not is_sharded(self):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
         output = self.model(*args, **kwargs)
-        return output, self.branches.take()
+        return output, {} if self.branches.stripped else self.branches.take()
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not self.branches.stripped:
             self.branches.connect(self.model)
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP has sharded this module. By name: importing FSDP would cost every user its import time."""
+    return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(kind.__name__ for kind in type(module).__mro__)
 
 
 def _key(place: str) -> str:
@@ -260,16 +405,17 @@ _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 _EMPTY = nn.ModuleDict()
 
 
-def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
     """Remove parameters from the groups and the state of optimizers that may have made steps with them.
 
-    A group that ends empty stays: learning-rate schedulers count the groups.
+    A group that ends empty stays: learning-rate schedulers count the groups. Returns whether there was one to remove.
     """
     # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
     given: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
     if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in given):
         raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
     gone = {id(parameter) for parameter in parameters}
+    had = any(id(p) in gone for optimizer in given for group in optimizer.param_groups for p in group["params"])
     for optimizer in given:
         for group in optimizer.param_groups:
             kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
@@ -278,3 +424,10 @@ def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Se
                 group[column] = [group[column][index] for index in kept]
         for parameter in parameters:
             optimizer.state.pop(parameter, None)
+        inner = getattr(optimizer, "optimizer", optimizer)  # in accelerate's wrapper
+        if had and isinstance(inner, torch.optim.LBFGS):
+            # A list and a count of its own, and its memory of the curvature: flat vectors over all parameters, of an
+            # objective that is no more. It starts anew.
+            inner._params, inner._numel_cache = inner.param_groups[0]["params"], None
+            inner.state.clear()
+    return had

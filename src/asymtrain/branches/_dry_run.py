@@ -6,6 +6,7 @@ and with features of single layers disturbed: experiments that tell which axis o
 """
 
 import random
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -479,6 +480,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
             if device.type not in ("cpu", "meta"):
                 stack.enter_context(torch.random.fork_rng([device.index or 0], device_type=device.type))
         stack.enter_context(torch.no_grad())
+        if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes seconds
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
         model.eval()
         try:
             yield

@@ -1,12 +1,15 @@
-"""The branches of one place: how they begin, which of them is live, their logits, and the logits' loss and accuracy.
+"""The branches of one place: how they begin, which of them is live, and their logits.
 
-Axis letters: B batch, N branches at a place, C classes, D width of a place.
+    LinearHead    N linear maps, the paper's
+    ModuleHead    N modules of any kind, built by name or by a function
+    TiedHead      modules of the model itself, or of another place; no weights of its own
+
+A head reads rows (B, D), tokens (B, T, D) or maps (B, D, H, W) and gives as many classes in the place of D.
+Axis letters: B batch, N branches at a place, C classes, D width of a place, K places.
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import nullcontext
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
@@ -14,14 +17,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain._moved import renamed_arguments
-from asymtrain.errors import UsageError
-from asymtrain.objectives import ClassReduction, check_targets, sigmoid_loss
+from asymtrain.branches._losses import Activation
+from asymtrain.branches._pooling import Reader
+from asymtrain.errors import UsageError, error_line
 from asymtrain.streams import bits, generator, key
 
 Initialization = Literal["independent", "sequence"]
-Activation = Literal["last", "all", "random", "cycle"]
-BranchReduction = Literal["sum", "mean"]
-LossFn = Callable[[Tensor, Tensor], Tensor]
+HeadName = Literal["linear", "mlp", "conv", "tied"]
+HeadBuilder = Callable[[int, int], nn.Module]
+HeadKind = HeadName | HeadBuilder | nn.Module
 
 
 @renamed_arguments(draw="initialization")
@@ -69,6 +73,34 @@ def choose_branch(activation: Activation, place_key: int | Tensor, step: Tensor,
 
 
 class Head(nn.Module):
+    """What the heads share: how many branches there are, and which is live."""
+
+    def __init__(self, width: int, redundancy: int, activation: Activation, place_key: int, positions: int) -> None:
+        super().__init__()
+        self.width = width
+        self.redundancy = redundancy
+        self.activation: Activation = activation
+        self.place_key = place_key
+        self.positions = positions
+
+    def num_weights(self) -> int:
+        """The number of weights of all branches, live and idle, without biases."""
+        raise NotImplementedError
+
+    def device(self) -> torch.device | None:
+        """Where the weights are; None for a head without any."""
+        return next((value.device for value in self.parameters()), None)
+
+    def as_module(self) -> nn.Module:
+        """The last branch as a module of torch, from what the head reads to logits."""
+        raise NotImplementedError
+
+    def chosen(self, step: Tensor) -> Tensor:
+        """The index (1,) of the live branch; a tensor, since a compiled graph must not be rebuilt for every choice."""
+        return choose_branch(self.activation, self.place_key, step, self.redundancy).reshape(1)
+
+
+class LinearHead(Head):
     """N linear maps from D features to C classes, without bias unless one is given.
 
     What can be live is a parameter, the rest a buffer: an optimizer, DDP's reducer and autograd meet live
@@ -87,12 +119,9 @@ class Head(nn.Module):
     bias: nn.Parameter | None
 
     def __init__(
-        self, weights_NCD: Tensor, activation: Activation, bias_C: Tensor | None, seed: int, place: int
+        self, weights_NCD: Tensor, activation: Activation, bias_C: Tensor | None, place_key: int, positions: int = 0
     ) -> None:
-        super().__init__()
-        self.activation: Activation = activation
-        self.redundancy = len(weights_NCD)
-        self.place_key = choice_key(seed, place)
+        super().__init__(weights_NCD.shape[-1], len(weights_NCD), activation, place_key, positions)
         last = activation == "last"
         self.live = nn.Parameter(weights_NCD[-1].clone() if last else weights_NCD.clone())
         self.register_buffer("idle", weights_NCD[:-1].clone() if last and self.redundancy > 1 else None)
@@ -107,93 +136,277 @@ class Head(nn.Module):
             return live
         return live[None] if self.idle is None else torch.cat([self.idle, live[None]])
 
-    @property
-    def width(self) -> int:
-        """The number of features, D."""
-        return self.live.shape[-1]
+    def num_weights(self) -> int:
+        return self.redundancy * self.live.shape[-2:].numel()
+
+    def device(self) -> torch.device:
+        return self.live.device
 
     def extra_repr(self) -> str:
         """Features, classes and number of branches."""
         return f"{self.width} features to {self.live.shape[-2]} classes, {self.redundancy} branches"
 
-    def forward(self, feature_BD: Tensor, step: Tensor | None) -> Tensor:
-        """Logits (B, C) of the live branch; (N, B, C) where all are live."""
-        weight: Tensor = self.live
-        bias: Tensor | None = self.bias
-        if self.activation in ("random", "cycle"):
-            assert step is not None
-            # An index tensor, not a Python number: a compiled graph must not be rebuilt for every choice.
-            index = choose_branch(self.activation, self.place_key, step, self.redundancy).reshape(1)
-            weight = weight.index_select(0, index).squeeze(0)
-            bias = None if bias is None else bias.index_select(0, index).squeeze(0)
-        device = weight.device.type
-        # torch 2.11 cannot trace the question; what is compiled is on a device that has autocast.
-        has_autocast = torch.compiler.is_compiling() or torch.amp.is_autocast_available(device)
-        # In the weights' own precision, so that the loss is the same inside and outside autocast.
-        with torch.autocast(device, enabled=False) if has_autocast else nullcontext():
-            # One product for all branches that are live.
-            rows = F.linear(
-                feature_BD.to(weight.dtype), weight.flatten(0, -2), None if bias is None else bias.flatten()
-            )
-        return rows.unflatten(-1, weight.shape[:2]).transpose(0, 1) if weight.ndim == 3 else rows
+    def as_module(self) -> nn.Module:
+        weight, bias = self.live.detach(), None if self.bias is None else self.bias.detach()
+        if weight.ndim == 3:
+            weight, bias = weight[-1], None if bias is None else bias[-1]
+        outputs, has_bias = len(weight), bias is not None
+        maps = _CONVOLUTIONS[self.positions](self.width, outputs, 1, bias=has_bias) if self.positions > 1 else None
+        layer = maps or nn.Linear(self.width, outputs, bias=has_bias)
+        state = {"weight": weight.reshape(layer.weight.shape)} | ({} if bias is None else {"bias": bias})
+        layer.to(weight.device, weight.dtype).load_state_dict(state)
+        return layer
+
+    def live_weights(self, step: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Weight and bias of the branch or branches that give logits: (C, D), or (N, C, D) where all do."""
+        if self.activation not in ("random", "cycle"):
+            return self.live, self.bias
+        assert step is not None
+        index = self.chosen(step)
+        bias = None if self.bias is None else self.bias.index_select(0, index).squeeze(0)
+        return self.live.index_select(0, index).squeeze(0), bias
+
+    def forward(self, feature: Tensor, step: Tensor | None) -> Tensor:
+        """Logits of the live branch; where all are live, with a leading axis N."""
+        weight, bias = self.live_weights(step)
+        # One product for all branches that are live.
+        flat, added = weight.flatten(0, -2), None if bias is None else bias.flatten()
+        with without_autocast(weight):
+            feature = feature.to(weight.dtype)
+            if self.positions > 1:
+                product = _PRODUCTS[self.positions](feature, flat.reshape(*flat.shape, *[1] * self.positions), added)
+                return product.unflatten(1, weight.shape[:2]).movedim(1, 0) if weight.ndim == 3 else product
+            product = F.linear(feature, flat, added)
+        return product.unflatten(-1, weight.shape[:2]).movedim(-2, 0) if weight.ndim == 3 else product
 
 
-@dataclass(frozen=True)
-class Settings:
-    """How logits become losses, and what to do about places that did not run."""
-
-    branch_reduction: BranchReduction = "sum"
-    class_reduction: ClassReduction = "mean"
-    loss_fn: LossFn | None = None
-    allow_skipped: bool = False
-
-
-def place_loss(logits: Tensor, targets: Tensor, settings: Settings, ignore_index: int) -> Tensor:
-    """The auxiliary loss of one place; over several live branches the sum or mean of their losses.
-
-    Logits are (B, C), or (N, B, C) where all branches are live.
-    """
-    if settings.loss_fn is not None:
-        branches_NBC = logits if logits.ndim == 3 else logits[None]
-        losses = torch.stack([_scalar(settings.loss_fn(logits_BC, targets)) for logits_BC in branches_NBC])
-        return losses.sum() if settings.branch_reduction == "sum" else losses.mean()
-    targets = as_targets(targets, logits)
-    loss = partial(sigmoid_loss, class_reduction=settings.class_reduction, ignore_index=ignore_index)
-    if logits.ndim == 2:
-        return loss(logits, targets)
-    check_targets(logits[0], targets, ignore_index)
-    # One call for all branches: the mean over N * B rows is the mean over branches.
-    repeated = targets.repeat(len(logits), *[1] * (targets.ndim - 1))
-    mean = loss(logits.flatten(0, 1), repeated)
-    return mean * len(logits) if settings.branch_reduction == "sum" else mean
+def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor], step: Tensor | None) -> list[Tensor]:
+    """Logits of several places of one width, one dtype and one batch by one product."""
+    weights, biases = zip(*(head.live_weights(step) for head in heads), strict=True)
+    weight = torch.stack(weights)  # (K, C, D) or (K, N, C, D)
+    with without_autocast(weight):
+        features = torch.stack(list(rows)).to(weight.dtype)
+        flat = weight.flatten(1, -2).mT
+        if biases[0] is None:
+            product = torch.bmm(features, flat)
+        else:
+            product = torch.baddbmm(torch.stack(biases).flatten(1).unsqueeze(1), features, flat)
+    if weight.ndim == 4:
+        product = product.unflatten(-1, weight.shape[1:3]).transpose(1, 2)
+    return list(product.unbind())
 
 
-def place_accuracy(logits: Tensor, targets: Tensor, ignore_index: int) -> Tensor:
-    """The share of right answers; over several live branches the mean of their shares.
-
-    With class indices (B,) an answer is the largest logit. With a value for each class (B, C) it is the sign of
-    every logit against the target above or below one half.
-    """
-    targets = as_targets(targets, logits)
-    check_targets(logits if logits.ndim == 2 else logits[0], targets, ignore_index)
-    if targets.ndim == 2:
-        return ((logits > 0) == (targets >= 0.5)).to(torch.float32).mean()
-    keep = targets != ignore_index
-    right = (logits.argmax(-1) == targets) & keep
-    return right.to(torch.float32).mean() * (keep.numel() / keep.sum().clamp(min=1))
+def without_autocast(weight: Tensor) -> AbstractContextManager[object]:
+    """In the weights' own precision, so that the loss is the same inside and outside autocast."""
+    device = weight.device.type
+    # torch 2.11 cannot trace the question; what is compiled is on a device that has autocast.
+    if torch.compiler.is_compiling() or torch.amp.is_autocast_available(device):
+        return torch.autocast(device, enabled=False)
+    return nullcontext()
 
 
-def _scalar(loss: Tensor) -> Tensor:
-    # One value a sample would be summed with the places, and weigh as many times too much as there are samples.
-    if not isinstance(loss, Tensor) or loss.numel() != 1:
-        kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise UsageError(f"loss_fn must return a scalar tensor, got {kind}: take the mean over the batch in it")
-    return loss.reshape(())
+class ModuleHead(Head):
+    """N modules. With activation `last` the last is live and the states of the others are buffers."""
+
+    def __init__(
+        self, modules: Sequence[nn.Module], width: int, activation: Activation, place_key: int, positions: int
+    ) -> None:
+        super().__init__(width, len(modules), activation, place_key, positions)
+        last = activation == "last"
+        self.live = nn.ModuleList(modules[-1:] if last else modules)
+        if last and len(modules) > 1:
+            states = [module.state_dict() for module in modules[:-1]]
+            for name in states[0]:
+                stacked = torch.stack([state[name] for state in states])
+                self.register_buffer(f"idle_{name.replace('.', '_')}", stacked)
+
+    def num_weights(self) -> int:
+        each = sum(value.numel() for name, value in self.live[-1].named_parameters() if not name.endswith("bias"))
+        return self.redundancy * each
+
+    def as_module(self) -> nn.Module:
+        return self.live[-1]
+
+    def forward(self, feature: Tensor, step: Tensor | None) -> Tensor:
+        """Logits as in `LinearHead`; a branch that is chosen at random is chosen among the logits of all."""
+        first = next(self.parameters(), None)
+        # Under autocast the module's own layers choose, as they would in the model.
+        if first is not None and not torch.is_autocast_enabled(first.device.type):
+            feature = feature.to(first.dtype)
+        if self.activation == "last":
+            return self.live[0](feature)
+        logits = torch.stack([module(feature) for module in self.live])
+        if self.activation == "all":
+            return logits
+        assert step is not None
+        return logits.index_select(0, self.chosen(step)).squeeze(0)
 
 
-def as_targets(targets: Tensor, logits: Tensor) -> Tensor:
-    """Targets on the logits' device, integers of any width as int64."""
-    if not isinstance(targets, Tensor):
-        raise UsageError(f"targets must be a tensor, got a {type(targets).__name__}: call torch.as_tensor(targets)")
-    integers = not targets.is_floating_point() and targets.dtype != torch.bool and targets.ndim == 1
-    return targets.to(logits.device, torch.int64 if integers else targets.dtype)
+class TiedHead(Head):
+    """Modules that belong to the model, called one after the other. They stay the model's: no state of their own."""
+
+    def __init__(self, parts: Sequence[nn.Module], width: int, positions: int) -> None:
+        super().__init__(width, 1, "last", 0, positions)
+        self.parts = tuple(parts)  # a tuple is no submodule
+
+    def num_weights(self) -> int:
+        return 0
+
+    def as_module(self) -> nn.Module:
+        return nn.Sequential(*self.parts)
+
+    def forward(self, feature: Tensor, step: Tensor | None) -> Tensor:
+        """Logits, in the precision of the model."""
+        for part in self.parts:
+            feature = part(feature)
+        return feature
+
+
+def make_heads(
+    kinds: Mapping[str, HeadKind],
+    features: Mapping[str, Tensor],
+    readers: Mapping[str, Reader],
+    outputs: int,
+    redundancy: int,
+    activation: Activation,
+    initialization: Initialization,
+    bias: Tensor | None,
+    seed: int,
+    dtype: torch.dtype | None,
+    own: Collection[int],
+    tied: Callable[[], Sequence[nn.Module]],
+) -> dict[str, Head]:
+    """The head of each place, on the place's device; a head that does not fit its place is a `UsageError`."""
+    widths = [width_of(features[name], readers[name].positions) for name in kinds]
+    linear = [width for width, kind in zip(widths, kinds.values(), strict=True) if kind == "linear"]
+    if outputs * redundancy * sum(linear) > _MOST_WEIGHTS:
+        raise UsageError(
+            f"redundancy={redundancy} with {outputs} classes on {sum(linear)} features makes more than {_MOST_WEIGHTS} "
+            "weights: give a smaller redundancy, or fewer classes or places"
+        )
+    drawn = (
+        draw_branches(seed, widths, outputs, redundancy, initialization) if linear else [torch.empty(0)] * len(widths)
+    )
+    heads: dict[str, Head] = {}
+    for index, ((name, kind), width) in enumerate(zip(kinds.items(), widths, strict=True)):
+        feature, positions, place_key = features[name], readers[name].positions, choice_key(seed, index)
+        # bf16 and fp16 features get float32 branches: a sigmoid loss in half precision loses the small logits.
+        wide = torch.promote_types(feature.dtype, torch.float32) if dtype is None else dtype
+        if kind == "linear":
+            heads[name] = LinearHead(drawn[index], activation, bias, place_key, positions).to(feature.device, wide)
+            continue
+        if kind == "tied" or isinstance(kind, nn.Module):
+            if redundancy > 1 or activation != "last":
+                raise UsageError("a head that is shared has one branch: leave redundancy and activation out")
+            parts = list(tied()) if kind == "tied" else [kind]
+            # A module of the user's own belongs to the first place, and the others are tied to it.
+            elsewhere = any(isinstance(head, ModuleHead) and head.live[0] is kind for head in heads.values())
+            if elsewhere or _belongs(parts, own):
+                heads[name] = TiedHead(parts, width, positions)
+            else:
+                heads[name] = ModuleHead([parts[0].to(feature.device)], width, activation, place_key, positions)
+        else:
+            build = kind if callable(kind) else _NAMED[kind](positions)
+            modules = [
+                _built(
+                    build, name, width, outputs, key(seed, f"head {redundancy - 1 - branch} from last at place {index}")
+                )
+                for branch in range(redundancy)
+            ]
+            heads[name] = ModuleHead(modules, width, activation, place_key, positions).to(feature.device, wide)
+        _check_fit(name, heads[name], feature, outputs)
+    return heads
+
+
+def _belongs(parts: Sequence[nn.Module], own: Collection[int]) -> bool:
+    """Whether a shared head is made of the model's own layers."""
+    told = {id(parameter) in own for part in parts for parameter in part.parameters()}
+    if len(told) > 1:
+        raise UsageError("the shared head has weights of the model and others: use the model's layers alone, or none")
+    return told == {True}
+
+
+def width_of(feature: Tensor, positions: int) -> int:
+    """The number of features, D, of rows, tokens or maps."""
+    return feature.shape[1 if positions > 1 else -1]
+
+
+def _built(build: HeadBuilder, place: str, width: int, outputs: int, seed: int) -> nn.Module:
+    """A module whose initial weights depend on the seed alone, and whose drawing leaves no trace."""
+    with torch.random.fork_rng(devices=[]), torch.device("cpu"):
+        torch.default_generator.manual_seed(seed & (2**63 - 1))
+        try:
+            module = build(width, outputs)
+        except Exception as error:
+            raise UsageError(
+                f"the head of place {place!r} cannot be built ({error_line(error)}): `head` takes a function of "
+                "(width, outputs) that returns a module"
+            ) from error
+    if not isinstance(module, nn.Module):
+        raise UsageError(f"`head` returned a {type(module).__name__} for place {place!r}: return an nn.Module")
+    return module
+
+
+def _check_fit(place: str, head: Head, feature: Tensor, outputs: int) -> None:
+    modes = [(module, module.training) for module in head.as_module().modules()]
+    wanted = list(feature.shape)
+    wanted[1 if head.positions > 1 else -1] = outputs
+    try:
+        with torch.no_grad():
+            head.as_module().eval()
+            parameter = next(head.as_module().parameters(), feature)
+            logits = head.as_module()(feature.to(parameter.dtype))
+    except Exception as error:
+        raise UsageError(
+            f"the head of place {place!r} cannot be called on features of shape {tuple(feature.shape)} "
+            f"({error_line(error)}): give a head for this width and pool, or a dict from place to head"
+        ) from error
+    finally:
+        for module, mode in modes:
+            module.training = mode
+    fits = isinstance(logits, Tensor) and logits.ndim == feature.ndim
+    classes_fit = fits and logits.shape[1 if head.positions > 1 else -1] == outputs and len(logits) == len(feature)
+    if not classes_fit:
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        raise UsageError(
+            f"the head of place {place!r} gives {shape} for features of shape {tuple(feature.shape)}, where "
+            f"{tuple(wanted)} is needed: check `classes`, and that the head keeps the positions"
+        )
+
+
+def _mlp(positions: int) -> HeadBuilder:
+    def build(width: int, outputs: int) -> nn.Module:
+        if positions > 1:
+            convolution = _CONVOLUTIONS[positions]
+            return nn.Sequential(convolution(width, width, 1), nn.GELU(), convolution(width, outputs, 1))
+        return nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, outputs))
+
+    return build
+
+
+def _conv(positions: int) -> HeadBuilder:
+    if not positions:
+        raise UsageError("head='conv' needs positions to look at: attach with pool='none', or use head='mlp'")
+
+    def build(width: int, outputs: int) -> nn.Module:
+        # As in the auxiliary heads of segmentation models: a quarter of the channels, then one product.
+        inner, convolution = max(width // 4, 8), _CONVOLUTIONS[positions]
+        layers = [convolution(width, inner, 3, padding=1, bias=False), _NORMS[positions](inner), nn.ReLU()]
+        layers.append(convolution(inner, outputs, 1))
+        return nn.Sequential(*layers) if positions > 1 else nn.Sequential(_Turned(), *layers, _Turned())
+
+    return build
+
+
+class _Turned(nn.Module):
+    """(B, T, D) and (B, D, T), each from the other."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        return tokens.mT
+
+
+_MOST_WEIGHTS = 1 << 36  # more than any machine's memory holds
+_NAMED: dict[str, Callable[[int], HeadBuilder]] = {"mlp": _mlp, "conv": _conv}
+_CONVOLUTIONS: dict[int, type[nn.Conv1d | nn.Conv2d | nn.Conv3d]] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_NORMS: dict[int, type[nn.Module]] = {1: nn.BatchNorm1d, 2: nn.BatchNorm2d, 3: nn.BatchNorm3d}
+_PRODUCTS: dict[int, Callable[..., Tensor]] = {2: F.conv2d, 3: F.conv3d}

@@ -7,40 +7,75 @@ name is a name, not a glob.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import nn
 
 from asymtrain.errors import UsageError, unknown_name
 
 T = TypeVar("T")
-Where = str | nn.Module | Sequence[str | nn.Module]
+Target = str | int | nn.Module
+Where = Target | Sequence[Target] | Mapping[str | int, str]
 
 # The model itself has the empty path; it needs a name that can be shown and used as a key.
 ROOT = "(model)"
 
 
 def find_places(model: nn.Module, at: Where) -> dict[str, nn.Module]:
-    """The modules that `at` names, in the order given; a glob's matches come in the model's own order.
+    """The modules that `at` names, by place."""
+    return {place: module_at(model, path) for place, path in find_paths(model, at).items()}
 
-    A module that is reachable by two names is one place, under the first of them.
+
+def find_paths(model: nn.Module, at: Where) -> dict[str, str]:
+    """The paths of the modules that `at` names, in the order given; a glob's matches come in the model's own order.
+
+    A place is called by its path, or as `at` calls it where that is a dict. A module that is reachable by two paths is
+    one place, under the first of them.
     """
     named = list(_named_modules(model))
     modules = dict(named)
-    wanted = list(at) if isinstance(at, Sequence) and not isinstance(at, str) else [at]
+    many = isinstance(at, Sequence | Mapping) and not isinstance(at, str)
+    wanted: list[object] = list(at) if many else [at]  # type: ignore[arg-type]
     if not wanted:
         raise UsageError("`at` is empty: name at least one module, for example at='blocks.*'")
-    places: dict[str, nn.Module] = {}
+    paths: dict[str, str] = {}
     for item in wanted:
-        for name in _names(modules, item):
-            if not any(modules[name] is module for module in places.values()):
-                places[name] = modules[name]
+        for path in _names(modules, item):
+            if not any(modules[path] is modules[known] for known in paths.values()):
+                paths[_alias(at, item, paths) if isinstance(at, Mapping) else path] = path
+    chosen = {path: modules[path] for path in paths.values()}
     for name, module in named:
-        if name in places and places[name] is not module:
+        if name in chosen and chosen[name] is not module:
             raise UsageError(f"two modules of the model have the name {name!r}: rename one of them, or choose another")
-        if name in places and "" in name.split("."):
+        if name in chosen and "" in name.split("."):
             raise UsageError(f"place {name!r} lies in a module whose name is empty: give it a name")
-    return places
+    return paths
+
+
+def _alias(at: Mapping[Any, object], item: object, taken: Mapping[str, str]) -> str:
+    alias = at[item]
+    if not isinstance(alias, str) or not alias:
+        raise UsageError(f"a dict `at` goes from modules to the names of places, got {alias!r} for {item!r}")
+    if alias in taken:
+        raise UsageError(f"two places of `at` would be called {alias!r}: give each module a name of its own")
+    return alias
+
+
+def repeated_blocks(modules: Mapping[str, nn.Module]) -> list[str]:
+    """Paths of the model's repeated blocks in its own order: of all lists of one class, the class with most members.
+
+    Lists inside of blocks do not count.
+    """
+    lists: dict[type, list[str]] = {}
+    for path, module in modules.items():
+        if not isinstance(module, nn.ModuleList | nn.Sequential) or len(module) < 2:
+            continue
+        kinds = {type(child) for child in module}
+        inner = any(path.startswith(f"{block}.") for blocks in lists.values() for block in blocks)
+        if len(kinds) == 1 and not inner:
+            prefix = "" if path == ROOT else f"{path}."
+            lists.setdefault(kinds.pop(), []).extend(f"{prefix}{name}" for name, _ in module.named_children())
+    return max(lists.values(), key=len, default=[])
 
 
 def module_at(model: nn.Module, place: str) -> nn.Module:
@@ -91,13 +126,19 @@ def fits(pattern: str, name: str) -> bool:
 
 def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
     kind = type(item).__name__
+    if isinstance(item, int) and not isinstance(item, bool):
+        blocks = repeated_blocks(modules)
+        if not -len(blocks) <= item < len(blocks):
+            told = f"there are {len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}" if blocks else "there are none"
+            raise UsageError(f"`at` counts the model's repeated blocks, and has none of number {item}: {told}")
+        return [blocks[item]]
     if isinstance(item, nn.Module):
         names = [name for name, module in modules.items() if module is item]
         if not names:
             raise UsageError(f"`at` holds a {kind} that is not part of the model: give a module of the model itself")
         return names[:1]
     if not isinstance(item, str):
-        raise UsageError(f"`at` takes module names, globs or modules, or a list of them, got a {kind}")
+        raise UsageError(f"`at` takes module names, globs, modules or whole numbers, or a list of them, got a {kind}")
     if item in modules or not any(mark in item for mark in "*?["):
         name = item or ROOT
         if name not in modules:

@@ -1,48 +1,108 @@
-"""From a place's output to one row for each sample: the layout says which axis is what, the pool how to reduce.
+"""From a place's output to what its branches read: the layout says which axis is what, the pool what becomes of them.
 
 A layout is a word with one letter for each axis: B is the batch, C or D the features, every other letter a
-position that is pooled away. "BD", "BCHW", "BTD", "TBD" and "BHWC" are the usual ones; "BCT" (1-d convolutions)
-or "BCTHW" (video) follow the same rule.
+position. "BD", "BCHW", "BTD", "TBD" and "BHWC" are the usual ones; "BCT" (1-d convolutions) or "BCTHW" (video) follow
+the same rule. Pooling gives one row for each sample, (B, D). Without pooling, one position axis gives (B, T, D), and
+more give (B, D, H, W): tokens and maps as heads of either kind take them.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asymtrain.branches._nested import Selector, select
 from asymtrain.errors import UsageError, unknown_name
 
-PoolName = Literal["mean", "class_token"]
+PoolName = Literal["mean", "class_token", "none"]
 Pool = PoolName | Callable[[Tensor], Tensor]
 
 
-def pool_features(feature: Tensor, layout: str, pool: PoolName) -> Tensor:
-    """Reduce a feature of the given layout to (B, D).
+def pool_features(feature: Tensor, layout: str, pool: PoolName, mask: Tensor | None = None) -> Tensor:
+    """Reduce a feature of the given layout to (B, D); `mask` (B, T) says which positions a mean counts.
 
     The result never shares memory with the input: a later in-place operation of the model (ReLU) must not
     change what the branches see. Means are accumulated in float32 at least.
     """
-    positions = [axis for axis, letter in enumerate(layout) if letter not in "BCD"]
+    positions = tuple(axis for axis, letter in enumerate(layout) if letter not in "BCD")
+    if mask is not None and positions and pool == "mean":
+        return _masked_mean(keep_positions(feature, layout), mask)
     if not positions:
         rows = feature.clone()
     elif pool == "mean":
-        rows = feature.mean(positions, dtype=torch.promote_types(feature.dtype, torch.float32))
+        rows = _mean(feature, positions)
     else:
         rows = feature.select(positions[0], 0).clone()
     kept = [letter for letter in layout if letter in "BCD"]
     return rows if kept[0] == "B" else rows.t()
 
 
+def keep_positions(feature: Tensor, layout: str) -> Tensor:
+    """A view (B, T, D) of a feature with one position axis, (B, D, H, W) of one with more."""
+    axes = {letter: axis for axis, letter in enumerate(layout)}
+    features = axes["C"] if "C" in axes else axes["D"]
+    positions = [axis for letter, axis in axes.items() if letter not in "BCD"]
+    order = [axes["B"], *positions, features] if len(positions) == 1 else [axes["B"], features, *positions]
+    return feature.permute(order)
+
+
+def _mean(feature: Tensor, axes: tuple[int, ...]) -> Tensor:
+    wide = torch.promote_types(feature.dtype, torch.float32)
+    if torch.compiler.is_compiling() or not (torch.is_grad_enabled() and feature.requires_grad):
+        return feature.mean(axes, dtype=wide)
+    if wide == feature.dtype:
+        # The gradient of a sum is a view of the rows' gradient, that of a mean a copy as large as the feature.
+        return feature.sum(axes) / math.prod(feature.shape[axis] for axis in axes)
+    rows: Tensor = _HalfMean.apply(feature, axes)  # type: ignore[no-untyped-call]
+    return rows
+
+
+class _HalfMean(torch.autograd.Function):
+    """The mean of a feature in half precision, in float32; its gradient is cast as rows, and only then spread."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(feature: Tensor, axes: tuple[int, ...]) -> Tensor:
+        return feature.mean(axes, dtype=torch.float32)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, tuple[int, ...]], output: Tensor) -> None:
+        feature, ctx.axes = inputs
+        ctx.shape, ctx.dtype = feature.shape, feature.dtype
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        rows = (gradients[0] / math.prod(ctx.shape[axis] for axis in ctx.axes)).to(ctx.dtype)
+        for axis in ctx.axes:
+            rows = rows.unsqueeze(axis)
+        return rows.expand(ctx.shape), None
+
+
+def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
+    """Means (B, D) of (B, T, D) or (B, D, H, W) over the positions whose mask is not 0; 0 where there is none."""
+    tokens = feature if feature.ndim == 3 else feature.flatten(2).mT
+    keep = (mask != 0).flatten(1).unsqueeze(-1)
+    total = (tokens * keep).sum(1, dtype=torch.promote_types(feature.dtype, torch.float32))
+    return total / keep.sum(1).clamp(min=1)
+
+
 @dataclass(frozen=True)
 class Reader:
-    """Reads (B, D) from whatever a place gives."""
+    """Reads what branches take from whatever a place gives."""
 
     layout: str | None  # None where it is not known yet, or not asked for: a user's own pool takes the feature as it is
     pool: Pool
     output: Selector | None = None
+    detach: bool = False  # whether no gradient goes back into the model
+
+    @property
+    def positions(self) -> int:
+        """The number of position axes that are kept."""
+        return 0 if self.pool != "none" or self.layout is None else len(self.layout) - 2
 
     def check(self) -> None:
         """Raise a `UsageError` where the layout or the pooling rule is none."""
@@ -53,11 +113,16 @@ class Reader:
                 f"layout {self.layout!r} is not one letter an axis with one B (batch) and one C or D (features): "
                 "write for example 'BD', 'BCHW', 'BTD', 'TBD' or 'BHWC'"
             )
+        if isinstance(self.pool, nn.Module):
+            raise UsageError(
+                f"pool is a module ({type(self.pool).__name__}), whose weights would never be trained: give it as "
+                "`head` with pool='none', or a function from the feature to (B, D) as `pool`"
+            )
         if not callable(self.pool) and self.pool not in get_args(PoolName):
             raise unknown_name("pool", str(self.pool), get_args(PoolName))
 
-    def read(self, output: object) -> Tensor | str:
-        """The rows, or what is wrong with the output.
+    def read(self, output: object, mask: Tensor | None = None) -> Tensor | str:
+        """Rows (B, D), tokens (B, T, D) or maps (B, D, H, W); or what is wrong with the output.
 
         Does not raise: a hook must not break a forward whose branches nobody asks for.
         """
@@ -78,4 +143,14 @@ class Reader:
         assert self.layout is not None
         if feature.ndim != len(self.layout):
             return f"gives shape {tuple(feature.shape)}, which does not have the axes of layout {self.layout!r}"
-        return pool_features(feature, self.layout, self.pool)
+        if self.pool == "none" and feature.ndim > 2:
+            return keep_positions(feature, self.layout)
+        if mask is not None and self.pool == "mean" and feature.ndim > 2:
+            kept = keep_positions(feature, self.layout)
+            positions = kept.shape[1:2] if kept.ndim == 3 else kept.shape[2:]
+            if mask.shape != (kept.shape[0], *positions):
+                return (
+                    f"has {' x '.join(map(str, positions))} positions for each of {kept.shape[0]} samples, and the "
+                    f"mask has shape {tuple(mask.shape)}: give mask=None to attach, or a function that returns the mask"
+                )
+        return pool_features(feature, self.layout, self.pool, mask)

@@ -183,7 +183,7 @@ AUXILIARY = (
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
-_OBJECTIVES = ("sigmoid", "softmax")  # of the registry, which loads torch: a spec is read without it
+_OBJECTIVES = ("sigmoid", "softmax", "mse", "huber")  # of the registry, which loads torch: a spec is read without it
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
     "label_noise": 0, "per_class": 1, "split_seed": 0, "label_smoothing": 0,
@@ -195,7 +195,7 @@ def choices(field: str) -> tuple[str, ...]:
     if field == "objective":
         from asymtrain.objectives import OBJECTIVES
 
-        return tuple(OBJECTIVES)
+        return tuple(name for name, objective in OBJECTIVES.items() if objective.rows is not None)
     kind = RunSpec.__dataclass_fields__[field].type
     return get_args(kind) if get_origin(kind) is Literal else ()
 

@@ -108,6 +108,7 @@ class StackLoss:
         if bias is not None:
             logits = logits + bias[:, None].float()
         targets = batch.targets if batch.branch_targets is None else batch.branch_targets
+        assert self.objective.rows is not None  # `choices` of a spec has no other
         rows = self.objective.rows(logits, targets[:, :, None], self.over_classes)
         return rows.mean(2) if self.combine == "mean" else rows.sum(2)
 

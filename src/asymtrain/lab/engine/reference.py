@@ -37,7 +37,6 @@ from asymtrain.lab.engine.signals import needs_both_gradients
 from asymtrain.lab.engine.tally import Totals, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.models import Backbone, KeyedDropout
-from asymtrain.objectives import find_objective
 
 EVALUATION_BATCH = 1000
 Pairs = Mapping[str, tuple[Tensor, Tensor]]  # main and auxiliary gradient of each shared parameter
@@ -251,8 +250,7 @@ def _attach(spec: RunSpec, model: Backbone, sample: Tensor, bias: Tensor | None)
         layout=model.layout,
         seed=spec.seed,
         bias=bias,
-        # Sigmoid is what branches learn by anyway, with all live branches in one call.
-        loss_fn=None if spec.objective == "sigmoid" else find_objective(spec.objective).loss,
+        objective=spec.objective,
     )
     return branches.requires_grad_(spec.branch_weights == "trained")
 

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from asymtrain import streams
+from asymtrain import objectives, streams
 from asymtrain.branches import draw_branches
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
@@ -19,7 +19,6 @@ from asymtrain.lab.data.normalise import channel_statistics
 from asymtrain.lab.data.subsets import few_shot, flip_labels, split
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone, build
-from asymtrain.objectives import find_objective
 
 Indices = npt.NDArray[np.int64]
 
@@ -83,9 +82,8 @@ def initial_parameters(spec: RunSpec, dataset: Dataset, data: RunData, lead: Run
 
 def prior_bias(spec: RunSpec, data: RunData, classes: int) -> Tensor:
     """Logits (C,) at which a branch gives each class its share of the training labels."""
-    counts = np.bincount(data.labels[data.train], minlength=classes)
-    share = torch.as_tensor((counts + 0.5) / (counts.sum() + 0.5 * classes), dtype=torch.float32)
-    return find_objective(spec.objective).bias_at(share)
+    labels = torch.as_tensor(data.labels[data.train], dtype=torch.int64)
+    return objectives.prior_bias(objectives.find_objective(spec.objective), classes, labels)
 
 
 def random_labels(seed: int, count: int, classes: int) -> Tensor:

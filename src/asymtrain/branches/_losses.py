@@ -1,0 +1,205 @@
+"""From logits and targets to losses and accuracies.
+
+    logits by place    (B, C), tokens (B, T, C), maps (B, C, H, W); a leading axis N where all branches are live
+    align              positions of logits and targets brought together: shift, resize, mask
+    rows               (K N, R, C): places of one shape are one call of the objective
+
+Axis letters: B batch, N branches at a place, C classes, K places of one shape, R samples or positions.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from asymtrain.errors import UsageError
+from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows
+
+Activation = Literal["last", "all", "random", "cycle"]
+BranchReduction = Literal["sum", "mean"]
+LossFn = Callable[[Tensor, Tensor], Tensor]
+Resize = Literal["targets", "logits"]
+
+_LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How logits become losses, and what to do about places that did not run."""
+
+    objective: Objective | LossFn = OBJECTIVES["sigmoid"]
+    activation: Activation = "last"
+    branch_reduction: BranchReduction = "sum"
+    class_reduction: ClassReduction = "mean"
+    resize: Resize | None = None
+    shift: int = 0
+    weights: Mapping[str, float] = field(default_factory=dict)  # of places that do not count once
+    allow_skipped: bool = False
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """Places of one shape, position by position beside their targets."""
+
+    names: tuple[str, ...]
+    logits: Tensor  # (K N, B, positions, C)
+    targets: Tensor  # (B, positions), or with a value for each class (B, positions, C)
+    mask: Tensor | None  # (B, positions)
+
+
+def losses_by_shape(
+    logits: Mapping[str, Tensor],
+    positions: Mapping[str, int],
+    targets: Tensor,
+    mask: Tensor | None,
+    ignore_index: int,
+    settings: Settings,
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Places and their losses (K,); over several live branches the sum or mean of their losses."""
+    for group in _align(logits, positions, targets, mask, settings):
+        if isinstance(settings.objective, Objective):
+            settings.objective.check(group.logits[0], group.targets, ignore_index)
+            rows, goals, keep = _rows(group, ignore_index)
+            losses = settings.objective.losses(rows, goals, keep, settings.class_reduction)
+        else:
+            losses = _called(settings.objective, group, ignore_index, positions[group.names[0]])
+        losses = losses.view(len(group.names), -1)
+        yield group.names, losses.sum(1) if settings.branch_reduction == "sum" else losses.mean(1)
+
+
+def accuracies_by_shape(
+    logits: Mapping[str, Tensor],
+    positions: Mapping[str, int],
+    targets: Tensor,
+    mask: Tensor | None,
+    ignore_index: int,
+    settings: Settings,
+) -> Iterator[tuple[tuple[str, ...], Tensor]]:
+    """Places and their accuracies (K,); over several live branches the mean of theirs."""
+    objective = settings.objective if isinstance(settings.objective, Objective) else OBJECTIVES["sigmoid"]
+    for group in _align(logits, positions, targets, mask, settings):
+        objective.check(group.logits[0], group.targets, ignore_index)
+        accuracies = objective.accuracy(*_rows(group, ignore_index))
+        yield group.names, accuracies.view(len(group.names), -1).mean(1)
+
+
+def _align(
+    logits: Mapping[str, Tensor],
+    positions: Mapping[str, int],
+    targets: Tensor,
+    mask: Tensor | None,
+    settings: Settings,
+) -> Iterator[Aligned]:
+    if not isinstance(targets, Tensor):
+        raise UsageError(f"targets must be a tensor, got a {type(targets).__name__}: call torch.as_tensor(targets)")
+    groups: dict[object, list[str]] = {}
+    for name, values in logits.items():
+        # Maps and tokens are large, and a copy of them costs more than a call.
+        alike = (values.shape, values.dtype, values.device) if not positions[name] else name
+        groups.setdefault(alike, []).append(name)
+    for names in groups.values():
+        parts, count = [logits[name] for name in names], positions[names[0]]
+        values = parts[0][None] if len(parts) == 1 else torch.stack(parts)
+        if settings.activation == "all":
+            values = values.flatten(0, 1)
+        if count > 1:
+            values = values.movedim(2, -1)
+        yield _aligned(tuple(names), values, count, targets.to(values.device), mask, settings)
+
+
+def _aligned(
+    names: tuple[str, ...], logits: Tensor, count: int, targets: Tensor, mask: Tensor | None, settings: Settings
+) -> Aligned:
+    """One group; its targets, where they have one value for each class, with the classes last."""
+    by_class = targets.ndim == 2 + count
+    if not by_class and isinstance(settings.objective, Objective):
+        if targets.ndim != 1 + count:
+            wanted = f"one target for each of {' x '.join(map(str, logits.shape[1:-1]))}" if count else "one a sample"
+            hint = "" if count else " (for one target a position attach with pool='none')"
+            raise UsageError(
+                f"place {names[0]!r} needs {wanted} samples and positions, got targets of shape "
+                f"{tuple(targets.shape)}{hint}"
+            )
+        if logits.shape[-1] == 1 and (targets.is_floating_point() or targets.dtype == torch.bool):
+            targets, by_class = targets.unsqueeze(-1), True
+    elif by_class and count > 1:
+        targets = targets.movedim(1, -1)
+    if mask is not None:
+        mask = _fitting_mask(mask.to(logits.device), targets, count)
+    sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
+    if count and sizes != wanted_sizes:
+        if settings.resize is None:
+            raise UsageError(
+                f"place {names[0]!r} has {' x '.join(map(str, sizes))} positions, and the targets have "
+                f"{' x '.join(map(str, wanted_sizes))}: attach with resize='targets' (nearest) or resize='logits'"
+            )
+        if settings.resize == "targets":
+            targets = _nearest(targets, sizes)
+            mask = None if mask is None else _nearest(mask, sizes)
+        else:
+            logits = _interpolate(logits, wanted_sizes)
+    if count == 1 and settings.shift:
+        logits, targets = logits[:, :, : -settings.shift], targets[:, settings.shift :]
+        mask = None if mask is None else mask[:, settings.shift :]
+    return Aligned(names, logits, targets, mask)
+
+
+def _fitting_mask(mask: Tensor, targets: Tensor, count: int) -> Tensor | None:
+    if mask.shape == targets.shape[: 1 + count]:
+        return mask
+    if not count and mask.ndim == 2 and len(mask) == len(targets):
+        return None  # of positions, which were pooled: it has done its work there
+    raise UsageError(
+        f"the mask has shape {tuple(mask.shape)}, and the targets {tuple(targets.shape)}: give one value for each "
+        "target, 0 where it is padding"
+    )
+
+
+def _nearest(values: Tensor, sizes: torch.Size) -> Tensor:
+    """Values (B, positions, ...) at other positions, each from the nearest: by index, so that classes stay classes."""
+    for axis, size in enumerate(sizes, 1):
+        old = values.shape[axis]
+        if size != old:
+            values = values.index_select(axis, torch.arange(size, device=values.device) * old // size)
+    return values
+
+
+def _interpolate(logits: Tensor, sizes: torch.Size) -> Tensor:
+    """Logits (K N, B, positions, C) at other positions."""
+    maps = logits.flatten(0, 1).movedim(-1, 1)
+    wide = F.interpolate(maps, list(sizes), mode=_LINEAR[len(sizes)], align_corners=False)
+    return wide.movedim(1, -1).unflatten(0, logits.shape[:2])
+
+
+def _rows(group: Aligned, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Logits (K N, R, C), targets that broadcast to them, and which rows count."""
+    rows = group.logits.flatten(1, -2)
+    goals = group.targets.flatten(0, group.logits.ndim - 3)
+    goals, keep = kept_rows(goals, rows[0], ignore_index, None if group.mask is None else group.mask.flatten())
+    return rows, goals[None], keep
+
+
+def _called(objective: LossFn, group: Aligned, ignore_index: int, count: int) -> Tensor:
+    """Losses of a user's own function, branch by branch, in the shapes that the user knows."""
+    targets = group.targets
+    if group.mask is not None:
+        if targets.is_floating_point():
+            raise UsageError("a mask cannot be used with an objective of your own: leave the padding out in it")
+        targets = targets.masked_fill(group.mask == 0, ignore_index)
+    if not targets.is_floating_point() and targets.dtype != torch.bool and targets.ndim == 1 + count:
+        targets = targets.long()
+    elif targets.ndim == group.logits.ndim - 1 and count > 1:
+        targets = targets.movedim(-1, 1)
+    shown = group.logits.movedim(-1, 2) if count > 1 else group.logits
+    return torch.stack([_scalar(objective(each, targets)) for each in shown])
+
+
+def _scalar(loss: Tensor) -> Tensor:
+    # One value a sample would be summed with the places, and weigh as many times too much as there are samples.
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        kind = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise UsageError(f"the objective must return a scalar tensor, got {kind}: take the mean over the batch in it")
+    return loss.reshape(())

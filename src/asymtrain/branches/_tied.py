@@ -1,0 +1,52 @@
+"""The model's own output layer and the norm before it, for heads that are tied to them: found in one forward.
+
+The output layer is the linear layer whose result is in the model's output. Its input tells the norm: the one whose
+result it reads, or a part of that (a class token, the last positions). Where the norm's result reaches the layer by
+another way, such as a mean over tokens, no order of the two is the model's own at an inner place, and the layers must
+be given.
+"""
+
+from torch import Tensor, nn
+
+from asymtrain.branches._dry_run import call, undisturbed
+from asymtrain.branches._nested import first_feature, tensors_in
+from asymtrain.errors import UsageError
+
+
+def output_layers(model: nn.Module, sample: object) -> list[nn.Module]:
+    """The final norm, if there is one, and the output layer; a `UsageError` where they cannot be told."""
+    calls: list[tuple[nn.Module, Tensor, Tensor]] = []
+
+    def after(module: nn.Module, args: object, output: object) -> None:
+        taken, made = next(tensors_in(args), None), first_feature(output)
+        if taken is not None and made is not None:
+            calls.append((module, taken, made))
+
+    norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
+    linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
+    handles = [module.register_forward_hook(after) for module in (*norms, *linear)]
+    try:
+        with undisturbed(model):
+            results = [_memory(tensor) for tensor in tensors_in(call(model, sample))]
+            found = [(layer, taken) for layer, taken, made in calls if layer in linear and _memory(made) in results]
+            if not found:
+                raise UsageError(
+                    "head='tied' needs a model whose output is that of a linear layer, and none was found: give the "
+                    "layers as a module, head=nn.Sequential(model.norm, model.head)"
+                )
+            layer, taken = found[-1]
+            before = [norm for norm, _, made in calls if norm in norms and _memory(made) == _memory(taken)]
+    finally:
+        for handle in handles:
+            handle.remove()
+    last = [module for module, _, _ in calls if module in norms][-1:]
+    if not before and last and last[0] in model.children():
+        raise UsageError(
+            "head='tied' cannot tell how the model's final norm and its output layer belong together: give the layers "
+            "as a module, head=nn.Sequential(model.norm, model.head)"
+        )
+    return [*before[-1:], layer]
+
+
+def _memory(tensor: Tensor) -> int:
+    return tensor.untyped_storage().data_ptr()

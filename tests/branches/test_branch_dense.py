@@ -1,0 +1,327 @@
+"""Positions that are kept: maps and tokens, their targets, resolutions, shifts and masks."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from asymtrain.branches import attach
+from asymtrain.errors import UsageError
+
+C, VOCABULARY = 4, 11
+
+
+class UNet(nn.Module):
+    """Two resolutions; the middle is half as wide as the image."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.middle = nn.Conv2d(3, 6, 3, padding=1), nn.Conv2d(6, 8, 3, stride=2, padding=1)
+        self.up, self.head = nn.ConvTranspose2d(8, 6, 2, stride=2), nn.Conv2d(6, C, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.down(x)
+        return self.head(F.relu(self.up(F.relu(self.middle(h)))) + h)
+
+
+class Language(nn.Module):
+    """Reads tokens (B, T) and gives logits of the next one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(VOCABULARY, 6)
+        self.blocks = nn.ModuleList([nn.Linear(6, 6) for _ in range(2)])
+        self.norm, self.head = nn.LayerNorm(6), nn.Linear(6, VOCABULARY, bias=False)
+
+    def forward(self, tokens: Tensor, padding: Tensor | None = None) -> Tensor:
+        x = self.words(tokens)
+        for block in self.blocks:
+            x = x + block(x).relu()
+        return self.head(self.norm(x))
+
+
+@pytest.fixture
+def unet() -> tuple[nn.Module, Tensor]:
+    return UNet(), torch.randn(2, 3, 8, 6)
+
+
+@pytest.fixture
+def language() -> tuple[nn.Module, Tensor]:
+    return Language(), torch.randint(VOCABULARY, (3, 5))
+
+
+OBJECTIVES = ["sigmoid", "softmax", "dice", "mse", "huber"]
+
+
+def masks(*shape: int) -> Tensor:
+    return torch.randint(C, shape)
+
+
+@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_maps_are_rows_of_pixels(unet: tuple[nn.Module, Tensor], objective: str, activation: str) -> None:
+    """Against branches that read every pixel as a sample of its own."""
+    model, x = unet
+    options = {"redundancy": 3, "activation": activation, "objective": objective}
+    dense = attach(model, "down", x, C, pool="none", **options)
+    by_pixel = attach(model, "down", x, C, pool=lambda h: h.movedim(1, -1).flatten(0, 2), name="pixels", **options)
+    model(x)
+    y = masks(2, 8, 6)
+    y[0, :3] = -100
+    (logits,) = dense.logits().values()
+    assert logits.shape == ((3,) if activation == "all" else ()) + (2, C, 8, 6)
+    assert torch.allclose(dense.loss(y), by_pixel.loss(y.flatten()), atol=1e-6)
+    assert torch.allclose(dense.accuracies(y)["down"], by_pixel.accuracies(y.flatten())["down"])
+    first, second = (
+        torch.autograd.grad(b.loss(t), model.down.weight, retain_graph=True)
+        for b, t in ((dense, y), (by_pixel, y.flatten()))
+    )
+    assert torch.allclose(first[0], second[0], atol=1e-6)
+
+
+def test_values_for_each_class_and_pixel(unet: tuple[nn.Module, Tensor]) -> None:
+    model, x = unet
+    branches = attach(model, "down", x, C, pool="none")
+    model(x)
+    y = masks(2, 8, 6)
+    one_hot = F.one_hot(y, C).movedim(-1, 1).float()
+    assert torch.allclose(branches.loss(one_hot), branches.loss(y))
+
+
+def test_one_output_takes_targets_without_a_class_axis(unet: tuple[nn.Module, Tensor]) -> None:
+    model, x = unet
+    branches = attach(model, "down", x, outputs=1, pool="none", objective="huber")
+    depth = model(x).detach()[:, 0]
+    expected = F.huber_loss(branches.logits()["down"], depth[:, None])
+    assert torch.allclose(branches.loss(depth), expected)
+    assert torch.allclose(branches.loss(depth[:, None]), expected)
+
+
+@pytest.mark.parametrize("resize", ["targets", "logits"])
+def test_resolutions_that_differ(unet: tuple[nn.Module, Tensor], resize: str) -> None:
+    model, x = unet
+    branches = attach(model, ["down", "middle"], x, C, pool="none", objective="softmax", resize=resize)
+    model(x)
+    y, logits = masks(2, 8, 6), branches.logits()
+    assert logits["middle"].shape == (2, C, 4, 3)
+    if resize == "targets":
+        near = F.interpolate(y[:, None].float(), (4, 3), mode="nearest")[:, 0].long()
+        expected = F.cross_entropy(logits["middle"], near)
+    else:
+        wide = F.interpolate(logits["middle"], (8, 6), mode="bilinear", align_corners=False)
+        expected = F.cross_entropy(wide, y)
+    losses = branches.losses(y)
+    assert torch.allclose(losses["middle"], expected)
+    assert torch.allclose(losses["down"], F.cross_entropy(logits["down"], y))
+
+
+def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[nn.Module, Tensor]) -> None:
+    model, x = unet
+    branches = attach(model, "middle", x, C, pool="none")
+    model(x)
+    with pytest.raises(
+        UsageError, match=r"'middle' has 4 x 3 positions, and the targets have 8 x 6: .*resize='targets'"
+    ):
+        branches.loss(masks(2, 8, 6))
+    assert branches.loss(masks(2, 4, 3)) > 0
+
+
+@pytest.mark.parametrize(
+    ("y", "message"),
+    [
+        (
+            torch.zeros(2, dtype=torch.int64),
+            r"'down' needs one target for each of 2 x 8 x 6 .*got targets of shape \(2,\)",
+        ),
+        (torch.full((2, 8, 6), C), rf"0\.\.{C - 1}.*check `classes`"),
+        (torch.zeros(2, 8, 6), "class indices must be integers"),
+        (torch.zeros(2, C + 1, 8, 6), "targets must have shape"),
+        (torch.zeros(3, 8, 6, dtype=torch.int64), "targets must have shape"),
+    ],
+)
+def test_targets_that_fit_no_map(unet: tuple[nn.Module, Tensor], y: Tensor, message: str) -> None:
+    model, x = unet
+    branches = attach(model, "down", x, C, pool="none")
+    model(x)
+    with pytest.raises(UsageError, match=message):
+        branches.loss(y)
+
+
+def test_a_pooled_place_says_how_positions_are_kept(unet: tuple[nn.Module, Tensor]) -> None:
+    model, x = unet
+    branches = attach(model, "down", x, C)
+    model(x)
+    with pytest.raises(UsageError, match=r"'down' needs one a sample .*attach with pool='none'"):
+        branches.loss(masks(2, 8, 6))
+
+
+def test_channels_last_and_time_first_become_the_usual_shapes() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.last, self.time = nn.Identity(), nn.Identity()
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.last(x.movedim(1, -1)).mean((1, 2)) + self.time(x.flatten(2).permute(2, 0, 1)).mean(0)
+
+    model, x = Odd(), torch.randn(2, 3, 5, 4)
+    branches = attach(model, ["last", "time"], x, C, pool="none", layout={"last": "BHWC", "time": "TBD"})
+    model(x)
+    logits = branches.logits()
+    assert {name: tuple(values.shape) for name, values in logits.items()} == {"last": (2, C, 5, 4), "time": (2, 20, C)}
+    expected = torch.einsum("bdhw,cd->bchw", x, branches.head("last").live)
+    assert torch.allclose(logits["last"], expected, atol=1e-6)
+
+
+def test_tokens_against_the_loop_written_out(language: tuple[nn.Module, Tensor]) -> None:
+    model, tokens = language
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, pool="none", objective="softmax", shift=1, layout="BTD")
+    model(tokens)
+    logits = branches.logits()["blocks.0"]
+    assert logits.shape == (3, 5, VOCABULARY)
+    rows = [F.cross_entropy(logits[b, t], tokens[b, t + 1]) for b in range(3) for t in range(4)]
+    assert torch.allclose(branches.losses(tokens)["blocks.0"], torch.stack(rows).mean())
+
+
+def test_targets_that_are_the_inputs_are_refused(language: tuple[nn.Module, Tensor]) -> None:
+    """A branch would learn to copy the token that it stands on."""
+    model, tokens = language
+    options = {"pool": "none", "objective": "softmax", "layout": "BTD"}
+    branches = attach(model, "blocks.1", tokens, VOCABULARY, **options)
+    model(tokens)
+    labels = tokens.clone()
+    labels[0, 3:] = -100
+    with pytest.raises(UsageError, match=r"the targets are the model's own inputs.*shift=1.*shift=0"):
+        branches.loss(labels)
+    branches.strip()
+    meant = attach(model, "blocks.1", tokens, VOCABULARY, shift=0, **options)
+    model(tokens)
+    assert meant.loss(tokens) > 0
+    meant.strip()
+    tagging = attach(model, "blocks.1", tokens, VOCABULARY, **options)
+    model(tokens)
+    assert tagging.loss((tokens + 1) % VOCABULARY) > 0
+
+
+def test_a_shift_needs_tokens(unet: tuple[nn.Module, Tensor]) -> None:
+    model, x = unet
+    with pytest.raises(UsageError, match=r"shift moves the targets of tokens: attach with pool='none'"):
+        attach(model, "down", x, C, shift=1)
+    with pytest.raises(UsageError, match="shift must be a whole number"):
+        attach(model, "down", x, C, shift=-1)
+
+
+@pytest.mark.parametrize("mask", ["padding", lambda tokens, padding=None: padding])
+def test_padding_counts_neither_in_means_nor_in_losses(language: tuple[nn.Module, Tensor], mask: object) -> None:
+    model, tokens = language
+    padding = torch.ones(3, 5)
+    padding[0, 2:] = padding[1, 4:] = 0
+    pooled = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD", mask=mask)
+    dense = attach(
+        model, "blocks.1", tokens, VOCABULARY, layout="BTD", pool="none", name="dense", mask=mask, objective="softmax"
+    )
+    model(tokens, padding=padding)
+    feature = model.blocks[1](model.words(tokens) + model.blocks[0](model.words(tokens)).relu())
+    mean = torch.stack([feature[b, : int(padding[b].sum())].mean(0) for b in range(3)])
+    assert torch.allclose(pooled.logits()["blocks.1"], mean @ pooled.head("blocks.1").live.T, atol=1e-6)
+    y = (tokens + 1) % VOCABULARY
+    ignored = y.where(padding != 0, -100)
+    assert torch.allclose(dense.loss(y), F.cross_entropy(dense.logits()["blocks.1"].mT, ignored))
+    assert torch.allclose(dense.loss(y, mask=torch.ones(3, 5)), F.cross_entropy(dense.logits()["blocks.1"].mT, y))
+    model(tokens)
+    assert torch.allclose(dense.loss(y), F.cross_entropy(dense.logits()["blocks.1"].mT, y))
+
+
+def test_masks_of_another_shape(language: tuple[nn.Module, Tensor]) -> None:
+    model, tokens = language
+    pooled = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD", mask="padding")
+    dense = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD", pool="none", name="dense", mask=None)
+    model(tokens, padding=torch.ones(3, 4))
+    with pytest.raises(UsageError, match=r"has 5 positions for each of 3 samples, and the mask has shape \(3, 4\)"):
+        pooled.loss(tokens[:, 0])
+    with pytest.raises(UsageError, match=r"the mask has shape \(3, 4\), and the targets \(3, 5\)"):
+        dense.loss((tokens + 1) % VOCABULARY, mask=torch.ones(3, 4))
+    with pytest.raises(UsageError, match="`mask` is the name of the model's argument"):
+        attach(model, "blocks.0", tokens, VOCABULARY, layout="BTD", mask=torch.ones(3, 5))
+
+
+def test_a_mask_of_samples(language: tuple[nn.Module, Tensor]) -> None:
+    model, tokens = language
+    branches = attach(model, "blocks.1", tokens, VOCABULARY, layout="BTD")
+    model(tokens)
+    y, kept = tokens[:, 0], torch.tensor([True, False, True])
+    logits = {name: values[kept] for name, values in branches.logits().items()}
+    assert torch.allclose(branches.loss(y, mask=kept), branches.loss(y[kept], logits=logits))
+
+
+def test_ones_own_objective_sees_the_usual_shapes(unet: tuple[nn.Module, Tensor]) -> None:
+    model, x = unet
+    branches = attach(model, ["down", "middle"], x, C, pool="none", objective=F.cross_entropy, resize="targets")
+    by_name = attach(model, ["down", "middle"], x, C, pool="none", objective="softmax", resize="targets", name="named")
+    model(x)
+    y = masks(2, 8, 6)
+    assert torch.allclose(branches.loss(y), by_name.loss(y))
+    assert torch.allclose(branches.accuracies(y)["middle"], by_name.accuracies(y)["middle"])
+
+
+def test_branches_that_keep_positions_leave_the_model_alone(unet: tuple[nn.Module, Tensor]) -> None:
+    model, x = unet
+    before = model(x)
+    branches = attach(model, "*", x, C, pool="none", objective="softmax", resize="logits", redundancy=2)
+    assert torch.equal(model(x), before)
+    branches.loss(masks(2, 8, 6)).backward()
+    assert all(parameter.grad is not None for parameter in (*model.down.parameters(), *branches.parameters()))
+    branches.strip()
+    assert torch.equal(model(x), before)
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(7, 7), nn.Linear(7, 7)])
+        self.head = nn.Linear(7, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x).relu()
+        return self.head(x)
+
+
+class Segmenter(UNet):
+    """Its decoder is a list, and gives two resolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = nn.ModuleList([self.middle, self.up])
+
+
+class Reader(Language):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 6), nn.Linear(6, 50)
+
+
+def test_the_first_screen_of_the_guide_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
+    block = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    uses = block[1].strip().split("\n\n")
+    rows = {"model": Classifier(), "x": torch.randn(5, 7), "y": torch.arange(5), "depth": torch.randn(5)}
+    pixels = {"unet": Segmenter(), "x": torch.randn(2, 3, 8, 6), "y": masks(2, 8, 6)}
+    names = [rows, pixels, {"lm": Reader(), "tokens": torch.randint(50, (3, 5))}, rows, {**rows, "model": Classifier()}]
+    assert len(uses) == len(names)
+    for use, values in zip(uses, names, strict=True):
+        space = {"attach": attach, "F": F, "alpha": 0.3, **values}
+        exec(use, space)
+        if "loss" in space:
+            space["loss"].backward()
+        model = next(value for value in values.values() if isinstance(value, nn.Module))
+        (branches,) = (value for value in space.values() if type(value).__name__ == "Branches")
+        assert all(parameter.grad is not None for parameter in (*branches.parameters(), *model.parameters())) == (
+            "loss" in space
+        )
+        branches.strip()

@@ -1,0 +1,276 @@
+"""Heads of every kind: what they compute, whose their weights are, and what is refused."""
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets
+from test_branch_dense import VOCABULARY, Language
+from torch import Tensor, nn
+
+from asymtrain.branches import PRESETS, WithBranches, attach
+from asymtrain.errors import UsageError
+
+
+def wide(width: int, outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(width, 9), nn.Tanh(), nn.Linear(9, outputs))
+
+
+HEADS = {"mlp": "mlp", "function": wide}
+
+
+@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_a_step_reaches_model_and_live_heads(head: object, activation: str) -> None:
+    model, x = mlp(), rows()
+    before = torch.get_rng_state()
+    branches = attach(model, ["1", "3"], x, CLASSES, 3, activation, head=head)
+    assert torch.equal(torch.get_rng_state(), before)
+    model(x)
+    shape = (3, 3, CLASSES) if activation == "all" else (3, CLASSES)
+    assert {tuple(logits.shape) for logits in branches.logits().values()} == {shape}
+    branches.loss(targets()).backward()
+    assert all(parameter.grad is not None for parameter in branches.parameters())
+    assert model[0].weight.grad.any()
+    live = 1 if activation == "last" else 3
+    each = sum(p.numel() for place in branches.places for p in branches.head(place).as_module().parameters())
+    assert sum(parameter.numel() for parameter in branches.parameters()) == live * each
+
+
+@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
+def test_n_of_1_and_5_train_the_same_model(head: object) -> None:
+    ends = []
+    for redundancy in (1, 5):
+        torch.manual_seed(0)
+        model, x = mlp().eval(), rows()
+        branches = attach(model, ["1", "3"], x, CLASSES, redundancy, head=head)
+        optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=1e-2)
+        for _ in range(3):
+            optimizer.zero_grad()
+            (F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
+            optimizer.step()
+        ends.append([parameter.detach().clone() for parameter in model.parameters()])
+        branches.strip(optimizer)
+        assert len(optimizer.state) == len(ends[-1])
+    assert all(torch.equal(one, five) for one, five in zip(*ends, strict=True))
+
+
+@pytest.mark.parametrize("activation", ["last", "all"])
+def test_states_of_module_heads_load(activation: str) -> None:
+    model, x = mlp(), rows()
+    options = {"head": wide, "redundancy": 2, "activation": activation}
+    branches = attach(model, ["1", "3"], x, CLASSES, **options)
+    with torch.no_grad():
+        for value in (*branches.parameters(), *branches.buffers()):
+            value.add_(1)
+    again = attach(copy.deepcopy(model), ["1", "3"], x, CLASSES, seed=9, **options)
+    again.load_state_dict(branches.state_dict(), strict=True)
+    assert all(torch.equal(value, again.state_dict()[name]) for name, value in branches.state_dict().items())
+
+
+def test_branches_of_a_place_differ() -> None:
+    branches = attach(mlp(), "1", rows(), CLASSES, 3, "all", head="mlp")
+    first, second, third = (module[0].weight for module in branches.head("1").live)
+    assert not torch.equal(first, second)
+    assert not torch.equal(second, third)
+
+
+@pytest.mark.parametrize("head", ["conv", "mlp", "linear"])
+def test_heads_that_keep_positions(head: str) -> None:
+    model, x = Cnn(), images()
+    branches = attach(model, "convs.0", x, CLASSES, 2, pool="none", head=head, objective="softmax")
+    model(x)
+    for name, logits in branches.logits().items():
+        assert logits.shape == (3, CLASSES, *branches._attached().features(False)[name].shape[2:])
+    exits = branches.exits()
+    output = model.convs[0](x)
+    branches.eval()
+    exits["convs.0"].eval()
+    model.eval()(x)
+    assert torch.allclose(exits["convs.0"](output), branches.logits()["convs.0"], atol=1e-6)
+
+
+def test_a_convolution_over_tokens() -> None:
+    model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+    branches = attach(model, "blocks.0", tokens, VOCABULARY, pool="none", layout="BTD", head="conv", shift=1)
+    model(tokens)
+    assert branches.logits()["blocks.0"].shape == (3, 5, VOCABULARY)
+    assert branches.loss(tokens) > 0
+
+
+def test_the_models_own_output_layer() -> None:
+    model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", preset="early_exit", shift=1)
+    assert not list(branches.parameters())
+    assert not branches.state_dict()
+    assert branches.num_weights() == 0
+    model(tokens)
+    feature = model.blocks[0](model.words(tokens))
+    assert torch.equal(branches.logits()["blocks.0"], model.head(model.norm(feature)))
+    branches.loss(tokens).backward()
+    assert model.head.weight.grad.any()
+    assert model.norm.weight.grad.any()
+    exit_ = branches.exits()["blocks.1"]
+    branches.strip()
+    assert torch.equal(exit_(feature), model.head(model.norm(feature)))
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_layers_of_the_model_that_are_given() -> None:
+    model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+    options = {"layout": "BTD", "pool": "none", "objective": "softmax", "shift": 1}
+    told = attach(model, "blocks.*", tokens, VOCABULARY, head=nn.Sequential(model.norm, model.head), **options)
+    found = attach(model, "blocks.*", tokens, VOCABULARY, head="tied", name="found", **options)
+    assert not list(told.parameters())
+    model(tokens)
+    assert torch.equal(told.loss(tokens), found.loss(tokens))
+    mixed = nn.Sequential(nn.Linear(6, 6), model.head)
+    with pytest.raises(UsageError, match="weights of the model and others"):
+        attach(model, "blocks.*", tokens, VOCABULARY, head=mixed, name="mixed", **options)
+
+
+def test_copies_of_a_tied_pair_are_tied_to_the_copy() -> None:
+    model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", preset="early_exit", shift=1)
+    twin = copy.deepcopy(WithBranches(model, branches))
+    with torch.no_grad():
+        twin.model.head.weight.zero_()
+    assert not twin(tokens)[1]["blocks.0"].any()
+    assert WithBranches(model, branches)(tokens)[1]["blocks.0"].any()
+
+
+class Averaged(nn.Module):
+    """A mean over tokens stands between the norm and the output layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.norm, self.head = nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.block(x)).mean(1))
+
+
+class NoHead(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.block = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.block(x).softmax(-1)
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (Averaged(), r"cannot tell how the model's final norm and its output layer belong together: .*nn.Sequential"),
+        (NoHead(), r"needs a model whose output is that of a linear layer, and none was found"),
+    ],
+)
+def test_models_without_a_head_to_tie(model: nn.Module, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attach(model, "block", torch.randn(3, 5, 6), CLASSES, pool="none", layout="BTD", head="tied")
+
+
+def test_a_shared_module_is_trained_once() -> None:
+    model, x = nn.Sequential(nn.Linear(7, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, CLASSES)), rows()
+    shared = nn.Linear(8, CLASSES)
+    branches = attach(model, ["0", "2"], x, CLASSES, head=shared)
+    assert [id(parameter) for parameter in branches.parameters()] == [id(p) for p in shared.parameters()]
+    assert len(branches.state_dict()) == 2
+    model(x)
+    assert torch.equal(branches.logits()["2"], shared(model[:3](x)))
+    branches.loss(targets()).backward()
+    assert shared.weight.grad.any()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"head": "lienar"}, "unknown head 'lienar': did you mean 'linear'"),
+        ({"head": "conv"}, r"head='conv' needs positions to look at: attach with pool='none'"),
+        ({"head": lambda width, outputs: 3}, r"`head` returned a int for place '1': return an nn.Module"),
+        (
+            {"head": lambda width: nn.Linear(width, 3)},
+            r"head of place '1' cannot be built \(TypeError.*\(width, outputs\)",
+        ),
+        (
+            {"head": lambda w, o: nn.Linear(w, o + 1)},
+            r"gives \(3, 6\) for features of shape \(3, 8\), where \(3, 5\) is",
+        ),
+        ({"head": lambda w, o: nn.Linear(w + 1, o)}, r"cannot be called on features of shape \(3, 8\)"),
+        ({"head": nn.Linear(8, CLASSES), "redundancy": 2}, "a head that is shared has one branch"),
+        ({"head": "mlp", "bias": torch.zeros(CLASSES)}, "bias is for head='linear'"),
+        ({"head": {"7": "mlp"}}, "unknown place in `head` '7'"),
+        ({"weights": {"1": -1}}, "the weight of place '1' must be a number of 0 or more, got -1"),
+        ({"bias": "flat"}, "unknown bias 'flat'"),
+        ({"bias": "prior", "labels": torch.tensor([0, 9])}, r"class indices in 0\.\.4"),
+        ({"bias": "prior", "objective": F.cross_entropy}, "needs an objective by name"),
+        ({"labels": torch.tensor([0])}, "labels are for the initial bias alone"),
+        ({"preset": "probes"}, "unknown preset 'probes': did you mean 'probe'"),
+        ({"objective": "softmux"}, "unknown objective 'softmux': did you mean 'softmax'"),
+        ({"resize": "both"}, "unknown resize 'both'"),
+        ({"outputs": 3}, r"give classes=, the number of logits of a branch \(or outputs=,"),
+    ],
+)
+def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        attach(mlp(), "1", rows(), CLASSES, **options)
+
+
+def test_probes_read_and_leave_no_gradient() -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES, preset="probe")
+    with torch.no_grad():
+        model(x)
+    branches.loss(targets()).backward()
+    assert all(parameter.grad.any() for parameter in branches.parameters())
+    model(x)
+    branches.loss(targets()).backward()
+    assert all(parameter.grad is None for parameter in model.parameters())
+
+
+def test_a_preset_fills_in_what_is_not_given() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES, preset="paper")
+    assert branches.head("1").redundancy == PRESETS["paper"]["redundancy"] == 20
+    other = attach(model, "1", x, CLASSES, 3, preset="paper", name="other")
+    assert other.head("1").redundancy == 3
+
+
+def test_the_bias_begins_at_the_class_shares() -> None:
+    model, x = mlp(), rows()
+    labels = torch.tensor([0, 0, 0, 1, 2, 3, 4, 4])
+    branches = attach(model, "1", x, CLASSES, preset="prior", labels=labels)
+    shares = (torch.bincount(labels) + 0.5) / (8 + 2.5)
+    assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
+    equal = attach(model, "1", x, CLASSES, preset="prior", name="equal")
+    assert torch.allclose(equal.head("1").bias.sigmoid(), torch.full((CLASSES,), 1 / CLASSES))
+
+
+def test_two_sets_at_one_place() -> None:
+    model, x = mlp(), rows()
+    classes = attach(model, "1", x, CLASSES)
+    depth = attach(model, "1", x, outputs=2, objective="mse", name="depth")
+    with pytest.raises(UsageError, match=r"'1' carries branches already: .*or give this set another name="):
+        attach(model, "1", x, CLASSES, name="depth")
+    model(x)
+    goal = torch.randn(3, 2)
+    (classes.loss(targets()) + depth.loss(goal)).backward()
+    assert torch.allclose(depth.loss(goal), F.mse_loss(depth.logits()["1"], goal))
+    classes.strip()
+    model(x)
+    assert depth.loss(goal) > 0
+    depth.strip()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_exits_need_no_branches() -> None:
+    model, x = Cnn().eval(), images()
+    branches = attach(model, "convs.*", x, CLASSES, 2, bias="prior")
+    model(x)
+    logits, exits = branches.logits(), branches.exits()
+    branches.strip()
+    output = model.convs[0](x)
+    assert torch.allclose(exits["convs.0"](output), logits["convs.0"], atol=1e-6)
+    assert isinstance(exits["convs.0"].head, nn.Linear)
