@@ -181,7 +181,8 @@ def attach(
     _check_kinds(kinds, initial_bias)
     _check_weights(weight_by_place)
 
-    sights, batch = dry_run(model, places, sample, selectors)
+    told = [place for place in places if layouts[place] is not None or callable(pools[place])]
+    sights, batch = dry_run(model, places, sample, selectors, told)
     readers, features = {}, {}
     for place, module in places.items():
         wanted = Reader(layouts[place], pools[place], selectors[place], detach)
