@@ -1,27 +1,11 @@
 """Runs with invented numbers (a report does not care how they were made), and a browser to look at pages."""
 
-import math
-import random
 from pathlib import Path
 
 import pytest
 
-from asymtrain.lab.runs import Epoch, Run, RunSpec, pairs
-from invented_runs import invented_epoch
-
-
-def invent(spec: RunSpec, gain: float = 0.04, epochs: int | None = None, diverged: bool = False) -> Run:
-    """A run whose accuracy rises, by `gain` further with branches; noise depends on the spec alone."""
-    noise, branches = random.Random(spec.id), spec.redundancy > 0
-    count = spec.epochs if epochs is None else epochs
-
-    def epoch(number: int) -> Epoch:
-        accuracy = 0.2 + 0.4 * (1 - math.exp(-number / 3)) + gain * branches + noise.gauss(0, 0.005)
-        cosine = 0.3 / number + noise.gauss(0, 0.02) if branches else None
-        return invented_epoch(number, accuracy, accuracy if number == count else None, cosine)
-
-    history = tuple(epoch(number) for number in range(1, count + 1))
-    return Run(spec, history, outcome="diverged" if diverged else "finished")
+from asymtrain.lab.runs import RunSpec, pairs
+from invented_runs import invent
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from asymtrain.lab.report.figure import Figure, Image
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import Cell, Column, Mean, Table, make_rows
 from asymtrain.lab.runs import RunSpec, pairs
-from conftest import invent
+from invented_runs import invent
 
 NUMBERS = Table(
     "numbers",
