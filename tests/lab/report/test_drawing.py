@@ -98,6 +98,14 @@ def test_figures_of_one_page_share_no_ids_and_each_reference_has_its_target(kind
     assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', first)} <= {*ids(first)}
 
 
+@every_kind
+def test_nothing_is_said_for_nothing(kind):
+    svg = draw(figure(kind))
+    assert svg.count("font-family") == 1
+    assert {*ids(svg)} <= {*re.findall(r'(?:url\(#|href="#)([^")]+)', svg)}
+    assert "rotate(-0 " not in svg
+
+
 @pytest.mark.parametrize("kind", ["lines", "bars"])
 def test_the_two_variants_and_the_ink_take_their_colours_from_the_page(kind):
     svg = draw(figure(kind))

@@ -146,6 +146,13 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     text = re.sub(places, lambda drawn: re.sub(r"-?\d+\.\d{3,}", _hundredths, drawn[0]), text)
     text = re.sub(r'\bd="[^"]*"', lambda drawn: re.sub(r'\s*([A-Za-z"])\s*', r"\1", drawn[0]), text)
     text = re.sub(r"\n +<", "\n<", text)
+    # Nor need every word name its fonts, every group have an id, and what is level be turned by nothing.
+    fonts = re.search(r"font-family: ([^;\"]*)", text)
+    if fonts is not None:
+        text = re.sub(r" font-family: [^;\"]*;?", "", text).replace("<svg ", f'<svg font-family="{fonts[1]}" ', 1)
+    used = {*re.findall(r'(?:url\(#|href="#)([^")]*)', text)}
+    text = re.sub(r' id="([^"]*)"', lambda named: named[0] if named[1] in used else "", text)
+    text = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", text)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
