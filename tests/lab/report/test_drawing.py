@@ -176,11 +176,15 @@ def test_one_point_is_drawn_as_a_marker():
     assert line.get_marker() == ""
 
 
-def test_seeds_of_marked_points_are_dots():
+def test_seeds_of_marked_points_are_dots_that_no_mark_hides():
     axes = axes_of(single(curve("", "asymmetric", seeds=((0.1, None, 0.2, 0.3),), marker=True)))
-    dots = axes.lines[0]
+    dots, mean = axes.lines
     assert (dots.get_linestyle(), dots.get_marker()) == ("None", "o")
     assert list(dots.get_xdata()) == [1, 3, 4]
+    (at, _), (beside, _) = (line.get_transform().transform((1, 0.1)) for line in (mean, dots))
+    points = 72 * (beside - at) / axes.figure.dpi
+    assert points > (mean.get_markersize() + dots.get_markersize()) / 2
+    assert axes.get_ylim()[0] < 0.1, "the axis reaches them"
 
 
 def test_points_that_are_not_joined_have_a_mark_for_each_colour():
