@@ -22,7 +22,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
-from matplotlib.transforms import offset_copy
+from matplotlib.transforms import ScaledTranslation
 
 from asymtrain.lab.report.figure import Bar, Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
 from asymtrain.lab.texts import printable
@@ -263,7 +263,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
 def _draw_dots_beside(axes: Axes, x: list[float], y: list[float], paint: str) -> None:
     """Seeds at the right of their mean's mark, which would hide those that lie near it."""
     axes.update_datalim(list(zip(x, y, strict=True)))
-    beside = offset_copy(axes.transData, fig=axes.figure, x=BESIDE, units="points")
+    beside = axes.transData + ScaledTranslation(BESIDE / 72, 0, axes.figure.dpi_scale_trans)
     style: dict[str, Any] = {"color": paint, "markersize": 4, "alpha": 0.6, "markeredgewidth": 0, "clip_on": False}
     axes.add_artist(Line2D(x, y, marker="o", linestyle="none", transform=beside, **style))
 
