@@ -365,14 +365,14 @@ def test_features_are_dropped_before_the_next_forward_and_by_strip() -> None:
     branches = attach(model, "1", x, CLASSES)
     hook = next(iter(branches._capture.places.values()))
     model(x)
-    first = hook.rows
-    model.register_forward_pre_hook(lambda *_: seen.append(hook.rows))
+    first = hook.held
+    model.register_forward_pre_hook(lambda *_: seen.append((hook.rows, hook.held)))
     seen: list[object] = []
     model(x)
     assert first is not None
-    assert seen == [None]
+    assert seen == [(None, None)]
     branches.strip()
-    assert hook.rows is None
+    assert hook.rows is hook.held is None
 
 
 def test_another_width_than_the_samples_is_refused() -> None:

@@ -80,7 +80,7 @@ class _FusedLoss(torch.autograd.Function):
             rows = [
                 _rows([features[place] for place in group], plan.axes[group[0]], weights[0]) for group in plan.groups
             ]
-            stacks = [torch.stack([weights[place] for place in group]) for group in plan.groups]
+            stacks = [_stacked([weights[place] for place in group]) for group in plan.groups]
             logits = weights[0].new_empty(count, rows[0].shape[1], weights[0].shape[0])
             start = 0
             for row, stack in zip(rows, stacks, strict=True):
@@ -110,8 +110,10 @@ class _FusedLoss(torch.autograd.Function):
         saved, (targets, *tensors) = ctx.saved_tensors[: ctx.saved], ctx.saved_tensors[ctx.saved :]
         count = len(plan.axes)
         if torch.is_grad_enabled():  # a second derivative is wanted
-            wanted = [tensor for tensor in tensors if tensor.requires_grad]
-            loss = _general_loss(plan, targets, tensors)
+            # By views: of two places one may feed the other, and each must have its own part alone.
+            views = [tensor.view_as(tensor) for tensor in tensors]
+            wanted = [view for view in views if view.requires_grad]
+            loss = _general_loss(plan, targets, views)
             given = iter(torch.autograd.grad(loss, wanted, gradients[0], create_graph=True, allow_unused=True))
             return None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
         scaled = list(torch._foreach_mul(list(saved), gradients[0]))
@@ -133,10 +135,14 @@ class _FusedLoss(torch.autograd.Function):
         return None, None, *by_feature, *by_weight, *by_bias
 
 
+def _stacked(tensors: Sequence[Tensor]) -> Tensor:
+    return tensors[0][None] if len(tensors) == 1 else torch.stack(list(tensors))
+
+
 def _rows(features: Sequence[Tensor], axes: tuple[int, ...], weight: Tensor) -> Tensor:
     """Rows (k, B, D) in the weights' type, of features of one shape."""
     if not axes:
-        return torch.stack(list(features)).to(weight.dtype)
+        return _stacked(features).to(weight.dtype)
     if len(features) == 1:
         return features[0].mean(axes, dtype=weight.dtype)[None]
     first = features[0]

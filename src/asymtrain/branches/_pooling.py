@@ -159,7 +159,9 @@ class Reader:
         if feature.ndim != len(self.layout):
             return f"gives shape {tuple(feature.shape)}, which does not have the axes of layout {self.layout!r}"
         if self.pool == "none" and feature.ndim > 2:
-            return keep_positions(feature, self.layout)
+            kept = keep_positions(feature, self.layout)
+            # In a compiled graph nobody can tell whether the model changes it in place afterwards.
+            return kept.clone() if torch.compiler.is_compiling() else kept
         if mask is not None and self.pool == "mean" and feature.ndim > 2:
             kept = keep_positions(feature, self.layout)
             positions = kept.shape[1:2] if kept.ndim == 3 else kept.shape[2:]

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 from near_reference import assert_stack_is_near
-from small_runs import every_strategy, spec_of, trained
+from small_runs import STRATEGIES, spec_of, trained
 
 from asymtrain import UsageError, objectives
 from asymtrain.lab.data import load
@@ -38,10 +38,9 @@ def hinge(monkeypatch):
     return spec_of(objective="hinge", branch_bias="prior", activation="all")
 
 
-@every_strategy
-def test_a_third_objective_trains_in_a_stack_as_in_the_reference(strategy, hinge, dataset):
+def test_a_third_objective_trains_in_a_stack_as_in_the_reference(hinge, dataset):
     specs = [hinge, dataclasses.replace(hinge, seed=7, alpha=0.3), hinge.plain()]
-    assert_stack_is_near(specs, dataset, strategy, steps=8)
+    assert_stack_is_near(specs, dataset, *STRATEGIES, steps=8)
 
 
 @pytest.mark.parametrize("trainer", ["reference", "batched"])
