@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,7 +15,8 @@ import torch.nn.functional as F
 from asymtrain import WithBranches, attach
 from asymtrain.lab.report.summary import COMPARISON
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
 NEEDS = {
     "text_classification": "torch",
     "graph_classification": "torch_geometric",
@@ -46,7 +48,7 @@ def examples(*names):
 def fitted(example, monkeypatch):
     """Model and branches of each training, and its main losses; the examples train on little data."""
     seen, fit = [], example.fit
-    for name, size in (("TRAIN_SIZE", 60), ("DATA_SIZE", 300)):
+    for name, size in (("TRAIN_SIZE", 50), ("DATA_SIZE", 300)):
         if hasattr(example, name):
             monkeypatch.setattr(example, name, size)
 
@@ -67,6 +69,19 @@ def fitted(example, monkeypatch):
 
 def test_every_example_is_run_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*NEEDS, "paired"}
+
+
+QUOTE = re.compile(r"<!-- not run: quoted from the script[^\n]*-->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS.keys() - {"text_classification", "graph_classification"}))
+def test_pages_quote_their_scripts(name):
+    page, script = (ROOT / "docs/examples" / f"{name}.md").read_text(), (EXAMPLES / f"{name}.py").read_text()
+    quotes = QUOTE.findall(page)
+    assert quotes
+    lines = {line.strip() for line in script.splitlines()}
+    assert not [line for quote in quotes for line in quote.splitlines() if line.strip() not in lines]
+    assert f"python examples/{name}.py\n" in page
 
 
 @pytest.mark.slow
@@ -352,6 +367,6 @@ for name in sys.argv[1:]:
 
 
 def test_every_benchmark_imports_without_old_names():
-    folder = Path(__file__).parent.parent / "benchmarks"
+    folder = ROOT / "benchmarks"
     names = sorted(path.stem for path in folder.glob("*.py"))
     subprocess.run([sys.executable, "-c", IMPORTS, *names], cwd=folder, check=True)
