@@ -2,6 +2,8 @@
 
 import argparse
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 import torch
@@ -10,22 +12,48 @@ from torch import Tensor, nn
 
 from asymtrain import AlignmentLog, Branches, alignment
 from asymtrain.lab import comparisons
-from asymtrain.lab.cli.screen import show_summary
+from asymtrain.lab.cli.screen import show_summary, show_table
 from asymtrain.lab.report.summary import Summary, records
+from asymtrain.lab.report.table import Column, Mean, Table, interval, make_rows
+from asymtrain.lab.statistics.estimates import estimate
 
+
+@dataclass(frozen=True)
+class Measure:
+    """What a model is judged by on unseen data."""
+
+    name: str
+    lower_is_better: bool = False
+
+
+ACCURACY = Measure("accuracy")
 Train = Callable[[int, float, int], tuple[float, float | None]]
-"""From a seed, alpha (0: Plain) and a number of epochs to test accuracy and mean gradient cosine."""
+"""From a seed, alpha (0: Plain) and a number of epochs to the measure on unseen data and the mean gradient cosine."""
 Batches = Callable[[], Iterable[tuple[tuple[Tensor, ...], Tensor]]]
 """Gives the batches of an epoch: what the model is called with, and the labels."""
 
 
-def fit(model: nn.Module, branches: Branches | None, alpha: float, epochs: int, batches: Batches) -> float | None:
-    """Train, with branches where there are any, which are stripped at the end; the mean gradient cosine."""
-    optimizer = torch.optim.AdamW([*model.parameters(), *(branches.parameters() if branches else ())], lr=2e-3)
+def fit(
+    model: nn.Module,
+    branches: Branches | None,
+    alpha: float,
+    epochs: int,
+    batches: Batches,
+    main_loss: Callable[[Any, Tensor], Tensor] = F.cross_entropy,
+    lr: float = 2e-3,
+    last_lr: float | None = None,
+) -> float | None:
+    """Train, with branches where there are any, which are stripped at the end; the mean gradient cosine.
+
+    The learning rate goes from `lr` in the first epoch to `last_lr` in the last, where that is given.
+    """
+    optimizer = torch.optim.AdamW([*model.parameters(), *(branches.parameters() if branches else ())], lr=lr)
+    end = 1.0 if last_lr is None else last_lr / lr
+    schedule = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, end, total_iters=max(epochs - 1, 1))
     log = AlignmentLog()
     for _ in range(epochs):
         for i, (inputs, labels) in enumerate(batches()):
-            loss = F.cross_entropy(model(*inputs), labels)
+            loss = main_loss(model(*inputs), labels)
             if branches is not None:
                 auxiliary = branches.loss(labels)
                 if i == 0:
@@ -34,12 +62,15 @@ def fit(model: nn.Module, branches: Branches | None, alpha: float, epochs: int, 
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        schedule.step()
     if branches is not None:
         branches.strip(optimizer)
     return log.summary().mean
 
 
-def main(label: str, train: Train, *, alpha: float, epochs: int, description: str | None) -> None:
+def main(
+    label: str, train: Train, *, alpha: float, epochs: int, description: str | None, measure: Measure = ACCURACY
+) -> None:
     """Read the options, train every pair, print the comparison."""
     parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--seeds", type=int, default=5, help="number of seeds")
@@ -53,10 +84,13 @@ def main(label: str, train: Train, *, alpha: float, epochs: int, description: st
     rows = []
     for seed in range(42, 42 + seeds):
         for variant, weight in (("plain", 0.0), ("asymmetric", options.alpha)):
-            accuracy, cosine = train(seed, weight, epochs)
+            value, cosine = train(seed, weight, epochs)
             run = {"id": f"{variant}-{seed}", "dataset": "example", "arch": label, "variant": variant, "seed": seed}
-            rows.append({**run, "outcome": "finished", "test_accuracy": accuracy, "mean_cosine": cosine})
-    show_summary(summary(pd.DataFrame(rows), label))
+            rows.append({**run, "outcome": "finished", "test_accuracy": value, "mean_cosine": cosine})
+    if measure == ACCURACY:
+        show_summary(summary(pd.DataFrame(rows), label))
+    else:
+        show_measure(pd.DataFrame(rows), label, measure)
 
 
 def summary(rows: pd.DataFrame, label: str) -> Summary:
@@ -67,3 +101,37 @@ def summary(rows: pd.DataFrame, label: str) -> Summary:
         for row in records(comparisons.compare(rows, by))
     ]
     return Summary(rows, pd.DataFrame(), worded, [pairs], waiting=0, untested=0)
+
+
+def show_measure(rows: pd.DataFrame, label: str, measure: Measure) -> None:
+    """The same comparison of another measure, in the measure's own unit."""
+    plain, asymmetric = (rows[rows["variant"] == variant]["test_accuracy"] for variant in ("plain", "asymmetric"))
+    pairs = [second - first for first, second in zip(plain, asymmetric, strict=True)]
+    both = [Mean(values.mean(), values.std() if len(values) > 1 else None) for values in (plain, asymmetric)]
+    change, cosine = estimate(pairs), estimate(rows["mean_cosine"].dropna())
+    columns = (
+        Column(measure.name),
+        Column("Plain", "number"),
+        Column("Asymmetric", "number"),
+        Column("Difference", "number", signed=True),
+        Column("95% interval", "number", signed=True),
+        Column("n", "count"),
+        Column("Gradient cosine", "number", digits=2, signed=True),
+    )
+    cells = (label, *both, change.mean, interval(change.low, change.high), change.n, cosine.mean)
+    show_table(Table("comparison", "", columns, make_rows([cells])))
+    print(f"\n{label}: {in_words(pairs, measure)}.")
+
+
+def in_words(pairs: list[float], measure: Measure) -> str:
+    """What the differences between Asymmetric and Plain say, by the rule of `asymtrain run`."""
+    change = estimate(pairs)
+    size = f"{change.mean:+.3f} {measure.name}"
+    if change.low is None or change.high is None:
+        return f"{size} in one seed; a single pair cannot tell an effect from chance"
+    ends = f"95% interval {change.low:+.3f} to {change.high:+.3f}, {change.n} seeds"
+    if change.n < comparisons.FEWEST:
+        return f"{size} ({ends}); an effect is called from {comparisons.FEWEST} seeds on"
+    if change.low <= 0 <= change.high:
+        return f"no clear effect, {size} ({ends})"
+    return f"the branches {'helped' if (change.low > 0) != measure.lower_is_better else 'hurt'}, {size} ({ends})"

@@ -1,6 +1,8 @@
-"""The examples run, print the table of `asymtrain run`, and learn from the data that they say they do."""
+"""The examples run, print their tables, and learn from the data that they say they do."""
 
 import importlib
+import math
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -8,11 +10,24 @@ from random import Random
 
 import pytest
 import torch
+import torch.nn.functional as F
 
+from asymtrain import WithBranches, attach
 from asymtrain.lab.report.summary import COMPARISON
 
-EXAMPLES = Path(__file__).parent.parent / "examples"
-NEEDS = {"text_classification": "torch", "graph_classification": "torch_geometric"}
+ROOT = Path(__file__).parent.parent
+EXAMPLES = ROOT / "examples"
+NEEDS = {
+    "text_classification": "torch",
+    "graph_classification": "torch_geometric",
+    "deep_supervision": "torch",
+    "language_model": "torch",
+    "linear_probes": "torch",
+    "lora": "transformers",
+    "fsdp2": "torch",
+}
+BY_ACCURACY = ("text_classification", "graph_classification", "lora")  # Plain against Asymmetric
+BY_MEASURE = ("deep_supervision", "language_model")  # the same with a measure of their own
 
 
 @pytest.fixture
@@ -25,15 +40,52 @@ def example(request, monkeypatch):
         sys.modules.pop(name, None)
 
 
-every_example = pytest.mark.parametrize("example", NEEDS, indirect=True)
+def examples(*names):
+    return pytest.mark.parametrize("example", names, indirect=True)
+
+
+@pytest.fixture
+def fitted(example, monkeypatch):
+    """Model and branches of each training, and its main losses; the examples train on little data."""
+    seen, fit = [], example.fit
+    for name, size in (("TRAIN_SIZE", 50), ("DATA_SIZE", 300)):
+        if hasattr(example, name):
+            monkeypatch.setattr(example, name, size)
+
+    def recorded(model, branches, alpha, epochs, batches, main_loss=F.cross_entropy, **more):
+        losses = []
+
+        def loss(output, labels):
+            value = main_loss(output, labels)
+            losses.append(value.item())
+            return value
+
+        seen.append((model, branches, losses))
+        return fit(model, branches, alpha, epochs, batches, loss, **more)
+
+    monkeypatch.setattr(example, "fit", recorded)
+    return seen
 
 
 def test_every_example_is_run_here():
     assert {path.stem for path in EXAMPLES.glob("*.py")} == {*NEEDS, "paired"}
 
 
+QUOTE = re.compile(r"<!-- not run: quoted from the script[^\n]*-->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS.keys() - {"text_classification", "graph_classification"}))
+def test_pages_quote_their_scripts(name):
+    page, script = (ROOT / "docs/examples" / f"{name}.md").read_text(), (EXAMPLES / f"{name}.py").read_text()
+    quotes = QUOTE.findall(page)
+    assert quotes
+    lines = {line.strip() for line in script.splitlines()}
+    assert not [line for quote in quotes for line in quote.splitlines() if line.strip() not in lines]
+    assert f"python examples/{name}.py\n" in page
+
+
 @pytest.mark.slow
-@every_example
+@examples(*BY_ACCURACY)
 def test_it_prints_the_table_of_the_main_job(example, capsys):
     example.main("The model", example.train, alpha=0.3, epochs=100, description=None)
     printed = capsys.readouterr().out
@@ -43,7 +95,7 @@ def test_it_prints_the_table_of_the_main_job(example, capsys):
     assert "2 seeds" in printed
 
 
-@pytest.mark.parametrize("example", ["text_classification"], indirect=True)
+@examples("text_classification")
 @pytest.mark.parametrize("wrong", [("--seeds", "0"), ("--alpha", "0"), ("--epochs", "-1")])
 def test_bad_options_are_refused(example, wrong, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["example", *wrong])
@@ -52,16 +104,26 @@ def test_bad_options_are_refused(example, wrong, monkeypatch, capsys):
     assert "must be 1 or more" in capsys.readouterr().err
 
 
-@every_example
-def test_alpha_is_all_that_differs(example):
+@examples(*BY_ACCURACY, *BY_MEASURE)
+def test_alpha_is_all_that_differs(example, fitted):
     """A run is one of its seed and alpha, and the cosine is there where there are branches."""
     plain, again, branched = (example.train(7, alpha, 1) for alpha in (0.0, 0.0, 0.5))
     assert plain == again
     assert plain[1] is None
     assert -1 <= branched[1] <= 1
+    assert len(fitted) >= 3
+    for _, branches, _ in fitted:
+        assert branches is None or branches.stripped
 
 
-@pytest.mark.parametrize("example", ["text_classification"], indirect=True)
+@examples(*BY_MEASURE, "lora")
+def test_losses_fall(example, fitted):
+    example.train(7, 0.3, 6)
+    _, _, losses = fitted[-1]
+    assert sum(losses[-3:]) < sum(losses[:3])
+
+
+@examples("text_classification")
 def test_texts_are_nested_as_deep_as_they_say(example):
     for depth in range(1, example.DEPTHS + 1):
         for seed in range(50):
@@ -77,7 +139,7 @@ def test_texts_are_nested_as_deep_as_they_say(example):
             assert (deepest, kinds) == (depth, [])
 
 
-@pytest.mark.parametrize("example", ["graph_classification"], indirect=True)
+@examples("graph_classification")
 def test_graphs_are_what_they_say(example):
     made = example.graphs(20, seed=3)
     assert [int(graph.y) for graph in made] == [i % example.RULES for i in range(20)]
@@ -85,6 +147,215 @@ def test_graphs_are_what_they_say(example):
         assert graph.is_undirected()
         assert 20 <= graph.num_nodes <= 40
         assert torch.equal(4 * graph.x[:, 0], graph.edge_index[0].bincount(minlength=graph.num_nodes).float())
+
+
+@examples("deep_supervision")
+@pytest.mark.parametrize(
+    ("seeds", "told"), [(2, "an effect is called from 5 seeds on"), (1, "a single pair cannot tell")]
+)
+def test_another_measure_has_a_table_too(example, fitted, seeds, told, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["example", "--seeds", str(seeds), "--epochs", "1"])
+    example.main("The model", example.train, alpha=0.3, epochs=9, description=None, measure=example.Measure("IoU"))
+    printed = capsys.readouterr().out
+    for column in ("IoU", "Plain", "Asymmetric", "Difference", "95% interval", "Gradient cosine"):
+        assert column in printed
+    assert "The model: " in printed
+    assert told in " ".join(printed.split())
+
+
+@examples("deep_supervision")
+def test_less_can_be_better(example):
+    in_words = sys.modules["paired"].in_words
+    gains = [0.2, 0.21, 0.19, 0.2, 0.22]
+    assert in_words(gains, example.Measure("IoU")).startswith(
+        "the branches helped, +0.204 IoU (95% interval +0.190 to "
+    )
+    assert in_words(gains, example.Measure("perplexity", lower_is_better=True)).startswith("the branches hurt, +0.204")
+    less = [-gain for gain in gains]
+    assert in_words(less, example.Measure("perplexity", lower_is_better=True)).startswith("the branches helped, -0.204")
+    assert in_words([*gains, *less], example.Measure("IoU")).startswith("no clear effect, ")
+
+
+@examples("deep_supervision")
+def test_iou_of_a_case_by_hand(example):
+    masks = torch.tensor([[[0, 0], [2, 2]]])
+    predicted = torch.tensor([[[0, 2], [2, 2]]])
+    # Ground: 1 of 2 pixels. Squares: 2 of 3. The others are neither there nor predicted.
+    assert example.mean_iou(predicted, masks) == pytest.approx((1 / 2 + 2 / 3) / 2)
+    assert example.mean_iou(masks, masks) == 1
+    assert example.mean_iou(torch.full_like(masks, 1), masks) == 0
+
+
+@examples("deep_supervision")
+def test_masks_say_where_shapes_are(example):
+    images, masks = example.drawings(40, seed=3)
+    assert set(masks.unique().tolist()) == {0, 1, 2, 3}
+    inside = masks > 0
+    brightness = images.mean(1)
+    assert brightness[inside].mean() - brightness[~inside].mean() > 0.6
+    # Edges of masks are edges of images.
+    step, edge = (brightness[:, 1:] - brightness[:, :-1]).abs(), inside[:, 1:] != inside[:, :-1]
+    assert step[edge].mean() > 3 * step[~edge].mean()
+
+
+@examples("language_model")
+def test_sentences_agree_and_their_chances_are_true(example):
+    numbers = {
+        word: i
+        for pairs in (example.NOUNS, example.SEES, example.SLEEPS)
+        for pair in pairs
+        for i, word in enumerate(pair)
+    }
+    nouns = {word for pair in example.NOUNS for word in pair}
+    depths = {
+        1: 0.5,
+        2: 0.25,
+        3: 0.25,
+    }  # of a sentence, where every second noun is followed by another, up to the third
+    for seed in range(200):
+        words, chances = zip(*example.sentence(Random(seed)), strict=True)
+        waiting, depth = [], 0
+        for word in words:
+            if word in nouns:
+                waiting.append(numbers[word])
+                depth = max(depth, len(waiting))
+            elif word in numbers:
+                sees = any(word in pair for pair in example.SEES)
+                assert sees == (len(waiting) > 1)
+                assert waiting.pop() == numbers[word]
+        assert words[-1] == "."
+        assert not waiting
+        # 10 nouns and 4 verbs of the right number at each depth
+        assert math.prod(chances) == pytest.approx(depths[depth] / 40**depth)
+
+
+@examples("language_model")
+def test_a_perfect_reader_has_the_perplexity_that_is_told(example):
+    rows, perplexity = example.texts(50, seed=3)
+    assert rows.shape == (50, example.LENGTH + 1)
+    assert 2.5 < perplexity < 3.5
+    drawn, again = Random(3), []
+    while len(again) <= example.LENGTH:
+        again += example.sentence(drawn)
+    assert [example.WORDS[i] for i in rows[0]] == [word for word, _ in again[: example.LENGTH + 1]]
+
+
+@examples("language_model")
+def test_an_exit_answers_as_its_branch_does(example):
+    torch.manual_seed(0)
+    model, tokens = example.Writer().eval(), example.texts(4, seed=0)[0][:, :-1]
+    branches = attach(model, at="layers.[0-2]", sample=tokens, classes=len(example.WORDS), preset="early_exit")
+    assert not list(branches.parameters())
+    model(tokens)
+    logits = branches.logits()
+    exits = branches.exits()
+    branches.strip()
+    assert list(exits) == list(logits) == list(branches.exits()) == ["layers.0", "layers.1", "layers.2"]
+    for depth, place in enumerate(exits, 1):
+        early = exits[place](model.states(tokens, depth))
+        assert torch.equal(early, logits[place])
+        assert torch.equal(early, branches.exits()[place](model.states(tokens, depth)))
+        assert not torch.allclose(early, model(tokens), atol=1e-2)
+
+
+@examples("language_model")
+def test_perplexity_by_depth(example, fitted, capsys):
+    values = {alpha: example.train(7, alpha, 3)[0] for alpha in (0.0, 1.0)}
+    (plain,), (branched,) = example.BY_DEPTH[False], example.BY_DEPTH[True]
+    assert (plain[-1], branched[-1]) == (values[0.0], values[1.0])
+    model = fitted[-1][0]
+    rows, _ = example.texts(300, seed=1)
+    loss = F.cross_entropy(model(rows[:, :-1]).flatten(0, 1), rows[:, 1:].flatten())
+    assert branched[-1] == pytest.approx(math.exp(loss.item()), rel=1e-4)
+    assert branched[0] < plain[0]  # the first layer has learnt to answer
+    example.show_exits()
+    printed = capsys.readouterr().out
+    assert "Answer after layer" in printed
+    assert f"{branched[0]:.3f}" in printed
+
+
+@examples("linear_probes")
+def test_a_probed_network_stays_as_it_is(example):
+    torch.manual_seed(0)
+    data, _ = example.shapes(200)
+    model = example.Network()
+    example.train(model, data, 10, seed=0)
+    model.zero_grad()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    accuracies = example.probe(model, data, data, 15, seed=0)
+    assert list(accuracies) == [f"blocks.{i}" for i in range(4)]
+    assert accuracies["blocks.3"] > 2 / example.CLASSES
+    assert model.state_dict().keys() == before.keys()
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@examples("linear_probes")
+def test_probes_before_and_after_are_shown(example, capsys):
+    example.main()
+    printed = capsys.readouterr().out
+    assert "2 seeds (chance: 0.1)" in printed
+    for word in ("Before training", "After training", "blocks.0", "blocks.3"):
+        assert word in printed
+
+
+@examples("lora")
+def test_what_lora_froze_stays_frozen_and_the_branches_go(example, fitted):
+    example.train(7, 0.5, 2)
+    model, branches, _ = fitted[-1]
+    base = example.pretrained(2).state_dict()
+    after = model.state_dict()
+    assert branches.stripped
+    assert len(branches.places) == example.DEPTH - 1
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    added = {name for name in after if ".up." in name or ".down." in name}
+    assert len(added) == 2 * 2 * example.DEPTH
+    for name in after.keys() - added:
+        if not name.startswith("classifier"):
+            assert torch.equal(after[name], base[name.replace(".base", "")]), name
+    assert {name.replace(".base", "") for name in after.keys() - added} == base.keys()
+    assert all(after[name].any() for name in added)  # what began at 0 has been trained
+
+
+@examples("lora")
+def test_gradients_of_branches_reach_the_thin_matrices_alone(example, fitted):
+    torch.manual_seed(0)
+    model = example.ViTForImageClassification(example.pretrained(1).config)
+    example.add_lora(model)
+    images, labels = torch.randn(4, 3, example.SIZE, example.SIZE), torch.arange(4)
+    with attach(model, at=[0, 1], sample=images, classes=example.CLASSES, pool="class_token") as branches:
+        model(images)
+        branches.loss(labels).backward()
+    reached = {name for name, parameter in model.named_parameters() if parameter.grad is not None}
+    assert reached
+    assert all(".up." in name or ".down." in name for name in reached)
+
+
+@examples("fsdp2")
+def test_two_processes_train_what_one_would(example, tmp_path):
+    """The full state dict loads into the bare model, and is that of one process with the batches of both."""
+    steps = 3
+    torch.multiprocessing.spawn(example.train, (steps, str(tmp_path)), nprocs=example.PROCESSES)
+    state = torch.load(tmp_path / "trained.pt")["model"]
+    torch.manual_seed(0)
+    model = example.Reader()
+    branches = attach(model, at="blocks.[0-2]", sample=example.texts(2, 0)[0], classes=example.CLASSES, layout="BTD")
+    net = WithBranches(model, branches)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=2e-3)
+    for step in range(steps):
+        batches = [example.texts(32, seed=example.PROCESSES * step + rank) for rank in range(example.PROCESSES)]
+        tokens, labels = (torch.cat(parts) for parts in zip(*batches, strict=True))
+        output, logits = net(tokens)
+        optimizer.zero_grad()
+        (F.cross_entropy(output, labels) + 0.3 * branches.loss(labels, logits=logits)).backward()
+        optimizer.step()
+    bare = example.Reader()
+    begun = bare(tokens)
+    bare.load_state_dict(state)
+    # Outputs, not weights: the gradient of a key's bias is rounding alone, which AdamW makes steps of.
+    torch.testing.assert_close(bare(tokens), model(tokens), atol=1e-3, rtol=1e-3)
+    assert not torch.allclose(bare(tokens), begun, atol=0.1)
 
 
 IMPORTS = """
@@ -96,6 +367,6 @@ for name in sys.argv[1:]:
 
 
 def test_every_benchmark_imports_without_old_names():
-    folder = Path(__file__).parent.parent / "benchmarks"
+    folder = ROOT / "benchmarks"
     names = sorted(path.stem for path in folder.glob("*.py"))
     subprocess.run([sys.executable, "-c", IMPORTS, *names], cwd=folder, check=True)

@@ -233,7 +233,9 @@ class Branches(nn.Module):
     def _losses(
         self, targets: Tensor, ignore_index: int, logits: Mapping[str, Tensor] | None, mask: Tensor | None
     ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-        if logits is None and torch.is_grad_enabled():
+        # Detached branches train on a forward without gradients as well.
+        reads_only = all(reader.detach for reader in self.readers.values())
+        if logits is None and torch.is_grad_enabled() and not reads_only:
             self._attached().check_has_gradients()
         given = self._given(logits)
         self._refuse_copying(targets, ignore_index)
@@ -423,7 +425,11 @@ class WithBranches(nn.Module):
         if self.branches.stripped and not is_sharded(self):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
         output = self.model(*args, **kwargs)
-        return output, {} if self.branches.stripped else self.branches.take()
+        logits = {} if self.branches.stripped else self.branches.take()
+        if is_sharded(self):
+            # Places of one width share a product, and FSDP2 warns of outputs that are views of another tensor.
+            logits = {name: values.clone() for name, values in logits.items()}
+        return output, logits
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
