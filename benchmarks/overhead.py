@@ -77,19 +77,23 @@ def model_step(name: str, at: str | None, batch: int, mode: str, device: torch.d
     branches = None if at is None else attach(model, at=at, sample=x[:4], classes=1000)
     auxiliary = [] if branches is None else list(branches.parameters())
     optimizer = torch.optim.AdamW([*model.parameters(), *auxiliary], lr=1e-4, fused=device.type == "cuda")
-    net = model if branches is None else WithBranches(model, branches)
-    if mode == "compiled":
-        net = torch.compile(net)
+    net = None if branches is None else WithBranches(model, branches)
+
+    def loss() -> torch.Tensor:
+        with torch.autocast(device.type, torch.bfloat16):
+            if branches is None or net is None:
+                return F.cross_entropy(model(x), y)
+            if mode == "eager":
+                return F.cross_entropy(model(x), y) + 0.3 * branches.loss(y)
+            output, logits = net(x)
+            return F.cross_entropy(output, y) + 0.3 * branches.loss(y, logits=logits)
+
+    loss_of_step = torch.compile(loss) if mode == "compiled" else loss
 
     def step() -> None:
-        with torch.autocast(device.type, torch.bfloat16):
-            output = net(x)
-            if branches is None:
-                loss = F.cross_entropy(output, y)
-            else:
-                loss = F.cross_entropy(output[0], y) + 0.3 * branches.loss(y, logits=output[1])
+        total = loss_of_step()
         optimizer.zero_grad()
-        loss.backward()
+        total.backward()
         optimizer.step()
 
     return step, 0 if branches is None else len(branches.places)

@@ -203,7 +203,9 @@ class Branches(nn.Module):
         if len(batches) != 1 or len(kinds) != 1:
             return None
         ((dtype, device),) = kinds
-        if any(torch.promote_types(source.feature.dtype, torch.float32) != dtype for source in sources.values()):
+        if any(
+            torch.promote_types(kind, torch.float32) != dtype for kind in {s.feature.dtype for s in sources.values()}
+        ):
             return None
         self._refuse_copying(targets, ignore_index)
         shape = (batches.pop(), heads[0].live.shape[0])
