@@ -168,3 +168,25 @@ def test_a_change_in_place_that_comes_late_is_told() -> None:
     model(x)
     with pytest.raises(UsageError, match="'0' gives a feature that the model changes in place afterwards"):
         branches.loss(targets())
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("autocast", [False, True])
+@pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
+def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
+    layers = [nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3), nn.Conv2d(16, 8, 3)]
+    model, x = nn.Sequential(*layers).cuda(), torch.randn(32, 3, 12, 12, device="cuda")
+    branches = attach(model, ["1", "2", "3"], x, CLASSES, layout="BCHW", objective=objective)
+    y = torch.randint(CLASSES, (32,), device="cuda")
+    y[:4] = -100
+
+    def loss() -> Tensor:
+        with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+            model(x)
+            return branches.loss(y)
+
+    for _ in range(2):
+        mine, general = both_ways(branches, loss, [*branches.parameters(), *model.parameters()])
+        for one, other in zip(mine, general, strict=True):
+            torch.testing.assert_close(one, other, rtol=3e-2 if autocast else 1e-4, atol=1e-3 if autocast else 1e-6)
