@@ -45,7 +45,9 @@ def by_hand(model, *, alpha, epochs, accumulate=1, bf16=False, learning_rate=0.0
     for _ in range(epochs):
         for i, (inputs, targets) in enumerate(zip(x.split(BATCH), y.split(BATCH), strict=True)):
             with torch.autocast("cpu", torch.bfloat16) if bf16 else nullcontext():
-                loss = F.cross_entropy(model(inputs), targets) + alpha * branches.loss(targets)
+                main = F.cross_entropy(model(inputs), targets)
+                # Place by place, as the adapters log them: `branches.loss` rounds in another order.
+                loss = main + alpha * sum(branches.losses(targets).values())
             (loss / accumulate).backward()
             if (i + 1) % accumulate == 0:
                 optimizer.step()

@@ -109,7 +109,7 @@ class PlaceHook(_Hook):
         # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
         self.lasting: dict[tuple[bool, bool], bool] = {}
         self.trial: tuple[tuple[bool, bool], object, Tensor, int] | None = None
-        self.held_axes = reader.averaged  # None where a forward with gradients is read at once
+        self.averaged = reader.averaged  # None where a forward with gradients is read at once
         self.with_grad = False
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
@@ -126,7 +126,7 @@ class PlaceHook(_Hook):
     def _may_hold(self) -> bool:
         if not torch.is_grad_enabled():
             return True
-        if self.held_axes is None or self.forward.mask is not None or self.reader.detach:
+        if self.averaged is None or self.forward.mask is not None or self.reader.detach:
             return False
         return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
 
@@ -178,13 +178,15 @@ class PlaceHook(_Hook):
 
     def source(self) -> Source | str | None:
         """What the rows come from, without reading it where it is held."""
-        feature = None if self.held is None else select(self.held, self.reader.output)
-        dense = feature is not None and feature.layout is torch.strided and not feature.is_nested
-        axes, layout = self.held_axes, self.reader.layout or ""
-        if feature is not None and dense and self.with_grad and axes is not None and feature.ndim == len(layout):
-            return Source(feature, axes) if feature._version == self.version else _CHANGED
+        if self.held is not None and self.with_grad and self.averaged is not None:
+            feature, (axes, batch, width) = select(self.held, self.reader.output), self.averaged
+            plain = feature is not None and feature.layout is torch.strided and not feature.is_nested
+            if feature is not None and plain and feature.ndim == len(axes) + 2:
+                if feature._version != self.version:
+                    return _CHANGED
+                return Source(feature, axes, feature.shape[batch], feature.shape[width])
         rows = self.caught()
-        return Source(rows, ()) if isinstance(rows, Tensor) else rows
+        return Source(rows, (), *rows.shape) if isinstance(rows, Tensor) else rows
 
 
 class OpenHook(_Hook):

@@ -22,7 +22,7 @@ from asymtrain.branches._capture import Capture, Mask, refuse_drift
 from asymtrain.branches._fused import fused_loss
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import Activation, Settings, accuracies_by_shape, losses_by_shape
-from asymtrain.branches._pooling import Reader, Source
+from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import Objective
 
@@ -59,6 +59,11 @@ class Branches(nn.Module):
         self.stripped = False
         self._capture: Capture | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
+        # Whether all are linear maps of rows to several classes: their losses can be one node of autograd
+        self._fusable = settings.activation == "last" and all(
+            isinstance(head, LinearHead) and not head.positions and len(head.live) > 1 and not readers[name].detach
+            for name, head in heads.items()
+        )
         self._positions = {name: reader.positions for name, reader in readers.items()}
         # Training forwards so far, a tensor so that compiled graphs and DDP's buffer broadcast carry it.
         counting = self.activation in ("random", "cycle")
@@ -185,20 +190,15 @@ class Branches(nn.Module):
         eager = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
         if not (eager and torch.is_grad_enabled() and isinstance(targets, Tensor) and capture.forward.mask is None):
             return None
-        if not isinstance(settings.objective, Objective) or settings.activation != "last" or capture.detached:
-            return None
-        if targets.ndim not in (1, 2):
-            return None
-        heads = [head for name in self.places if isinstance(head := self.head(name), LinearHead) and not head.positions]
-        if len(heads) < len(self.places) or heads[0].live.shape[0] == 1:
+        if not isinstance(settings.objective, Objective) or not self._fusable or targets.ndim not in (1, 2):
             return None
         capture.check_has_gradients()
         refuse_drift()
         sources = capture.sources(settings.allow_skipped)
-        heads = [head for name, head in zip(self.places, heads, strict=True) if name in sources]
-        for name, head in zip(sources, heads, strict=True):
-            self._check_feature(name, head, sources[name].feature, width=_width(sources[name]))
-        batches = {_batch(source) for source in sources.values()}
+        heads = [head for name in sources if isinstance(head := self.head(name), LinearHead)]
+        for (name, source), head in zip(sources.items(), heads, strict=True):
+            self._check_feature(name, head, source.feature, source.width)
+        batches = {source.batch for source in sources.values()}
         kinds = {(head.live.dtype, head.live.device) for head in heads}
         if len(batches) != 1 or len(kinds) != 1:
             return None
@@ -446,15 +446,6 @@ def is_sharded(module: nn.Module) -> bool:
 
 def _on(device: torch.device, targets: Tensor) -> Tensor:
     return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype)
-
-
-def _width(source: Source) -> int:
-    """The number of features, D; of the two axes that are no positions it is the second."""
-    return next(size for axis, size in reversed(list(enumerate(source.feature.shape))) if axis not in source.axes)
-
-
-def _batch(source: Source) -> int:
-    return next(size for axis, size in enumerate(source.feature.shape) if axis not in source.axes)
 
 
 def _key(place: str) -> str:

@@ -13,6 +13,7 @@ Axis letters: B batch, C classes, D width, K places.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -30,7 +31,9 @@ class Plan:
 
     axes: tuple[tuple[int, ...], ...]  # of each place
     groups: tuple[tuple[int, ...], ...]  # places that share a product
-    shares: tuple[float, ...]  # of the places in the sum
+    order: tuple[int, ...]  # the places, group by group
+    positions: tuple[int, ...]  # over which each group's features are averaged
+    shares: tuple[float, ...] | None  # of the places in the sum, in that order; None where each is 1
     objective: Objective
     class_reduction: ClassReduction
     ignore_index: int
@@ -47,16 +50,31 @@ def fused_loss(
     shares: Sequence[float],
 ) -> Tensor:
     """The weighted sum over places of their losses; `biases` is empty, or has one for each place."""
-    groups: dict[object, list[int]] = {}
-    for place, source in enumerate(sources):
-        groups.setdefault((source.feature.shape, source.feature.dtype, source.axes), []).append(place)
-    plan = Plan(
-        tuple(source.axes for source in sources), tuple(map(tuple, groups.values())), tuple(shares), objective,
-        class_reduction, ignore_index,
-    )  # fmt: skip
+    kinds = tuple([(source.feature.shape, source.feature.dtype, source.axes) for source in sources])
+    plan = _plan(kinds, tuple(shares), objective, class_reduction, ignore_index)
     features = [source.feature for source in sources]
     loss: Tensor = _FusedLoss.apply(plan, targets, *features, *weights, *biases)  # type: ignore[no-untyped-call]
     return loss
+
+
+@lru_cache
+def _plan(
+    kinds: tuple[tuple[torch.Size, torch.dtype, tuple[int, ...]], ...],
+    shares: tuple[float, ...],
+    objective: Objective,
+    class_reduction: ClassReduction,
+    ignore_index: int,
+) -> Plan:
+    groups: dict[object, list[int]] = {}
+    for place, kind in enumerate(kinds):
+        groups.setdefault(kind, []).append(place)
+    order = [place for group in groups.values() for place in group]
+    positions = [math.prod(shape[axis] for axis in axes) for shape, _, axes in groups]  # type: ignore[misc]
+    return Plan(
+        tuple(axes for _, _, axes in kinds), tuple(map(tuple, groups.values())), tuple(order), tuple(positions),
+        None if set(shares) == {1.0} else tuple(shares[place] for place in order), objective, class_reduction,
+        ignore_index,
+    )  # fmt: skip
 
 
 def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Tensor:
@@ -67,7 +85,8 @@ def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Ten
         rows = (feature.mean(plan.axes[place]) if plan.axes[place] else feature).to(weight.dtype)
         logits = F.linear(rows, weight, tensors[2 * count + place] if len(tensors) > 2 * count else None)
         options = {"class_reduction": plan.class_reduction, "ignore_index": plan.ignore_index}
-        total = total + plan.shares[place] * plan.objective.loss(logits, targets, **options)  # type: ignore[arg-type]
+        loss = plan.objective.loss(logits, targets, **options)  # type: ignore[arg-type]
+        total = total + loss * (1.0 if plan.shares is None else plan.shares[plan.order.index(place)])
     return total
 
 
@@ -81,23 +100,17 @@ class _FusedLoss(torch.autograd.Function):
                 _rows([features[place] for place in group], plan.axes[group[0]], weights[0]) for group in plan.groups
             ]
             stacks = [_stacked([weights[place] for place in group]) for group in plan.groups]
+            sizes = [len(group) for group in plan.groups]
             logits = weights[0].new_empty(count, rows[0].shape[1], weights[0].shape[0])
-            start = 0
-            for row, stack in zip(rows, stacks, strict=True):
-                torch.bmm(row, stack.mT, out=logits[start : start + len(row)])
-                start += len(row)
-            order = [place for group in plan.groups for place in group]
+            for row, stack, part in zip(rows, stacks, logits.split(sizes), strict=True):
+                torch.bmm(row, stack.mT, out=part)
             if biases:
-                logits += torch.stack([biases[place] for place in order]).unsqueeze(1)
-            alike = set(plan.shares) == {1.0}
-            shares = None if alike else logits.new_tensor([plan.shares[place] for place in order])
+                logits += torch.stack([biases[place] for place in plan.order]).unsqueeze(1)
+            shares = None if plan.shares is None else logits.new_tensor(plan.shares)
             loss, gradient = _loss_and_gradient(logits, targets, plan, shares)
-            saved, start = [], 0
-            for row, stack, group in zip(rows, stacks, plan.groups, strict=True):
-                part = gradient[start : start + len(row)]
-                start += len(row)
-                positions = math.prod(features[group[0]].shape[axis] for axis in plan.axes[group[0]])
-                saved += [torch.bmm(part.mT, row), torch.baddbmm(row, part, stack, beta=0, alpha=1 / positions)]
+            saved = []
+            for row, stack, part, count in zip(rows, stacks, gradient.split(sizes), plan.positions, strict=True):
+                saved += [torch.bmm(part.mT, row), torch.baddbmm(row, part, stack, beta=0, alpha=1 / count)]
             if biases:
                 saved.append(gradient.sum(1))
         ctx.plan, ctx.saved = plan, len(saved)
@@ -107,7 +120,8 @@ class _FusedLoss(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         plan: Plan = ctx.plan
-        saved, (targets, *tensors) = ctx.saved_tensors[: ctx.saved], ctx.saved_tensors[ctx.saved :]
+        kept = ctx.saved_tensors
+        saved, targets, tensors = kept[: ctx.saved], kept[ctx.saved], kept[ctx.saved + 1 :]
         count = len(plan.axes)
         if torch.is_grad_enabled():  # a second derivative is wanted
             # By views: of two places one may feed the other, and each must have its own part alone.
@@ -123,14 +137,14 @@ class _FusedLoss(torch.autograd.Function):
         for index, group in enumerate(plan.groups):
             feature = tensors[group[0]]
             spread = scaled[2 * index + 1].to(feature.dtype)
+            axes = plan.axes[group[0]]
+            for axis in axes:
+                spread = spread.unsqueeze(axis + 1)
+            spread = spread.expand(len(group), *feature.shape) if axes else spread
             for place, of_weight, of_rows in zip(group, scaled[2 * index].unbind(), spread.unbind(), strict=True):
-                by_weight[place] = of_weight
-                for axis in plan.axes[place]:
-                    of_rows = of_rows.unsqueeze(axis)
-                by_feature[place] = of_rows.expand(feature.shape)
+                by_weight[place], by_feature[place] = of_weight, of_rows
         if by_bias:
-            order = [place for group in plan.groups for place in group]
-            for place, of_bias in zip(order, scaled[-1].unbind(), strict=True):
+            for place, of_bias in zip(plan.order, scaled[-1].unbind(), strict=True):
                 by_bias[place] = of_bias
         return None, None, *by_feature, *by_weight, *by_bias
 
@@ -172,7 +186,7 @@ def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, shares: T
     scale = keep / keep.sum().clamp_(min=1).to(logits.dtype)
     if plan.class_reduction == "mean":
         scale = scale / logits.shape[-1]
-    index = targets.where(keep, 0).view(1, -1, 1).expand(len(logits), -1, 1)
+    index = targets.where(keep, 0).view(1, -1, 1).expand(logits.shape[0], -1, 1)
     # A threshold at which float64 is exact too; torch's own is 20.
     right = logits.gather(2, index)
     losses = F.softplus(logits, threshold=40).sum(-1) - right.squeeze(2)

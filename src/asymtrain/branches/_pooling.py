@@ -95,6 +95,8 @@ class Source(NamedTuple):
 
     feature: Tensor
     axes: tuple[int, ...]
+    batch: int
+    width: int
 
 
 @dataclass(frozen=True)
@@ -112,12 +114,12 @@ class Reader:
         return 0 if self.pool != "none" or self.layout is None else len(self.layout) - 2
 
     @property
-    def averaged(self) -> tuple[int, ...] | None:
-        """The axes over which a mean gives rows (B, D); None where rows are made in another way."""
-        kept = [letter for letter in self.layout or "" if letter in "BCD"]
-        if self.layout is None or self.pool != "mean" or kept[0] != "B":
+    def averaged(self) -> tuple[tuple[int, ...], int, int] | None:
+        """The axes over which a mean gives rows (B, D), and those of B and D; None where rows are made otherwise."""
+        kept = [axis for axis, letter in enumerate(self.layout or "") if letter in "BCD"]
+        if self.layout is None or self.pool != "mean" or self.layout[kept[0]] != "B":
             return None
-        return tuple(axis for axis, letter in enumerate(self.layout) if letter not in "BCD")
+        return tuple(axis for axis in range(len(self.layout)) if axis not in kept), kept[0], kept[1]
 
     def check(self) -> None:
         """Raise a `UsageError` where the layout or the pooling rule is none."""
