@@ -44,7 +44,7 @@ from asymtrain.version import VERSION
 
 if TYPE_CHECKING:
     from asymtrain import models
-    from asymtrain.branches import Branches, WithBranches, attach
+    from asymtrain.branches import Branches, WithBranches, attach, clean
     from asymtrain.gradients import Alignment, AlignmentLog, alignment, backward_with_alignment
     from asymtrain.lab.probe import probe
     from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
@@ -60,6 +60,7 @@ __all__ = [
     "alignment",
     "attach",
     "backward_with_alignment",
+    "clean",
     "dialogue",
     "models",
     "probe",
@@ -69,7 +70,7 @@ __all__ = [
 
 # Where each public name lives. The library never imports the lab; its face may offer what the lab has.
 _HOMES = {
-    "branches": ("Branches", "WithBranches", "attach"),
+    "branches": ("Branches", "WithBranches", "attach", "clean"),
     "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
     "lab.probe": ("probe",),
     "models": (),

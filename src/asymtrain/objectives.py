@@ -71,7 +71,7 @@ class Objective:
 
     @staticmethod
     def correct(logits: Tensor, targets: Tensor) -> Tensor:
-        """What is classified right (...) of logits (..., C), by class indices (...): the largest logit is the answer."""
+        """What is classified right (...) of logits (..., C), by class indices (...): the largest logit answers."""
         return logits.argmax(-1) == targets
 
     def check(self, logits: Tensor, targets: Tensor, ignore_index: int = -100) -> None:

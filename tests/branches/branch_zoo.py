@@ -185,7 +185,6 @@ CASES = [
         sequences,
         ("encoder.layers.0", "encoder.layers.1"),
         (8, 8),
-        {"layout": "TBD"},
     ),
     Case("hf_vit", vit, f"{VIT}.*", images, (f"{VIT}.0", f"{VIT}.1"), (8, 8), {"pool": "class_token"}),
     Case("hf_bert", bert, "bert.encoder.layer.*", words, ("bert.encoder.layer.0", "bert.encoder.layer.1"), (8, 8)),

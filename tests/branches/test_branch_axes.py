@@ -1,5 +1,7 @@
 """Layouts are told by evidence or asked for, never guessed."""
 
+import random
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -78,22 +80,23 @@ def test_oblong_maps_whose_height_is_their_width_in_channels() -> None:
 
 def test_channels_last_is_told_by_its_layers() -> None:
     assert layouts(Swin(), "blocks.*", torch.randn(2, 3, 8, 8)) == ["BHWC"] * 2
-    # Patches of 4: here the feature is (B, 6, 6, 6). The second block's norm tells of the first block only.
-    assert layouts(Swin(), "blocks.0", torch.randn(2, 3, 24, 24)) == ["BHWC"]
-    with pytest.raises(UsageError, match="whether its channels come first or last cannot be told"):
-        attach(Swin(), "blocks.1", torch.randn(2, 3, 24, 24), CLASSES)
+    # Patches of 4: here the feature is (B, 6, 6, 6). The second block's norm tells of the first block only; at the
+    # second, the axis that keeps its size on a smaller image tells.
+    assert layouts(Swin(), "blocks.*", torch.randn(2, 3, 24, 24)) == ["BHWC"] * 2
 
 
 class Functional(nn.Module):
-    """No layer of torch is called: nothing can be told."""
+    """No layer of torch is called, and images have one size."""
 
-    def __init__(self, permute: bool = False) -> None:
+    def __init__(self, permute: bool = False, size: int | None = 8) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.randn(6, 3, 1, 1))
         self.stem = nn.Identity()
-        self.permute = permute
+        self.permute, self.size = permute, size
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.size is not None and x.shape[2:] != (self.size, self.size):
+            raise ValueError("another size")
         x = F.conv2d(x, self.weight)
         return self.stem(x.permute(0, 2, 3, 1) if self.permute else x).flatten(1)
 
@@ -105,6 +108,13 @@ def test_without_evidence_four_axes_must_be_given(permute: bool) -> None:
         attach(model, "stem", x, CLASSES)
     branches = attach(model, "stem", x, CLASSES, layout="BHWC" if permute else "BCHW")
     assert branches.head("stem").width == 6
+
+
+@pytest.mark.parametrize("permute", [False, True])
+@pytest.mark.parametrize("size", [6, 8])
+def test_the_axis_that_keeps_its_size_on_a_smaller_image_has_the_features(permute: bool, size: int) -> None:
+    model, x = Functional(permute, size=None), torch.randn(3, 3, size, size)
+    assert layouts(model, "stem", x) == ["BHWC" if permute else "BCHW"]
 
 
 class Last(nn.Module):
@@ -129,42 +139,57 @@ class Body(nn.Module):
         return x.permute(0, 2, 3, 1) if self.permute else x
 
 
-def test_the_last_layers_width_tells_where_it_is_on_that_layers_axis_only() -> None:
-    assert layouts(Last(permute=False), "body", torch.randn(2, 3, 8, 8)) == ["BCHW"]
-    for model, size in ((Last(permute=True), 8), (Last(permute=False), 6), (Last(permute=True), 6)):
-        with pytest.raises(UsageError, match="whether its channels come first or last cannot be told"):
-            attach(model, "body", torch.randn(2, 3, size, size), CLASSES)
+@pytest.mark.parametrize("permute", [False, True])
+@pytest.mark.parametrize("size", [6, 8])
+def test_a_layers_features_are_traced_through_functions(permute: bool, size: int) -> None:
+    model = OneSize(Last(permute), size)
+    assert layouts(model, "model.body", torch.randn(2, 3, size, size)) == ["BHWC" if permute else "BCHW"]
+
+
+class OneSize(nn.Module):
+    """Takes images of one size only."""
+
+    def __init__(self, model: nn.Module, size: int) -> None:
+        super().__init__()
+        self.model, self.size = model, size
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[-1] != self.size:
+            raise ValueError("another size")
+        return self.model(x)
 
 
 class Concatenated(nn.Module):
-    """Twice the last layer's width comes out, and that width is also no other size."""
+    """(B, 12, H, 6) of a linear layer of width 6: read by widths, it would be (B, H, W, 6)."""
 
-    def __init__(self) -> None:
+    def __init__(self, fixed: bool) -> None:
         super().__init__()
-        self.conv = nn.Conv2d(3, 6, 1)
+        self.conv, self.fixed = nn.Conv2d(3, 6, 1), fixed
         self.both = Both()
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.fixed and x.shape[2:] != (8, 6):
+            raise ValueError("another size")
         return self.both(self.conv(x)).mean((2, 3))
 
 
 class Both(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.left, self.right = nn.Conv2d(6, 6, 1), nn.Conv2d(6, 6, 1)
+        self.left, self.right = nn.Conv2d(6, 6, 1), nn.Linear(6, 6)
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.left(x), self.right(x)], 1)
+        return torch.cat([self.left(x), self.right(x.movedim(1, -1)).movedim(-1, 1)], 1)
 
 
-def test_a_width_that_no_layer_had_tells_nothing() -> None:
-    with pytest.raises(UsageError, match="whether its channels come first or last cannot be told"):
-        attach(Concatenated(), "both", images(), CLASSES)
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_concatenation_is_not_read_by_the_width_of_its_last_layer(fixed: bool) -> None:
+    assert layouts(Concatenated(fixed), "both", torch.randn(3, 3, 8, 6)) == ["BCHW"]
 
 
-def test_torch_transformer_must_be_given() -> None:
-    with pytest.raises(UsageError, match=r"'encoder.layers.0' gives shape \(6, 3, 8\).*'TBD' \(nn.Transformer's"):
-        attach(torch_transformer(), "encoder.layers.*", sequences(), CLASSES)
+def test_torch_transformer_is_sequence_first() -> None:
+    places = ["encoder.layers.0", "encoder.layers.1", "decoder.layers.0"]
+    assert layouts(torch_transformer(), places, sequences()) == ["TBD"] * 3
 
 
 class TokenClassifier(nn.Module):
@@ -188,12 +213,10 @@ class TokenClassifier(nn.Module):
 @pytest.mark.parametrize("batch", [1, 3, 4, 5])
 def test_sequence_first_is_never_read_as_batch_first(batch: int) -> None:
     # Four tokens: with a batch of four the sizes agree.
-    with pytest.raises(UsageError, match="which axis is the batch and which the features cannot be told"):
-        attach(TokenClassifier(batch_first=False), "encoder.layers.*", torch.randn(batch, 3, 8, 8), CLASSES)
-    assert (
-        layouts(TokenClassifier(batch_first=False), "encoder.layers.*", torch.randn(batch, 3, 8, 8), layout="TBD")
-        == ["TBD"] * 2
-    )
+    model = TokenClassifier(batch_first=False)
+    assert layouts(model, "encoder.layers.*", torch.randn(batch, 3, 8, 8)) == ["TBD"] * 2
+    if batch > 1:
+        assert layouts(model.encoder, "layers.*", torch.randn(4, batch, 8)) == ["TBD"] * 2
 
 
 @pytest.mark.parametrize("batch", [1, 3, 4, 5])
@@ -211,10 +234,10 @@ def test_conv1d_is_channels_first() -> None:
 def test_hugging_face_blocks_need_no_layout() -> None:
     assert layouts(vit(), "vit.**.[01]", images()) == ["BTD"] * 2
     assert layouts(bert(), "bert.encoder.layer.*", words()) == ["BTD"] * 2
-    # 5 tokens of width 8, as many as the batch: told by no size, so it must be given.
-    square = {"input_ids": torch.randint(0, 30, (7, 7))}
-    with pytest.raises(UsageError, match="cannot be told"):
-        attach(bert(), "bert.encoder.layer.*", square, CLASSES)
+    # As many tokens as the batch, and as the width: told by no size.
+    for size in (7, 8):
+        square = {"input_ids": torch.randint(0, 30, (size, size))}
+        assert layouts(bert(), "bert.encoder.layer.*", square) == ["BTD"] * 2
 
 
 def test_a_table_of_steps_and_samples_is_not_taken_for_a_batch() -> None:
@@ -282,3 +305,88 @@ def test_words_that_are_no_layout(layout: str) -> None:
 def test_a_layout_of_another_length_is_refused() -> None:
     with pytest.raises(UsageError, match=r"gives shape \(3, 4, 8, 8\), which does not have the axes of layout 'BTD'"):
         attach(resnet(), "2", images(), CLASSES, layout="BTD")
+
+
+class Drawn(nn.Module):
+    """A model of random layers on random axes, whose layout is known by construction.
+
+    Sizes are 2 to 4, so that batch, widths and positions coincide all the time.
+    """
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        draw = self.draw = random.Random(seed)
+        torch.manual_seed(seed)
+        self.images, self.width = draw.random() < 0.5, draw.randint(2, 4)
+        self.batch, self.second, self.size = (draw.randint(2, 4) for _ in range(3))
+        self.layers, self.steps = nn.ModuleList(), []
+        channels = self.width
+        for _ in range(draw.randint(1, 4)):
+            kinds = ["linear", "mix", "norm", "cat", "add", "relu", "functional", *(["conv"] * 2 * self.images)]
+            kind, wider = draw.choice(kinds), draw.randint(2, 4)
+            if kind in ("linear", "cat"):
+                self.layers.append(nn.Linear(channels, wider))
+                channels = wider if kind == "linear" else channels + wider
+            elif kind == "conv":
+                self.layers.append(nn.Conv2d(channels, wider, 3, padding=1))
+                channels = wider
+            elif kind == "mix":  # positions mixed by a layer, as in an MLP-Mixer
+                self.layers.append(nn.Linear(self.size, self.size))
+            else:
+                self.layers.append(
+                    {"norm": nn.LayerNorm(channels), "add": nn.Linear(channels, channels)}.get(kind, nn.ReLU())
+                )
+            self.steps.append(kind)
+        self.place, self.head = nn.Identity(), nn.Linear(channels, CLASSES)
+        self.axes = 4 if self.images else 3
+        # Where the axes go before the place: features and positions anywhere, the batch mostly first.
+        self.order = list(range(1, self.axes))
+        draw.shuffle(self.order)
+        self.order.insert(draw.choice([0, 0, 0, 1]), 0)
+        self.tagger = draw.random() < 0.3
+        self.mixing = draw.random() < 0.7
+        self.time_first = not self.images and draw.random() < 0.3
+
+    def sample(self) -> Tensor:
+        spatial = (self.second, self.size) if self.images else (self.size,)
+        shape = (self.batch, self.width, *spatial) if self.images else (self.batch, *spatial, self.width)
+        return torch.randn(shape).transpose(0, 1) if self.time_first else torch.randn(shape)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.transpose(0, 1) if self.time_first else x
+        x = x.movedim(1, -1) if self.images else x
+        if self.mixing:
+            x = x + x.cumsum(1)
+        for kind, layer in zip(self.steps, self.layers, strict=True):
+            if kind == "conv":
+                x = layer(x.movedim(-1, 1)).movedim(1, -1)
+            elif kind == "mix":
+                x = layer(x.transpose(-1, -2)).transpose(-1, -2)
+            elif kind == "cat":
+                x = torch.cat([x, layer(x)], -1)
+            elif kind == "add":
+                x = x + layer(x)
+            elif kind == "functional":
+                x = F.gelu(x) * 2
+            else:
+                x = layer(x)
+        x = self.place(x.permute(self.order).clone()).permute([self.order.index(axis) for axis in range(self.axes)])
+        x = self.head(x if self.tagger else x.flatten(1, -2).mean(1))
+        return x.transpose(0, 1) if self.tagger and self.time_first else x
+
+    def truth(self) -> tuple[int, int]:
+        return self.order.index(0), self.order.index(self.axes - 1)
+
+
+def test_layouts_of_drawn_models_are_right_or_refused() -> None:
+    told = 0
+    for seed in range(200):
+        model = Drawn(seed)
+        try:
+            (layout,) = layouts(model, "place", model.sample())
+        except UsageError:
+            continue
+        assert layout is not None
+        told += 1
+        assert (layout.index("B"), max(layout.find("C"), layout.find("D"))) == model.truth(), f"seed {seed}: {layout}"
+    assert told > 100

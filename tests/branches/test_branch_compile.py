@@ -4,7 +4,8 @@ import copy
 import os
 import shutil
 import sysconfig
-from collections.abc import Iterator
+import types
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from torch._dynamo.utils import counters
 from torch.utils.checkpoint import checkpoint
 
 from asymtrain.branches import Branches, WithBranches, attach
-from asymtrain.errors import UsageError
+from asymtrain.branches._capture import Capture
+from asymtrain.branches._pooling import Reader
 
 # torch._dynamo looks at `.grad` of tensors that enter a graph in the middle of a model.
 MIDDLE = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -162,14 +164,146 @@ def test_checkpointing_inside_a_compiled_model() -> None:
     assert_same_gradients(model, eager)
 
 
-def test_a_model_compiled_and_called_before_is_found_out() -> None:
-    model, x = mlp(), rows()
-    net = torch.compile(model, backend=BACKEND)
+class Broken(Cnn):
+    """With a graph break between its places."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.convs[0](x)))
+        torch._dynamo.graph_break()
+        return self.head(self.convs[1](x).mean((2, 3)))
+
+
+class Outer(nn.Module):
+    """A model inside another module's forward."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *args: Tensor) -> Tensor:
+        return self.model(*args)
+
+
+def compiled_whole(model: nn.Module) -> nn.Module:
+    return torch.compile(model, backend="eager")
+
+
+def compiled_in_place(model: nn.Module) -> nn.Module:
+    model.compile(backend="eager")
+    return model
+
+
+def compiled_parts(model: nn.Module) -> nn.Module:
+    for part in model.convs:
+        part.compile(backend="eager")
+    return model
+
+
+def replaced_parts(model: nn.Module) -> nn.Module:
+    for index, part in enumerate(model.convs):
+        model.convs[index] = torch.compile(part, backend="eager")
+    return model
+
+
+def compiled_outside(model: nn.Module) -> nn.Module:
+    return torch.compile(Outer(model), backend="eager")
+
+
+@MIDDLE
+@pytest.mark.parametrize(
+    ("way", "build"),
+    [
+        (compiled_whole, Cnn),
+        (compiled_whole, Broken),
+        (compiled_in_place, Cnn),
+        (compiled_parts, Cnn),
+        (compiled_outside, Cnn),
+    ],
+)
+def test_plain_and_branched_models_of_one_class(way: Callable[[nn.Module], nn.Module], build: type[nn.Module]) -> None:
+    """Plain first: torch shares compiled code between instances, and must not where one has branches."""
+    models = [build().eval() for _ in range(3)]
+    for model in models[1:]:
+        model.load_state_dict(models[0].state_dict())
+    plain, model, eager = models
+    x, places = images(), ["convs.0", "convs.1"]
+    plain_net = way(plain)
+    F.cross_entropy(plain_net(x), targets()).backward()
+    branches, reference = attach(model, places, x, CLASSES, allow_skipped=True), attach(eager, places, x, CLASSES)
+    net = way(model)
+    assert torch.allclose(step(net, branches, x), step(eager, reference, x), atol=1e-5)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for _ in range(2):
+            step(net, branches, x)
+            F.cross_entropy(plain_net(x), targets()).backward()
+    step(eager, reference, x)
+    step(eager, reference, x)
+    assert_same_gradients(model, eager)
+    assert_same_gradients(branches, reference)
+    branches.strip()
+    with torch.compiler.set_stance("fail_on_recompile"):  # the plain model's code does for the stripped model too
+        net(x)
+
+
+def test_a_compiled_pair_beside_a_compiled_plain_model() -> None:
+    plain, model, x = Cnn().eval(), Cnn().eval(), images()
+    plain_net = torch.compile(Outer(plain), backend="eager")
+    plain_net(x)
+    branches = attach(model, "convs.*", x, CLASSES)
+    pair_net = torch.compile(WithBranches(model, branches), backend="eager", fullgraph=True)
+    outer_net = torch.compile(Outer(model), backend="eager", fullgraph=True)
+    _, logits = pair_net(x)
+    outer_net(x)
+    assert all(torch.allclose(branches.logits()[name], rows, atol=1e-5) for name, rows in logits.items())
+    graphs = counters["stats"]["unique_graphs"]
+    for _ in range(3):
+        plain_net(x)
+        pair_net(x)
+        outer_net(x)
+    assert list(logits) == list(branches.logits())
+    assert counters["stats"]["unique_graphs"] == graphs == 3
+
+
+@MIDDLE
+@pytest.mark.parametrize("way", [compiled_whole, compiled_in_place, compiled_parts, replaced_parts])
+def test_attach_strip_and_attach_again_reach_a_model_that_is_compiled(way: Callable[[nn.Module], nn.Module]) -> None:
+    """Compiled and called before attach; other places each time."""
+    model, x = Cnn().eval(), images()
+    twin = copy.deepcopy(model)
+    net = way(model)
     net(x)
-    branches = attach(model, "1", x, CLASSES)
+    for chosen in ([0], [1], [0, 1]):
+        places = [model.convs[index] for index in chosen]
+        branches = attach(model, places, x, CLASSES)
+        reference = attach(twin, [twin.convs[index] for index in chosen], x, CLASSES)
+        assert torch.allclose(step(net, branches, x), step(twin, reference, x), atol=1e-5)
+        assert len(branches.logits()) == len(chosen)
+        branches.strip()
+        reference.strip()
+        assert not any("forward" in vars(module) for module in twin.modules())
+    assert_same_gradients(model, twin)
+
+
+def test_a_compiled_model_that_skips_all_places_says_so() -> None:
+    """A `forward` of its own keeps torch from telling an instance with branches from one without."""
+    plain, model, x = Cnn(), Cnn(), images()
+
+    def forward(conv: nn.Conv2d, x: Tensor) -> Tensor:
+        return nn.Conv2d.forward(conv, x)
+
+    for one in (plain, model):
+        one.convs[0].forward = types.MethodType(forward, one.convs[0])
+    torch.compile(plain, backend="eager")(x)
+    branches = attach(model, "convs.0", x, CLASSES, allow_skipped=True)
+    net = torch.compile(model, backend="eager")
     net(x)
-    with pytest.raises(UsageError, match=r"the likely cause is torch.compile before attach"):
-        branches.loss(targets())
+    with pytest.warns(UserWarning, match=r"so its auxiliary loss is 0: .* call torch.compiler.reset\(\) once"):
+        assert branches.loss(targets()) == 0
+    torch.compiler.reset()
+    net(x)
+    assert branches.loss(targets()) > 0
+    branches.strip()
+    assert vars(model.convs[0])["forward"].__func__ is forward
 
 
 @pytest.mark.parametrize("name", ["mlp", "cnn"])
@@ -189,6 +323,40 @@ def test_strip_reaches_a_compiled_model(name: str) -> None:
     output = net(x)
     assert outputs == [1 + places, 1]
     assert torch.allclose(output, model(x))
+
+
+class Masked(Reader):
+    """The mean over the positions that count."""
+
+    def read(self, output: Tensor, mask: Tensor | None = None) -> Tensor:
+        weights = torch.ones(output.shape[:2]) if mask is None else mask.to(output.dtype)
+        return (output * weights[..., None]).sum(1) / weights.sum(1, keepdim=True)
+
+
+@pytest.mark.parametrize("way", [compiled_whole, compiled_in_place, compiled_outside])
+def test_masks_and_tokens_do_not_recompile(way: Callable[[nn.Module], nn.Module]) -> None:
+    class Language(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.block = nn.Embedding(11, 6), nn.Linear(6, 6)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+            return self.block(self.embed(input_ids)).tanh()
+
+    model = Language()
+    options = {"mask": "attention_mask", "keep_tokens": True}
+    capture = Capture(model, {"block": Masked("BTD", "mean")}, {"block": "block"}, "branches", **options)
+    net = way(model)
+    for turn in range(3):
+        tokens, mask = torch.randint(0, 11, (2, 5)), torch.tensor([[1] * 5, [1] * (turn + 1) + [0] * (4 - turn)])
+        with torch.compiler.set_stance("default" if turn == 0 else "fail_on_recompile"):
+            net(tokens, mask)
+        assert torch.equal(capture.forward.mask, mask)
+        assert torch.equal(capture.forward.tokens, tokens)
+        (caught,) = capture.features(allow_skipped=False).values()
+        assert torch.allclose(caught, capture.places["block"].reader.read(model.block(model.embed(tokens)), mask))
+        caught.sum().backward()
+    capture.remove()
 
 
 def test_a_copy_made_while_attached_compiles() -> None:

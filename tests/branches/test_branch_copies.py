@@ -4,16 +4,17 @@ import copy
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
 from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows, targets
-from torch import nn
+from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
-from asymtrain.branches import WithBranches, attach
+from asymtrain.branches import WithBranches, attach, clean
 from asymtrain.errors import UsageError
 
 AT = ["1", "3"]
@@ -37,6 +38,87 @@ def test_ema_of_the_model() -> None:
     branches.strip(optimizer)
     model.load_state_dict(ema.module.state_dict(), strict=True)
     assert torch.equal(model.eval()(x), ema.eval()(x))
+
+
+class Decorated(nn.Module):
+    """Its forward has another name than it is kept under, as decorators leave it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.part = nn.Sequential(nn.Linear(7, 8), nn.Linear(8, CLASSES))
+
+    def _run(self, x: Tensor, *, scale: float = 2.0) -> Tensor:
+        return self.part(x) * scale
+
+    forward = _run
+    del _run
+
+
+def deep_copy(model: nn.Module, folder: Path) -> nn.Module:
+    return copy.deepcopy(model)
+
+
+def average(model: nn.Module, folder: Path) -> nn.Module:
+    return AveragedModel(model).module
+
+
+def saved(model: nn.Module, folder: Path) -> nn.Module:
+    torch.save(model, folder / "model.pt")
+    return torch.load(folder / "model.pt", weights_only=False)
+
+
+@pytest.mark.parametrize("way", [deep_copy, average, saved])
+def test_clean_takes_dead_hooks_off_a_copy(way: Callable[[nn.Module, Path], nn.Module], tmp_path: Path) -> None:
+    """Until then torch.jit.script fails on the copy."""
+    never, x = mlp().eval(), rows()
+    model = copy.deepcopy(never)
+    theirs: list[int] = []
+    branches = attach(model, [*AT, "(model)"], x, CLASSES)
+    twin = way(model, tmp_path)
+    twin[1].register_forward_hook(lambda *_: theirs.append(1))
+    assert clean(twin) is twin
+    assert [vars(module).keys() for module in twin.modules()] == [vars(module).keys() for module in never.modules()]
+    assert len(hooks_in(twin)) == 1
+    assert not any(module._forward_pre_hooks_with_kwargs for module in twin.modules())
+    twin(x)
+    assert theirs == [1]
+    twin[1]._forward_hooks.clear()
+    assert torch.jit.script(twin).code == torch.jit.script(never).code
+    exported, expected = torch.export.export(twin, (x,)), torch.export.export(never, (x,))
+    assert [node.name for node in exported.graph.nodes] == [node.name for node in expected.graph.nodes]
+    model(x)
+    branches.loss(targets())  # the original has its branches
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
+def test_an_attached_model_can_be_traced() -> None:
+    """torch.jit.trace calls the model several times, and compares what it did."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    assert torch.equal(torch.jit.trace(model, (x,))(x), model(x))
+    branches.strip()
+
+
+def test_clean_takes_live_hooks_off() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    clean(nn.Sequential(model))
+    assert not hooks_in(model)
+    assert not any("forward" in vars(module) for module in model.modules())
+    branches.strip()
+    with pytest.raises(UsageError, match=r"clean takes an nn.Module, got a dict"):
+        clean({})
+
+
+def test_copies_of_a_model_whose_forward_has_another_name(tmp_path: Path) -> None:
+    model, x = Decorated(), rows()
+    branches = attach(model, "part.0", x, CLASSES)
+    expected = model(x, scale=3.0)
+    for twin in (copy.deepcopy(model), saved(model, tmp_path)):
+        assert twin.forward.__self__ is twin
+        assert torch.equal(twin(x, scale=3.0), expected)
+    branches.strip()
+    assert "forward" not in vars(model)
 
 
 def test_a_saved_model_loads_where_asymtrain_is_not_installed(tmp_path: Path) -> None:

@@ -1,5 +1,8 @@
 """Positions that are kept: maps and tokens, their targets, resolutions, shifts and masks."""
 
+import re
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -274,3 +277,59 @@ def test_branches_that_keep_positions_leave_the_model_alone(unet: tuple[nn.Modul
     branches.strip()
     assert torch.equal(model(x), before)
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+class Classifier(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(7, 7), nn.Linear(7, 7)])
+        self.head = nn.Linear(7, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x).relu()
+        return self.head(x)
+
+
+class Segmenter(UNet):
+    """Its decoder is a list, and gives two resolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.decoder = nn.ModuleList([self.middle, self.up])
+
+
+class Mixing(nn.Linear):
+    """Each position sees those before it, as attention would have it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.cumsum(1))
+
+
+class Reader(Language):
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(50, 6), nn.Linear(6, 50)
+        self.blocks = nn.ModuleList([Mixing(6, 6), Mixing(6, 6)])
+
+
+def test_the_first_screen_of_the_guide_runs() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
+    block = re.search(r"```python\n(.*?)```", page, re.DOTALL)
+    assert block is not None
+    uses = block[1].strip().split("\n\n")
+    rows = {"model": Classifier(), "x": torch.randn(5, 7), "y": torch.arange(5), "depth": torch.randn(5)}
+    pixels = {"unet": Segmenter(), "x": torch.randn(2, 3, 8, 6), "y": masks(2, 8, 6)}
+    names = [rows, pixels, {"lm": Reader(), "tokens": torch.randint(50, (3, 5))}, rows, {**rows, "model": Classifier()}]
+    assert len(uses) == len(names)
+    for use, values in zip(uses, names, strict=True):
+        space = {"attach": attach, "F": F, "alpha": 0.3, **values}
+        exec(use, space)
+        if "loss" in space:
+            space["loss"].backward()
+        model = next(value for value in values.values() if isinstance(value, nn.Module))
+        (branches,) = (value for value in space.values() if type(value).__name__ == "Branches")
+        assert all(parameter.grad is not None for parameter in (*branches.parameters(), *model.parameters())) == (
+            "loss" in space
+        )
+        branches.strip()

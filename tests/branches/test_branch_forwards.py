@@ -10,6 +10,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from asymtrain.branches import attach
+from asymtrain.branches._capture import Capture
+from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
 
@@ -86,6 +88,169 @@ def test_gradients_accumulate() -> None:
         assert torch.allclose(one.grad, other.grad, atol=1e-6)
 
 
+def test_two_forwards_before_one_loss_are_noticed() -> None:
+    """The first one's features are gone; only its autograd graph, which waits for a backward, tells."""
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES)
+    with pytest.warns(UserWarning, match=r"called twice with gradients before this loss.* right after each call"):
+        loss = F.cross_entropy(model(x), targets()) + F.cross_entropy(model(x), targets()) + branches.loss(targets())
+    loss.backward()
+    first = model(x)
+    with torch.no_grad():
+        model(x)
+    model(x)
+    with pytest.warns(UserWarning, match="called twice with gradients"):
+        branches.logits()
+    branches.logits()  # once is enough
+    assert first.requires_grad
+
+
+def test_forwards_whose_features_nobody_wants_are_not_noticed() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES)
+    model(x)  # to warm up
+    for turn in range(4):
+        loss = F.cross_entropy(model(x), targets())  # the graph of the turn before lives on in `loss`
+        if turn % 2:
+            loss = loss + branches.loss(targets())
+        loss.backward()
+    first = F.cross_entropy(model(x), targets()) + branches.loss(targets())
+    second = F.cross_entropy(model(x), targets()) + branches.loss(targets())
+    (first + second).backward()
+
+
+class Counted:
+    """A pool that counts its calls."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, feature: Tensor) -> Tensor:
+        self.calls += 1
+        return feature.flatten(1)
+
+
+def test_nothing_is_pooled_in_an_evaluation_unless_asked_for() -> None:
+    pool, model, x = Counted(), mlp().eval(), rows()
+    branches = attach(model, "2", x, CLASSES, pool=pool)
+    hook = branches._capture.places["2"]
+    with torch.no_grad():
+        model(x)  # tells whether the model changes the output in place
+        pool.calls = 0
+        for _ in range(3):
+            model(x)
+        assert pool.calls == 0
+        assert hook.held is not None
+        expected = model[2](model[1](model[0](x))) @ branches.head("2").live.T
+        for _ in range(2):
+            assert torch.equal(branches.logits()["2"], expected)
+    assert pool.calls == 1
+    assert hook.held is None
+    with torch.no_grad():
+        model(x)
+    branches.strip()
+    assert hook.held is None  # no feature outlives the branches
+    assert hook.rows is None
+
+
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+def test_an_evaluation_sees_what_was_there_before_an_operation_in_place(mode: type[torch.no_grad]) -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["0", "2"], x, CLASSES)  # nn.ReLU(inplace=True) comes after the first
+    for _ in range(3):
+        x = rows()
+        with mode():
+            model(x)
+            logits = branches.logits()
+            assert torch.equal(logits["0"], model[0](x) @ branches.head("0").live.T)
+            assert torch.equal(logits["2"], model[2](model[1](model[0](x))) @ branches.head("2").live.T)
+
+
+def test_a_feature_held_and_then_changed_is_refused() -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, "2", x, CLASSES)
+    with torch.no_grad():
+        model(x)
+        model(x)
+        branches._capture.places["2"].held.add_(1)
+        with pytest.raises(UsageError, match=r"'2' gives a feature that the model changes in place .* inplace=False"):
+            branches.logits()
+
+
+class Whole(Reader):
+    """Reads the feature as it is, without a copy."""
+
+    def read(self, output: Tensor, mask: Tensor | None = None) -> Tensor:
+        return output if mask is None else output * mask[..., None]
+
+
+@pytest.mark.parametrize("place", ["0", "1"])
+def test_changes_in_place_of_what_is_not_copied_are_refused(place: str) -> None:
+    model, x = mlp(), rows()
+    capture = Capture(model, {place: Whole("BD", "mean")}, {place: place}, "branches")
+    model(x)
+    if place == "0":  # nn.ReLU(inplace=True) comes after it
+        with pytest.raises(UsageError, match=r"'0' gives a feature that the model changes in place .* inplace=False"):
+            capture.features(allow_skipped=False)
+    else:
+        capture.features(allow_skipped=False)
+    capture.remove()
+
+
+def test_probes_take_no_gradient_and_need_none() -> None:
+    model, x = mlp(), rows()
+    capture = Capture(model, {"2": Reader("BD", "mean", detach=True)}, {"2": "2"}, "branches")
+    for mode in (torch.no_grad, torch.enable_grad):
+        with mode():
+            model(x)
+        capture.check_has_gradients()
+        (caught,) = capture.features(allow_skipped=False).values()
+        assert not caught.requires_grad
+        assert torch.equal(caught, model[2](model[1](model[0](x))))
+    capture.remove()
+
+
+class Language(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.block, self.head = nn.Embedding(11, 6), nn.Linear(6, 6), nn.Linear(6, 11)
+
+    def forward(self, position: Tensor, input_ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+        return self.head(self.block(self.embed(input_ids) + position))
+
+
+def first_mask(*args: Tensor, **kwargs: Tensor) -> Tensor:
+    return (args[1] if len(args) > 1 else kwargs["input_ids"]) > 3
+
+
+@pytest.mark.parametrize("mask", ["attention_mask", first_mask, "no_such_argument", None])
+def test_mask_and_tokens_come_from_the_models_arguments(mask: object) -> None:
+    model = Language()
+    readers = {"block": Whole("BTD", "mean")}
+    capture = Capture(model, readers, {"block": "block"}, "branches", mask=mask, keep_tokens=True)
+    tokens, counts, position = torch.arange(10).reshape(2, 5), torch.tensor([[1, 1, 1, 0, 0]] * 2), torch.zeros(5, 6)
+    expected = tokens > 3 if callable(mask) else counts if mask == "attention_mask" else None
+    feature = model.block(model.embed(tokens))
+    named = {"input_ids": tokens, "attention_mask": counts}
+    if expected is counts:  # the mask is not taken for the tokens
+        named = dict(reversed(named.items()))
+    for args, kwargs in (((position, tokens, counts), {}), ((), {"position": position[None], **named})):
+        model(*args, **kwargs)
+        assert capture.forward.tokens is tokens
+        (caught,) = capture.features(allow_skipped=False).values()
+        if expected is None:
+            assert capture.forward.mask is None
+            assert torch.equal(caught, feature)
+        else:
+            assert torch.equal(capture.forward.mask, expected)
+            assert torch.equal(caught, feature * expected[..., None])
+    model(position, tokens)
+    assert callable(mask) or capture.forward.mask is None
+    capture.remove()
+    assert capture.forward.tokens is None
+    model(position, tokens)
+
+
 def test_several_losses_of_one_forward() -> None:
     model, x = mlp(), rows()
     branches = attach(model, "1", x, CLASSES)
@@ -104,7 +269,9 @@ def test_skipped_places_are_an_error_unless_allowed() -> None:
         branches.loss(targets())
     model.skip = {0, 1}
     model(x)
-    with pytest.raises(UsageError, match=r"no place ran in the latest forward: the likely cause is .* torch.compile"):
+    with pytest.raises(
+        UsageError, match=r"no place ran in the latest forward: pass allow_skipped=True .* torch.compile"
+    ):
         branches.loss(targets())
 
 
@@ -198,14 +365,14 @@ def test_features_are_dropped_before_the_next_forward_and_by_strip() -> None:
     branches = attach(model, "1", x, CLASSES)
     hook = next(iter(branches._capture.places.values()))
     model(x)
-    first = hook.rows
-    model.register_forward_pre_hook(lambda *_: seen.append(hook.rows))
+    first = hook.held
+    model.register_forward_pre_hook(lambda *_: seen.append((hook.rows, hook.held)))
     seen: list[object] = []
     model(x)
     assert first is not None
-    assert seen == [None]
+    assert seen == [(None, None)]
     branches.strip()
-    assert hook.rows is None
+    assert hook.rows is hook.held is None
 
 
 def test_another_width_than_the_samples_is_refused() -> None:

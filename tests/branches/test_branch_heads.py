@@ -79,7 +79,7 @@ def test_branches_of_a_place_differ() -> None:
 @pytest.mark.parametrize("head", ["conv", "mlp", "linear"])
 def test_heads_that_keep_positions(head: str) -> None:
     model, x = Cnn(), images()
-    branches = attach(model, "convs.*", x, CLASSES, 2, pool="none", head=head, objective="softmax")
+    branches = attach(model, "convs.0", x, CLASSES, 2, pool="none", head=head, objective="softmax")
     model(x)
     for name, logits in branches.logits().items():
         assert logits.shape == (3, CLASSES, *branches._attached().features(False)[name].shape[2:])
@@ -252,7 +252,7 @@ def test_two_sets_at_one_place() -> None:
     model, x = mlp(), rows()
     classes = attach(model, "1", x, CLASSES)
     depth = attach(model, "1", x, outputs=2, objective="mse", name="depth")
-    with pytest.raises(UsageError, match="'1' carries branches already: .*or give this set another name="):
+    with pytest.raises(UsageError, match=r"'1' carries branches already: .*or give this set another name="):
         attach(model, "1", x, CLASSES, name="depth")
     model(x)
     goal = torch.randn(3, 2)

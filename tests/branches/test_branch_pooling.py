@@ -88,6 +88,8 @@ def test_pools_that_do_not_exist_or_fit() -> None:
         attach(resnet(), "2", images(), CLASSES, pool="clas_token")
     with pytest.raises(UsageError, match="layout 'BCHW', which has no single token axis for pool='class_token'"):
         attach(resnet(), "2", images(), CLASSES, pool="class_token")
+    with pytest.raises(UsageError, match=r"pool is a module \(Linear\), whose weights would never be trained"):
+        attach(mlp(), "1", rows(), CLASSES, pool=nn.Linear(8, 8))
 
 
 def test_a_dict_gives_each_place_its_own_pool() -> None:

@@ -123,12 +123,6 @@ def compiled() -> object:
     return torch.compile(mlp(), backend="eager")
 
 
-def compiled_in_place() -> nn.Module:
-    model = mlp()
-    model.compile(backend="eager")
-    return model
-
-
 def script(module: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, and still met
@@ -151,9 +145,8 @@ def with_buffer(buffer: torch.Tensor) -> nn.Module:
 
 WRAPPED: dict[str, tuple[Callable[[], object], str]] = {
     "compiled": (compiled, "compiled already, and would ignore new hooks: attach first, then torch.compile"),
-    "compiled in place": (compiled_in_place, "compiled already"),
     "data parallel": (lambda: nn.DataParallel(mlp()), r"do not work in nn.DataParallel: use Distributed.*WithBranches"),
-    "sharded": (sharded, r"do not work in a model sharded by FSDP: train with DistributedDataParallel\(WithBranches"),
+    "sharded": (sharded, r"sharded by FSDP already: attach to the bare model, wrap it.*fully_shard\(WithBranches"),
     "lazy": (lambda: nn.Sequential(nn.LazyLinear(4), nn.ReLU()), "lazy layers without weights: call it once"),
     "meta": (lambda: mlp().to("meta"), "weights on the meta device: load them or initialise them, then attach"),
     "meta buffer": (lambda: with_buffer(torch.zeros(2, device="meta")), "the model has buffers on the meta device"),
@@ -185,19 +178,6 @@ def test_a_scripted_part_beside_the_place_does_not_matter() -> None:
 def test_inference_mode_is_refused() -> None:
     with torch.inference_mode(), pytest.raises(UsageError, match=r"inside torch.inference_mode, .*: call it outside"):
         attach(mlp(), "1", rows(), CLASSES)
-
-
-@pytest.mark.parametrize("in_place", [False, True])
-def test_a_place_inside_a_compiled_part(in_place: bool) -> None:
-    inner = nn.Sequential(nn.Linear(7, 7), nn.ReLU())
-    if in_place:
-        inner.compile(backend="eager")
-    part = inner if in_place else torch.compile(inner, backend="eager")
-    model = nn.Sequential(part, nn.Linear(7, 7), nn.Linear(7, CLASSES))
-    name = "0.1" if in_place else "0._orig_mod.1"
-    with pytest.raises(UsageError, match=rf"place '{name}' lies in '0', which is compiled already .* attach first"):
-        attach(model, name, rows(), CLASSES)
-    attach(model, "1", rows(), CLASSES)  # beside it is fine
 
 
 def test_data_parallel_replicas_are_refused_in_the_forward() -> None:

@@ -3,12 +3,13 @@
 import copy
 import gc
 import weakref
+from collections.abc import Callable
 
 import pytest
 import torch
 import torch.nn.functional as F
 from branch_zoo import CASES, CLASSES, Case, build, hooks_in, mlp, rows, targets
-from torch import nn
+from torch import Tensor, nn
 
 from asymtrain.branches import Branches, attach
 from asymtrain.errors import UsageError
@@ -69,6 +70,64 @@ def test_groups_names_and_schedulers_stay_in_step() -> None:
     assert [group["param_names"] for group in optimizer.param_groups] == [[n for n, _ in model.named_parameters()], []]
     step(model, None, optimizer)
     scheduler.step()
+
+
+def test_lbfgs_forgets_the_branches_too() -> None:
+    """It keeps a list, a count and flat vectors of its own; after strip it is one that begins with the model alone."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, AT, x, CLASSES)
+    optimizer = torch.optim.LBFGS([*branches.parameters(), *model.parameters()], lr=0.1, max_iter=3)
+
+    def closure_of(one: nn.Module, own: Branches | None, optimizer: torch.optim.Optimizer) -> Callable[[], Tensor]:
+        def closure() -> Tensor:
+            optimizer.zero_grad()
+            loss = F.cross_entropy(one(x), targets()) + (0 if own is None else own.loss(targets()))
+            loss.backward()
+            return loss
+
+        return closure
+
+    for _ in range(2):
+        optimizer.step(closure_of(model, branches, optimizer))
+    branches.strip(optimizer)
+    assert not {id(p) for p in optimizer._params} & {id(p) for p in branches.parameters()}
+    alone = copy.deepcopy(model)
+    other = torch.optim.LBFGS(alone.parameters(), lr=0.1, max_iter=3)
+    for _ in range(2):
+        optimizer.step(closure_of(model, None, optimizer))
+        other.step(closure_of(alone, None, other))
+    assert all(torch.equal(a, b) for a, b in zip(model.parameters(), alone.parameters(), strict=True))
+
+
+def test_weights_that_no_optimizer_has_are_noticed() -> None:
+    model, x = mlp(), rows()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    branches = attach(model, AT, x, CLASSES)
+    step(model, branches, optimizer)
+    with pytest.warns(UserWarning, match=r"the optimizer given to strip never had the branches' weights: give it \["):
+        branches.strip(optimizer)
+    assert branches.stripped
+    branches = attach(model, AT, x, CLASSES)
+    step(model, branches, optimizer)
+    with pytest.warns(UserWarning, match=r"had gradients and no optimizer changed them: give it \["):
+        branches.strip()
+
+
+def test_weights_that_are_trained_or_meant_to_rest_are_not_noticed() -> None:
+    model, x = mlp(), rows()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    branches = attach(model, AT, x, CLASSES).requires_grad_(False)
+    step(model, branches, optimizer)
+    branches.strip(optimizer)
+    branches = attach(model, AT, x, CLASSES)
+    own = torch.optim.SGD(branches.parameters(), lr=0.1)
+    step(model, branches, optimizer)
+    own.step()
+    branches.strip()
+    branches = attach(model, AT, x, CLASSES)
+    model(x)
+    branches.loss(targets()).backward()  # looked at, without a step of any optimizer
+    branches.strip()
 
 
 def test_several_optimizers_at_once() -> None:

@@ -1,9 +1,11 @@
-"""WithBranches, alone and in DDP: two processes, branch weights equal on both."""
+"""WithBranches, alone, in DDP and sharded: two processes, branch weights equal on both."""
 
+import copy
 import faulthandler
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -12,12 +14,17 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from branch_zoo import CLASSES, Case, build, mlp, rows, targets
 from torch import multiprocessing as mp
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.errors import UsageError
 
 AT = ["1", "3"]
+KINDS = ("ddp", "sharded", "blocks")
 PATIENCE = 120  # seconds for two ranks that need ten
 
 
@@ -60,6 +67,30 @@ def test_its_logits_must_be_passed_on() -> None:
     branches.loss(targets())  # a call of the model itself is answered as always
 
 
+class Tokens(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.block = torch.nn.Embedding(9, 6), torch.nn.Linear(6, 6)
+
+    def forward(self, tokens: torch.Tensor, attention_mask: torch.Tensor) -> torch.Tensor:
+        return self.block(self.embed(tokens))
+
+
+def test_the_mask_of_the_forward_counts_for_its_logits() -> None:
+    tokens, mask = torch.arange(8).reshape(2, 4), torch.tensor([[1, 1, 0, 0], [1, 1, 1, 0]])
+    model = Tokens()
+    branches = attach(model, "block", (tokens, mask), 9, pool="none", layout="BTD", shift=1)
+    model(tokens, mask)
+    expected = branches.loss(tokens)
+    assert not torch.equal(expected, branches.loss(tokens, mask=torch.ones_like(mask)))
+    _, logits = WithBranches(model, branches)(tokens, mask)
+    assert torch.equal(branches.loss(tokens, logits=logits), expected)
+    branches.strip()
+    flat = attach(model, "block", (tokens, mask), 9, pool=lambda hidden: hidden.flatten(0, 1))
+    model(tokens, mask)
+    assert torch.equal(flat.loss(tokens.flatten()), flat.loss(tokens.flatten(), mask=torch.ones(8)))
+
+
 def test_after_strip_the_model_is_called_itself() -> None:
     model, x = mlp(), rows()
     branches = attach(model, AT, x, CLASSES)
@@ -76,6 +107,41 @@ def test_idle_branches_are_not_broadcast() -> None:
     idle = {name for name, _ in net.named_buffers()}
     assert set(net._ddp_params_and_buffers_to_ignore) == {"model.0.bias"} | idle
     assert len(idle) == 2
+
+
+@pytest.mark.usefixtures("bfloat16_on_any_cpu")
+@pytest.mark.parametrize("apart", [False, True], ids=["with the model", "apart"])
+def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
+    """One rank; what two ranks train is compared with DDP below."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh, half = init_device_mesh("cpu", (1,)), MixedPrecisionPolicy(param_dtype=torch.bfloat16)
+        model, x = mlp(), rows()
+        keys = list(model.state_dict())
+        branches = attach(model, AT, x, CLASSES, 3)
+        net = WithBranches(model, branches)
+        if apart:
+            fully_shard(branches, mesh=mesh)
+        fully_shard(net, mesh=mesh, mp_policy=half)
+        optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+        before = [value.full_tensor().clone() for value in net.parameters()]
+        output, logits = net(x)
+        (F.cross_entropy(output.float(), targets()) + branches.loss(targets(), logits=logits)).backward()
+        optimizer.step()
+        assert output.dtype == torch.bfloat16
+        assert {value.dtype for value in logits.values()} == {torch.float32 if apart else torch.bfloat16}
+        after = [value.full_tensor() for value in net.parameters()]
+        assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+        with pytest.raises(UsageError, match=r"sharded by FSDP already: .* fully_shard\(WithBranches"):
+            attach(net, "model.0", x, CLASSES)
+        branches.strip(optimizer)
+        assert set(optimizer.state) == set(model.parameters())
+        output, logits = net(x)
+        assert logits == {}
+        whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+        assert list(whole) == keys
+    finally:
+        dist.destroy_process_group()
 
 
 def _train(rank: int, folder: str, activation: str) -> None:
@@ -95,6 +161,47 @@ def _train(rank: int, folder: str, activation: str) -> None:
     state = {"model": model.state_dict(), "branches": branches.state_dict(), "refused": refused}
     branches.strip(optimizer)
     torch.save(state, Path(folder) / f"{activation}-{rank}.pt")
+
+
+def _shard(rank: int, folder: str, kind: str) -> None:
+    """Four steps with branches and two without, in DDP or sharded."""
+    torch.manual_seed(0)
+    model, mesh = mlp(), init_device_mesh("cpu", (2,))
+    start = copy.deepcopy(model.state_dict())
+    branches = attach(model, AT, rows(), CLASSES, 3, "cycle")
+    net: torch.nn.Module = WithBranches(model, branches)
+    if kind == "blocks":
+        for block in list(model)[::2]:
+            fully_shard(block, mesh=mesh)
+    net = DistributedDataParallel(net) if kind == "ddp" else fully_shard(net, mesh=mesh)
+    optimizer = torch.optim.AdamW(net.parameters(), lr=0.01)
+    drawn = torch.Generator().manual_seed(rank)
+    losses = []
+    for step in range(6):
+        if step == 4:
+            branches.strip(optimizer)
+            if kind == "ddp":
+                net = DistributedDataParallel(model)
+        x, y = torch.randn(4, rows().shape[1], generator=drawn), torch.randint(0, CLASSES, (4,), generator=drawn)
+        output, logits = net(x) if step < 4 or kind != "ddp" else (net(x), {})
+        loss = F.cross_entropy(output, y) + (0.5 * branches.loss(y, logits=logits) if step < 4 else 0)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    whole = StateDictOptions(full_state_dict=True, cpu_offload=True)
+    state = {
+        "start": start,
+        "losses": losses,
+        "model": get_model_state_dict(model, options=whole),
+        "branches": get_model_state_dict(branches, options=whole),
+        "sharded": all(isinstance(value, DTensor) for value in model.parameters()),
+        "optimized": [len(optimizer.state), sum(len(group["params"]) for group in optimizer.param_groups)],
+        "logits": list(logits),
+        "hooks": sum(len(part._forward_hooks) for name, part in model.named_modules() if name in AT),
+        "refused": _refusal(lambda: attach(net, "1", rows(), CLASSES)),
+    }
+    torch.save(state, Path(folder) / f"{kind}-{rank}.pt")
 
 
 def _drift(model: torch.nn.Module, branches: Branches) -> None:
@@ -117,6 +224,8 @@ def _rank(rank: int, folder: str) -> None:
     try:
         for activation in ("last", "all", "random", "cycle"):
             _train(rank, folder, activation)
+        for kind in KINDS:
+            _shard(rank, folder, kind)
         dist.barrier()  # no rank leaves while the other still waits for an answer
     finally:
         dist.destroy_process_group()
@@ -142,13 +251,43 @@ def _spawned(folder: Path) -> Path:
     pytest.fail(f"twice the ranks did not end within {PATIENCE} s")
 
 
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """What two ranks left."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
+            patch.setenv("GLOO_SOCKET_IFNAME", "lo")
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
+        yield _spawned(tmp_path_factory.mktemp("ranks"))
+
+
 @pytest.mark.slow
-def test_ranks_stay_equal_in_ddp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    if sys.platform == "linux":  # the address that the machine's own name stands for may not be reachable
-        monkeypatch.setenv("GLOO_SOCKET_IFNAME", "lo")
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]))
-    trained = _spawned(tmp_path)
+def test_sharding_trains_what_ddp_trains(trained: Path) -> None:
+    """Whole or block by block; strip after sharding, and a full state dict of the bare model at the end."""
+    first, *others = (torch.load(trained / f"{kind}-0.pt") for kind in KINDS)
+    bare = mlp()
+    for state in others:
+        assert state["sharded"]
+        assert not first["sharded"]
+        assert state["model"].keys() == bare.state_dict().keys()
+        bare.load_state_dict(state["model"], strict=True)
+        for part in ("model", "branches"):
+            for name, value in first[part].items():
+                assert torch.allclose(state[part][name], value, atol=1e-6), name
+        assert not torch.allclose(state["start"]["0.weight"], state["model"]["0.weight"], atol=1e-3)
+        assert state["optimized"] == [len(bare.state_dict())] * 2
+        assert state["logits"] == []  # the sharded module is called after strip too, and has none
+        assert state["refused"].startswith("the model is sharded by FSDP already: attach to the bare model, wrap it")
+    for rank in (0, 1):
+        losses = [torch.load(trained / f"{kind}-{rank}.pt")["losses"] for kind in KINDS]
+        assert losses[1] == pytest.approx(losses[0], rel=1e-5)
+        assert losses[2] == pytest.approx(losses[0], rel=1e-5)
+    assert [state["hooks"] for state in (first, *others)] == [0, 0, 0]
+
+
+@pytest.mark.slow
+def test_ranks_stay_equal_in_ddp(trained: Path) -> None:
     for activation in ("last", "all", "random", "cycle"):
         first, second = (torch.load(trained / f"{activation}-{rank}.pt") for rank in (0, 1))
         for part in ("model", "branches"):

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -84,9 +85,7 @@ def _remarks():
 
 
 @pytest.mark.usefixtures("bfloat16_on_any_cpu")
-@pytest.mark.parametrize(
-    "settings", [{}, {"accumulate": 2}, {"bf16": True}, {"activation": "cycle"}, {"alpha": 0.0}], ids=str
-)
+@pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"bf16": True}, {"activation": "cycle"}], ids=str)
 def test_it_trains_what_a_loop_by_hand_trains(settings):
     settings = {"alpha": 0.5, **settings}
     more = {"accumulate_grad_batches": settings.get("accumulate", 1)}
@@ -115,7 +114,9 @@ def test_what_is_logged():
     run.fit(module, loader())
     logged = {name: float(value) for name, value in run.callback_metrics.items()}
     places = ["branch_loss/blocks.0", "branch_loss/blocks.1"]
-    assert logged.keys() == {"branch_loss", *places, "gradient_cosine"}
+    assert logged.keys() == {"main_loss", "auxiliary_loss", "branch_loss", *places, "gradient_cosine"}
+    assert logged["auxiliary_loss"] == logged["branch_loss"]
+    assert logged["main_loss"] < logged["branch_loss"]
     assert logged["branch_loss"] == pytest.approx(sum(logged[name] for name in places))
     assert logged["gradient_cosine"] == pytest.approx(added.alignments.seen[-1].cosine)
     silent = callback(every=0)
@@ -143,6 +144,129 @@ def test_checkpoints_are_the_module_s_and_resume_with_the_branches(tmp_path):
     again.fit(resumed, loader(), ckpt_path=tmp_path / "epoch=1.ckpt", weights_only=False)
     assert resumed.seen == 6
     assert_same_bits(resumed, whole)
+
+
+def test_alpha_0_is_the_fit_alone():
+    """Clipping too: a gradient of zeros would count in the norm, whose last bit depends on the number of parts."""
+    plain, module = Module(), Module()
+    trainer(accumulate_grad_batches=2, gradient_clip_val=0.01).fit(plain, loader())
+    trainer(callback(alpha=0.0), accumulate_grad_batches=2, gradient_clip_val=0.01).fit(module, loader())
+    assert_same_bits(module, plain)
+
+
+def resume(module, folder, *callbacks, epoch=1):
+    run = trainer(*callbacks, epochs=3)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*callbacks used to create the checkpoint.*")
+        run.fit(module, loader(), ckpt_path=folder / f"epoch={epoch}.ckpt", weights_only=False)
+    return run
+
+
+def test_a_checkpoint_resumes_without_the_callback_and_a_plain_one_with_it(tmp_path):
+    """The optimizer in a checkpoint is that of a fit without branches."""
+    saved = []
+    for kind, added in (("with", [callback()]), ("without", [])):
+        kept = ModelCheckpoint(tmp_path / kind, filename="{epoch}", save_top_k=-1)
+        trainer(*added, kept, epochs=3).fit(Module(), loader())
+        saved.append(torch.load(tmp_path / kind / "epoch=1.ckpt", weights_only=False)["optimizer_states"][0])
+    assert saved[0]["param_groups"] == saved[1]["param_groups"]
+    assert saved[0]["state"].keys() == saved[1]["state"].keys()
+    alone = Module()
+    run = resume(alone, tmp_path / "with")
+    assert alone.seen == 6
+    assert len(run.optimizers[0].state) == 6
+    added, joined = callback(), Module()
+    resume(joined, tmp_path / "without", added)
+    assert joined.seen == 6
+    assert added.branches.stripped
+
+
+def test_a_checkpoint_of_a_former_version_resumes(tmp_path):
+    """It has the branches in the optimizer's state."""
+
+    class Formerly(BranchesCallback):
+        def on_train_start(self, *args):
+            super().on_train_start(*args)
+            for part in self._parts:
+                part.remove()
+
+        def state_dict(self):
+            return {"branches": self.branches.state_dict()} if not self.branches.stripped else {}
+
+        state_key = "BranchesCallback"
+
+    whole, kept = Module(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
+    options = {"alpha": 0.5, "model": "net", "at": "blocks.*", "classes": CLASSES, "redundancy": 2}
+    trainer(Formerly(sample=examples()[0][:2], **options), kept, epochs=3).fit(whole, loader())
+    saved = torch.load(tmp_path / "epoch=1.ckpt", weights_only=False)
+    assert len(saved["optimizer_states"][0]["param_groups"][0]["params"]) == 8
+    resumed = Module()
+    resume(resumed, tmp_path, callback())
+    assert_same_bits(resumed, whole)
+
+
+def test_a_checkpoint_with_other_branches_is_refused(tmp_path):
+    trainer(callback(), ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1), epochs=2).fit(Module(), loader())
+    with pytest.raises(UsageError, match=r"branches in the checkpoint are not like those .*: attach with the places"):
+        resume(Module(), tmp_path, callback(at="blocks.0"))
+
+
+class Scheduled(Module):
+    """Schedulers that count the groups, one of them made of two."""
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.net.parameters(), lr=0.01)
+        halved = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 0.5**step)
+        constant = torch.optim.lr_scheduler.ConstantLR(optimizer, factor=1.0)
+        return [optimizer], [torch.optim.lr_scheduler.SequentialLR(optimizer, [constant, halved], [1])]
+
+
+class Rates(lightning.Callback):
+    def __init__(self):
+        self.seen = []
+
+    def on_train_batch_start(self, trainer, *_):
+        groups = trainer.optimizers[0].param_groups
+        self.seen.append([(group["lr"], group["weight_decay"], len(group["params"])) for group in groups])
+
+
+@pytest.mark.parametrize("until", [None, 9, 0.5])
+def test_branches_with_options_of_their_own_and_an_end(until, tmp_path):
+    """Their group follows the schedule; checkpoints before and after the end resume to the same bits."""
+    more = {"branch_options": {"lr": 0.1, "weight_decay": 0.5}, "until": until}
+    whole, added, rates = Scheduled(), callback(**more), Rates()
+    run = trainer(added, rates, ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1), epochs=3)
+    run.fit(whole, loader())
+    last = 18 if until is None else 9
+    expected = [rate for rate in (0.01, 0.01, 0.005) for _ in range(6)]
+    sizes = [2] * last + [0] * (18 - last)
+    assert [groups[0] for groups in rates.seen] == [(pytest.approx(rate), 0.01, 6) for rate in expected]
+    assert [groups[1] for groups in rates.seen] == [
+        (pytest.approx(10 * rate), 0.5, size) for rate, size in zip(expected, sizes, strict=True)
+    ]
+    assert added.branches.stripped
+    assert_no_hooks(whole)
+    assert set(run.optimizers[0].state) == set(whole.net.parameters())
+    for epoch in (0, 1):
+        saved = torch.load(tmp_path / f"epoch={epoch}.ckpt", weights_only=False)
+        assert (added.state_key in saved["callbacks"]) == (epoch == 0 or until is None)
+        resumed = Scheduled()
+        resume(resumed, tmp_path, callback(**more), epoch=epoch)
+        assert_same_bits(resumed, whole)
+
+
+def test_after_the_end_training_is_without_branches():
+    """As a fit whose callback has alpha 0 from there on."""
+
+    class Faded(lightning.Callback):
+        def on_train_batch_start(self, run, *_):
+            if run.global_step == 7:
+                added.alpha = 0.0
+
+    module, other, added = Module(), Module(), callback()
+    trainer(callback(until=7)).fit(module, loader())
+    trainer(added, Faded()).fit(other, loader())
+    assert_same_bits(module, other)
 
 
 def test_weights_only_checkpoints_and_those_after_the_fit_are_bare(tmp_path):
@@ -215,9 +339,24 @@ def test_an_exception_leaves_the_module_bare_and_a_checkpoint_that_resumes(tmp_p
     assert not {"training_step", "configure_optimizers"} & vars(module).keys()
     assert_no_hooks(module)
     saved = torch.load(tmp_path / "on_exception.ckpt", weights_only=False)
-    assert sum(len(group["params"]) for group in saved["optimizer_states"][0]["param_groups"]) == 8
+    assert sum(len(group["params"]) for group in saved["optimizer_states"][0]["param_groups"]) == 6
+    assert (
+        saved["callbacks"][added.state_key]["optimizers"][0]["state"].keys()
+        == dict(added.branches.named_parameters()).keys()
+    )
     for name, value in added.branches.state_dict().items():
         assert torch.equal(saved["callbacks"][added.state_key]["branches"][name], value)
+
+
+class Ready(Module):
+    """Its optimizer exists before the fit."""
+
+    def __init__(self):
+        super().__init__()
+        self.optimizer = torch.optim.AdamW(self.net.parameters())
+
+    def configure_optimizers(self):
+        return self.optimizer
 
 
 class Manual(Module):
@@ -230,7 +369,7 @@ class Three(Module):
 
 
 def test_what_is_refused():
-    sample = examples()[0][:2]
+    sample, init = examples()[0][:2], torch.optim.Optimizer.__init__
     for options in ({}, {"at": "blocks.*"}, {"classes": CLASSES}):
         with pytest.raises(UsageError, match="give either branches"):
             BranchesCallback(alpha=1.0, **options)
@@ -240,6 +379,19 @@ def test_what_is_refused():
         trainer(callback()).fit(Manual(), loader())
     with pytest.raises(UsageError, match="give sample=, or set the module's example_input_array"):
         trainer(callback(sample=None)).fit(Module(), loader())
+    with pytest.raises(UsageError, match="until is a share of the training"):
+        callback(until=2.0)
+    with pytest.raises(UsageError, match=r"until=0\.5 is a share of a training that has no end"):
+        trainer(callback(until=0.5), epochs=-1).fit(Module(), loader())
+    with pytest.raises(UsageError, match="make the optimizer inside configure_optimizers"):
+        trainer(callback(branch_options={"lr": 0.1})).fit(Ready(), loader())
+    with pytest.raises(UsageError, match="unknown option of AdamW in branch_options 'lrr'"):
+        trainer(callback(branch_options={"lrr": 0.1})).fit(Module(), loader())
+    assert torch.optim.Optimizer.__init__ is init
+    for kind in ("FSDPStrategy", "ModelParallelStrategy"):
+        sharded = SimpleNamespace(strategy=type(kind, (), {})())
+        with pytest.raises(UsageError, match=f"sharded by {kind}: .* fully_shard"):
+            callback().setup(sharded, Module(), "fit")
     elsewhere = attach(Net(), at="blocks.*", sample=sample, classes=CLASSES)
     with pytest.raises(UsageError, match="on no part of this module"):
         trainer(BranchesCallback(alpha=1.0, branches=elsewhere)).fit(Module(), loader())

@@ -17,7 +17,7 @@ from torch.nn.parameter import is_lazy
 from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
 from asymtrain.branches._capture import Mask, carries_branches
-from asymtrain.branches._core import Branches
+from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import dry_run
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
@@ -172,7 +172,7 @@ def attach(
     refuse_wrapped(model)
     paths = find_paths(model, at)
     places = {place: module_at(model, path) for place, path in paths.items()}
-    refuse_places(model, places, name)
+    refuse_places(places, name)
     pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
@@ -181,7 +181,8 @@ def attach(
     _check_kinds(kinds, initial_bias)
     _check_weights(weight_by_place)
 
-    sights, batch = dry_run(model, places, sample, selectors)
+    told = [place for place in places if layouts[place] is not None or callable(pools[place])]
+    sights, batch = dry_run(model, places, sample, selectors, told)
     readers, features = {}, {}
     for place, module in places.items():
         wanted = Reader(layouts[place], pools[place], selectors[place], detach)
@@ -318,7 +319,9 @@ def refuse_wrapped(model: object) -> None:
         raise UsageError(
             "the model is a TorchScript module, which takes no hooks: attach to the model it was made from"
         )
-    if _compiled(model):
+    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    if dynamo is not None and isinstance(model, dynamo.OptimizedModule):
         raise UsageError("the model is compiled already, and would ignore new hooks: attach first, then torch.compile")
     if isinstance(model, DistributedDataParallel):
         raise UsageError(
@@ -330,10 +333,10 @@ def refuse_wrapped(model: object) -> None:
             "branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(model, branches))"
         )
     for module in model.modules():
-        # By name: importing FSDP here would cost every user its import time.
-        if {"FullyShardedDataParallel", "FSDPModule"} & {kind.__name__ for kind in type(module).__mro__}:
+        if is_sharded(module):
             raise UsageError(
-                "branches do not work in a model sharded by FSDP: train with DistributedDataParallel(WithBranches(...))"
+                "the model is sharded by FSDP already: attach to the bare model, wrap it, then shard both, "
+                "fully_shard(WithBranches(model, branches))"
             )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
@@ -343,7 +346,7 @@ def refuse_wrapped(model: object) -> None:
             raise UsageError("the model has buffers on the meta device: load them or initialise them, then attach")
 
 
-def refuse_places(model: nn.Module, places: dict[str, nn.Module], set_name: str) -> None:
+def refuse_places(places: dict[str, nn.Module], set_name: str) -> None:
     """Refuse places whose hooks would not run or that carry branches of this set already."""
     for name, place in places.items():
         if carries_branches(place, set_name):
@@ -352,19 +355,3 @@ def refuse_places(model: nn.Module, places: dict[str, nn.Module], set_name: str)
             )
         if isinstance(place, torch.jit.ScriptModule):
             raise UsageError(f"place {name!r} is a TorchScript module, which takes no hooks: choose one that is not")
-    for name, module in model.named_modules():
-        if _compiled(module):
-            inside = [place for place, target in places.items() if any(target is part for part in module.modules())]
-            if inside:
-                raise UsageError(
-                    f"place {inside[0]!r} lies in {name!r}, which is compiled already and would ignore new hooks: "
-                    "attach first, then torch.compile"
-                )
-
-
-def _compiled(module: nn.Module) -> bool:
-    if getattr(module, "_compiled_call_impl", None) is not None:
-        return True
-    # Looked up, not imported: torch._dynamo takes seconds to load, and nothing is compiled before it is.
-    dynamo = sys.modules.get("torch._dynamo.eval_frame")
-    return dynamo is not None and isinstance(module, dynamo.OptimizedModule)

@@ -1,17 +1,22 @@
 """Which axis of a place's output is what: from evidence, never from a guess.
 
-A shape alone does not tell (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). Layers do: a
-convolution has its channels on axis 1, a linear layer its features on the last axis. The evidence for the feature
-axis, strongest first:
+A shape alone does not tell (B, C, H, W) from (B, H, W, C), nor (B, T, D) from (T, B, D). Layers and experiments do.
 
-1. the layer that made the very tensor a place gives (activations and dropout let through what they take), or that
-   takes this tensor as input;
-2. the last layer that ran before the output was made, where the output has that layer's width on that layer's
-   axis and not also on the other one.
+The batch axis: the model is called again on other rows of the sample. The axis on which a place's output then has
+those rows, and the model's output too, is the batch; unless the same holds for the sample's second axis, as in a model
+that treats every token alone. Where no such call succeeds, what was known from one call remains: the batch comes first
+in images (four axes or more) and in an output (B, classes); for three axes with the features last it comes first where
+that axis has the batch's size and the next one has not, or where every sequence layer says `batch_first=True`.
 
-The batch comes first in images (four axes or more) and in an output (B, classes). For three axes with the
-features last it is known to come first where that axis has the batch's size and the next one has not, or where
-every sequence layer of the model says `batch_first=True`. Everything else must be given as `layout=`.
+The feature axis, strongest first:
+
+1. the layer that made the very tensor a place gives (activations and dropout let through what they take), or a norm
+   that takes it: a convolution has its channels on axis 1, a linear layer its features on the last axis;
+2. the axis that alone keeps its size when the input is shorter or smaller;
+3. any other layer that takes the tensor, where no other axis has the width of a layer;
+4. a trace: where one feature of a layer is disturbed, the place's output changes in one index of one axis.
+
+Evidence that contradicts itself settles nothing. Everything that is not settled must be given as `layout=`.
 """
 
 from collections.abc import Sequence
@@ -26,23 +31,25 @@ from asymtrain.errors import UsageError
 Axis = Literal[1, -1]
 Shape = tuple[int, ...]
 
+_POOLS = (pooling._MaxPoolNd, pooling._AvgPoolNd, pooling._AdaptiveMaxPoolNd, pooling._AdaptiveAvgPoolNd)
 _FEATURES_FIRST = (
     conv._ConvNd,
     batchnorm._BatchNorm,
     instancenorm._InstanceNorm,
     nn.GroupNorm,
-    pooling._MaxPoolNd,
-    pooling._AvgPoolNd,
-    pooling._AdaptiveMaxPoolNd,
-    pooling._AdaptiveAvgPoolNd,
+    *_POOLS,
     nn.PixelShuffle,
     nn.Upsample,
 )
 _FEATURES_LAST = (nn.Linear, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
-_LAYOUTS: dict[Axis, dict[int, str]] = {  # by the axis of the features and the number of axes
-    1: {3: "BCT", 4: "BCHW", 5: "BCTHW"},
-    -1: {3: "BTD", 4: "BHWC", 5: "BTHWC"},
-}
+NORMS = (  # what they take has features on their axis, whatever made it
+    batchnorm._BatchNorm,
+    instancenorm._InstanceNorm,
+    nn.GroupNorm,
+    nn.LayerNorm,
+    nn.RMSNorm,
+)
+_POSITIONS = {2: "", 3: "T", 4: "HW", 5: "THW"}  # by the number of axes
 
 
 def feature_axis_of(layer: nn.Module) -> Axis | None:
@@ -57,6 +64,26 @@ def feature_axis_of(layer: nn.Module) -> Axis | None:
     return None
 
 
+def feature_axis_in(layer: nn.Module, tensor: Tensor) -> Axis | None:
+    """The axis on which a tensor that a layer takes or gives has its features; None where the layer does not tell."""
+    name, axes = type(layer).__name__, tensor.ndim
+    if isinstance(layer, nn.LayerNorm | nn.RMSNorm) and feature_axis_of(layer) is None:
+        # A derived norm may be channels-first: told where its width occurs on one axis only.
+        widths = tuple(layer.normalized_shape)
+        fitting = [axis for axis in range(1, axes) if (tensor.shape[axis],) == widths]
+        if fitting == [axes - 1]:
+            return -1
+        return 1 if fitting == [1] else None
+    # Convolutions and pools also take one sample without a batch axis.
+    if isinstance(layer, conv._ConvNd) and axes != len(layer.kernel_size) + 2:
+        return None
+    if isinstance(layer, _POOLS) and name.endswith(("1d", "2d", "3d")) and axes != int(name[-2]) + 2:
+        return None
+    if isinstance(layer, nn.PixelShuffle) and axes != 4:
+        return None
+    return feature_axis_of(layer)
+
+
 def lets_through(layer: nn.Module) -> bool:
     """Whether a layer of torch works element by element, so that its output has its input's layout."""
     if isinstance(layer, nn.MultiheadAttention | nn.GLU):
@@ -64,24 +91,54 @@ def lets_through(layer: nn.Module) -> bool:
     return type(layer).__module__ == nn.ReLU.__module__ or isinstance(layer, dropout._DropoutNd | nn.Identity)
 
 
+@dataclass(frozen=True)
+class LayerCall:
+    """One call of a layer that knows its feature axis."""
+
+    layer: nn.Module
+    number: int  # of its calls in this forward, from 1
+    axis: Axis
+    width: int
+    taken: int | None = None  # the width of its input
+
+
 @dataclass
 class Sight:
-    """What was seen of one place in its last call, and what layers say about its feature's axes."""
+    """What was seen of one place in its last call, and what layers and experiments say about its feature's axes."""
 
     output: object = None
     feature: Tensor | None = None
-    by_identity: set[Axis] = field(default_factory=set)  # said by the layers that made or take the tensor
-    by_width: tuple[Axis, int] | None = None  # axis and width of the last layer with as many axes
+    calls: int = 1  # of the place in one forward
+    by_identity: set[Axis] = field(default_factory=set)  # said by the layers that made the tensor, and by norms
+    by_taking: set[Axis] = field(default_factory=set)  # said by other layers that take it
+    before: tuple[LayerCall, ...] = ()  # the layers that ran before the place gave its output
+    batch_axis: int | None = None  # by experiment
+    rows: bool | None = None  # whether the output has a row for each sample, by experiment
+    resized: frozenset[int] = frozenset()  # axes whose size follows the input's length or height and width
+    traced: int | None = None  # the axis on which a layer's features lie
 
-    def axis(self, shape: Shape) -> Axis | None:
+    def is_width(self, size: int) -> bool:
+        """Whether a layer before the place has features of this number."""
+        return any(call.width == size for call in self.before)
+
+    def axis(self, shape: Shape) -> int | None:
         """The feature axis, where the evidence settles it."""
-        if self.by_identity:
-            return next(iter(self.by_identity)) if len(self.by_identity) == 1 else None
-        if self.by_width is None:
-            return None
-        axis, width = self.by_width
-        other = -1 if axis == 1 else 1
-        return axis if shape[axis] == width and shape[other] != width else None
+        axes, batch = len(shape), self.batch_axis
+        if batch is None and axes > 3:
+            batch = 0
+        told = {axis % axes for axis in (self.by_identity | self.by_taking if self.by_identity else ())}
+        others = set(range(axes)) - self.resized - {batch}
+        if self.resized and batch is not None and len(others) == 1:
+            # Layers may contradict each other, as where tokens are mixed by a convolution; sizes do not.
+            told = told & others if len(told) > 1 else told | others
+        if not told and len(self.by_taking) == 1:
+            axis = next(iter(self.by_taking)) % axes
+            if not any(self.is_width(shape[other]) for other in range(axes) if other not in (axis, batch)):
+                told = {axis}
+        if not told and self.traced is not None:
+            told = {self.traced}
+        settled = next(iter(told)) if len(told) == 1 else None
+        return None if settled in self.resized or settled == batch else settled
 
 
 @dataclass(frozen=True)
@@ -91,10 +148,13 @@ class BatchEvidence:
     images: frozenset[int]  # first sizes of the inputs with four axes or more
     tables: frozenset[Shape]  # shapes of the outputs with two axes
     batch_first: frozenset[bool]  # what the model's sequence layers say
+    rows: int | None = None  # of the sample, where an experiment showed that they are the batch
 
     @property
     def size(self) -> int | None:
         """The batch size, where all evidence agrees on one."""
+        if self.rows is not None:
+            return self.rows
         sizes = self.images | {shape[0] for shape in self.tables}
         return next(iter(sizes)) if len(sizes) == 1 else None
 
@@ -120,19 +180,28 @@ def batch_evidence(model: nn.Module, inputs: Sequence[Tensor], outputs: Sequence
 
 def infer_layout(place: str, shape: Shape, sight: Sight, batch: BatchEvidence) -> str:
     """The layout of a place's output, or a `UsageError` that asks for it."""
-    if len(shape) == 2:
-        if batch.size not in (None, shape[0]):
-            raise UsageError(
-                f"place {place!r} gives {shape[0]} rows for a batch of {batch.size}: pass layout='BD' if there is one "
-                "target a row, or a `pool` function that returns one row a sample"
-            )
-        return "BD"
-    axis = sight.axis(shape) if len(shape) > 2 else None
-    layout = None if axis is None else _LAYOUTS[axis].get(len(shape))
-    wrong_batch = axis == -1 and batch.size not in (None, shape[0])
-    if layout is None or wrong_batch or (layout == "BTD" and not batch.comes_first(shape)):
-        raise UsageError(f"place {place!r} gives shape {shape}, and {_QUESTIONS.get(len(shape), _OTHER_QUESTION)}")
-    return layout
+    axes = len(shape)
+    if sight.rows is False or (axes == 2 and sight.batch_axis is None and batch.size not in (None, shape[0])):
+        example = {3: "BTD", 4: "BCHW"}.get(axes, "BD")
+        raise UsageError(
+            f"place {place!r} gives {shape[0]} rows for a batch of {batch.size}: pass layout={example!r} if there is "
+            "one target a row, or a `pool` function that returns one row a sample"
+        )
+    first = sight.batch_axis
+    if axes == 2:
+        first = first or 0
+        feature: int | None = 1 - first
+    else:
+        feature = sight.axis(shape) if axes > 2 else None
+    if first is None and feature is not None:
+        # Convolutions have the batch on axis 0. Of features that come last, the axis before may be the batch.
+        known = feature == 1 or (batch.size in (None, shape[0]) and (axes > 3 or batch.comes_first(shape)))
+        first = 0 if known else None
+    if first is None or feature is None or axes not in _POSITIONS:
+        raise UsageError(f"place {place!r} gives shape {shape}, and {_QUESTIONS.get(axes, _OTHER_QUESTION)}")
+    letters = iter(_POSITIONS[axes])
+    name = "D" if axes == 2 or (axes == 3 and feature != 1) else "C"
+    return "".join("B" if axis == first else name if axis == feature else next(letters) for axis in range(axes))
 
 
 _QUESTIONS = {

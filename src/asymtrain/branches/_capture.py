@@ -8,23 +8,36 @@ A forward is one call of the model given to `attach`. Between Close and the next
 activation checkpointing runs places again during backward, and those calls must not count. They are pooled
 nonetheless: the recomputation must save as many tensors as the forward did.
 
+A forward with gradients whose features nobody asked for is dropped by the next one. That is right in a step without
+auxiliary loss, while warming up, or where a batch has no labels; it is a mistake where both forwards should have
+branches. No rule tells these apart, so it is a warning, and only if the earlier forward's graph still waits for its
+backward. Compiled forwards are not watched: that would take a new Python object for each.
+
 What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
 (each changed value would be a recompilation), and hold no reference to an nn.Module.
 """
 
 import contextlib
+import inspect
+import types
+import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+from asymtrain.branches._nested import first_feature, select
 from asymtrain.branches._places import module_at
-from asymtrain.branches._pooling import Reader
+from asymtrain.branches._pooling import Reader, Source
 from asymtrain.errors import UsageError
 
-# Which positions count: the name of the model's keyword argument, or a function of the model's arguments
+Model = TypeVar("Model", bound=nn.Module)
+T = TypeVar("T")
+# A name among the model's arguments, or a function of them all.
 Mask = str | Callable[..., Tensor | None]
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
 class Forward:
@@ -35,14 +48,31 @@ class Forward:
         self.listening = False
         self.happened = False
         self.with_grad = False
+        self.compiled = False
         self.counted = False  # whether `random` and `cycle` have moved on for it
+        self.asked = False  # whether anyone has asked what it gave
         self.taken = False  # whether WithBranches has handed its logits out
+        self.mask: Tensor | None = None  # which positions count, from the model's arguments
+        self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
+        self.graph: weakref.ref[Graph] | None = None
+        self.dropped: weakref.ref[Graph] | None = None  # that of an earlier forward about which nobody asked
 
     def forget(self) -> None:
         """Drop the features, and with them their autograd graph."""
         self.happened = False
+        self.mask = self.tokens = None
         for place in self.places:
-            place.rows = None
+            place.rows = place.held = place.trial = None
+
+
+class Graph:
+    """Lives as long as the autograd graph of a forward, whose last node calls it in backward."""
+
+    def __init__(self) -> None:
+        self.finished = False
+
+    def __call__(self, *_: object) -> None:
+        self.finished = True
 
 
 class _Hook:
@@ -60,35 +90,151 @@ class _Hook:
 
 
 class PlaceHook(_Hook):
-    """Keeps what a place gave in the latest forward; of several calls in one forward, in the last."""
+    """Keeps what a place gave in the latest forward; of several calls in one forward, in the last.
+
+    Under torch.compile rows are read at once. Else the output is held until the next forward and read when somebody
+    asks: in an evaluation most are never asked for, and in training all places are read together. A model that changes
+    the output in place after the place (ReLU) leaves nothing to read. The first forward of each mode tells, and there,
+    as in torch.inference_mode, where changes are not counted, rows are always read at once; so they are inside of
+    activation checkpointing, which would not free what is held.
+    """
 
     def __init__(self, forward: Forward, reader: Reader, name: str) -> None:
         super().__init__(forward)
         self.name = name  # of the set of branches
         self.reader = reader
         self.rows: Tensor | str | None = None  # (B, D), or what was wrong, or nothing
+        self.held: object = None  # the output, not read yet
+        self.version: int | None = None  # of what is kept; another one later means that it was changed in place
+        # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
+        self.lasting: dict[tuple[bool, bool], bool] = {}
+        self.trial: tuple[tuple[bool, bool], object, Tensor, int] | None = None
+        self.held_axes = reader.averaged  # None where a forward with gradients is read at once
         self.with_grad = False
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        rows = self.reader.read(output)
-        if self.forward.listening:
-            self.rows = rows
-            self.with_grad = torch.is_grad_enabled()
+        compiling = torch.compiler.is_compiling()
+        if compiling or torch._C._get_tracing_state() is not None or not self._may_hold():
+            rows = self.read(output)
+            if self.forward.listening:
+                self.rows, self.held = rows, None
+                self.version = None if compiling else _version(rows)
+                self.with_grad = torch.is_grad_enabled()
+        elif self.forward.listening:
+            self._keep(output, (torch.is_grad_enabled(), module.training))
+
+    def _may_hold(self) -> bool:
+        if not torch.is_grad_enabled():
+            return True
+        if self.held_axes is None or self.forward.mask is not None or self.reader.detach:
+            return False
+        return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+
+    def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
+        """Hold the output, or read it where it may not last."""
+        feature = select(output, self.reader.output)
+        version = _version(feature)
+        self.with_grad = mode[0]
+        if self.lasting.get(mode) and version is not None:
+            self.held, self.rows, self.version = output, None, version
+            return
+        self.rows, self.held = self.read(output), None
+        self.version = _version(self.rows)
+        if mode not in self.lasting and feature is not None and version is not None:
+            self.trial = mode, output, feature, version
+
+    def read(self, output: object) -> Tensor | str:
+        """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
+        masks: tuple[Tensor, ...] = () if self.forward.mask is None else (self.forward.mask,)
+        if not self.reader.detach:
+            return self.reader.read(output, *masks)
+        with torch.no_grad():
+            rows = self.reader.read(output, *masks)
+        return rows if isinstance(rows, str) else rows.detach()
+
+    def settle(self) -> None:
+        """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
+        if self.trial is not None:
+            mode, output, feature, version = self.trial
+            self.lasting[mode], self.trial = feature._version == version, None
+            if self.lasting[mode]:
+                self.held, self.rows, self.version = output, None, version
+
+    def caught(self) -> Tensor | str | None:
+        """The rows, or what was wrong, or nothing where the place did not run."""
+        if torch.compiler.is_compiling():
+            return self.rows
+        feature = self.rows if self.held is None else select(self.held, self.reader.output)
+        if isinstance(feature, Tensor) and self.version is not None and feature._version != self.version:
+            return _CHANGED
+        if self.held is None:
+            return self.rows
+        if self.with_grad and not torch.is_grad_enabled():
+            return self.read(self.held)  # the loss, which needs the graph, may still be asked for
+        with torch.set_grad_enabled(self.with_grad):
+            self.rows = self.read(self.held)
+        self.held, self.version = None, _version(self.rows)
+        return self.rows
+
+    def source(self) -> Source | str | None:
+        """What the rows come from, without reading it where it is held."""
+        feature = None if self.held is None else select(self.held, self.reader.output)
+        dense = feature is not None and feature.layout is torch.strided and not feature.is_nested
+        axes, layout = self.held_axes, self.reader.layout or ""
+        if feature is not None and dense and self.with_grad and axes is not None and feature.ndim == len(layout):
+            return Source(feature, axes) if feature._version == self.version else _CHANGED
+        rows = self.caught()
+        return Source(rows, ()) if isinstance(rows, Tensor) else rows
 
 
 class OpenHook(_Hook):
     """Starts a forward."""
 
-    def __call__(self, module: nn.Module, *_: object) -> None:
+    def __init__(self, forward: Forward, mask: Mask | None, position: int | None, keep_tokens: bool) -> None:
+        super().__init__(forward)
+        self.mask = mask
+        self.position = position  # of the mask among the model's arguments, where it is one
+        self.keep_tokens = keep_tokens
+
+    # As in CloseHook, without names for the arguments.
+    def __call__(self, module: nn.Module, *call: Any) -> None:
+        forward = self.forward
         if getattr(module, "_is_replica", False):
             raise UsageError("branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(...))")
-        if not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1:
-            return  # Inside a backward: the whole model is being recomputed by activation checkpointing.
-        self.forward.forget()
-        self.forward.listening = True
-        self.forward.happened = True
-        self.forward.with_grad = torch.is_grad_enabled()
-        self.forward.counted = False
+        if not torch.compiler.is_compiling():
+            if torch._C._current_graph_task_id() != -1:
+                return  # Inside a backward: the whole model is being recomputed by activation checkpointing.
+            if forward.happened and forward.with_grad and not forward.asked:
+                forward.dropped = forward.graph
+            forward.graph = None
+        forward.forget()
+        forward.listening = True
+        forward.happened = True
+        forward.with_grad = torch.is_grad_enabled()
+        forward.compiled = torch.compiler.is_compiling()
+        forward.counted = False
+        forward.asked = False
+        if self.mask is not None:
+            forward.mask = self._mask(*call)
+        if self.keep_tokens:
+            forward.tokens = self._tokens(*call)
+
+    def _mask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        if callable(self.mask):
+            mask = self.mask(*args, **kwargs)
+        else:
+            assert self.mask is not None
+            mask = kwargs.get(self.mask)
+            if mask is None and self.position is not None and self.position < len(args):
+                mask = args[self.position]
+        return mask if isinstance(mask, Tensor) else None
+
+    def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+        for value in (*args, *kwargs.values()):
+            integers = isinstance(value, Tensor) and value.ndim == 2 and value.dtype in _INTEGERS
+            if integers and value is not self.forward.mask:
+                return value
+        return None
 
 
 class CloseHook(_Hook):
@@ -96,41 +242,90 @@ class CloseHook(_Hook):
 
     # torch.compile runs the model's own hooks as frames of their own, and a tensor among a frame's named arguments
     # makes it warn about `.grad`.
-    def __call__(self, *_: object) -> None:
-        self.forward.listening = False
+    def __call__(self, *call: Any) -> None:
+        forward = self.forward
+        if not torch.compiler.is_compiling() and forward.listening:
+            for place in forward.places:
+                place.settle()
+            output = first_feature(call[2])
+            if output is not None and output.grad_fn is not None:
+                graph = Graph()
+                output.grad_fn.register_prehook(graph)
+                forward.graph = weakref.ref(graph)
+        forward.listening = False
 
 
 class Capture:
-    """The hooks of one set of branches on one model, and what they caught."""
+    """The hooks of one set of branches on one model, and what they caught.
 
-    def __init__(self, model: nn.Module, readers: dict[str, Reader], paths: dict[str, str], name: str) -> None:
+    `mask` is the name of the model's argument, or a function of the model's arguments, that says which positions
+    count; `keep_tokens` keeps the model's tokens for the loss.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        readers: Mapping[str, Reader],
+        paths: Mapping[str, str],
+        name: str,
+        *,
+        mask: Mask | None = None,
+        keep_tokens: bool = False,
+    ) -> None:
         self.forward = Forward()
+        self.detached = all(reader.detach for reader in readers.values())
         self.places = {place: PlaceHook(self.forward, reader, name) for place, reader in readers.items()}
         self.forward.places = list(self.places.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
+        opening = OpenHook(self.forward, mask, _position(model, mask), keep_tokens)
         self.handles = [
-            model.register_forward_pre_hook(OpenHook(self.forward)),
+            model.register_forward_pre_hook(opening, with_kwargs=True),
             *(module_at(model, paths[place]).register_forward_hook(hook) for place, hook in self.places.items()),
             # Last, for the case that the model itself is a place.
             model.register_forward_hook(CloseHook(self.forward)),
         ]
+        hooked = [model, *(module_at(model, path) for path in paths.values())]
+        self.hooked = [weakref.ref(module) for module in hooked]
+        for module in hooked:
+            _mark(module)
+
+    def note_weights(self, weights: Iterable[nn.Parameter]) -> None:
+        """Note how often the weights of branches and model were changed so far."""
+        model = self.model()
+        self.versions = _versions(weights), _versions(() if model is None else model.parameters())
+
+    def untrained(self, weights: Iterable[nn.Parameter]) -> bool:
+        """Whether these weights of branches have gradients and have never changed, while the model's have."""
+        model, weights = self.model(), list(weights)
+        if model is None or all(weight.grad is None for weight in weights):
+            return False
+        return self.versions[0] == _versions(weights) and self.versions[1] != _versions(model.parameters())
 
     def features(self, allow_skipped: bool) -> dict[str, Tensor]:
-        """The rows (B, D) of each place that ran in the latest forward, or a `UsageError` that says why not."""
+        """What each place that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
+        return self._of_places(PlaceHook.caught, allow_skipped)
+
+    def sources(self, allow_skipped: bool) -> dict[str, Source]:
+        """What the rows of each place come from, as in `features`."""
+        return self._of_places(PlaceHook.source, allow_skipped)
+
+    def _of_places(self, ask: Callable[[PlaceHook], T | str | None], allow_skipped: bool) -> dict[str, T]:
         if not self.forward.happened:
             raise UsageError(_NOTHING_TAKEN if self.forward.taken else _NOTHING_CAUGHT)
-        caught: dict[str, Tensor] = {}
+        training = torch.is_grad_enabled() and self.forward.with_grad
+        caught: dict[str, T] = {}
         for name, place in self.places.items():
-            if isinstance(place.rows, str):
-                raise UsageError(f"place {name!r} {place.rows}")
-            if place.rows is not None:
-                if torch.is_grad_enabled() and self.forward.with_grad and not place.with_grad:
+            answer = ask(place)
+            if isinstance(answer, str):
+                raise UsageError(f"place {name!r} {answer}")
+            if answer is not None:
+                if training and not place.with_grad and not self.detached:
                     raise UsageError(
                         f"place {name!r} ran without gradients inside a forward with gradients: use "
                         "checkpoint(..., use_reentrant=False), or take this place out of torch.no_grad()"
                     )
-                caught[name] = place.rows
+                caught[name] = answer
         if not allow_skipped and len(caught) < len(self.places):
             if not caught:
                 raise UsageError(_NONE_RAN)
@@ -139,11 +334,23 @@ class Capture:
                 f"{len(skipped)} of {len(self.places)} places did not run in the latest forward ({skipped[0]!r} "
                 "first): pass allow_skipped=True to attach if that is meant"
             )
+        if training and not torch.compiler.is_compiling():
+            self._warn(caught)
+        self.forward.asked = True
         return caught
 
+    def _warn(self, caught: Mapping[str, object]) -> None:
+        """Say what is allowed and yet is seldom meant."""
+        if not caught and self.forward.compiled:
+            warnings.warn(_NOTHING_TRAINED, stacklevel=8)
+        dropped = None if self.forward.dropped is None else self.forward.dropped()
+        if dropped is not None and not dropped.finished:
+            warnings.warn(_DROPPED, stacklevel=8)
+        self.forward.dropped = None
+
     def check_has_gradients(self) -> None:
-        """Refuse to train on a forward that kept no graph."""
-        if self.forward.happened and not self.forward.with_grad:
+        """Refuse to train on a forward that kept no graph; probes need none."""
+        if self.forward.happened and not self.forward.with_grad and not self.detached:
             raise UsageError(
                 "the model's latest forward ran without gradients (torch.no_grad, or checkpointing with "
                 "use_reentrant=True): take the loss right after the training forward, or under torch.no_grad() as well"
@@ -154,7 +361,94 @@ class Capture:
         for handle in self.handles:
             handle.remove()
         self.handles = []
+        for module in (watch() for watch in self.hooked):
+            if module is not None and not _own_hooks(module):
+                _unmark(module)
         self.forward.forget()
+
+
+def _position(model: nn.Module, mask: Mask | None) -> int | None:
+    """Where the argument of this name stands, for callers that do not name it."""
+    try:
+        names = list(inspect.signature(model.forward).parameters)
+    except (TypeError, ValueError):
+        return None
+    return names.index(mask) if isinstance(mask, str) and mask in names else None
+
+
+def _versions(weights: Iterable[nn.Parameter]) -> list[int]:
+    return [-1 if weight.is_inference() else weight._version for weight in weights]
+
+
+def _version(tensor: object) -> int | None:
+    """How often a tensor was changed in place; None where nobody counts."""
+    return tensor._version if isinstance(tensor, Tensor) and not tensor.is_inference() else None
+
+
+def clean(model: Model) -> Model:
+    """Take every hook of asymtrain off a model or a copy of one, and return the model.
+
+    Copies and pickles that were made while branches were attached (EMA, `copy.deepcopy`, `torch.load`) keep hooks that
+    do nothing. torch.jit.script refuses those; this takes them off. Branches that were on the model are off it.
+    """
+    if not isinstance(model, nn.Module):
+        raise UsageError(f"clean takes an nn.Module, got a {type(model).__name__}")
+    for module in model.modules():
+        own = _own_hooks(module)
+        for hooks, key in own:
+            del hooks[key]
+            module._forward_pre_hooks_with_kwargs.pop(key, None)
+        if own:
+            _unmark(module)
+    return model
+
+
+def _own_hooks(module: nn.Module) -> list[tuple[dict[int, Callable[..., object]], int]]:
+    """The hooks of asymtrain on this module, live and dead: where each is kept, and its key there."""
+    kinds: list[dict[int, Callable[..., object]]] = [module._forward_pre_hooks, module._forward_hooks]
+    return [(hooks, key) for hooks in kinds for key, hook in hooks.items() if isinstance(hook, _Hook) or _dead(hook)]
+
+
+def _dead(hook: object) -> bool:
+    """Whether this is what `_Hook.__reduce__` makes of a hook."""
+    holder = getattr(hook, "__self__", None)
+    return type(holder) is contextlib.nullcontext and getattr(hook, "__name__", "") == "__exit__"
+
+
+def _mark(module: nn.Module) -> None:
+    """Let torch.compile tell this module from one of its class without hooks.
+
+    Compiled code is shared by all modules of a class that fulfil its guards, and torch has none on the absence of
+    hooks (skip_nnmodule_hook_guards): code of a plain model would be run, and no hook. Whether an instance has a
+    `forward` of its own, torch does guard. So the module gets one, which is that of its class: what runs is the same,
+    and each copy has its own. One that is there already is somebody else's, and stays. A marked model refers to
+    itself: without strip, and while its branches live on, only the garbage collector frees it.
+    """
+    function = _class_forward(module)
+    if function is None or "forward" in module.__dict__:
+        return
+    if function.__name__ != "forward":
+        # A decorator may have left another name, by which pickle would look for the method in vain.
+        named = types.FunctionType(
+            function.__code__, function.__globals__, "forward", function.__defaults__, function.__closure__
+        )
+        named.__kwdefaults__ = function.__kwdefaults__
+        named.__dict__.update(function.__dict__)
+        function = named
+    module.__dict__["forward"] = types.MethodType(function, module)
+
+
+def _unmark(module: nn.Module) -> None:
+    """Take the mark off, unless a `forward` of somebody else's has taken its place."""
+    method, function = module.__dict__.get("forward"), _class_forward(module)
+    bound = isinstance(method, types.MethodType) and method.__self__ is module
+    if bound and function is not None and getattr(method, "__code__", None) is function.__code__:
+        del module.__dict__["forward"]
+
+
+def _class_forward(module: nn.Module) -> types.FunctionType | None:
+    function = inspect.getattr_static(type(module), "forward", None)
+    return function if isinstance(function, types.FunctionType) else None
 
 
 def carries_branches(module: nn.Module, name: str) -> bool:
@@ -176,13 +470,26 @@ def refuse_drift() -> None:
 
 _NOTHING_CAUGHT = (
     "no forward has reached the branches: call the model that was given to attach. If it was called, the likely cause "
-    "is torch.compile before attach (attach first), or a call of a submodule or of .forward() instead of the model"
+    "is a call of a submodule or of .forward() instead of the model; under torch.compile, call torch.compiler.reset() "
+    "once after attach"
 )
 _NOTHING_TAKEN = (
     "WithBranches returned this forward's logits: output, logits = net(x), then branches.loss(y, logits=logits)"
 )
 
 _NONE_RAN = (
-    "no place ran in the latest forward: the likely cause is that a part of the model was compiled by torch.compile "
-    "before attach (attach first)"
+    "no place ran in the latest forward: pass allow_skipped=True to attach if the model skips them; if it does not and "
+    "is under torch.compile, call torch.compiler.reset() once after attach"
+)
+_NOTHING_TRAINED = (
+    "no place ran in this forward of a compiled model, so its auxiliary loss is 0: if the model does not skip all of "
+    "them, call torch.compiler.reset() once after attach"
+)
+_DROPPED = (
+    "the model was called twice with gradients before this loss, which is that of the later call alone: take "
+    "branches.loss right after each call, and add up the losses"
+)
+_CHANGED = (
+    "gives a feature that the model changes in place afterwards: use inplace=False in the layer behind it, or choose "
+    "that layer as the place"
 )

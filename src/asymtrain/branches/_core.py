@@ -5,9 +5,11 @@
     branches.loss(y)                     live branches make logits of it, and one loss of the logits
     branches.strip(optimizer)            hooks off
 
-All answers are about the model's latest forward, whatever mode it ran in.
+All answers are about the model's latest forward, whatever mode it ran in. Where an earlier one with gradients, about
+which nobody asked, still waits for its backward, a warning says that its features are left out.
 """
 
+import warnings
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
@@ -17,10 +19,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, Mask, refuse_drift
+from asymtrain.branches._fused import fused_loss
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import Activation, Settings, accuracies_by_shape, losses_by_shape
-from asymtrain.branches._pooling import Reader
+from asymtrain.branches._pooling import Reader, Source
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.objectives import Objective
 
 
 class Branches(nn.Module):
@@ -48,6 +52,7 @@ class Branches(nn.Module):
         self.mask = mask
         self._watch_copying = watch_copying  # whether the next loss makes sure that targets are not the inputs
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
+        self._keys = {name: _key(name) for name in heads}
         self.places = tuple(heads)
         self.readers = dict(readers)
         self.settings = settings
@@ -66,9 +71,9 @@ class Branches(nn.Module):
 
     def head(self, place: str) -> Head:
         """The branches of one place."""
-        if place not in self.places:
+        if place not in self._keys:
             raise unknown_name("place", place, self.places)
-        head = self.heads[_key(place)]
+        head = self.heads[self._keys[place]]
         assert isinstance(head, Head)
         return head
 
@@ -91,7 +96,7 @@ class Branches(nn.Module):
         groups: dict[object, list[str]] = {}
         for name, feature in features.items():
             head = self.head(name)
-            self._check_feature(name, head, feature)
+            self._check_feature(name, head, feature, width_of(feature, head.positions))
             # Rows of one width share one product; anything larger or of another kind is a product of its own.
             batched = isinstance(head, LinearHead) and not head.positions
             alike = (
@@ -110,14 +115,13 @@ class Branches(nn.Module):
                 logits.update(zip(names, batched_logits(heads, parts, step), strict=True))
         return {name: logits[name] for name in features}
 
-    def _check_feature(self, name: str, head: Head, feature: Tensor) -> None:
+    def _check_feature(self, name: str, head: Head, feature: Tensor, width: int) -> None:
         device = head.device()
         if device is not None and feature.device != device:
             raise UsageError(
                 f"place {name!r} is on {feature.device}, its branches on {device}: move the branches "
                 "with the model, branches.to(device)"
             )
-        width = width_of(feature, head.positions)
         if width != head.width:
             raise UsageError(
                 f"place {name!r} now gives {width} features, and gave {head.width} on the sample: attach "
@@ -161,7 +165,9 @@ class Branches(nn.Module):
 
         0 where every place was skipped and that is allowed.
         """
-        total: Tensor | None = None
+        total = self._fused_loss(targets, ignore_index) if logits is None and mask is None else None
+        if total is not None:
+            return total
         weights = self.settings.weights
         for names, losses in self._losses(targets, ignore_index, logits, mask):
             if any(name in weights for name in names):
@@ -172,6 +178,43 @@ class Branches(nn.Module):
             device = self.head(self.places[0]).device()
             return torch.zeros((), device=device)
         return total
+
+    def _fused_loss(self, targets: Tensor, ignore_index: int) -> Tensor | None:
+        """The loss of the latest forward in one node of autograd; None where it has to be made in the general way."""
+        capture, settings = self._attached(), self.settings
+        eager = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
+        if not (eager and torch.is_grad_enabled() and isinstance(targets, Tensor) and capture.forward.mask is None):
+            return None
+        if not isinstance(settings.objective, Objective) or settings.activation != "last" or capture.detached:
+            return None
+        if targets.ndim not in (1, 2):
+            return None
+        heads = [head for name in self.places if isinstance(head := self.head(name), LinearHead) and not head.positions]
+        if len(heads) < len(self.places) or heads[0].live.shape[0] == 1:
+            return None
+        capture.check_has_gradients()
+        refuse_drift()
+        sources = capture.sources(settings.allow_skipped)
+        heads = [head for name, head in zip(self.places, heads, strict=True) if name in sources]
+        for name, head in zip(sources, heads, strict=True):
+            self._check_feature(name, head, sources[name].feature, width=_width(sources[name]))
+        batches = {_batch(source) for source in sources.values()}
+        kinds = {(head.live.dtype, head.live.device) for head in heads}
+        if len(batches) != 1 or len(kinds) != 1:
+            return None
+        ((dtype, device),) = kinds
+        if any(
+            torch.promote_types(kind, torch.float32) != dtype for kind in {s.feature.dtype for s in sources.values()}
+        ):
+            return None
+        self._refuse_copying(targets, ignore_index)
+        shape = (batches.pop(), heads[0].live.shape[0])
+        settings.objective.check(torch.empty(shape, device="meta"), targets, ignore_index)
+        biases = [head.bias for head in heads if head.bias is not None]
+        return fused_loss(
+            list(sources.values()), [head.live for head in heads], biases, _on(device, targets), settings.objective,
+            settings.class_reduction, ignore_index, [settings.weights.get(name, 1.0) for name in sources],
+        )  # fmt: skip
 
     @torch.no_grad()
     def accuracies(
@@ -197,24 +240,66 @@ class Branches(nn.Module):
         if logits is None and torch.is_grad_enabled() and not reads_only:
             self._attached().check_has_gradients()
         given = self._given(logits)
+        self._refuse_copying(targets, ignore_index)
         return losses_by_shape(given, self._positions, targets, self._mask(mask), ignore_index, self.settings)
 
     def _mask(self, given: Tensor | None) -> Tensor | None:
-        return given
+        """The mask that was given, or else that of the model's latest forward.
+
+        A `pool` function of the user's own may give rows in any order, of which that mask does not know.
+        """
+        if given is not None or self._capture is None or any(callable(reader.pool) for reader in self.readers.values()):
+            return given
+        return self._capture.forward.mask
+
+    def _refuse_copying(self, targets: Tensor, ignore_index: int) -> None:
+        """Once: targets that are the model's own tokens, unshifted, would teach the branches to copy them."""
+        if not self._watch_copying or self._capture is None or torch.compiler.is_compiling():
+            return
+        tokens = self._capture.forward.tokens
+        if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or tokens.shape != targets.shape:
+            return
+        targets = targets.to(tokens.device)
+        if ((targets == tokens) | (targets == ignore_index)).all() and (targets == tokens).any():
+            raise UsageError(
+                "the targets are the model's own inputs, which a branch would learn to copy: attach with shift=1 to "
+                "learn the next token, or with shift=0 if copying is meant"
+            )
+        self._watch_copying = False
 
     def strip(self, optimizer: Optimizer | Sequence[Optimizer] | None = None) -> None:
-        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once."""
+        """Take the branches off the model, and out of the optimizer (or optimizers) if given. Once.
+
+        Warns where the branches were not trained: no optimizer given here has their weights, or gradients reached
+        the weights and no step changed them while the model's own changed.
+        """
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
-        if optimizer is not None:
-            _drop_parameters(optimizer, list(self.parameters()))
+        weights = list(self.parameters())
+        trainable = any(weight.requires_grad for weight in weights)
+        if optimizer is not None and not _drop_parameters(optimizer, weights) and trainable:
+            warnings.warn(
+                "the optimizer given to strip never had the branches' weights: give it [*model.parameters(), "
+                "*branches.parameters()], or strip the optimizer that has them",
+                stacklevel=2,
+            )
+        elif self._capture is not None and self._capture.untrained(weights):
+            warnings.warn(
+                "the branches' weights had gradients and no optimizer changed them: give it [*model.parameters(), "
+                "*branches.parameters()]",
+                stacklevel=2,
+            )
         self.disconnect()
         self.stripped = True
 
     def connect(self, model: nn.Module) -> None:
         """Put the hooks on a model that has the places, and on no other any more. `attach` does this."""
         self.disconnect()
-        self._capture = Capture(model, self.readers, self.paths, self.name)
+        # Positions alone are masked, and only tokens can be copied.
+        self._capture = Capture(
+            model, self.readers, self.paths, self.name, mask=self.mask, keep_tokens=self._watch_copying
+        )
+        self._capture.note_weights(self.parameters())
         # Branches nobody can reach any more could not be stripped; their hooks go with them.
         self._finalizer = weakref.finalize(self, self._capture.remove)
         self._finalizer.atexit = False
@@ -234,8 +319,11 @@ class Branches(nn.Module):
         capture = self._attached()
         logits = self._make_logits(capture)
         # A compiled graph then need not give the features out beside the logits.
-        capture.forward.forget()
-        capture.forward.taken = True
+        forward = capture.forward
+        mask, tokens = forward.mask, forward.tokens
+        forward.forget()
+        # The loss is still to be taken of these logits.
+        forward.mask, forward.tokens, forward.taken = mask, tokens, True
         return logits
 
     def _attached(self) -> Capture:
@@ -318,8 +406,8 @@ class WithBranches(nn.Module):
         output, logits = net(x)
         loss = F.cross_entropy(output, y) + alpha * branches.loss(y, logits=logits)
 
-    Branch weights are parameters of this module, so DDP averages their gradients. Its copies and pickles are
-    whole: the copy's branches are on the copy's model.
+    Branch weights are parameters of this module, so DDP averages their gradients, and `fully_shard` (FSDP2) shards
+    them. Its copies and pickles are whole: the copy's branches are on the copy's model.
     """
 
     def __init__(self, model: nn.Module, branches: Branches) -> None:
@@ -335,11 +423,12 @@ class WithBranches(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
         """The model's output, and the logits of its branches by place."""
-        if self.branches.stripped:
+        # A sharded model can only be called through the module that was sharded; after strip it has no logits.
+        if self.branches.stripped and not is_sharded(self):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
         output = self.model(*args, **kwargs)
-        logits = self.branches.take()
-        if any(kind.__name__ == "FSDPModule" for kind in type(self).__mro__):
+        logits = {} if self.branches.stripped else self.branches.take()
+        if is_sharded(self):
             # Places of one width share a product, and FSDP2 warns of outputs that are views of another tensor.
             logits = {name: values.clone() for name, values in logits.items()}
         return output, logits
@@ -348,6 +437,24 @@ class WithBranches(nn.Module):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not self.branches.stripped:
             self.branches.connect(self.model)
+
+
+def is_sharded(module: nn.Module) -> bool:
+    """Whether FSDP has sharded this module. By name: importing FSDP would cost every user its import time."""
+    return not {"FullyShardedDataParallel", "FSDPModule"}.isdisjoint(kind.__name__ for kind in type(module).__mro__)
+
+
+def _on(device: torch.device, targets: Tensor) -> Tensor:
+    return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype)
+
+
+def _width(source: Source) -> int:
+    """The number of features, D; of the two axes that are no positions it is the second."""
+    return next(size for axis, size in reversed(list(enumerate(source.feature.shape))) if axis not in source.axes)
+
+
+def _batch(source: Source) -> int:
+    return next(size for axis, size in enumerate(source.feature.shape) if axis not in source.axes)
 
 
 def _key(place: str) -> str:
@@ -366,16 +473,17 @@ _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 _EMPTY = nn.ModuleDict()
 
 
-def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> None:
+def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:
     """Remove parameters from the groups and the state of optimizers that may have made steps with them.
 
-    A group that ends empty stays: learning-rate schedulers count the groups.
+    A group that ends empty stays: learning-rate schedulers count the groups. Returns whether there was one to remove.
     """
     # `Any`: wrappers (accelerate, mixed precision) look like an optimizer without being one.
     given: list[Any] = list(optimizers) if isinstance(optimizers, tuple | list) else [optimizers]
     if not all(hasattr(optimizer, "param_groups") and hasattr(optimizer, "state") for optimizer in given):
         raise UsageError("strip takes the optimizer, or a list of optimizers, that was given branches.parameters()")
     gone = {id(parameter) for parameter in parameters}
+    had = any(id(p) in gone for optimizer in given for group in optimizer.param_groups for p in group["params"])
     for optimizer in given:
         for group in optimizer.param_groups:
             kept = [index for index, parameter in enumerate(group["params"]) if id(parameter) not in gone]
@@ -384,3 +492,10 @@ def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Se
                 group[column] = [group[column][index] for index in kept]
         for parameter in parameters:
             optimizer.state.pop(parameter, None)
+        inner = getattr(optimizer, "optimizer", optimizer)  # in accelerate's wrapper
+        if had and isinstance(inner, torch.optim.LBFGS):
+            # A list and a count of its own, and its memory of the curvature: flat vectors over all parameters, of an
+            # objective that is no more. It starts anew.
+            inner._params, inner._numel_cache = inner.param_groups[0]["params"], None
+            inner.state.clear()
+    return had

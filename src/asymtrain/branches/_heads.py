@@ -139,6 +139,9 @@ class LinearHead(Head):
     def num_weights(self) -> int:
         return self.redundancy * self.live.shape[-2:].numel()
 
+    def device(self) -> torch.device:
+        return self.live.device
+
     def extra_repr(self) -> str:
         """Features, classes and number of branches."""
         return f"{self.width} features to {self.live.shape[-2]} classes, {self.redundancy} branches"

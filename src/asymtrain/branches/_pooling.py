@@ -9,7 +9,7 @@ more give (B, D, H, W): tokens and maps as heads of either kind take them.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -90,6 +90,13 @@ def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
     return total / keep.sum(1).clamp(min=1)
 
 
+class Source(NamedTuple):
+    """Where rows (B, D) come from: a feature, and the axes over which it is averaged."""
+
+    feature: Tensor
+    axes: tuple[int, ...]
+
+
 @dataclass(frozen=True)
 class Reader:
     """Reads what branches take from whatever a place gives."""
@@ -104,6 +111,14 @@ class Reader:
         """The number of position axes that are kept."""
         return 0 if self.pool != "none" or self.layout is None else len(self.layout) - 2
 
+    @property
+    def averaged(self) -> tuple[int, ...] | None:
+        """The axes over which a mean gives rows (B, D); None where rows are made in another way."""
+        kept = [letter for letter in self.layout or "" if letter in "BCD"]
+        if self.layout is None or self.pool != "mean" or kept[0] != "B":
+            return None
+        return tuple(axis for axis, letter in enumerate(self.layout) if letter not in "BCD")
+
     def check(self) -> None:
         """Raise a `UsageError` where the layout or the pooling rule is none."""
         letters = list(self.layout) if isinstance(self.layout, str) else []
@@ -115,8 +130,8 @@ class Reader:
             )
         if isinstance(self.pool, nn.Module):
             raise UsageError(
-                "`pool` is a module, whose weights nothing would train: give the module as `head` with pool='none', or "
-                "a function without weights as `pool`"
+                f"pool is a module ({type(self.pool).__name__}), whose weights would never be trained: give it as "
+                "`head` with pool='none', or a function from the feature to (B, D) as `pool`"
             )
         if not callable(self.pool) and self.pool not in get_args(PoolName):
             raise unknown_name("pool", str(self.pool), get_args(PoolName))
@@ -133,8 +148,6 @@ class Reader:
             return "gives a nested tensor (build the encoder with enable_nested_tensor=False)"
         if feature.layout is not torch.strided:
             return f"gives a tensor of layout {feature.layout}: choose a module whose output is dense"
-        if self.detach:
-            feature = feature.detach()
         if callable(self.pool):
             rows = self.pool(feature)
             dense = isinstance(rows, Tensor) and rows.layout is torch.strided and not rows.is_nested
@@ -146,7 +159,9 @@ class Reader:
         if feature.ndim != len(self.layout):
             return f"gives shape {tuple(feature.shape)}, which does not have the axes of layout {self.layout!r}"
         if self.pool == "none" and feature.ndim > 2:
-            return keep_positions(feature, self.layout)
+            kept = keep_positions(feature, self.layout)
+            # In a compiled graph nobody can tell whether the model changes it in place afterwards.
+            return kept.clone() if torch.compiler.is_compiling() else kept
         if mask is not None and self.pool == "mean" and feature.ndim > 2:
             kept = keep_positions(feature, self.layout)
             positions = kept.shape[1:2] if kept.ndim == 3 else kept.shape[2:]

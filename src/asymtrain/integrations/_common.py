@@ -1,23 +1,21 @@
-"""What the adapters share: the labels of a batch, parameters into an optimizer, gradients between ranks."""
+"""What the adapters share: labels, losses, parameters in an optimizer, gradients between ranks, where branches end."""
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from asymtrain.branches import Branches
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, error_line, unknown_name
 
 LABELS = ("labels", "label", "targets", "target", "y")
 
 
 def labels_of(batch: Any) -> Tensor:
-    """The labels of a batch: its entry of that name, or the second of a pair.
-
-    Integer labels with a position axis (B, T) become one row for each token, as branches with a token-wise `pool` want
-    them; a floating-point value for each class (B, C) stays.
-    """
+    """The labels of a batch: its entry of that name, or the second of a pair."""
     labels: Any = None
     if isinstance(batch, Mapping):
         labels = next((batch[name] for name in LABELS if name in batch), None)
@@ -30,23 +28,73 @@ def labels_of(batch: Any) -> Tensor:
             f"no labels were found in a batch that is a {type(batch).__name__}: give targets=, a function from the "
             "batch to class indices"
         )
-    return labels if labels.ndim < 2 or labels.is_floating_point() else labels.flatten()
+    return labels
+
+
+def targets_of(batch: Any, targets: Callable[[Any], Tensor], branches: Branches) -> Tensor:
+    """The targets of the branches in a batch.
+
+    Labels with a position axis (B, T) become one row for each token where the branches have a `pool` function of the
+    user's own, which gives such rows. What a `targets` function of the user's own gives stays as it is.
+    """
+    found = targets(batch)
+    by_row = targets is labels_of and any(callable(reader.pool) for reader in branches.readers.values())
+    return found.flatten() if by_row and found.ndim > 1 and not found.is_floating_point() else found
 
 
 def losses_in_training(branches: Branches, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-    """The sum of the branches' losses in the model's latest forward; and that sum and each place's loss, to be logged.
+    """The weighted sum of the branches' losses in the model's latest forward; and each place's loss.
 
     Handed over as logits, which the branches do not check for drift between ranks: see `average_gradients`.
     """
     losses = branches.losses(targets, logits=branches.take())
-    auxiliary = sum(losses.values(), torch.zeros_like(main))
-    named = {"branch_loss": auxiliary, **{f"branch_loss/{place}": loss for place, loss in losses.items()}}
-    return auxiliary, {name: loss.detach() for name, loss in named.items()}
+    weights = branches.settings.weights
+    weighted = [weights[place] * loss if place in weights else loss for place, loss in losses.items()]
+    return sum(weighted, torch.zeros_like(main)), losses
+
+
+def named_losses(main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Losses under the names by which they are logged."""
+    named = {"main_loss": main, "auxiliary_loss": auxiliary, "branch_loss": auxiliary}
+    named |= {f"branch_loss/{place}": loss for place, loss in losses.items()}
+    return {name: loss.detach() for name, loss in named.items()}
 
 
 def device_of(module: nn.Module) -> torch.device:
     """Where the module's first parameter is; the CPU for a module without any."""
     return next((value.device for value in module.parameters()), torch.device("cpu"))
+
+
+def load_branches(branches: Branches, state: Mapping[str, Any]) -> None:
+    """Give branches the weights that lie in a checkpoint."""
+    try:
+        branches.load_state_dict(state)
+    except RuntimeError as error:
+        raise UsageError(
+            f"the branches in the checkpoint are not like those attached now ({error_line(error)}): attach with the "
+            "places, classes and redundancy of the training that wrote it"
+        ) from error
+
+
+def check_until(until: object) -> None:
+    """Refuse what is neither a share of the training nor a number of steps."""
+    share = isinstance(until, float) and 0 < until <= 1
+    steps = isinstance(until, int) and not isinstance(until, bool) and until >= 1
+    if until is not None and not share and not steps:
+        raise UsageError(
+            f"until is a share of the training, such as 0.5, or a whole number of optimizer steps, got {until!r}"
+        )
+
+
+def last_step(until: float | None, total: float) -> float:
+    """The number of optimizer steps with branches, of `total`."""
+    if until is None:
+        return math.inf
+    if isinstance(until, int):
+        return until
+    if math.isinf(total):
+        raise UsageError(f"until={until} is a share of a training that has no end: give a number of steps")
+    return max(1, round(until * total))
 
 
 def add_parameters(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]]) -> None:
@@ -61,6 +109,100 @@ def add_parameters(optimizer: Any, named: Iterable[tuple[str, nn.Parameter]]) ->
             first["params"].append(value)
             if "param_names" in first:
                 first["param_names"].append(f"branches.{name}")
+
+
+def add_group(optimizer: Any, branches: Branches, options: Mapping[str, Any]) -> None:
+    """Put the branches' parameters into a group of their own, with a learning rate and other options of their own."""
+    for name in options.keys() - optimizer.defaults.keys():
+        raise unknown_name(f"option of {type(optimizer).__name__} in branch_options", name, optimizer.defaults)
+    known = {id(value) for group in optimizer.param_groups for value in group["params"]}
+    named = [(f"branches.{name}", value) for name, value in branches.named_parameters() if value.requires_grad]
+    if any(id(value) in known for _, value in named):
+        raise UsageError("the optimizer has the branches' parameters already: set their options there")
+    with_names = "param_names" in optimizer.param_groups[0]
+    optimizer.add_param_group({**options, "params": named if with_names else [value for _, value in named]})
+
+
+class OptimizerPart:
+    """The branches' part of an optimizer, kept apart when the optimizer is saved.
+
+    So a checkpoint of training with branches has the optimizer state of training without: it resumes with branches,
+    which take their part from beside it, and without. A state that has them, as former versions wrote it, loads too.
+    """
+
+    def __init__(self, optimizer: Optimizer, branches: Branches) -> None:
+        self.optimizer, self.branches = optimizer, branches
+        gone = {id(value) for value in branches.parameters()}
+        # By index: loading a state replaces the groups.
+        self.own = [
+            i
+            for i, group in enumerate(optimizer.param_groups)
+            if group["params"] and {id(value) for value in group["params"]} <= gone
+        ]
+        self.handles = [
+            optimizer.register_state_dict_post_hook(self._take_out),
+            optimizer.register_load_state_dict_pre_hook(self._put_in),
+        ]
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state of the branches' parameters by name, and the options of the groups that have only them."""
+        state, groups = self.optimizer.state, self.optimizer.param_groups
+        named = {name: state[value] for name, value in self.branches.named_parameters() if value in state}
+        options = [{key: groups[i][key] for key in groups[i].keys() - {"params", "param_names"}} for i in self.own]
+        return {"state": named, "groups": options}
+
+    def load_state_dict(self, part: Mapping[str, Any]) -> None:
+        """Take the part up again, after the optimizer's own state was loaded and schedulers were made."""
+        if len(part["groups"]) != len(self.own):
+            raise UsageError(
+                f"the checkpoint was written {'with' if part['groups'] else 'without'} branch_options, and its "
+                "schedulers have counted the parameter groups: resume with the same branch_options"
+            )
+        values = dict(self.branches.named_parameters())
+        for name in part["state"].keys() & values.keys():
+            self.optimizer.state[values[name]] = part["state"][name]
+        for i, options in zip(self.own, part["groups"], strict=True):
+            self.optimizer.param_groups[i].update(options)
+        self.optimizer.load_state_dict(self.optimizer.state_dict())  # to the devices and types of the parameters
+
+    def remove(self) -> None:
+        """Let the optimizer save and load as it did."""
+        for handle in self.handles:
+            handle.remove()
+
+    def _take_out(self, optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any]:
+        gone = {id(value) for value in self.branches.parameters()}
+        numbers: dict[int, int] = {}
+        groups = []
+        for i, group in enumerate(optimizer.param_groups):
+            if i in self.own:
+                continue
+            kept = [j for j, value in enumerate(group["params"]) if id(value) not in gone]
+            bare = dict(saved["param_groups"][i])
+            for column in {"params", "param_names"} & bare.keys():
+                bare[column] = [bare[column][j] for j in kept]
+            bare["params"] = [numbers.setdefault(number, len(numbers)) for number in bare["params"]]
+            groups.append(bare)
+        state = {numbers.get(key, key): value for key, value in saved["state"].items()
+                 if key in numbers or not isinstance(key, int)}  # fmt: skip
+        return {**saved, "state": state, "param_groups": groups}
+
+    def _put_in(self, optimizer: Optimizer, saved: dict[str, Any]) -> dict[str, Any] | None:
+        names = {id(value): f"branches.{name}" for name, value in self.branches.named_parameters()}
+        bare = [group["params"] for i, group in enumerate(optimizer.param_groups) if i not in self.own]
+        sizes = [sum(id(value) not in names for value in values) for values in bare]
+        if [len(group["params"]) for group in saved["param_groups"]] != sizes:
+            return None  # It has the branches, or torch refuses it.
+        groups, rest = [], iter(saved["param_groups"])
+        for i, group in enumerate(optimizer.param_groups):
+            whole = dict(group if i in self.own else next(rest))
+            numbers = iter(whole["params"])
+            whole["params"] = [names[id(v)] if id(v) in names else next(numbers) for v in group["params"]]
+            whole.pop("param_names", None)  # those of the optimizer stay
+            groups.append(whole)
+        ours = {names[id(value)]: optimizer.state[value] for value in self.branches.parameters()
+                if value in optimizer.state}  # fmt: skip
+        return {**saved, "state": {**saved["state"], **ours}, "param_groups": groups}
 
 
 def average_gradients(branches: nn.Module) -> None:

@@ -1,8 +1,10 @@
 """Branches in Lightning: one callback, and the LightningModule stays as it is.
 
     setup                   training_step and configure_optimizers of this one object are wrapped
-    configure_optimizers    attach, on the model's device; branch parameters join the optimizer's first group
+    configure_optimizers    attach, on the model's device; branch parameters join the optimizer's first group, or get
+                            one with `branch_options`
     training_step           its loss + alpha * branches.loss(labels of the batch)
+    `until`                 strip; the wrappers hand everything through from there on
     fit end                 strip, and the wrappers go
 
 Why wrap `training_step`: Lightning has no hook that may change the loss. A second backward in `on_before_backward`
@@ -10,7 +12,9 @@ would miss what Lightning does to the one loss it knows: division by the accumul
 """
 
 import functools
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -20,7 +24,20 @@ from torch.optim import Optimizer
 from asymtrain.branches import Branches, attach
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients import AlignmentLog, alignment
-from asymtrain.integrations._common import add_parameters, average_gradients, device_of, labels_of, losses_in_training
+from asymtrain.integrations._common import (
+    OptimizerPart,
+    add_group,
+    add_parameters,
+    average_gradients,
+    check_until,
+    device_of,
+    labels_of,
+    last_step,
+    load_branches,
+    losses_in_training,
+    named_losses,
+    targets_of,
+)
 
 try:
     from lightning.fabric.utilities import move_data_to_device
@@ -35,15 +52,20 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
     """Trains a LightningModule with branches, which are removed before `fit` returns.
 
     Checkpoints hold the module's weights under the module's own names, so they load into the bare module with
-    `strict=True`; the branches' weights are in the callback's state, and `fit(ckpt_path=...)` resumes with them.
+    `strict=True`; the branches' weights and their part of the optimizer are in the callback's state. So
+    `fit(ckpt_path=...)` resumes with them, and without the callback it resumes without branches.
 
     Args:
-        alpha: weight of the auxiliary loss. May be set between steps.
+        alpha: weight of the auxiliary loss. May be set between steps. At 0 training is that of the module alone.
         branches: what `attach` gave for a part of the module; or leave it out and say where to attach:
         model: the part of the module to attach to, by name, as `training_step` calls it: `net` where that says
             `self.net(x)`. Default: the module itself, for `self(x)`.
         sample: what that part is called with. Default: the module's `example_input_array`.
         targets: a function from the batch to the labels.
+        until: when branches end: a share of the training (0.5) or a number of optimizer steps. They are stripped
+            then, and the rest of the fit is without them. Default: at the end.
+        branch_options: options of the optimizer for the branches' parameters, such as `lr` and `weight_decay`, which
+            then have a parameter group of their own.
         every: optimizer steps between logged branch losses and gradient cosines, which cost a backward for each of the
             two losses; 0 for none. Default: the trainer's `log_every_n_steps`.
         options: of `attach`: `at`, `classes`, `redundancy` and the rest.
@@ -60,17 +82,24 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         model: str = "",
         sample: object = None,
         targets: Callable[[Any], Tensor] = labels_of,
+        until: float | None = None,
+        branch_options: Mapping[str, Any] | None = None,
         every: int | None = None,
         **options: Any,
     ) -> None:
         super().__init__()
-        if {"at", "classes"} - options.keys() if branches is None else options:
+        check_until(until)
+        said = "at" in options and not {"classes", "outputs", "preset", "head"}.isdisjoint(options)
+        if options if branches is not None else not said:
             raise UsageError("give either branches=attach(...), or at= and classes= for the callback to attach itself")
         self.alpha, self.branches, self.model, self.sample = alpha, branches, model, sample
         self.targets, self.every, self.options = targets, every, options
+        self.until, self.branch_options = until, branch_options
         self.given = branches is not None
         self.alignments = AlignmentLog()
-        self._restored: Mapping[str, Tensor] | None = None
+        self._restored: Mapping[str, Any] = {}
+        self._parts: list[OptimizerPart] = []
+        self._last = math.inf
 
     def setup(self, trainer: Any, pl_module: Any, stage: str) -> None:
         """Wrap the module's two methods, before anything of the fit is built."""
@@ -84,7 +113,10 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         _part(pl_module, self.model)
         strategy = type(trainer.strategy).__name__
         if any(kind in strategy for kind in ("FSDP", "DeepSpeed", "ModelParallel")):
-            raise UsageError(f"branches do not work in a model sharded by {strategy}: train with strategy='ddp'")
+            raise UsageError(
+                f"branches do not work in a model sharded by {strategy}: train with strategy='ddp', or in a loop of "
+                "your own with fully_shard(WithBranches(model, branches))"
+            )
         own_step, own_optimizers = pl_module.training_step, pl_module.configure_optimizers
 
         @functools.wraps(own_step)
@@ -94,13 +126,26 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
 
         @functools.wraps(own_optimizers)
         def configure_optimizers() -> Any:
-            configured = own_optimizers()
             branches = self._attached(pl_module)
-            for optimizer in _optimizers_in(configured):
-                add_parameters(optimizer, branches.named_parameters())
+            options = self.branch_options
+            with _new_optimizers(lambda new: add_group(new, branches, options)) if options else nullcontext():
+                configured = own_optimizers()
+            self._parts = [self._join(optimizer, branches) for optimizer in _optimizers_in(configured)]
             return configured
 
         pl_module.training_step, pl_module.configure_optimizers = training_step, configure_optimizers
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """A fit that is resumed goes on with the branches' part of the optimizer, or has left them behind."""
+        for part, restored in zip(self._parts, self._restored.get("optimizers", ()), strict=False):
+            part.load_state_dict(restored)
+        self._restored = {}
+        self._last = last_step(self.until, trainer.estimated_stepping_batches)
+        self._strip_at(trainer.global_step, trainer)
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        """Strip where the branches end, before a checkpoint of this step is written."""
+        self._strip_at(trainer.global_step, trainer)
 
     def on_after_backward(self, trainer: Any, pl_module: Any) -> None:
         """Between ranks the branches are not in DDP's hands."""
@@ -110,8 +155,9 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
         """Strip, after the last checkpoint of the fit was written."""
         self._unwrap(pl_module)
-        if self.branches is not None and not self.branches.stripped:
-            self.branches.strip(trainer.optimizers)
+        self._strip_at(math.inf, trainer)
+        for part in self._parts:
+            part.remove()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
         """Leave the module bare, and the state as a checkpoint on the way out must find it."""
@@ -120,12 +166,14 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
             self.branches.disconnect()
 
     def state_dict(self) -> dict[str, Any]:
-        """The branches' weights while they are attached; nothing afterwards."""
-        return {} if self.branches is None or self.branches.stripped else {"branches": self.branches.state_dict()}
+        """The branches' weights and their part of the optimizer while they are attached; nothing afterwards."""
+        if self.branches is None or self.branches.stripped:
+            return {}
+        return {"branches": self.branches.state_dict(), "optimizers": [part.state_dict() for part in self._parts]}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the weights for the moment at which the branches are attached."""
-        self._restored = state_dict.get("branches")
+        """Keep the state for the moment at which the branches are attached."""
+        self._restored = state_dict
 
     def _attached(self, module: nn.Module) -> Branches:
         target = _part(module, self.model)
@@ -140,26 +188,41 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
             self.branches = attach(target, sample=move_data_to_device(sample, device_of(target)), **self.options)
         if not self.branches.connected_to(target) and not any(map(self.branches.connected_to, module.modules())):
             raise UsageError("these branches are on no part of this module: attach again to train with branches")
-        if self._restored is not None:
-            self.branches.load_state_dict(self._restored)
-            self._restored = None
+        if "branches" in self._restored:
+            load_branches(self.branches, self._restored["branches"])
         return self.branches.to(device_of(target))
 
     def _add(self, trainer: Any, module: Any, output: Any, batch: Any) -> Any:
         main = output["loss"] if isinstance(output, Mapping) else output
-        if main is None or self.branches is None:
+        if main is None or self.branches is None or self.branches.stripped:
             return output
-        targets = self.targets(batch)
-        auxiliary, logged = losses_in_training(self.branches, targets, main)
+        targets = targets_of(batch, self.targets, self.branches)
+        auxiliary, losses = losses_in_training(self.branches, targets, main)
         every = trainer.log_every_n_steps if self.every is None else self.every
         if every and auxiliary.requires_grad and (trainer.global_step + 1) % every == 0:
+            logged = named_losses(main, auxiliary, losses)
             measured = alignment(main, auxiliary, module)
             self.alignments.add(measured)
             if measured.cosine is not None:
                 logged["gradient_cosine"] = torch.tensor(measured.cosine)
             module.log_dict(logged, on_step=True, on_epoch=False, batch_size=len(targets))
-        total = main + self.alpha * auxiliary
+        # With alpha 0 nothing is added, not even zeros: Lightning clips by the norm of all gradients that there are.
+        total = main + self.alpha * auxiliary if self.alpha else main
         return {**output, "loss": total} if isinstance(output, Mapping) else total
+
+    def _join(self, optimizer: Optimizer, branches: Branches) -> OptimizerPart:
+        part = OptimizerPart(optimizer, branches)
+        if self.branch_options and not part.own:
+            raise UsageError(
+                "branch_options make a parameter group, which schedulers must count: make the optimizer inside "
+                "configure_optimizers"
+            )
+        add_parameters(optimizer, branches.named_parameters())
+        return part
+
+    def _strip_at(self, step: float, trainer: Any) -> None:
+        if step >= self._last and self.branches is not None and not self.branches.stripped:
+            self.branches.strip(trainer.optimizers)
 
     def _unwrap(self, module: nn.Module) -> None:
         for name in _WRAPPED:
@@ -171,6 +234,23 @@ def _part(module: nn.Module, name: str) -> nn.Module:
         return module.get_submodule(name)
     except AttributeError:
         raise unknown_name(f"part of {type(module).__name__}", name, dict(module.named_children())) from None
+
+
+@contextmanager
+def _new_optimizers(seen: Callable[[Optimizer], None]) -> Iterator[None]:
+    """Show each optimizer that is made to a function, before a scheduler, made from it, counts its groups."""
+    init = Optimizer.__init__
+
+    @functools.wraps(init)
+    def show(self: Optimizer, *args: Any, **kwargs: Any) -> None:
+        init(self, *args, **kwargs)
+        seen(self)
+
+    Optimizer.__init__ = show  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Optimizer.__init__ = init  # type: ignore[method-assign]
 
 
 def _optimizers_in(value: Any) -> list[Optimizer]:

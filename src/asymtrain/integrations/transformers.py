@@ -1,17 +1,19 @@
-"""Branches in the `Trainer` of Hugging Face transformers: a mixin, so that it goes onto any subclass of it.
+"""Branches in the `Trainer` of Hugging Face transformers: `BranchesTrainer`, and a mixin for any subclass of `Trainer`.
 
-    class BranchesTrainer(BranchesMixin, Trainer): ...
+    class MyTrainer(BranchesMixin, Seq2SeqTrainer): ...
 
     compute_loss        the loss of the model + alpha * branches.loss(labels), in training alone
-    create_optimizer    branch parameters join the optimizer's first group
-    log                 the branches' losses and the gradient cosine stand beside `loss`
-    checkpoints         the model's files are its own; the branches lie beside them in `branches.safetensors`
-    train end           strip
+    create_optimizer    branch parameters join the optimizer's first group, or get one with `branch_options`
+    log                 the two losses, those of the branches and the gradient cosine stand beside `loss`
+    checkpoints         the model's and the optimizer's files are those of training without branches; theirs lie beside
+    `until`, train end  strip
 
 Works with transformers 5 and 4.57.
 """
 
-from collections.abc import Callable
+import copy
+import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,20 @@ from torch import Tensor
 from asymtrain.branches import Branches
 from asymtrain.errors import UsageError
 from asymtrain.gradients import AlignmentLog, alignment
-from asymtrain.integrations._common import add_parameters, average_gradients, device_of, labels_of, losses_in_training
+from asymtrain.integrations._common import (
+    OptimizerPart,
+    add_group,
+    add_parameters,
+    average_gradients,
+    check_until,
+    device_of,
+    labels_of,
+    last_step,
+    load_branches,
+    losses_in_training,
+    named_losses,
+    targets_of,
+)
 
 try:
     from safetensors.torch import load_file, save_file
@@ -31,26 +46,32 @@ except ImportError as error:
     raise UsageError(f"transformers does not import ({error}): pip install 'asymtrain[transformers]'") from error
 
 FILE = "branches.safetensors"
+OPTIMIZER_FILE = "branches_optimizer.pt"
 _Trainer: Any = object  # what the mixin stands before
 
 
 class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in the class that uses it
-    """Before `Trainer` in the bases of a class: `class BranchesTrainer(BranchesMixin, Trainer): ...`.
+    """Before `Trainer`, or a subclass of it, in the bases of a class; `BranchesTrainer` is that class for `Trainer`.
 
     Args:
         branches: what `attach` gave for the model, or for a part of it that every forward calls.
-        alpha: weight of the auxiliary loss. May be set between steps.
-        targets: a function from the inputs to the labels of the branches. By default those of the model: (B,) for
-            sequences; (B, T) for tokens are flattened, for branches whose `pool` gives a row for each token, and -100
-            is left out.
+        alpha: weight of the auxiliary loss. May be set between steps. At 0 training is that of the trainer alone.
+        targets: a function from the inputs to the targets of the branches. By default the labels of the model: (B,) for
+            sequences, (B, T) for tokens, and -100 is left out. Where the branches' `pool` is a function, labels of
+            tokens are flattened to the row for each token that it gives.
+        until: when branches end: a share of the training (0.5) or a number of optimizer steps. They are stripped
+            then, and the rest of the training is without them. Default: at the end.
+        branch_options: options of the optimizer for the branches' parameters, such as `lr` and `weight_decay`, which
+            then have a parameter group of their own.
         cosine: whether the gradient cosine is measured at the steps that are logged. It costs a backward for each of
             the two losses at those steps.
 
     Attributes:
         alignments: the log of what was measured; `alignments.summary()`.
 
-    With gradient accumulation every batch has its own mean: the count over all of them that newer transformers hand to
-    the model divides the losses of some models and not of others, and alpha would mean something else for each.
+    The loss of the model is left as the trainer scales it. The auxiliary loss of an optimizer step is the mean over all
+    targets in it: its batches count by their targets (those of -100 left out), as though they were one batch. So
+    alpha does not depend on gradient accumulation.
     """
 
     def __init__(
@@ -59,37 +80,64 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         branches: Branches,
         alpha: float,
         targets: Callable[[Any], Tensor] = labels_of,
+        until: float | None = None,
+        branch_options: Mapping[str, Any] | None = None,
         cosine: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_until(until)
         super().__init__(*args, **kwargs)
         if not any(map(branches.connected_to, self.model.modules())):
             raise UsageError("these branches are on no part of this model: branches=attach(model, ...)")
         _refuse_many_devices(self)
-        if kwargs.get("compute_loss_func") is not None:
-            raise UsageError("compute_loss_func scales its loss in a way of its own: override compute_loss instead")
+        if branch_options and self.lr_scheduler is not None:
+            raise UsageError(
+                "branch_options make a parameter group, and the scheduler that you gave has counted the groups: give "
+                "optimizers=(optimizer, None), or put branches.parameters() into a group of that optimizer yourself"
+            )
         self.branches, self.alpha, self.targets, self.cosine = branches, alpha, targets, cosine
+        self.until, self.branch_options = until, branch_options
         self.branches.to(device_of(self.model))
         self.alignments = AlignmentLog()
-        self.model_accepts_loss_kwargs = False
+        self._part: OptimizerPart | None = None
+        self._resumed: Mapping[str, Any] | None = None  # the branches' part of the optimizer in a checkpoint
+        self._count: Tensor | None = None  # targets in the batches of this optimizer step
         self._sums: dict[str, Tensor] = {}
-        self._batches = 0
-        self.add_callback(_AlongTheWay(branches))
+        self._logged = 0  # the step at which the sums began
+        self.add_callback(_AlongTheWay(self))
+
+    def get_batch_samples(self, *args: Any, **kwargs: Any) -> Any:
+        """The batches of an optimizer step, whose targets are counted."""
+        samples, items = super().get_batch_samples(*args, **kwargs)
+        if samples and not self.branches.stripped:
+            # Copies, of the mappings alone: `targets` may take an entry out that the model does not know.
+            counts = [self._count_targets(self._targets_in(copy.copy(batch)), batch) for batch in samples]
+            self._count = torch.stack(counts).sum().to(self.args.device)
+            if self.args.world_size > 1 and self.args.average_tokens_across_devices:
+                # As the trainer counts the items of the model's loss: ranks count by their targets too.
+                self._count = self.accelerator.gather(self._count).double().mean()
+        return samples, items
 
     def compute_loss(self, model: Any, inputs: Any, return_outputs: bool = False, **kwargs: Any) -> Any:
         """The model's loss and, in training, the branches'."""
         if self.branches.stripped or not (model.training and torch.is_grad_enabled()):
             return super().compute_loss(model, inputs, return_outputs=return_outputs, **kwargs)
-        targets = self.targets(inputs)  # before label smoothing takes them out of the inputs
+        targets = self._targets_in(inputs)  # before label smoothing takes them out of the inputs
         main, outputs = super().compute_loss(model, inputs, return_outputs=True, **kwargs)
         auxiliary, losses = losses_in_training(self.branches, targets, main)
-        for name, value in losses.items():
-            self._sums[name] = self._sums.get(name, 0.0) + value
-        self._batches += 1
+        batches = 1 if self._is_scaled(kwargs.get("num_items_in_batch")) else self.current_gradient_accumulation_steps
+        # What the trainer does to the returned loss, division by the number of batches, is undone in advance.
+        weight: Any = 1.0
+        if self._count is not None:
+            weight = self._count_targets(targets, inputs).to(main.device) * batches / self._count.clamp(min=1)
+            weight = weight.to(auxiliary.dtype)
+        auxiliary = weight * auxiliary
+        self._keep(main, auxiliary, {place: weight * loss for place, loss in losses.items()}, batches)
         every = self.state.logging_steps
         if self.cosine and auxiliary.requires_grad and every and (self.state.global_step + 1) % every == 0:
             self.alignments.add(alignment(main, auxiliary, self.model))
-        total = main + self.alpha * auxiliary
+        # With alpha 0 nothing is added, not even zeros: the training of the trainer alone, bit for bit.
+        total = main + self.alpha * auxiliary if self.alpha else main
         return (total, outputs) if return_outputs else total
 
     def training_step(self, *args: Any, **kwargs: Any) -> Tensor:
@@ -101,27 +149,84 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
     def create_optimizer(self, *args: Any, **kwargs: Any) -> Any:
         """The optimizer, own or given, with the branches' parameters."""
         optimizer = super().create_optimizer(*args, **kwargs)
-        if not self.branches.stripped:
-            add_parameters(optimizer, self.branches.named_parameters())
+        if self.branches.stripped or (self._part is not None and self._part.optimizer is optimizer):
+            return optimizer
+        if self.branch_options:
+            add_group(optimizer, self.branches, self.branch_options)
+        add_parameters(optimizer, self.branches.named_parameters())
+        self._part = OptimizerPart(optimizer, self.branches)
         return optimizer
 
     def train(self, resume_from_checkpoint: str | bool | None = None, *args: Any, **kwargs: Any) -> Any:
-        """Train; from a checkpoint, with the branches that lie in it."""
+        """Train; from a checkpoint, with the branches that lie in it, or with new ones where there are none."""
         folder: Any = resume_from_checkpoint
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)
         if folder and (Path(folder) / FILE).exists():
-            self.branches.load_state_dict(load_file(Path(folder) / FILE))
+            load_branches(self.branches, load_file(Path(folder) / FILE))
+        self._resumed = None
+        if folder and (Path(folder) / OPTIMIZER_FILE).exists():
+            self._resumed = torch.load(Path(folder) / OPTIMIZER_FILE, map_location="cpu", weights_only=True)
         return super().train(resume_from_checkpoint, *args, **kwargs)
 
     def log(self, logs: dict[str, float], *args: Any, **kwargs: Any) -> None:
-        """What the trainer logs; beside its training loss, means of the branches' losses since the last time."""
-        if "loss" in logs and self._batches:
-            logs = logs | {name: float(value) / self._batches for name, value in self._sums.items()}
+        """What the trainer logs; beside its training loss, the parts of it, as means over the steps since."""
+        if "loss" in logs and self._sums:
+            steps = max(1, self.state.global_step - self._logged)
+            logs = logs | {name: float(value) / steps for name, value in self._sums.items()}
             if self.alignments.seen and (latest := self.alignments.seen[-1].cosine) is not None:
                 logs["gradient_cosine"] = latest
-            self._sums, self._batches = {}, 0
+            self._sums = {}
         super().log(logs, *args, **kwargs)
+
+    def _targets_in(self, inputs: Any) -> Tensor:
+        return targets_of(inputs, self.targets, self.branches)
+
+    def _count_targets(self, targets: Tensor, inputs: Any) -> Tensor:
+        """The targets that count in the loss: neither -100, nor masked, nor shifted out."""
+        if targets.is_floating_point():
+            return torch.tensor(targets.numel(), device=targets.device)
+        count = targets.ne(-100)
+        if targets.ndim > 1:
+            mask = inputs.get(self.branches.mask) if isinstance(self.branches.mask, str) else None
+            if isinstance(mask, Tensor) and mask.shape == targets.shape:
+                count = count & mask.to(count.device).bool()
+            count = count[:, self.branches.settings.shift :]
+        return count.sum()
+
+    def _is_scaled(self, items: object) -> bool:
+        """Whether the trainer takes the loss as it is; otherwise it divides it by the number of batches."""
+        told = getattr(self, "loss_is_scaled_for_ga", None)
+        return bool(
+            (self.model_accepts_loss_kwargs and items is not None) or self.compute_loss_func is not None
+            if told is None
+            else told
+        )
+
+    def _keep(self, main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor], batches: int) -> None:
+        if not self._sums:
+            self._logged = self.state.global_step
+        for name, value in named_losses(main, auxiliary, losses).items():
+            self._sums[name] = self._sums.get(name, 0.0) + value / batches
+
+    def _average_sums(self) -> None:
+        """The mean over ranks, as the trainer logs its loss. Where all ranks are, which cannot be told of `log`."""
+        if self.args.world_size > 1 and self._sums:
+            # A rank may have skipped a place.
+            names = ["main_loss", "auxiliary_loss", "branch_loss", *(f"branch_loss/{p}" for p in self.branches.places)]
+            zero = torch.zeros_like(self._sums["main_loss"])
+            values = torch.stack([self._sums.get(name, zero).float() for name in names])
+            self._sums = dict(zip(names, self.accelerator.gather(values[None]).mean(0).unbind(), strict=True))
+
+
+def __getattr__(name: str) -> Any:
+    """`BranchesTrainer`, when it is first asked for: the module of `Trainer` takes seconds to load."""
+    if name != "BranchesTrainer":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from transformers import Trainer
+
+    trainer = type(name, (BranchesMixin, Trainer), {"__module__": __name__, "__doc__": BranchesMixin.__doc__})
+    return globals().setdefault(name, trainer)
 
 
 def _refuse_many_devices(trainer: Any) -> None:
@@ -133,26 +238,51 @@ def _refuse_many_devices(trainer: Any) -> None:
         )
     sharded = [kind for kind in ("fsdp", "deepspeed") if getattr(trainer, f"is_{kind}_enabled", False)]
     if sharded:
-        raise UsageError(f"branches do not work in a model sharded by {sharded[0]}: train with DDP (torchrun)")
+        raise UsageError(
+            f"branches do not work in a model sharded by {sharded[0]}: train with DDP (torchrun), or in a loop of your "
+            "own with fully_shard(WithBranches(model, branches))"
+        )
 
 
 class _AlongTheWay(TrainerCallback):  # type: ignore[misc]  # transformers is optional, and untyped where it is missing
-    """Clears the branches' gradients, writes them beside each checkpoint, and strips them when training ends."""
+    """Clears the branches' gradients, writes them beside each checkpoint, and strips them at their end."""
 
-    def __init__(self, branches: Branches) -> None:
-        self.branches = branches
+    def __init__(self, trainer: Any) -> None:
+        self.trainer, self.branches = trainer, trainer.branches
+        self.last = math.inf
 
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
+        """A training that is resumed goes on with the branches' part of the optimizer, or has left them behind."""
+        if self.trainer._resumed is not None and not self.branches.stripped:
+            self.trainer._part.load_state_dict(self.trainer._resumed)
+        self.last = last_step(self.trainer.until, state.max_steps)
+        self._strip_at(state.global_step, optimizer)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """The trainer clears the gradients of its model, not those of its optimizer."""
         self.branches.zero_grad()
+        self._strip_at(state.global_step, optimizer)
+        if control.should_log:
+            self.trainer._average_sums()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """The trainer may log here instead."""
+        if control.should_log:
+            self.trainer._average_sums()
 
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """A checkpoint was written."""
         folder = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if state.is_world_process_zero and folder.is_dir() and not self.branches.stripped:
             save_file({name: value.contiguous() for name, value in self.branches.state_dict().items()}, folder / FILE)
+            torch.save(self.trainer._part.state_dict(), folder / OPTIMIZER_FILE)
 
     def on_train_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **kwargs: Any) -> None:
         """The best model, where that was asked for, is loaded already."""
-        if not self.branches.stripped:
+        self._strip_at(math.inf, optimizer)
+        if self.trainer._part is not None:
+            self.trainer._part.remove()
+
+    def _strip_at(self, step: float, optimizer: Any) -> None:
+        if step >= self.last and not self.branches.stripped:
             self.branches.strip(optimizer)

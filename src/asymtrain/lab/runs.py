@@ -73,13 +73,14 @@ class RunSpec:
     cosine_by: Literal["model", "layer"] = "model"  # layer: for each layer as well
 
     def __post_init__(self) -> None:
-        for field in _FIELDS:
-            if getattr(self, field.name) is not field.default:  # of a study's thousands of specs, few fields
-                _normalise(self, field)
+        # Of a study's thousands of specs, few fields are not at their defaults.
+        changed = [field for field in _FIELDS if getattr(self, field.name) is not field.default]
+        for field in changed:
+            _normalise(self, field)
         if self.redundancy == 0:
             for name in AUXILIARY:
                 object.__setattr__(self, name, PLAIN.get(name, DEFAULTS[name]))
-        _check(self)
+        _check(self, [field.name for field in changed])
 
     @cached_property
     def id(self) -> str:
@@ -177,6 +178,7 @@ class Run:
 
 _FIELDS = dataclasses.fields(RunSpec)
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
+_LITERALS = {field.name: get_args(field.type) for field in _FIELDS if get_origin(field.type) is Literal}
 AUXILIARY = (
     "redundancy", "activation", "combine", "draw", "alpha", "over_classes", "alpha_schedule", "objective",
     "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator", "cosine_every", "cosine_by",
@@ -196,8 +198,7 @@ def choices(field: str) -> tuple[str, ...]:
         from asymtrain.objectives import OBJECTIVES
 
         return tuple(name for name, objective in OBJECTIVES.items() if objective.rows is not None)
-    kind = RunSpec.__dataclass_fields__[field].type
-    return get_args(kind) if get_origin(kind) is Literal else ()
+    return _LITERALS.get(field, ())
 
 
 def grid(base: RunSpec, **axes: Iterable[Any]) -> list[RunSpec]:
@@ -273,8 +274,8 @@ def _plain_value(name: str, value: Any) -> Value:
     return int(value) if number.is_integer() else number
 
 
-def _check(spec: RunSpec) -> None:
-    for name in DEFAULTS:
+def _check(spec: RunSpec, changed: Iterable[str]) -> None:
+    for name in changed:
         value = getattr(spec, name)
         if value == DEFAULTS[name] or (name == "objective" and value in _OBJECTIVES):
             continue

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import pytest
 
 from asymtrain.__main__ import main
+from asymtrain.lab.scales import SCALES
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,9 @@ def cli(capsys, monkeypatch, tmp_path):
         monkeypatch.delenv(name, raising=False)
     # With one core the executor trains in this process: no time goes into starting workers.
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    # What is said of a run does not depend on how many images it has.
+    few = {"dataset_options": {"classes": 9, "size": 300, "test_size": 100}}
+    monkeypatch.setitem(SCALES["quick"].datasets, "shapes", few)
 
     def call(*arguments):
         capsys.readouterr()

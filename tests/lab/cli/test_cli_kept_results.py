@@ -74,9 +74,13 @@ def shown_features(cli, kept):
 @pytest.mark.slow
 def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkeypatch):
     monkeypatch.setenv("COLUMNS", "110")
-    whole = cli("paper", "show", "all", *STUDY, "--full", "--store", kept("cifar100-200-epochs"), "--out", "page")
+    for folder in sorted(RESULTS.glob("*200-epochs*")):
+        assert cli("store", "import", "study.sqlite", folder).code == 0
+    whole = cli("paper", "show", "all", *STUDY, "--full", "--store", "study.sqlite", "--out", "page")
     assert whole.code == 0, whole.err
     assert Path("page/paper.html").stat().st_size > 100_000
+    cli("paper", "show", "all", *STUDY[:4], "--store", "cifar100-200-epochs.sqlite", "--out", "primary")
+    assert Path("primary/paper.html").stat().st_size < 2_750_000  # a page has at most 3 MB, and will grow
     assert not Path("page/paper-figure4.svg").is_file()  # of a recipe that waits for its rows
     for name, shown in (("figure5", "redundancy"), ("figure2", "cosine-200-epochs")):
         drawn = Path(f"page/paper-{name}.svg").read_text()
@@ -84,7 +88,7 @@ def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkey
 
     page = (ROOT / "docs" / "reproduction.md").read_text()
     section = page[page.index("## What has been run") : page.index("## What it costs")]
-    table = cli("paper", "show", "table1", *STUDY[:4], "--store", "cifar100-200-epochs.sqlite", "--out", "alone")
+    table = cli("paper", "show", "table1", *STUDY[:4], "--store", "study.sqlite", "--out", "alone")
     quoted = [line for line in section.splitlines() if re.match(r"(MLP|CNN|ViT) +\d+x", line)]
     assert len(quoted) > 12
     assert set(quoted) <= {line.rstrip() for line in table.out.splitlines()}

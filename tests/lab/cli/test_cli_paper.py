@@ -135,6 +135,20 @@ def test_show_of_many_recipes_is_an_overview_and_full_has_their_tables(cli, tmp_
     assert cli("paper", "show", "table3").out.splitlines()[0] in full.splitlines()
 
 
+def test_run_of_many_recipes_ends_with_an_overview_and_tracks_what_it_trains(cli, tmp_path, monkeypatch):
+    pytest.importorskip("tensorboard")
+    monkeypatch.setenv("COLUMNS", "120")
+    command = ("paper", "run", "table3", "table5", "figure3", "table10", "--arch", "mlp")
+    # The time is over after the first stacks.
+    command += ("--epochs", "1", "--minutes", "0.01", "--out", "study")
+    result = cli(*command, "--track", "tensorboard")
+    lines = result.out.splitlines()
+    assert result.code == 0, result.err
+    assert len(lines) < 20
+    assert lines[-1].endswith("`asymtrain paper show NAME --store study/runs.sqlite` prints those of one recipe.")
+    assert len(cli(*command, "--full").out.splitlines()) > 2 * len(lines)
+
+
 def test_a_count_of_seeds_is_told_from_a_seed():
     study = StudyOptions(seeds="42", data="shapes").build()
     assert study_sentence(study).startswith("Scale quick: 42 seeds (42 to 83), ")

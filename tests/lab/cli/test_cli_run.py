@@ -16,6 +16,7 @@ from asymtrain.lab import executors
 from asymtrain.lab.cli.app import app
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.report import FILES
+from asymtrain.lab.scales import SCALES
 from asymtrain.lab.store import Store
 
 TINY = ("run", "--arch", "mlp", "--seeds", "2", "--epochs", "1")
@@ -27,7 +28,9 @@ def rows(folder):
         return list(csv.DictReader(file))
 
 
-def test_a_study_prints_a_table_and_a_sentence_and_writes_the_report(cli, tmp_path):
+def test_a_study_prints_a_table_and_a_sentence_and_writes_the_report(cli, tmp_path, monkeypatch):
+    enough = {"dataset_options": {"classes": 9, "size": 2500, "test_size": 1000}}
+    monkeypatch.setitem(SCALES["quick"].datasets, "shapes", enough)  # runs at chance are flagged, in a wider table
     result = cli(*TINY, "--out", "report")
     assert result.code == 0, result.err
     for heading in (
@@ -191,7 +194,7 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
     assert (seen[-1].runs_done, seen[-1].runs_total) == (2, 2)
     assert (seen[-1].epochs_done, seen[-1].epochs_total) == (4, 4)
     assert seen[-1].images_per_second > 0
-    assert re.search(r"^2/2 mlp \w+ seed 42: test accuracy 0\.\d{3}$", result.err, re.MULTILINE)
+    assert re.search(r"^2/2 mlp \w+ seed 42: test accuracy 0\.\d{3}( \(at chance\))?$", result.err, re.MULTILINE)
 
 
 @pytest.mark.parametrize(
@@ -314,9 +317,36 @@ def test_runs_are_tracked_as_they_train(cli, tmp_path):
     assert "Tracked" not in cli(*ONE_PAIR, "--track", "tensorboard").err, "nothing was trained"
 
 
-@pytest.mark.parametrize("command", ["run", "search"])
+TRACKING = {
+    "run": "",
+    "search": "",
+    "paper run table3": "",
+    "measure alignment": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
+    "measure trajectory": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
+    "probe mlp": "--data folder:photos --steps 4 --seeds 1 --alphas 1 --every 2 --batch 4 --option widths=[8,8]",
+}
+
+
+@pytest.mark.parametrize("command", [command for command, options in TRACKING.items() if options])
+def test_what_others_train_is_tracked(command, cli, photos, tmp_path):
+    pytest.importorskip("tensorboard")
+    result = cli(*command.split(), *TRACKING[command].split(), "--out", "study", "--track", "tensorboard")
+    assert result.code == 0, result.err
+    assert "Tracked: tensorboard --logdir study/tensorboard\n" in result.err
+    assert list((tmp_path / "study" / "tensorboard").glob("*/events.*"))
+
+
+def test_what_trains_nothing_has_nothing_to_track(refused):
+    track = ("--track", "tensorboard")
+    assert "trains nothing: leave out --track" in refused("measure", "alignment", "--run", "all", *track)
+    assert "--track logs the paired runs of mlp, cnn, vit" in refused("probe", "timm:resnet18", *track)
+    assert "leave it out, or --no-pairs" in refused("probe", "mlp", "--no-pairs", *track)
+
+
+@pytest.mark.parametrize("command", TRACKING)
 def test_a_tracker_that_is_unknown_or_not_installed_is_refused(command, refused, monkeypatch):
-    assert "unknown tracker 'tensorbord': did you mean 'tensorboard'" in refused(command, "--track", "tensorbord")
+    words = command.split()
+    assert "unknown tracker 'tensorbord': did you mean 'tensorboard'" in refused(*words, "--track", "tensorbord")
     monkeypatch.setitem(sys.modules, "wandb", None)
-    line = refused(command, "--arch", "mlp", "--track", "wandb")
+    line = refused(*words, "--track", "wandb")
     assert line == 'asymtrain: --track wandb needs wandb: pip install "asymtrain[wandb]"\n'

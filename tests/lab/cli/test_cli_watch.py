@@ -175,7 +175,8 @@ def test_a_store_that_is_damaged_meanwhile(store):
 
 def test_bad_input_is_refused(refused, store, tmp_path):
     assert "there is no store at absent.sqlite" in refused("watch", "absent.sqlite")
-    assert "unknown executor 'loca'" in refused("run", "--watch", "--executor", "loca")
+    for command in ("run", "search"):
+        assert "unknown executor 'loca'" in refused(command, "--watch", "--executor", "loca")
     assert "65535" in refused("watch", store, "--port", "65536")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -202,7 +203,12 @@ def test_ctrl_c_ends_it_quietly(store):
     assert (process.returncode, out, err) == (130, "", "")
 
 
-def test_run_offers_the_page_while_it_trains(cli, monkeypatch):
+@pytest.mark.parametrize(
+    "command",
+    ["run --seeds 1", "search --learning-rates 0.1,0.2 --weight-decays 0.1 --alphas 1"],
+    ids=["run", "search"],
+)
+def test_the_page_is_offered_while_it_trains(command, cli, photos, monkeypatch):
     pages = []
     execute = executors.execute
 
@@ -223,7 +229,7 @@ def test_run_offers_the_page_while_it_trains(cli, monkeypatch):
     monkeypatch.setattr(executors, "execute", watched)
     monkeypatch.setattr(watch.Server, "__init__", remember)
     monkeypatch.setattr(watch, "LAST_WORD", 0.01)
-    result = cli("run", "--arch", "mlp", "--seeds", "1", "--epochs", "1", "--watch")
+    result = cli(*command.split(), "--data", photos, "--arch", "mlp", "--epochs", "1", "--watch")
     assert result.code == 0, result.err
     assert f"Watch it train: {servers[0].url}\n" in result.err
     assert "0 of 2 runs are trained, 2 are being trained now" in words(pages[0])

@@ -61,7 +61,8 @@ def test_a_table_that_unpacks_to_too_much_is_refused(tmp_path, columns):
 
 
 def test_an_export_that_unpacks_to_too_much_is_not_imported(tmp_path):
-    folder = export_store(Store(tmp_path / "store.sqlite"), tmp_path / "export", format="parquet")
+    with Store(tmp_path / "store.sqlite") as store:
+        folder = export_store(store, tmp_path / "export", format="parquet")
     path = folder / "measurements.parquet"
     schema = pq.ParquetFile(path).schema_arrow
     values = {"attempt": 1, "epoch": 1, "value": json.dumps("x" * 10_000)}

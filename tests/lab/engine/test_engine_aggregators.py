@@ -9,7 +9,17 @@ import torch
 from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs
 from equivalence import patterns as make_patterns
 from near_reference import assert_stack_is_near
-from small_runs import TRAINERS, assert_same_bits, differ, every_strategy, spec_of, stack_of, trained, weights_of
+from small_runs import (
+    STRATEGIES,
+    TRAINERS,
+    assert_same_bits,
+    differ,
+    every_strategy,
+    spec_of,
+    stack_of,
+    trained,
+    weights_of,
+)
 from test_engine_controls import fifty_steps
 
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
@@ -128,11 +138,10 @@ def test_equal_gradients_have_a_shortest_vector(flat):
     assert torch.allclose(aggregated("mgda")(2 * part, part, layers.members), part, atol=1e-6)
 
 
-@every_strategy
 @every_surgery
-def test_every_strategy_does_what_the_reference_does(name, strategy, dataset):
+def test_every_strategy_does_what_the_reference_does(name, dataset):
     specs = mixed_specs(fifty_steps("mlp", aggregator=name), runs=3)
-    assert_stack_is_near(specs, dataset, strategy)
+    assert_stack_is_near(specs, dataset, *STRATEGIES)
 
 
 @pytest.mark.parametrize("signal", ["noise", "gated"])

@@ -17,12 +17,11 @@ from equivalence import (
     stack_after,
 )
 from near_reference import DRAWS, assert_stack_is_near
+from small_runs import STRATEGIES
 
 from asymtrain import models
 from asymtrain.lab.runs import RunSpec, grid
 from small_backbones import LEARNING
-
-STRATEGIES = ["batched", "side_by_side"]
 
 
 @pytest.fixture(scope="module")
@@ -36,10 +35,9 @@ def base_spec(arch, **fields):
     return RunSpec(arch=arch, **{"arch_options": LEARNING[arch], **defaults, **fields})
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("arch", models.BACKBONES)
-def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, strategy, dataset):
-    assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, strategy)
+def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, dataset):
+    assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, *STRATEGIES)
 
 
 VARIANTS = {
@@ -63,11 +61,10 @@ VARIANTS = {
 }
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_every_setting(variant, strategy, dataset):
+def test_every_setting(variant, dataset):
     specs = mixed_specs(base_spec("mlp", **variant), runs=3)
-    assert_stack_is_near(specs, dataset, strategy)
+    assert_stack_is_near(specs, dataset, *STRATEGIES)
 
 
 COMBINED = {
@@ -86,6 +83,7 @@ COMBINED = {
 }  # fmt: skip
 
 
+@pytest.mark.slow  # each setting alone, and each backbone with other settings, are tried above
 @pytest.mark.parametrize(("arch", "variant"), [(arch, v) for arch, found in COMBINED.items() for v in found], ids=str)
 def test_settings_together(arch, variant, dataset):
     specs = mixed_specs(base_spec(arch, **variant), runs=3)

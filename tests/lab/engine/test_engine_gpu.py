@@ -114,6 +114,8 @@ def three_epochs(arch, dataset, precision):
 @pytest.mark.parametrize("arch", models.BACKBONES)
 def test_accuracies_agree_over_seeds(arch, precision, dataset, alone):
     """Each precision of the stack against the reference in float32."""
+    if arch == "cnn" and dataset.name != "cifar100":
+        pytest.skip("the CNN learns nothing from so few shapes in three epochs: it needs CIFAR-100 in $ASYMTRAIN_DATA")
     wanted, start = alone(arch), time.perf_counter()
     specs, strategy = three_epochs(arch, dataset, precision), strategy_for(arch, torch.device(DEVICE))
     found = measure_accuracies(specs, dataset, device=DEVICE, strategy=strategy, alone=wanted)

@@ -98,6 +98,14 @@ def test_figures_of_one_page_share_no_ids_and_each_reference_has_its_target(kind
     assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', first)} <= {*ids(first)}
 
 
+@every_kind
+def test_nothing_is_said_for_nothing(kind):
+    svg = draw(figure(kind))
+    assert svg.count("font-family") == 1
+    assert {*ids(svg)} <= {*re.findall(r'(?:url\(#|href="#)([^")]+)', svg)}
+    assert "rotate(-0 " not in svg
+
+
 @pytest.mark.parametrize("kind", ["lines", "bars"])
 def test_the_two_variants_and_the_ink_take_their_colours_from_the_page(kind):
     svg = draw(figure(kind))
@@ -168,11 +176,15 @@ def test_one_point_is_drawn_as_a_marker():
     assert line.get_marker() == ""
 
 
-def test_seeds_of_marked_points_are_dots():
+def test_seeds_of_marked_points_are_dots_that_no_mark_hides():
     axes = axes_of(single(curve("", "asymmetric", seeds=((0.1, None, 0.2, 0.3),), marker=True)))
-    dots = axes.lines[0]
+    dots, mean = axes.lines
     assert (dots.get_linestyle(), dots.get_marker()) == ("None", "o")
     assert list(dots.get_xdata()) == [1, 3, 4]
+    (at, _), (beside, _) = (line.get_transform().transform((1, 0.1)) for line in (mean, dots))
+    points = 72 * (beside - at) / axes.figure.dpi
+    assert points > (mean.get_markersize() + dots.get_markersize()) / 2
+    assert axes.get_ylim()[0] < 0.1, "the axis reaches them"
 
 
 def test_points_that_are_not_joined_have_a_mark_for_each_colour():

@@ -15,7 +15,8 @@ from asymtrain.lab.report.figure import Figure, Image
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import Cell, Column, Mean, Table, make_rows
 from asymtrain.lab.runs import RunSpec, pairs
-from conftest import invent
+from invented_runs import invent
+from live_pages import assert_whole, hover, live
 
 NUMBERS = Table(
     "numbers",
@@ -56,34 +57,6 @@ def pages(tmp_path_factory):
     }
 
 
-SETTLED = """() => [...document.querySelectorAll('.plot')].every((plot) => {
-    const { top, bottom } = plot.getBoundingClientRect();
-    return bottom < -200 || top > innerHeight + 200 || plot.querySelector('.live canvas');
-})"""
-
-
-def live(page, title):
-    """The figure of this title, when it is live and those around it move it no more."""
-    shown = page.locator("figure").filter(has=page.get_by_role("heading", name=title, exact=True))
-    shown.scroll_into_view_if_needed()
-    shown.locator(".is-live canvas").first.wait_for()
-    page.wait_for_function(SETTLED)
-    shown.scroll_into_view_if_needed()
-    page.wait_for_function(SETTLED)
-    return shown
-
-
-def hover(page, shown, x=0.5, y=0.5, panel=0):
-    """What is said of the place under the pointer, a share of the panel's width and height from its corner."""
-    chart = shown.locator(".chart").nth(panel)
-    box = chart.bounding_box()
-    tip = chart.locator(".tip")
-    page.mouse.move(box["x"] + x * box["width"] + 3, box["y"] + y * box["height"])
-    page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
-    tip.wait_for()
-    return tip.inner_text()
-
-
 def assert_on_surface(said):
     """What is said of a place is the height there."""
     numbers = re.search(r"x\s+(\S+)\s+y\s+(\S+)\s+loss - middle\s+(\S+)", said).groups()
@@ -95,19 +68,7 @@ def assert_on_surface(said):
 @pytest.mark.parametrize("name", ["report", "paper", "kinds", "measurement"])
 def test_nothing_overflows_and_no_request_leaves_the_page(open_page, pages, name, width):
     page = open_page(pages[name], width, "dark" if width == 390 else "light")
-    plots = page.locator(".plot")
-    assert plots.count() >= 1
-    for i in range(plots.count()):
-        plots.nth(i).scroll_into_view_if_needed()
-        if plots.nth(i).locator(".relief, .hint").count() == 0:
-            plots.nth(i).locator(".live canvas").first.wait_for()
-    edges = page.evaluate(
-        """() => [document.documentElement.scrollWidth, ...[...document.querySelectorAll(
-            'figure, .live, .panel, .controls > *')].map(e => e.getBoundingClientRect().right)]"""
-    )
-    assert max(edges) <= width
-    assert [text for text in page.problems if "GL Driver Message" not in text] == []
-    assert {url.partition(":")[0] for url in page.requests} <= {"file", "data", "blob"}
+    assert_whole(page, width)
     assert pages[name].stat().st_size < 1_000_000
 
 

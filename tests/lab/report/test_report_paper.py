@@ -36,8 +36,11 @@ class Outline(HTMLParser):
     def __init__(self, text):
         super().__init__()
         self.ids, self.links, self.missing, self.tables, self.sets = [], [], 0, {}, {}
-        self.table = self.place = self.set = None
+        self.table = self.place = self.set = self.listing = None
+        self.listings, self.wholes = {}, []
         self.feed(text)
+        for of, listing in self.wholes:
+            of |= self.listings[listing]
 
     def handle_starttag(self, tag, attrs):
         values = dict(attrs)
@@ -56,8 +59,13 @@ class Outline(HTMLParser):
                 self.missing += int(values.get("colspan", 1))
         if tag == "a" and self.place is not None:
             self.place[1] = values["href"]
+        self.listing = self.listings.setdefault(name, set()) if name.startswith("specs-") else self.listing
+        if name.startswith("spec-"):
+            self.listing.add(name.removeprefix("spec-"))
         if tag == "a" and self.set is not None and values["href"].startswith("#spec-"):
             self.set.add(values["href"].removeprefix("#spec-"))
+        if values.get("class") == "whole":  # after the link to a listing: all of its specs
+            self.wholes.append((self.set, self.links[-1].removeprefix("#")))
 
     def handle_endtag(self, tag):
         if tag in ("td", "th"):

@@ -1,5 +1,6 @@
 """`asymtrain data`: which datasets there are, fetch one, check one."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -53,6 +54,8 @@ def catalogue(root: Path | None) -> list[dict[str, Any]]:
     with loading():
         from asymtrain.lab.data import cifar, data_root
     folder = data_root(root)
+    with suppress(FileNotFoundError, NotADirectoryError):
+        folder.stat()  # a name that the system refuses is an error; from Python 3.14 on, is_dir says no
     rows = [{"name": "shapes", "holds": "drawn by code, up to 100 classes", "state": "always there"}]
     for name, source in cifar.SOURCES.items():
         here = (folder / source.archive.folder).is_dir() or (folder / source.archive.file).is_file()

@@ -23,9 +23,11 @@ from asymtrain.lab.cli.options import (
     RUN_IDS,
     STATES,
     STORE_NAME,
+    TRACK,
     DeviceOptions,
     OutputOptions,
     RunOptions,
+    TrackOptions,
     TrainingOptions,
     offered_archs,
     typed_command,
@@ -47,6 +49,7 @@ SHARED = {
     ],
     "run": Annotated[list[str] | None, RUN_IDS],
     "states": Annotated[Path | None, STATES],
+    "track": Annotated[str | None, TRACK],  # of those that train by `Bench.runs`
 }
 """The options that an instrument can have by naming them in `run_options`."""
 
@@ -166,6 +169,9 @@ class CommandBench(Bench):
         self.store = output.store or (DEFAULT_OUT / STORE_NAME if self.stored else output.store_path)
         self.failed = False  # has a run that was to be trained?
         self.states_folder: Path = shared.get("states") or output.out / "states"
+        if self.stored and shared.get("track"):
+            raise UsageError("--run reads stored runs and trains nothing: leave out --track")
+        self.tracker = TrackOptions(shared.get("track")).open(output.out)
 
     def choose(
         self,
@@ -208,7 +214,7 @@ class CommandBench(Bench):
         else:
             load_for(specs[0], self.data_root)  # data that are missing or broken show before anything is written
             training = TrainingOptions(device=self.device, data_root=self.data_root)
-            runs, interrupted, how_to_continue = train(list(specs), self.store, training)
+            runs, interrupted, how_to_continue = train(list(specs), self.store, training, self.tracker)
             if len(runs) < len(wanted):
                 self.failed = show_failures(self.store, {spec.id for spec in wanted})
                 done = f"{len(runs)} of {len(wanted)} runs are in {self.store}"

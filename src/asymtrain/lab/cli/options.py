@@ -91,6 +91,7 @@ RUN_IDS = typer.Option("--run", help="Id of a stored run, or its beginning; seve
 DATA_ROOT = typer.Option("--data-root", help="Where downloaded data is kept. Default: $ASYMTRAIN_DATA.")
 MINUTES = typer.Option("--minutes", help="Stop after this time; the next call continues.", callback=above_zero)
 TRACK = typer.Option("--track", help="Log every epoch as it comes: tensorboard, mlflow, wandb or trackio.")
+WATCH = typer.Option("--watch", help="Show a live page on this machine as it trains.")
 STATES = typer.Option("--states", help="Folder that keeps weights. Default: states in --out.")
 # Where results go.
 OUT = typer.Option("--out", help="Folder that the results are written to.")

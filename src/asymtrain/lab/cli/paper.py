@@ -1,6 +1,7 @@
 """`asymtrain paper list | run | show`: every table and figure of the paper, beside its numbers."""
 
 import dataclasses
+import shlex
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -16,6 +17,7 @@ from asymtrain.lab.cli.options import (
     STORE_NAME,
     ExecutorOptions,
     OutputOptions,
+    TrackOptions,
     offered_archs,
     one_or_more,
     parse_archs,
@@ -31,7 +33,8 @@ if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
 
 PAPER_OUT = Path("asymtrain-paper")
-SHOWN_WHOLE = 3  # recipes that `show` prints in full unasked: all of them have 900 lines
+SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
+FULL = typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
 paper = typer.Typer(name="paper")
 
 
@@ -144,9 +147,7 @@ class ShownOutput:
         typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
-    full: Annotated[
-        bool, typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
-    ] = False
+    full: Annotated[bool, FULL] = False
 
     def find_store(self) -> Path:
         """The store that is named, else that of the folder, else that of `paper run`."""
@@ -200,7 +201,13 @@ def list_(
 @paper.command()
 @flattened
 def run(
-    context: typer.Context, names: Names, chosen: StudyOptions, training: ExecutorOptions, output: PaperOutput
+    context: typer.Context,
+    names: Names,
+    chosen: StudyOptions,
+    training: ExecutorOptions,
+    output: PaperOutput,
+    tracks: TrackOptions,
+    full: Annotated[bool, FULL] = False,
 ) -> None:
     """Train and measure what the named tables and figures still need, then show them.
 
@@ -214,8 +221,10 @@ def run(
         from asymtrain.lab.paper.running import check_data, missing, run_recipes
         from asymtrain.lab.paper.snapshot import read_store
         from asymtrain.lab.paper.verdicts import judge_results
+        from asymtrain.lab.trackers import tracking
     recipes, archs, study, store = choose(names), chosen.archs, chosen.build(), output.store_path
     output.check()
+    tracker = tracks.open(output.out)
     workers = work.workers_of(training.executor, training.address, training.device)
     known = read_store(store)
     parts = chosen.parts(names, study)  # nothing of these backbones shows before anything is trained
@@ -225,7 +234,7 @@ def run(
     if others := work.elsewhere(known, study):
         console.print(others)
     console.print(work.plan_sentence(missing(recipes, study, known, archs), study, known, workers))
-    with progress_display() as display:
+    with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
         def on_run(finished: "Run", done: int, total: int) -> None:
             if finished.spec.test == "never":
@@ -237,12 +246,16 @@ def run(
             spec, display.productive = measured.spec, True
             display.console.print(f"{done}/{total} {measured.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
 
-        options = {**dataclasses.asdict(training), "progress": display.update}
+        options = {**dataclasses.asdict(training), "progress": update}
         done = run_recipes(recipes, study, store, archs=archs, on_run=on_run, on_measurement=on_measurement, **options)
     results, specs = work.build_results(parts, study, store)
     judgements = judge_results(results)
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    work.show_results(results, judgements, study, json=output.json)
+    if len(results) > SHOWN_WHOLE and not (full or output.json):
+        again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
+        work.show_overview(results, judgements, f"the report has them, and `{again}` prints those of one recipe")
+    else:
+        work.show_results(results, judgements, study, json=output.json)
     left = done.left
     failures = work.failure_reasons(store, {spec.id for spec in left.specs})
     for reason in failures:
@@ -279,7 +292,7 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
         files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
         stderr().print(f"Report: {files['page']}, from {store}")
     if len(results) > SHOWN_WHOLE and not (output.full or output.json):
-        work.show_overview(results, judgements)
+        work.show_overview(results, judgements, "name one recipe, or add --full; --out FOLDER writes them as a page")
     else:
         work.show_results(results, judgements, study, json=output.json)
     if others := work.elsewhere(known, study):

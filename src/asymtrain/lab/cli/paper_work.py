@@ -147,8 +147,8 @@ def elsewhere(known: Snapshot, study: Study) -> str:
     )
 
 
-def show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) -> None:
-    """A line for each recipe, and the claims that they test by verdict."""
+def show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgement], rest: str) -> None:
+    """A line for each recipe, the claims that they test by verdict, and where the rest is."""
     console = stdout()
     columns = (Column("Recipe"), Column("Title"), Column("Trainings", "number"), Column("Claims"))
     rows = (
@@ -164,7 +164,7 @@ def show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgemen
             verdicts.setdefault(judgement.words, []).append(judgement.claim.id)
     for words, claims in sorted(verdicts.items(), key=lambda item: -len(item[1])):
         console.print(f"{words} ({len(claims)}): {', '.join(claims)}")
-    console.print("Every table, note and verdict: name one recipe, or add --full; --out FOLDER writes them as a page.")
+    console.print(f"Every table, note and verdict: {rest}.", soft_wrap=True)
 
 
 def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study, *, json: bool) -> None:

@@ -17,6 +17,7 @@ from asymtrain.lab.cli.options import (
     OUT,
     DeviceOptions,
     PageOptions,
+    TrackOptions,
     above_zero,
     offered_archs,
     one_or_more,
@@ -84,7 +85,12 @@ class ProbeOutput(PageOptions):
 
 @flattened
 def probe(
-    context: typer.Context, subject: ModelOptions, effort: EffortOptions, where: DeviceOptions, output: ProbeOutput
+    context: typer.Context,
+    subject: ModelOptions,
+    effort: EffortOptions,
+    where: DeviceOptions,
+    output: ProbeOutput,
+    tracks: TrackOptions,
 ) -> None:
     """Measure on a short training whether auxiliary branches would help a model, where, and how strongly.
 
@@ -95,15 +101,21 @@ def probe(
         from asymtrain.lab.probe.page import probe_tables, write_probe
         from asymtrain.lab.probe.sources import parse_option
         from asymtrain.lab.report import current_versions, duration
+        from asymtrain.lab.trackers import tracking
         from asymtrain.models import BACKBONES
     options = dict(parse_option(text) for text in subject.option or ())
+    if tracks.track is not None and (effort.no_pairs or subject.model not in BACKBONES):
+        raise UsageError(f"--track logs the paired runs of {', '.join(BACKBONES)}: leave it out, or --no-pairs")
     output.check()
+    tracker = tracks.open(output.out)
     probe_named = probe_backbone if subject.model in BACKBONES else probe_other_model
     try:
-        with clock_display(effort.minutes) as tell:
-            result, facts = probe_named(subject, options, where, {**arguments, "progress": tell})
+        with clock_display(effort.minutes) as tell, tracking(tracker, lambda _: None, stderr().print) as update:
+            arguments |= {"progress": tell} | ({} if tracker is None else {"on_epochs": update})
+            result, facts = probe_named(subject, options, where, arguments)
     except KeyboardInterrupt:
-        stderr().print(f"Interrupted: nothing was written to {output.out}, and no part of a probe is kept. {SHORTER}")
+        nothing = "nothing" if tracker is None else "no page"
+        stderr().print(f"Interrupted: {nothing} was written to {output.out}, and no part of a probe is kept. {SHORTER}")
         raise
     facts = {
         "Command": typed_command(context),

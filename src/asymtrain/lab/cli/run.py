@@ -14,6 +14,7 @@ from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
     SETTINGS,
+    WATCH,
     OutputOptions,
     RunOptions,
     TrackOptions,
@@ -39,7 +40,7 @@ def run(
     output: OutputOptions,
     tracks: TrackOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
-    watch: Annotated[bool, typer.Option("--watch", help="Show a live page on this machine as it trains.")] = False,
+    watch: Annotated[bool, WATCH] = False,
 ) -> None:
     """Compare training without branches (Plain) and with them (Asymmetric).
 

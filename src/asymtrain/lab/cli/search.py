@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,6 +18,7 @@ from asymtrain.lab.cli.options import (
     OUT,
     PRECISION,
     REDUNDANCY,
+    WATCH,
     OutputOptions,
     ScaleOptions,
     TrackOptions,
@@ -29,6 +31,7 @@ from asymtrain.lab.cli.options import (
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.run import show_failures
 from asymtrain.lab.cli.screen import progress_display, show_page, stderr
+from asymtrain.lab.cli.watch import watching
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run, RunSpec
@@ -134,6 +137,7 @@ def search(
     paper_values: Annotated[
         bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
     ] = False,
+    watch: Annotated[bool, WATCH] = False,
 ) -> None:
     """Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.
 
@@ -141,6 +145,7 @@ def search(
     """
     with loading():
         from asymtrain.lab.engine import load_for
+        from asymtrain.lab.executors import check_executor
         from asymtrain.lab.report import check_folder
         from asymtrain.lab.search import STRATEGIES
     if grids.strategy not in STRATEGIES:
@@ -155,9 +160,11 @@ def search(
     bases = chosen.base_specs()
     searches = grids.searches(bases, chosen.parse_seeds())
     output.check()
+    check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
     load_for(bases[0], training.data_root)  # data that are missing or broken show before anything is written
-    results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker)
+    with watching(output.store_path) if watch else nullcontext():
+        results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker)
     show(context, results, output, output.store_path)
     failed = False
     if missing := {spec.id for result in results for spec in result.missing}:

@@ -11,6 +11,7 @@ import shutil
 import tarfile
 import tempfile
 import time
+import urllib.error
 import urllib.request
 import zlib
 from collections.abc import Iterable
@@ -82,7 +83,11 @@ def unpack(archive: Archive, packed: Path, root: Path, files: Iterable[str]) -> 
 def _connect(archive: Archive, start: int = 0) -> http.client.HTTPResponse:
     """Ask for the archive, or for what follows its first `start` bytes."""
     request = urllib.request.Request(archive.url, headers={"Range": f"bytes={start}-"} if start else {})
-    response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    try:
+        response: http.client.HTTPResponse = urllib.request.urlopen(request, timeout=_TIMEOUT)
+    except urllib.error.HTTPError as error:
+        error.close()  # it is the answer too
+        raise
     return response
 
 

@@ -141,7 +141,7 @@ class Instrument(ABC, Generic[Options, Result]):
 
     name: ClassVar[str]  # of the command and of its files
     options: type[Options]  # a dataclass whose fields are options, see `lab.cli.groups`
-    run_options: ClassVar[tuple[str, ...]] = RUN_OPTIONS  # which of the shared options it has; "states" is another
+    run_options: ClassVar[tuple[str, ...]] = RUN_OPTIONS  # of the shared options; "states", "track" are others
 
     @abstractmethod
     def measure(self, options: Options, bench: Bench) -> Result:

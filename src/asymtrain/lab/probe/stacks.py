@@ -10,7 +10,7 @@ import torch
 
 from asymtrain.lab import executors
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.engine import default_device
+from asymtrain.lab.engine import Progress, default_device
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit
 from asymtrain.lab.probe.inputs import gather, random_state_kept
@@ -38,8 +38,12 @@ def probe_backbone(
     data_root: Path | None = None,
     rule: Rule = RULE,
     progress: Callable[[str], None] = lambda _: None,
+    on_epochs: Callable[[Progress], None] | None = None,
 ) -> Probe:
-    """`probe` of a spec's backbone, with its data, batch size, learning rate and weight decay."""
+    """`probe` of a spec's backbone, with its data, batch size, learning rate and weight decay.
+
+    `on_epochs` is told of the paired runs as they train.
+    """
     clock = Clock(minutes)
 
     def train_shadow(limit: ShadowLimit) -> Shadow:
@@ -51,7 +55,9 @@ def probe_backbone(
         spec = base if len(kept) == len(shadow.places) else with_places(base, kept)
         specs = trial_specs(spec, dataset, alphas=plan.alphas, seeds=plan.seeds, steps=plan.steps)
         left = None if minutes is None else max(0.01, clock.left() / 60)
-        runs = executors.execute(specs, store=store, device=device, minutes=left, data_root=data_root)
+        runs = executors.execute(
+            specs, store=store, device=device, minutes=left, data_root=data_root, progress=on_epochs
+        )
         return read_trials(list(runs), plan.alphas, dataset, plan.steps)
 
     return conduct(clock, train_shadow, train_pairs, alphas, seeds, steps, rule)

@@ -22,6 +22,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator, ScalarFormatter
+from matplotlib.transforms import ScaledTranslation
 
 from asymtrain.lab.report.figure import Bar, Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
 from asymtrain.lab.texts import printable
@@ -75,6 +76,7 @@ CUT = 3.0  # an interval that goes on farther than so many times the largest eff
 LEVELS = 12  # contours
 LONGEST = 64  # characters of a text; of a longer one the middle is left out
 FACETS = 17  # along each side of a relief; more would only make the file larger
+BESIDE = 6.0  # points between a mark and its seeds
 CELL = 0.82  # inches of an image
 HEAT = 0.65  # share of the colour in an overlay; the rest is the image in grey
 
@@ -146,6 +148,13 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     text = re.sub(places, lambda drawn: re.sub(r"-?\d+\.\d{3,}", _hundredths, drawn[0]), text)
     text = re.sub(r'\bd="[^"]*"', lambda drawn: re.sub(r'\s*([A-Za-z"])\s*', r"\1", drawn[0]), text)
     text = re.sub(r"\n +<", "\n<", text)
+    # Nor need every word name its fonts, every group have an id, and what is level be turned by nothing.
+    fonts = re.search(r"font-family: ([^;\"]*)", text)
+    if fonts is not None:
+        text = re.sub(r" font-family: [^;\"]*;?", "", text).replace("<svg ", f'<svg font-family="{fonts[1]}" ', 1)
+    used = {*re.findall(r'(?:url\(#|href="#)([^")]*)', text)}
+    text = re.sub(r' id="([^"]*)"', lambda named: named[0] if named[1] in used else "", text)
+    text = re.sub(r' transform="rotate\(-0 [^)]*\)"', "", text)
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
@@ -236,7 +245,7 @@ def _draw_line(axes: Axes, line: Line) -> None:
     for seed in () if line.seeds_on_demand else line.seeds:
         x, y = _points(line.x, seed)
         if line.marker:
-            axes.plot(x, y, "o", color=paint, markersize=4, alpha=0.6, markeredgewidth=0)
+            _draw_dots_beside(axes, x, y, paint)
         else:
             axes.plot(x, y, color=paint, linewidth=0.8, alpha=0.45, linestyle=line_style(line)["linestyle"])
     x, y = _points(line.x, line.y, gaps=line.marker)
@@ -249,6 +258,14 @@ def _draw_line(axes: Axes, line: Line) -> None:
     elif ends:
         at_x, lows, highs = zip(*ends, strict=True)
         axes.fill_between(at_x, lows, highs, color=paint, alpha=0.16, linewidth=0)
+
+
+def _draw_dots_beside(axes: Axes, x: list[float], y: list[float], paint: str) -> None:
+    """Seeds at the right of their mean's mark, which would hide those that lie near it."""
+    axes.update_datalim(list(zip(x, y, strict=True)))
+    beside = axes.transData + ScaledTranslation(BESIDE / 72, 0, axes.figure.dpi_scale_trans)
+    style: dict[str, Any] = {"color": paint, "markersize": 4, "alpha": 0.6, "markeredgewidth": 0, "clip_on": False}
+    axes.add_artist(Line2D(x, y, marker="o", linestyle="none", transform=beside, **style))
 
 
 def line_style(line: Line, *, alone: bool = False) -> dict[str, Any]:

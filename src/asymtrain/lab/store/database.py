@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -169,6 +169,8 @@ def store_exists(path: Path) -> bool:
 
 
 def _open_to_read(path: Path) -> sqlite3.Connection:
+    with suppress(FileNotFoundError, NotADirectoryError):
+        path.stat()  # a name that the system refuses is an error; from Python 3.14 on, is_file says no
     if not path.is_file():
         raise NoStoreError(f"there is no store at {path}: check the path, or run something first")
     connection = _connect(path, "mode=rw")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, comma_words
+from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Page, comma_words
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
@@ -35,6 +35,7 @@ class AlignmentInstrument(Instrument[AlignmentOptions, "list[Run]"]):
 
     name = "alignment"
     options = AlignmentOptions
+    run_options = (*RUN_OPTIONS, "track")
 
     def measure(self, options: AlignmentOptions, bench: Bench) -> "list[Run]":
         """The runs; everything that is measured was recorded while they were trained."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, comma_numbers
+from asymtrain.lab.instruments.instrument import RUN_OPTIONS, Bench, Instrument, Page, comma_numbers
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
@@ -43,6 +43,7 @@ class TrajectoryInstrument(Instrument[TrajectoryOptions, "list[Run]"]):
 
     name = "trajectory"
     options = TrajectoryOptions
+    run_options = (*RUN_OPTIONS, "track")
 
     def measure(self, options: TrajectoryOptions, bench: Bench) -> "list[Run]":
         """The runs and their Plain partners; everything that is measured was recorded while they were trained."""

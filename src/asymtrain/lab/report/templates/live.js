@@ -80,7 +80,8 @@
         const one = state.seeds !== "all";
         series.push({ type: line.marked ? "scatter" : "line", name: `seed ${line.names[i]}`, z: one ? 4 : 2, silent: !one,
           data: x.map((value, k) => [value, there(seed[k]) ? seed[k] : null]), showSymbol: false, connectNulls: true,
-          symbol: "circle", symbolSize: 6, itemStyle: { color: colour, opacity: one ? 1 : 0.55 },
+          symbol: "circle", symbolSize: 6, symbolOffset: line.marked ? [9, 0] : [0, 0], // the mark of the mean hides none
+          itemStyle: { color: colour, opacity: one ? 1 : 0.55 },
           lineStyle: { ...style, width: one ? 1.8 : 0.9, opacity: one ? 1 : 0.5 }, tooltip: { show: one } });
       });
       if (line.low && state.intervals) series.push(interval(line, x, colour));

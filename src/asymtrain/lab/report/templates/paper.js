@@ -67,13 +67,19 @@
 
   function show(link) {
     const set = document.getElementById(link.hash.slice(1)).cloneNode(true);
+    all("div", set).forEach((part) => {
+      const listing = document.querySelector(part.querySelector("a").hash);
+      part.querySelector("a").after(listing.querySelector(".fields").cloneNode(true));
+      part.querySelector(".whole")?.replaceWith(...all("code", listing).flatMap((code) => {
+        const spec = document.createElement("a");
+        spec.href = `#spec-${code.textContent}`;
+        spec.append(code.cloneNode(true));
+        return [spec, " "];
+      }));
+    });
     const count = set.querySelectorAll("code").length;
     const title = document.createElement("h4");
     title.textContent = `${link.textContent}: from ${count} spec${count === 1 ? "" : "s"}`;
-    all("div", set).forEach((part) => {
-      const fields = document.querySelector(`${part.querySelector("a").hash} .fields`).cloneNode(true);
-      part.querySelector("a").after(fields);
-    });
     behind.replaceChildren(title, ...set.childNodes);
     behind.hidden = false;
     const box = link.getBoundingClientRect();
