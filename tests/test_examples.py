@@ -79,8 +79,8 @@ def test_pages_quote_their_scripts(name):
     page, script = (ROOT / "docs/examples" / f"{name}.md").read_text(), (EXAMPLES / f"{name}.py").read_text()
     quotes = QUOTE.findall(page)
     assert quotes
-    lines = {line.strip() for line in script.splitlines()}
-    assert not [line for quote in quotes for line in quote.splitlines() if line.strip() not in lines]
+    whole = "".join(script.split())  # a formatter breaks lines of a page and of a function in different places
+    assert not [line for quote in quotes for line in quote.splitlines() if "".join(line.split()) not in whole]
     assert f"python examples/{name}.py\n" in page
 
 
@@ -333,9 +333,11 @@ def test_gradients_of_branches_reach_the_thin_matrices_alone(example, fitted):
 
 
 @examples("fsdp2")
-def test_two_processes_train_what_one_would(example, tmp_path):
+def test_two_processes_train_what_one_would(example, tmp_path, monkeypatch):
     """The full state dict loads into the bare model, and is that of one process with the batches of both."""
     steps = 3
+    # FSDP2 warns of outputs that are views of another tensor, such as a part of the product that places share.
+    monkeypatch.setenv("PYTHONWARNINGS", "error:FSDP2-wrapped module:UserWarning")
     torch.multiprocessing.spawn(example.train, (steps, str(tmp_path)), nprocs=example.PROCESSES)
     state = torch.load(tmp_path / "trained.pt")["model"]
     torch.manual_seed(0)
