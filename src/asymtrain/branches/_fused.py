@@ -65,11 +65,11 @@ def _plan(
     class_reduction: ClassReduction,
     ignore_index: int,
 ) -> Plan:
-    groups: dict[object, list[int]] = {}
+    groups: dict[tuple[torch.Size, torch.dtype, tuple[int, ...]], list[int]] = {}
     for place, kind in enumerate(kinds):
         groups.setdefault(kind, []).append(place)
     order = [place for group in groups.values() for place in group]
-    positions = [math.prod(shape[axis] for axis in axes) for shape, _, axes in groups]  # type: ignore[misc]
+    positions = [math.prod(shape[axis] for axis in axes) for shape, _, axes in groups]
     return Plan(
         tuple(axes for _, _, axes in kinds), tuple(map(tuple, groups.values())), tuple(order), tuple(positions),
         None if set(shares) == {1.0} else tuple(shares[place] for place in order), objective, class_reduction,
