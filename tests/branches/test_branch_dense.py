@@ -333,3 +333,20 @@ def test_the_first_screen_of_the_guide_runs() -> None:
             "loss" in space
         )
         branches.strip()
+
+
+def test_a_causal_model_of_hugging_face_needs_no_options() -> None:
+    """Its labels are its inputs, which it shifts itself; its padding is in `attention_mask`."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"n_layer": 3, "n_embd": 16, "n_head": 2, "vocab_size": 23, "n_positions": 8}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(**sizes)).eval()
+    tokens, mask = torch.randint(23, (3, 6)), torch.ones(3, 6, dtype=torch.int64)
+    mask[1, 4:] = 0
+    sample = {"input_ids": tokens, "attention_mask": mask}
+    branches = attach(model, [0, 1], sample, 23, preset="early_exit")
+    output = model(**sample, output_hidden_states=True)
+    labels = tokens.masked_fill(mask == 0, -100)
+    logits = model.lm_head(model.transformer.ln_f(output.hidden_states[1]))
+    expected = F.cross_entropy(logits[:, :-1].mT, labels[:, 1:])
+    assert torch.allclose(branches.losses(labels)["transformer.h.0"], expected)
+    assert torch.allclose(branches.losses(tokens)["transformer.h.0"], expected)  # the mask leaves the padding out
