@@ -11,7 +11,7 @@ which nobody asked, still waits for its backward, a warning says that its featur
 
 import warnings
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Self
 
 import torch
@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from asymtrain.branches._capture import Capture, Mask, refuse_drift
 from asymtrain.branches._fused import fused_loss
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
-from asymtrain.branches._losses import Activation, Settings, accuracies_by_shape, losses_by_shape
+from asymtrain.branches._losses import Activation, Settings, accuracies_of, align, losses_of
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import Objective
@@ -103,10 +103,9 @@ class Branches(nn.Module):
             head = self.head(name)
             self._check_feature(name, head, feature, width_of(feature, head.positions))
             # Rows of one width share one product; anything larger or of another kind is a product of its own.
-            batched = isinstance(head, LinearHead) and not head.positions
-            alike = (
-                (feature.shape, feature.dtype, feature.device, head.live.shape, head.live.dtype) if batched else name
-            )
+            alike: object = name
+            if isinstance(head, LinearHead) and not head.positions:
+                alike = feature.shape, feature.dtype, feature.device, head.live.shape, head.live.dtype
             groups.setdefault(alike, []).append(name)
         logits: dict[str, Tensor] = {}
         for names in groups.values():
@@ -154,9 +153,7 @@ class Branches(nn.Module):
         or (B, T, C), and (B, H, W) or (B, C, H, W). `mask` is 0 where a target does not count. `logits` are those that
         `WithBranches` returned; without it the model's latest forward is meant.
         """
-        parts = list(self._losses(targets, ignore_index, logits, mask))
-        by_place = {name: loss for names, losses in parts for name, loss in zip(names, losses.unbind(), strict=True)}
-        return {name: by_place[name] for name in self.places if name in by_place}
+        return self._by_place(self._losses(targets, ignore_index, logits, mask))
 
     def loss(
         self,
@@ -200,12 +197,13 @@ class Branches(nn.Module):
             self._check_feature(name, head, source.feature, source.width)
         batches = {source.batch for source in sources.values()}
         kinds = {(head.live.dtype, head.live.device) for head in heads}
-        if len(batches) != 1 or len(kinds) != 1:
+        # Tensors of a kind of their own (sharded, quantised) know the operations of torch, and not how to share memory.
+        plain = all(type(source.feature) is Tensor for source in sources.values())
+        if len(batches) != 1 or len(kinds) != 1 or not plain:
             return None
         ((dtype, device),) = kinds
-        if any(
-            torch.promote_types(kind, torch.float32) != dtype for kind in {s.feature.dtype for s in sources.values()}
-        ):
+        given = {source.feature.dtype for source in sources.values()}
+        if any(torch.promote_types(kind, torch.float32) != dtype for kind in given):
             return None
         self._refuse_copying(targets, ignore_index)
         shape = (batches.pop(), heads[0].live.shape[0])
@@ -226,11 +224,8 @@ class Branches(nn.Module):
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
-        given = self._given(logits)
-        mask = self._mask(mask)
-        parts = accuracies_by_shape(given, self._positions, targets, mask, ignore_index, self.settings)
-        by_place = {name: share for names, shares in parts for name, share in zip(names, shares.unbind(), strict=True)}
-        return {name: by_place[name] for name in self.places if name in by_place}
+        groups = align(self._given(logits), self._positions, targets, self._mask(mask), self.settings)
+        return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
     def _losses(
         self, targets: Tensor, ignore_index: int, logits: Mapping[str, Tensor] | None, mask: Tensor | None
@@ -241,7 +236,13 @@ class Branches(nn.Module):
             self._attached().check_has_gradients()
         given = self._given(logits)
         self._refuse_copying(targets, ignore_index)
-        return losses_by_shape(given, self._positions, targets, self._mask(mask), ignore_index, self.settings)
+        for group in align(given, self._positions, targets, self._mask(mask), self.settings):
+            yield group.names, losses_of(group, ignore_index, self.settings)
+
+    def _by_place(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
+        """Values of places that came together (K,), by place and in the places' order."""
+        found = {name: value for names, values in parts for name, value in zip(names, values.unbind(), strict=True)}
+        return {name: found[name] for name in self.places if name in found}
 
     def _mask(self, given: Tensor | None) -> Tensor | None:
         """The mask that was given, or else that of the model's latest forward.

@@ -45,54 +45,39 @@ class Aligned:
     """Places of one shape, position by position beside their targets."""
 
     names: tuple[str, ...]
+    positions: int  # the number of axes
     logits: Tensor  # (K N, B, positions, C)
     targets: Tensor  # (B, positions), or with a value for each class (B, positions, C)
     mask: Tensor | None  # (B, positions)
 
 
-def losses_by_shape(
-    logits: Mapping[str, Tensor],
-    positions: Mapping[str, int],
-    targets: Tensor,
-    mask: Tensor | None,
-    ignore_index: int,
-    settings: Settings,
-) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Places and their losses (K,); over several live branches the sum or mean of their losses."""
-    for group in _align(logits, positions, targets, mask, settings):
-        if isinstance(settings.objective, Objective):
-            settings.objective.check(group.logits[0], group.targets, ignore_index)
-            rows, goals, keep = _rows(group, ignore_index)
-            losses = settings.objective.losses(rows, goals, keep, settings.class_reduction)
-        else:
-            losses = _called(settings.objective, group, ignore_index, positions[group.names[0]])
-        losses = losses.view(len(group.names), -1)
-        yield group.names, losses.sum(1) if settings.branch_reduction == "sum" else losses.mean(1)
+def losses_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
+    """The losses (K,) of places; over several live branches the sum or mean of their losses."""
+    if isinstance(settings.objective, Objective):
+        settings.objective.check(group.logits[0], group.targets, ignore_index)
+        rows, goals, keep = _rows(group, ignore_index)
+        losses = settings.objective.losses(rows, goals, keep, settings.class_reduction)
+    else:
+        losses = _called(settings.objective, group, ignore_index)
+    losses = losses.view(len(group.names), -1)
+    return losses.sum(1) if settings.branch_reduction == "sum" else losses.mean(1)
 
 
-def accuracies_by_shape(
-    logits: Mapping[str, Tensor],
-    positions: Mapping[str, int],
-    targets: Tensor,
-    mask: Tensor | None,
-    ignore_index: int,
-    settings: Settings,
-) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-    """Places and their accuracies (K,); over several live branches the mean of theirs."""
+def accuracies_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
+    """The accuracies (K,) of places; over several live branches the mean of theirs."""
     objective = settings.objective if isinstance(settings.objective, Objective) else OBJECTIVES["sigmoid"]
-    for group in _align(logits, positions, targets, mask, settings):
-        objective.check(group.logits[0], group.targets, ignore_index)
-        accuracies = objective.accuracy(*_rows(group, ignore_index))
-        yield group.names, accuracies.view(len(group.names), -1).mean(1)
+    objective.check(group.logits[0], group.targets, ignore_index)
+    return objective.accuracy(*_rows(group, ignore_index)).view(len(group.names), -1).mean(1)
 
 
-def _align(
+def align(
     logits: Mapping[str, Tensor],
     positions: Mapping[str, int],
     targets: Tensor,
     mask: Tensor | None,
     settings: Settings,
 ) -> Iterator[Aligned]:
+    """Places of one shape together, beside their targets."""
     if not isinstance(targets, Tensor):
         raise UsageError(f"targets must be a tensor, got a {type(targets).__name__}: call torch.as_tensor(targets)")
     groups: dict[object, list[str]] = {}
@@ -144,7 +129,7 @@ def _aligned(
     if count == 1 and settings.shift:
         logits, targets = logits[:, :, : -settings.shift], targets[:, settings.shift :]
         mask = None if mask is None else mask[:, settings.shift :]
-    return Aligned(names, logits, targets, mask)
+    return Aligned(names, count, logits, targets, mask)
 
 
 def _fitting_mask(mask: Tensor, targets: Tensor, count: int) -> Tensor | None:
@@ -182,9 +167,9 @@ def _rows(group: Aligned, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | N
     return rows, goals[None], keep
 
 
-def _called(objective: LossFn, group: Aligned, ignore_index: int, count: int) -> Tensor:
+def _called(objective: LossFn, group: Aligned, ignore_index: int) -> Tensor:
     """Losses of a user's own function, branch by branch, in the shapes that the user knows."""
-    targets = group.targets
+    targets, count = group.targets, group.positions
     if group.mask is not None:
         if targets.is_floating_point():
             raise UsageError("a mask cannot be used with an objective of your own: leave the padding out in it")
