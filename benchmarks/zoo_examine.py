@@ -1,5 +1,6 @@
 """One model of the zoo: attach, a training step, strip, and what must hold all the while."""
 
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
@@ -66,6 +67,7 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     targets = torch.arange(len(first_tensor(sample)), device=device) % CLASSES
     initial = {key: value.clone() for key, value in model.state_dict().items()}
     before = outputs(model.eval(), sample)
+    untouched = copy.deepcopy(model)
     hooks = hooks_of(model)  # after a forward: transformers puts hooks of its own on some models then
 
     row.at = next((glob for glob in case.at if matches(model, glob)), case.at[0])
@@ -97,8 +99,6 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     require(list(trained) == list(initial), "the state_dict has other keys after strip")
     require(any(not same(trained[key], initial[key]) for key in initial), "the step moved no weight")
 
-    torch.manual_seed(0)
-    untouched = case.build().to(device)
     untouched.load_state_dict(trained)  # strict
     require(
         same(outputs(model.eval(), sample), outputs(untouched.eval(), sample)),
