@@ -42,14 +42,14 @@ def markdown(rows: Sequence[Row], made_with: str) -> str:
     lines = [
         f"{passed} of {len(rows)} passed with {made_with}.",
         "",
-        "| library | family | model | places | layout | told | result |",
-        "|---|---|---|---|---|---|---|",
+        "| library | family | model | places | layout | told | positions | result |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         places = f"`{row.at}` ({row.places})"
         told = f"`{row.told}`" if row.told else ""
         result = f"failed: {row.problem}" if row.problem else "passed"
-        cells = [row.library, row.family, f"`{row.model}`", places, row.layout, told, result]
+        cells = [row.library, row.family, f"`{row.model}`", places, row.layout, told, row.positions, result]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 

@@ -5,6 +5,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -28,6 +29,7 @@ class Row:
     places: int = 0
     layout: str = ""
     told: str = ""
+    positions: str = ""  # what pool="none" keeps: maps, tokens, or nothing
     parameters: int = 0
     main: float = math.nan
     auxiliary: float = math.nan
@@ -76,6 +78,7 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     row.layout = " ".join(dict.fromkeys(reader.layout or "pool" for reader in branches.readers.values()))
     require(row.layout == case.layout, f"the layout was read as {row.layout}, it is {case.layout}")
     check_rows(model, branches, sample)
+    row.positions = check_positions(model, branches, row.at, sample, case.told)
     require(list(model.state_dict()) == list(initial), "attach changed the keys of the state_dict")
 
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=1e-3)
@@ -123,6 +126,37 @@ def check_rows(model: nn.Module, branches: Branches, sample: Tensor | dict[str, 
     if close(turned_answers.flip(0), answers):
         for name in branches.places:
             require(close(back[name].flip(0), straight[name]), f"the rows at {name} do not belong to samples")
+
+
+def check_positions(
+    model: nn.Module, pooled: Branches, at: str, sample: Tensor | dict[str, Tensor], told: Mapping[str, Any]
+) -> str:
+    """The same branches on every position: their logits' mean is the pooled logits, and their loss reaches the model."""
+    options = {key: value for key, value in told.items() if key != "pool"}
+    one_by_one = {"pool": "none", "objective": "softmax", "name": "positions", "shift": 0, "mask": None}
+    dense = attach(model, at=at, sample=sample, classes=CLASSES, redundancy=2, **{**options, **one_by_one})
+    with torch.no_grad():
+        call(model, sample)
+        rows = pooled.logits()
+        try:
+            logits = dense.logits()
+        except UsageError as refusal:
+            if "in place" not in str(refusal):
+                raise
+            dense.strip()
+            return "changed in place"
+    kinds = {dense.readers[name].positions for name in dense.places}
+    if "mask" not in str(sorted(sample) if isinstance(sample, Mapping) else "") and told.get("pool", "mean") == "mean":
+        for name, values in logits.items():
+            flat = values.flatten(2).mean(2) if values.ndim > 3 else values.mean(1) if values.ndim == 3 else values
+            require(close(flat, rows[name]), f"positions at {name} do not average to its rows")
+    call(model, sample)
+    for name, values in dense.logits().items():
+        shape = values.shape[:-1] if values.ndim <= 3 else (values.shape[0], *values.shape[2:])
+        targets = torch.randint(CLASSES, shape, device=values.device)
+        check_gradients(model, dense, dense.losses(targets, logits={name: values}))
+    dense.strip()
+    return " ".join({0: "rows", 1: "tokens"}.get(kind, "maps") for kind in sorted(kinds))
 
 
 def close(one: Tensor, other: Tensor) -> bool:
