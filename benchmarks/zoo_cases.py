@@ -182,7 +182,7 @@ TIMM = (
     timm("visformer", "visformer_tiny", "stage?.*", "BCHW", img_size=64),
     timm("vision_transformer", "vit_small_patch16_224", "blocks.*", "BTD", 224, depth=3),
     timm("vision_transformer", "vit_base_patch16_224", "blocks.*", "BTD", 224, depth=2, global_pool="avg"),
-    timm("volo", "volo_d1_224", "network.*", "BHWC", 224, layers=(1, 1, 1, 1)),
+    timm("volo", "volo_d1_224", "network.*", "BHWC", 224),
     timm("xception", "xception41", "blocks.*", "BCHW"),
     timm("xcit", "xcit_nano_12_p16_224", "blocks.*", "BTD", img_size=64),
 )
