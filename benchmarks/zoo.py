@@ -1,7 +1,8 @@
 """Do `attach`, a training step and `strip` work on the models people have?
 
-    python benchmarks/zoo.py                         # every model of timm and transformers that imports here
+    python benchmarks/zoo.py                         # every model of timm, torchvision and transformers
     python benchmarks/zoo.py --library transformers --family bert vit --out zoo.csv
+    python benchmarks/zoo.py --out zoo.csv --resume  # goes on where a run was stopped
     python benchmarks/zoo.py --device cuda --out zoo.csv --markdown zoo.md
 
 Models have random weights, and nothing is downloaded. For each: branches at the places of a glob, one training step of
@@ -21,7 +22,7 @@ from pathlib import Path
 
 import torch
 
-from zoo_cases import TIMM, TRANSFORMERS, Case
+from zoo_cases import TIMM, TORCHVISION, TRANSFORMERS, Case
 from zoo_examine import Row, examine
 
 
@@ -41,14 +42,14 @@ def markdown(rows: Sequence[Row], made_with: str) -> str:
     lines = [
         f"{passed} of {len(rows)} passed with {made_with}.",
         "",
-        "| library | family | model | places | layout | told | result |",
-        "|---|---|---|---|---|---|---|",
+        "| library | family | model | places | layout | told | positions | result |",
+        "|---|---|---|---|---|---|---|---|",
     ]
     for row in rows:
         places = f"`{row.at}` ({row.places})"
         told = f"`{row.told}`" if row.told else ""
         result = f"failed: {row.problem}" if row.problem else "passed"
-        cells = [row.library, row.family, f"`{row.model}`", places, row.layout, told, result]
+        cells = [row.library, row.family, f"`{row.model}`", places, row.layout, told, row.positions, result]
         lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -59,6 +60,15 @@ def write_csv(rows: Sequence[Row], path: Path) -> None:
         writer = csv.DictWriter(file, [field.name for field in fields(Row)], lineterminator="\n")
         writer.writeheader()
         writer.writerows(asdict(row) for row in rows)
+
+
+def read_csv(path: Path) -> dict[tuple[str, str, str], Row]:
+    """What `write_csv` wrote, by library, family and model."""
+    kinds = {"places": int, "parameters": int, "main": float, "auxiliary": float, "seconds": float}
+    with path.open(newline="") as file:
+        read = [{name: kinds.get(name, str)(cell) for name, cell in line.items()} for line in csv.DictReader(file)]
+    rows = [Row(**cells) for cells in read]
+    return {(row.library, row.family, row.model): row for row in rows}
 
 
 def versions(libraries: Sequence[str], device: torch.device) -> str:
@@ -80,19 +90,23 @@ def importable(library: str) -> bool:
 
 def chosen_cases(libraries: Sequence[str], families: Sequence[str]) -> list[Case]:
     """The cases of these libraries and families (none named: all)."""
-    cases = [case for case in (*TIMM, *TRANSFORMERS) if case.library in libraries]
+    cases = [case for case in (*TIMM, *TORCHVISION, *TRANSFORMERS) if case.library in libraries]
     unknown = sorted(set(families) - {case.family for case in cases})
     if unknown:
-        raise SystemExit(f"no model of the family {unknown[0]}: there are {', '.join(case.family for case in cases)}")
+        raise SystemExit(
+            f"no model of the family {unknown[0]}: there are {', '.join(dict.fromkeys(case.family for case in cases))}"
+        )
     return [case for case in cases if not families or case.family in families]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options.add_argument("--library", nargs="+", choices=["timm", "transformers"], default=["timm", "transformers"])
+    known = ["timm", "torchvision", "transformers"]
+    options.add_argument("--library", nargs="+", choices=known, default=known)
     options.add_argument("--family", nargs="+", default=[], help="only these; for transformers, model types")
     options.add_argument("--out", type=Path, help="a CSV file for all columns")
+    options.add_argument("--resume", action="store_true", help="keep the rows that --out has already")
     options.add_argument("--markdown", type=Path, help="a file for the table of docs/zoo.md")
     chosen = options.parse_args(arguments)
     device = torch.device(chosen.device)
@@ -105,16 +119,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         importlib.import_module("transformers").logging.set_verbosity_error()
     made_with = versions(libraries, device)
     print(made_with)
-    rows = []
+    rows: list[Row] = []
+    kept = read_csv(chosen.out) if chosen.resume and chosen.out and chosen.out.exists() else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the libraries' own
         for case in chosen_cases(libraries, chosen.family):
-            rows.append(examine(case, device))
+            rows.append(kept.get((case.library, case.family, case.model)) or examine(case, device))
             print(show(rows[-1]), flush=True)
+            if chosen.out:
+                write_csv(rows, chosen.out)
     failed = sum(bool(row.problem) for row in rows)
     print(f"{len(rows) - failed} of {len(rows)} passed, {sum(row.seconds for row in rows):.0f} s")
-    if chosen.out:
-        write_csv(rows, chosen.out)
     if chosen.markdown:
         chosen.markdown.write_text(markdown(rows, made_with))
     return 1 if failed or not rows else 0

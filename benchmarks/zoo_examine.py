@@ -1,9 +1,11 @@
 """One model of the zoo: attach, a training step, strip, and what must hold all the while."""
 
+import copy
 import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -27,6 +29,7 @@ class Row:
     places: int = 0
     layout: str = ""
     told: str = ""
+    positions: str = ""  # what pool="none" keeps: maps, tokens, or nothing
     parameters: int = 0
     main: float = math.nan
     auxiliary: float = math.nan
@@ -66,6 +69,7 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     targets = torch.arange(len(first_tensor(sample)), device=device) % CLASSES
     initial = {key: value.clone() for key, value in model.state_dict().items()}
     before = outputs(model.eval(), sample)
+    untouched = copy.deepcopy(model)
     hooks = hooks_of(model)  # after a forward: transformers puts hooks of its own on some models then
 
     row.at = next((glob for glob in case.at if matches(model, glob)), case.at[0])
@@ -74,6 +78,7 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     row.layout = " ".join(dict.fromkeys(reader.layout or "pool" for reader in branches.readers.values()))
     require(row.layout == case.layout, f"the layout was read as {row.layout}, it is {case.layout}")
     check_rows(model, branches, sample)
+    row.positions = check_positions(model, branches, row.at, sample, case.told)
     require(list(model.state_dict()) == list(initial), "attach changed the keys of the state_dict")
 
     optimizer = torch.optim.SGD([*model.parameters(), *branches.parameters()], lr=1e-3)
@@ -97,8 +102,6 @@ def _examine(case: Case, device: torch.device, row: Row) -> None:
     require(list(trained) == list(initial), "the state_dict has other keys after strip")
     require(any(not same(trained[key], initial[key]) for key in initial), "the step moved no weight")
 
-    torch.manual_seed(0)
-    untouched = case.build().to(device)
     untouched.load_state_dict(trained)  # strict
     require(
         same(outputs(model.eval(), sample), outputs(untouched.eval(), sample)),
@@ -123,6 +126,37 @@ def check_rows(model: nn.Module, branches: Branches, sample: Tensor | dict[str, 
     if close(turned_answers.flip(0), answers):
         for name in branches.places:
             require(close(back[name].flip(0), straight[name]), f"the rows at {name} do not belong to samples")
+
+
+def check_positions(
+    model: nn.Module, pooled: Branches, at: str, sample: Tensor | dict[str, Tensor], told: Mapping[str, Any]
+) -> str:
+    """The same branches on every position: their logits' mean is the pooled logits, and their loss reaches the model."""
+    options = {key: value for key, value in told.items() if key != "pool"}
+    one_by_one = {"pool": "none", "objective": "softmax", "name": "positions", "shift": 0, "mask": None}
+    dense = attach(model, at=at, sample=sample, classes=CLASSES, redundancy=2, **{**options, **one_by_one})
+    with torch.no_grad():
+        call(model, sample)
+        rows = pooled.logits()
+        try:
+            logits = dense.logits()
+        except UsageError as refusal:
+            if "in place" not in str(refusal):
+                raise
+            dense.strip()
+            return "changed in place"
+    kinds = {dense.readers[name].positions for name in dense.places}
+    if "mask" not in str(sorted(sample) if isinstance(sample, Mapping) else "") and told.get("pool", "mean") == "mean":
+        for name, values in logits.items():
+            flat = values.flatten(2).mean(2) if values.ndim > 3 else values.mean(1) if values.ndim == 3 else values
+            require(close(flat, rows[name]), f"positions at {name} do not average to its rows")
+    call(model, sample)
+    for name, values in dense.logits().items():
+        shape = values.shape[:-1] if values.ndim <= 3 else (values.shape[0], *values.shape[2:])
+        targets = torch.randint(CLASSES, shape, device=values.device)
+        check_gradients(model, dense, dense.losses(targets, logits={name: values}))
+    dense.strip()
+    return " ".join({0: "rows", 1: "tokens"}.get(kind, "maps") for kind in sorted(kinds))
 
 
 def close(one: Tensor, other: Tensor) -> bool:
