@@ -131,7 +131,7 @@ def check_rows(model: nn.Module, branches: Branches, sample: Tensor | dict[str, 
 def check_positions(
     model: nn.Module, pooled: Branches, at: str, sample: Tensor | dict[str, Tensor], told: Mapping[str, Any]
 ) -> str:
-    """The same branches at every position: their logits average to the pooled ones, and their loss reaches the model."""
+    """The same branches at every position: their logits average to the pooled ones, and their loss trains the model."""
     options = {key: value for key, value in told.items() if key != "pool"}
     one_by_one = {"pool": "none", "objective": "softmax", "name": "positions", "shift": 0, "mask": None}
     dense = attach(model, at=at, sample=sample, classes=CLASSES, redundancy=2, **{**options, **one_by_one})
