@@ -36,7 +36,7 @@ TURNS, WARM = 15, 5
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options.add_argument("--only", choices=["models", "backbones"])
+    options.add_argument("--only", choices=["models", "loops", "backbones"])
     options.add_argument("--model", nargs="+", default=list(MODELS), choices=list(MODELS))
     options.add_argument("--mode", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
     options.add_argument("--batch", type=int, help="instead of 96 or 128")
@@ -44,9 +44,11 @@ def main() -> None:
     chosen = options.parse_args()
     device = torch.device(chosen.device)
     print(f"{device_name(device)}, torch {torch.__version__}", flush=True)
-    if chosen.only != "backbones":
+    if chosen.only in (None, "models"):
         print_models(chosen, device)
-    if chosen.only != "models":
+    if chosen.only in (None, "loops"):
+        print_loops(chosen.arch, device)
+    if chosen.only in (None, "backbones"):
         print_backbones(chosen.arch, device)
 
 
@@ -134,6 +136,20 @@ def mebibytes(step: Step) -> int:
     step()
     torch.cuda.synchronize()
     return round((torch.cuda.max_memory_allocated() - before) / 2**20)
+
+
+def print_loops(names: list[str], device: torch.device) -> None:
+    """The small backbones as the models above: plain step, branches / none, none / none, kernels."""
+    print()
+    for arch in names:
+        for autocast in (False, True) if device.type == "cuda" else (False,):
+            plain, branched, again = (
+                plain_loop(arch, device, redundancy=count, autocast=autocast) for count in (0, 1, 0)
+            )
+            seconds, ratio, error = in_turns(plain, branched, again, device)
+            launches = "-" if device.type == "cpu" else " + ".join(map(str, added(kernels, plain, branched)))
+            precision = "bf16" if autocast else "fp32"
+            print(f"{arch} {precision} {seconds * 1e3:.3f} ms {ratio:.3f}x {error:.3f}x kernels {launches}", flush=True)
 
 
 def print_backbones(names: list[str], device: torch.device) -> None:

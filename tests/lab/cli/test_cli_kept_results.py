@@ -79,9 +79,9 @@ def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkey
     whole = cli("paper", "show", "all", *STUDY, "--full", "--store", "study.sqlite", "--out", "page")
     assert whole.code == 0, whole.err
     assert Path("page/paper.html").stat().st_size > 100_000
-    shown = cli("paper", "show", "all", *STUDY[:4], "--store", kept("cifar100-200-epochs"), "--out", "primary")
+    shown = cli("paper", "show", "all", *STUDY[:4], "--store", "study.sqlite", "--out", "primary")
     assert shown.code == 0, shown.err
-    assert Path("primary/paper.html").stat().st_size < 2_750_000  # a page has at most 3 MB, and will grow
+    assert Path("primary/paper.html").stat().st_size < 3_000_000  # of one reading; that of every reading is larger
     assert not Path("page/paper-figure4.svg").is_file()  # of a recipe that waits for its rows
     for name, figure in (("figure5", "redundancy"), ("figure2", "cosine-200-epochs")):
         drawn = Path(f"page/paper-{name}.svg").read_text()
