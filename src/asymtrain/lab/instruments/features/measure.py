@@ -112,11 +112,11 @@ def follow_features(
     shown = normalise(shown, data.mean.to(device), data.std.to(device))
     followed: dict[int, tuple[FeatureStatistics, ...]] = {}
 
-    def look(step: int, model: Backbone) -> None:
+    def look(step: int, model: nn.Module) -> None:
         with torch.no_grad():
             followed[step] = tuple(map(feature_statistics, model.features(shown)[1]))
 
-    def after(step: int, model: Backbone) -> None:
+    def after(step: int, model: nn.Module) -> None:
         done = step + 1
         if done in wanted:
             look(done, model)
