@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.sources import check_name, is_named
 from asymtrain.models import check_options
 
 Value = int | float | str | bool | tuple[int, ...]
@@ -291,7 +292,10 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         raise UsageError(f"label_noise is a share between 0 and 1, got {spec.label_noise}")
     if spec.label_smoothing >= 1:
         raise UsageError(f"label_smoothing is a share below 1, got {spec.label_smoothing}")
-    check_options(spec.arch, dict(spec.arch_options))
+    if is_named(spec.arch):
+        check_name(spec.arch, spec.arch_options)
+    else:
+        check_options(spec.arch, dict(spec.arch_options))
 
 
 def _jsonable(value: Any) -> Any:
