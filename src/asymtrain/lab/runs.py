@@ -16,7 +16,8 @@ from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.models import backbone_names, check_options
+from asymtrain.lab.sources import check_name, is_named
+from asymtrain.models import check_options
 
 Value = int | float | str | bool | tuple[int, ...]
 Options = tuple[tuple[str, Value], ...]
@@ -303,8 +304,11 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         raise UsageError(f"label_smoothing is a share below 1, got {spec.label_smoothing}")
     if spec.branch_bias == "prior" and spec.head != "linear":
         raise UsageError(f"branch_bias is for head='linear', and the head is {spec.head!r}")
+    if is_named(spec.arch):
+        check_name(spec.arch, spec.arch_options)
+        return
     check_options(spec.arch, dict(spec.arch_options))
-    if spec.arch in backbone_names() and (spec.at or spec.pool != DEFAULTS["pool"]):
+    if spec.at or spec.pool != DEFAULTS["pool"]:
         raise UsageError(
             f"{spec.arch} has places and pooling of its own: give its options points and branch_input in place of at "
             "and pool"

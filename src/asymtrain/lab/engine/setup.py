@@ -88,6 +88,7 @@ def build_module(spec: RunSpec, dataset: Dataset) -> nn.Module:
         input_shape=dataset.train.inputs.shape[1:],
         seed=streams.key(spec.seed, "backbone") & (2**63 - 1),
         weights=spec.initial_weights,
+        kind=dataset.kind,
     )
 
 

@@ -4,10 +4,7 @@ The user's model stays as it is: the probe works on copies, and puts every rando
 """
 
 import copy
-import random
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -73,22 +70,6 @@ def checked_module(value: Any) -> nn.Module:
     if not isinstance(value, nn.Module):
         raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
     return value
-
-
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    """Whatever is drawn inside, torch's, Python's and numpy's random states are afterwards what they were."""
-    # Looked up, not imported: the library needs torch alone.
-    numpy = sys.modules.get("numpy")
-    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy:
-                numpy.random.set_state(numpy_state)
 
 
 class Batch(NamedTuple):
