@@ -45,6 +45,7 @@ class RunSpec:
     # The auxiliary objective.
     at: tuple[str, ...] = ()  # places as `attach` takes them; () for a backbone's own, or the repeated blocks
     pool: Literal["mean", "class_token"] = "mean"  # from a place's output to features; a backbone has its own
+    layout: str = ""  # the axes of a place's output (BTD, BCHW), where `attach` cannot tell them
     head: Literal["linear", "mlp"] = "linear"
     redundancy: int = 1  # branches at each point; 0 is Plain
     activation: Literal["last", "all", "random", "cycle"] = "last"
@@ -186,8 +187,9 @@ _FIELDS = dataclasses.fields(RunSpec)
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
 _LITERALS = {field.name: get_args(field.type) for field in _FIELDS if get_origin(field.type) is Literal}
 AUXILIARY = (
-    "at", "pool", "head", "redundancy", "activation", "combine", "draw", "alpha", "over_classes", "alpha_schedule",
-    "objective", "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator", "cosine_every", "cosine_by",
+    "at", "pool", "layout", "head", "redundancy", "activation", "combine", "draw", "alpha", "over_classes",
+    "alpha_schedule", "objective", "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator",
+    "cosine_every", "cosine_by",
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
@@ -308,11 +310,8 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         check_name(spec.arch, spec.arch_options)
         return
     check_options(spec.arch, dict(spec.arch_options))
-    if spec.at or spec.pool != DEFAULTS["pool"]:
-        raise UsageError(
-            f"{spec.arch} has places and pooling of its own: give its options points and branch_input in place of at "
-            "and pool"
-        )
+    if spec.at or spec.layout or spec.pool != DEFAULTS["pool"]:
+        raise UsageError(f"{spec.arch} has places and pooling of its own: its options are points and branch_input")
 
 
 def _jsonable(value: Any) -> Any:

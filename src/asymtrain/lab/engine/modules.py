@@ -57,6 +57,7 @@ class ModuleNetwork:
         branches: bool = True,
         at: Sequence[str] = (),
         pool: PoolName = "mean",
+        layout: str = "",
         autocast: torch.dtype | None = None,
     ) -> None:
         """`sample`: two rows or more, on the device of the module. `autocast`: the type of its products, if another.
@@ -69,9 +70,8 @@ class ModuleNetwork:
         self.paths: dict[str, str] = {}
         self.readers: dict[str, Reader] = {}
         if branches:
-            attached = attach(
-                module, at=list(at) or find_blocks(module, sample), sample=sample, classes=classes, pool=pool
-            )
+            where = list(at) or find_blocks(module, sample)
+            attached = attach(module, at=where, sample=sample, classes=classes, pool=pool, layout=layout or None)
             self.points, self.paths, self.readers = attached.places, attached.paths, attached.readers
             self.widths = tuple(attached.head(place).width for place in self.points)
             attached.strip()

@@ -71,6 +71,7 @@ def build_network(
         branches=places.redundancy > 0,
         at=places.at,
         pool=places.pool,
+        layout=places.layout,
         autocast=torch.bfloat16 if spec.precision == "bf16" else None,
     )
 

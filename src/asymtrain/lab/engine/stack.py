@@ -199,7 +199,7 @@ class Stack:
         totals = self.tally.read(self.data.seen)
         # A last step may lose what its loss does not show, and a second moment of inf holds its weight fast for good.
         held = (self.weights, self.moments.first, self.moments.second, *self.buffers.values())
-        finite = torch.stack([value.isfinite().flatten(1).all(1) for value in held]).all(0).tolist()
+        finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in held]).all(0).tolist()
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
