@@ -1,7 +1,7 @@
 """Datasets as arrays, and pure functions of a seed on them.
 
-`load` gives a `Dataset` of images, vectors or sequences of tokens. The rest is imported from its own module: splits, few-shot subsets and
-label noise from `subsets`, statistics from `normalise`, random flips and shifts from `augment`.
+`load` gives a `Dataset` of images, vectors or sequences of tokens. The rest is imported from its own module: splits,
+few-shot subsets and label noise from `subsets`, statistics from `normalise`, random flips and shifts from `augment`.
 """
 
 from asymtrain.lab.data.arrays import Dataset, Examples, ImageSet

@@ -60,7 +60,7 @@ class Stack:
         self.alpha = torch.zeros(len(specs), device=self.device)
         self.rate = torch.zeros(len(specs), 1, device=self.device)
         self.decay = self._decay(starts[0])
-        image_shape = dataset.train.images.shape[1:]
+        image_shape = dataset.train.inputs.shape[1:]
         self.shared = self._shared_names(image_shape)
         self.layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), len(self.layers.names), self.device)
