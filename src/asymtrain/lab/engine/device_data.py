@@ -31,9 +31,9 @@ class DeviceData:
     ) -> None:
         lead = specs[0]
         self.backbone, self.dtype, self.device, self.batch = backbone, dtype, device, lead.batch
-        self.channels_last = backbone.channels_last and device.type == "cuda"
-        self.images = self._store(torch.from_numpy(dataset.train.images))
-        self.test_images = self._store(torch.from_numpy(dataset.test.images))
+        self.channels_last = backbone.channels_last and device.type == "cuda" and dataset.kind == "images"
+        self.images = self._store(torch.from_numpy(dataset.train.inputs))
+        self.test_images = self._store(torch.from_numpy(dataset.test.inputs))
         self.clean_labels = torch.from_numpy(dataset.train.labels).to(device)
         self.test_labels = torch.from_numpy(dataset.test.labels).to(device)
         self.labels, self.train, self.validation, self.mean, self.std = (
@@ -104,12 +104,13 @@ class DeviceData:
         return batch
 
     def chunk(self, images: Tensor, indices: Tensor) -> Tensor:
-        """Images for evaluation: indices (R, B) -> (R, B, 3, H, W), normalised."""
+        """Inputs for evaluation: indices (R, B) -> (R, B, ...), normalised."""
         chosen = images[indices]
         return self._normalised(chosen.permute(0, 1, 4, 2, 3) if self.channels_last else chosen)
 
     def _normalised(self, images: Tensor) -> Tensor:
-        return normalise(images, self.mean, self.std).to(self.dtype)
+        seen = normalise(images, self.mean, self.std)
+        return seen.to(self.dtype) if seen.is_floating_point() else seen  # tokens are numbers of words
 
     def _live(self) -> Tensor | None:
         """Which branch is live, (R, K): a run alone makes the same choices."""

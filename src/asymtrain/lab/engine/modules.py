@@ -171,8 +171,7 @@ class ModuleNetwork:
 
     def _dry_run(self, sample: Tensor) -> bool:
         """Whether a forward in training draws; its logits must be those of the classes."""
-        state = {name: value.detach().clone() for name, value in self.module.state_dict(keep_vars=True).items()}
-        state |= {name: value.clone() for name, value in self.buffers().items()}
+        state = {name: value.clone() for name, value in {**dict(self.named_parameters()), **self.buffers()}.items()}
         counting = Draws(torch.tensor(0), 0)
         try:
             with torch.no_grad(), counting:

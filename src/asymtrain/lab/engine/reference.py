@@ -81,12 +81,12 @@ class _Loop:
     def __init__(self, spec: RunSpec, dataset: Dataset, device: torch.device, perturb: float) -> None:
         self.spec, self.device = spec, device
         data = setup.run_data(spec, dataset)
-        self.images = torch.from_numpy(dataset.train.images).to(device)
+        self.images = torch.from_numpy(dataset.train.inputs).to(device)
         self.labels = torch.from_numpy(data.labels).to(device)
         self.clean_labels = torch.from_numpy(dataset.train.labels).to(device)
         self.train = torch.from_numpy(data.train).to(device)
         self.validation = torch.from_numpy(data.validation).to(device)
-        self.test_images = torch.from_numpy(dataset.test.images).to(device)
+        self.test_images = torch.from_numpy(dataset.test.inputs).to(device)
         self.test_labels = torch.from_numpy(dataset.test.labels).to(device)
         self.mean, self.std = data.mean.to(device), data.std.to(device)
         purposes = ("shuffle", "augment", "dropout", "noise", "draws")

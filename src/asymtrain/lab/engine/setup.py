@@ -17,7 +17,7 @@ from asymtrain.branches import draw_branches
 from asymtrain.branches._heads import module_heads
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.data.normalise import channel_statistics, normalise
+from asymtrain.lab.data.normalise import normalise, statistics
 from asymtrain.lab.data.subsets import few_shot, flip_labels, split
 from asymtrain.lab.engine.modules import ModuleNetwork
 from asymtrain.lab.runs import RunSpec
@@ -35,11 +35,20 @@ class RunData:
     train: Indices
     validation: Indices  # empty where the spec trains on everything
     labels: Indices  # of all training images, noise included
-    mean: Tensor  # (3,), of the images this run trains on
+    mean: Tensor  # of each channel or feature of the inputs this run trains on
     std: Tensor
 
 
+def check_augmentation(spec: RunSpec, dataset: Dataset) -> None:
+    """Refuse an augmentation of what is not an image."""
+    if spec.augmentation != "none" and dataset.kind != "images":
+        raise UsageError(
+            f"{spec.augmentation} changes images, and {dataset.name} holds {dataset.kind}: leave the augmentation out"
+        )
+
+
 def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
+    check_augmentation(spec, dataset)
     labels = dataset.train.labels
     seed = spec.seed if spec.split_seed is None else spec.split_seed
     if spec.validation == "split":
@@ -49,8 +58,8 @@ def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
     if spec.per_class is not None:
         train = few_shot(labels, train, spec.per_class, spec.seed)
     noisy = flip_labels(labels, train, spec.label_noise, dataset.classes, spec.seed)
-    mean, std = channel_statistics(dataset.train, train)
-    return RunData(train, validation, noisy, torch.as_tensor(mean), torch.as_tensor(std))
+    mean, std = statistics(dataset.train, train)
+    return RunData(train, validation, noisy, mean, std)
 
 
 def build_network(
