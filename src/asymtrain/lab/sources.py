@@ -35,6 +35,10 @@ CHECK_OPTIONS = (
     "check --option or --arch-option (their names and values are the library's); what must be downloaded cannot be "
     "built here, but in a function of your own, package.module:function"
 )
+FIT = (
+    "give images of another size, or options that fit (in timm img_size, patch_size and in_chans, in transformers "
+    "patch_size): the size of a patch must divide that of an image"
+)
 LARGER = (48, 64, 96, 128, 160, 192, 224, 256, 299, 384)  # pixels that are tried where images do not fit
 
 
@@ -167,7 +171,7 @@ def fingerprint(model: "nn.Module", *, exact: bool = False) -> str:
     """What a model is: a hash of the names, shapes and types of its parameters and buffers, and two sums of its values.
 
     Values that were drawn by another processor or version of torch may differ in their last digits, so the sums are
-    compared by `same_fingerprint`; with `exact` the values are hashed, bit by bit.
+    compared by `same_fingerprint`. Whole numbers are hashed; with `exact` all values are, bit by bit.
     """
     import torch
 
@@ -177,7 +181,7 @@ def fingerprint(model: "nn.Module", *, exact: bool = False) -> str:
     for name, tensor in sorted(tensors, key=lambda item: item[0]):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         values = tensor.detach().cpu().contiguous()
-        if exact:
+        if exact or not (values.is_floating_point() or values.is_complex()):
             digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
             continue
         numbers = torch.view_as_real(values) if values.is_complex() else values
@@ -277,6 +281,9 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
             output = model(inputs.sample())
         except Exception as error:
             raise _unfit(named, model, inputs, error) from error
+    patch = _patch_of(model)
+    if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):
+        raise UsageError(f"{named.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}")
     logits = read_logits(output)
     if logits is None:
         raise UsageError(f"{named.name} gives a {type(output).__name__} without logits: return a tensor of them")
@@ -285,6 +292,16 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
             f"{named.name} gives logits of shape {tuple(logits.shape)} for two inputs, and the data has {classes} "
             f"classes: it must give (2, {classes}); a function is given their number as `classes`"
         )
+
+
+def _patch_of(model: "nn.Module") -> int:
+    """Pixels along a side of a patch, in the words of timm or transformers; 1 where the model has none."""
+    for owner in (getattr(model, "patch_embed", None), getattr(model, "config", None)):
+        size = getattr(owner, "patch_size", None)
+        size = size[0] if isinstance(size, tuple | list) and size else size
+        if isinstance(size, int) and size > 0:
+            return size
+    return 1
 
 
 def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -> UsageError:
@@ -298,8 +315,7 @@ def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -
             model(inputs.sample(size))
             larger = f"give images of {size} x {size} or larger, or another model"
             return UsageError(f"{inputs} are too small for {named.name} ({why}): {larger}")
-    patches = "img_size and patch_size that fit (patch_size must divide the image's side), as options of the model"
-    return UsageError(f"{named.name} does not take {inputs} ({why}): give {patches}, or images of another size")
+    return UsageError(f"{named.name} does not take {inputs} ({why}): {FIT}")
 
 
 def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str:

@@ -10,6 +10,7 @@ command takes groups whole (`groups.flattened`), and derives one where it needs 
 This file is read for --help too: what needs torch is imported where it is used.
 """
 
+import dataclasses
 import math
 import re
 import shlex
@@ -110,7 +111,14 @@ class ScaleOptions:
     data: Annotated[str | None, DATA] = None
     arch: Annotated[
         list[str] | None,
-        typer.Option(help="mlp, cnn, vit; several with commas. Default: all.", autocompletion=offered_archs),
+        typer.Option(
+            help="mlp, cnn, vit; timm:NAME; hf:CONFIG; package.module:function; several with commas. Default: all "
+            "three.",
+            autocompletion=offered_archs,
+        ),
+    ] = None
+    arch_option: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE for the model's builder; may be repeated.")
     ] = None
     scale: Annotated[
         str | None,
@@ -139,9 +147,14 @@ class ScaleOptions:
         """
         from asymtrain.lab.scales import scaled_spec
 
-        added = {name: value for name, value in vars(self).items() if name not in ("data", "arch", "scale", "seeds")}
-        names = parse_archs(self.arch or archs)
-        return [scaled_spec(self.get_scale(), name, self.data, **added, **fields) for name in names]
+        own = ("data", "arch", "arch_option", "scale", "seeds")
+        added = {name: value for name, value in vars(self).items() if name not in own}
+        names, options = parse_archs(self.arch or archs), parse_arch_options(self.arch_option or ())
+        specs = [scaled_spec(self.get_scale(), name, self.data, **added, **fields) for name in names]
+        if not options:
+            return specs
+        # They join those of the scale.
+        return [dataclasses.replace(spec, arch_options={**dict(spec.arch_options), **options}) for spec in specs]
 
 
 @dataclass(frozen=True)
@@ -270,16 +283,31 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Backbones from repeated or comma-separated names; all of them where none is given."""
+def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[str, ...]:
+    """Backbones, or models by name where they may be, from repeated or comma-separated texts; else all backbones."""
+    from asymtrain.lab.sources import check_name
     from asymtrain.models import backbone_names
 
     known = backbone_names()
     names = [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
-            raise unknown_name("backbone", name, known)
+            if not by_name:
+                raise unknown_name("backbone", name, known)
+            check_name(name)
     return tuple(dict.fromkeys(names or known))
+
+
+def parse_arch_options(texts: Sequence[str]) -> dict[str, Any]:
+    """Options of a model's builder from `NAME=VALUE`."""
+    from asymtrain.lab.sources import parse_option
+
+    options: dict[str, Any] = {}
+    for text in texts:
+        name, value = parse_option(text, "--arch-option")
+        if options.setdefault(name, value) != value:
+            raise UsageError(f"--arch-option {text}: {name} is already set to {options[name]}")
+    return options
 
 
 def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
