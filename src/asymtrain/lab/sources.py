@@ -248,6 +248,33 @@ def importable_here() -> Iterator[None]:
                 sys.path.remove(here)
 
 
+def check_importable(name: str) -> None:
+    """Refuse a function that a new process could not import: workers are new processes."""
+    module, _, _ = name.partition(":")
+    if module not in _LIBRARIES and not _is_findable(module):
+        raise UsageError(
+            f"{name}: a worker process cannot import {module}: put the function into a file of this folder, or into an "
+            "installed package"
+        )
+
+
+def _is_findable(module: str) -> bool:
+    """Would an import find it that has not been done before?"""
+    parts, path = module.split("."), None
+    with importable_here():
+        for count in range(1, len(parts) + 1):
+            if count > 1 and path is None:
+                return False  # its parent is no package
+            name = ".".join(parts[:count])
+            finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
+            specs = (finder.find_spec(name, path) for finder in finders)
+            spec = next((spec for spec in specs if spec is not None), None)
+            if spec is None or name == "__main__":
+                return False
+            path = spec.submodule_search_locations
+    return True
+
+
 def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.Module":
     import numpy as np
     import torch
@@ -329,7 +356,7 @@ def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str
     for keys, what in ((missing, "lacks"), (unexpected, "holds, which the model does not have,")):
         if keys:
             raise UsageError(f"{file} does not fit {name}: it {what} {_listed(keys)}; give the model's own state dict")
-    differing = [key for key in given if given[key].shape != own[key].shape]
+    differing = [key for key in own if key in given and given[key].shape != own[key].shape]
     counts = {given[key].shape[:1] for key in differing}
     kept = len(counts) == 1 and all(
         own[key].shape[:1] == (classes,) and given[key].shape[1:] == own[key].shape[1:] for key in differing
@@ -337,7 +364,8 @@ def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str
     if differing and not kept:
         key = differing[0]
         shapes = f"{tuple(given[key].shape)} in the file, {tuple(own[key].shape)} in the model"
-        raise UsageError(f"{file} does not fit {name}: {_listed(differing)} has another shape ({shapes})")
+        others = f", as have {len(differing) - 1} more" if len(differing) > 1 else ""
+        raise UsageError(f"{file} does not fit {name}: {key} has another shape ({shapes}){others}")
     with torch.no_grad():
         for key in given.keys() - set(differing):
             own[key].copy_(given[key])

@@ -174,8 +174,7 @@ class Store:
         )
         with self.database.reading() as connection:
             rows = connection.execute(statement).fetchall()
-            specs, damaged = records.select_specs(connection, [row[0] for row in rows])
-        self.name_damage(damaged)
+            specs, _ = records.select_specs(connection, [row[0] for row in rows])
         return [(specs[spec_id], model, data) for spec_id, model, data in rows if spec_id in specs]
 
     # What was seen.
