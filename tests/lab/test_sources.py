@@ -451,7 +451,7 @@ TIMM = [
     ("resnet18", {}, (1, 32, 32)),
     ("convnext_atto", {}, (3, 32, 32)),
     ("vit_tiny_patch16_224", {"patch_size": 4, "drop_path_rate": 0.1}, (3, 32, 32)),
-    ("mixer_s16_224", {"patch_size": 8}, (3, 32, 24)),
+    ("mixer_s16_224", {}, (3, 32, 48)),
 ]
 
 
