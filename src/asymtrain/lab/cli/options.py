@@ -153,8 +153,8 @@ class ScaleOptions:
         specs = [scaled_spec(self.get_scale(), name, self.data, **added, **fields) for name in names]
         if not options:
             return specs
-        # They join those of the scale.
-        return [dataclasses.replace(spec, arch_options={**dict(spec.arch_options), **options}) for spec in specs]
+        joined: list[Any] = [{**dict(spec.arch_options), **options} for spec in specs]
+        return [dataclasses.replace(spec, arch_options=both) for spec, both in zip(specs, joined, strict=True)]
 
 
 @dataclass(frozen=True)
