@@ -3,8 +3,8 @@ import pytest
 import torch
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data import ImageSet
-from asymtrain.lab.data.normalise import channel_statistics, normalise
+from asymtrain.lab.data import Examples, ImageSet
+from asymtrain.lab.data.normalise import channel_statistics, normalise, statistics
 
 
 @pytest.fixture
@@ -69,3 +69,41 @@ def test_a_stack_has_its_own_statistics_for_each_run(images):
     for r in range(4):
         torch.testing.assert_close(together[r], normalise(stack[r], mean[r], std[r]))
     torch.testing.assert_close(normalise(stack, mean[0], std[0])[2], normalise(stack[2], mean[0], std[0]))
+
+
+def test_vectors_have_statistics_of_each_feature():
+    source = np.random.default_rng(0)
+    vectors = (source.normal(size=(70_000, 4)) * (1, 1e-3, 1e4, 0) + (0, 500, -3, 0.1)).astype(np.float32)
+    data = Examples(vectors, np.zeros(len(vectors), np.int64))
+    rows = source.permutation(len(vectors))[:66_000]
+    mean, std = statistics(data, rows)
+    exact = vectors[rows].astype(np.float64)
+    np.testing.assert_allclose(mean.numpy(), exact.mean(0), rtol=1e-6)
+    np.testing.assert_allclose(std.numpy()[:3], exact.std(0)[:3], rtol=1e-6)
+    assert std[3] == 1  # constant
+    seen = normalise(torch.from_numpy(vectors), mean, std)
+    assert seen[:, 3].abs().max() == 0
+    assert seen[rows].std(0)[:3].tolist() == pytest.approx([1, 1, 1], rel=1e-3)
+    assert all(torch.equal(a, b) for a, b in zip((mean, std), statistics(data, np.sort(rows)), strict=True))
+    with pytest.raises(UsageError, match="at least one vector"):
+        statistics(data, rows[:0])
+
+
+def test_a_stack_of_vectors_has_its_own_statistics_for_each_run():
+    stack, mean, std = torch.rand(4, 6, 3), torch.rand(4, 3), torch.rand(4, 3) + 0.5
+    together = normalise(stack, mean, std)
+    for r in range(4):
+        assert torch.equal(together[r], normalise(stack[r], mean[r], std[r]))
+
+
+def test_tokens_stay_as_they_are():
+    tokens = torch.randint(0, 1 << 40, (2, 6, 3))
+    data = Examples(tokens[0].numpy(), np.zeros(6, np.int64))
+    mean, std = (torch.stack([value, value]) for value in statistics(data, np.arange(6)))
+    assert normalise(tokens, mean, std) is tokens
+
+
+def test_images_are_normalised_as_bytes_also_where_an_augmentation_left_floats(images, data):
+    mean, std = statistics(data, np.arange(2500))
+    batch = torch.from_numpy(images[:8])
+    assert torch.equal(normalise(batch.float(), mean, std), normalise(batch, mean, std))

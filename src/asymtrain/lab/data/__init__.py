@@ -1,10 +1,10 @@
 """Datasets as arrays, and pure functions of a seed on them.
 
-`load` gives a `Dataset` of uint8 images. The rest is imported from its own module: splits, few-shot subsets and
-label noise from `subsets`, statistics from `normalise`, random flips and shifts from `augment`.
+`load` gives a `Dataset` of images, vectors or sequences of tokens. The rest is imported from its own module: splits,
+few-shot subsets and label noise from `subsets`, statistics from `normalise`, random flips and shifts from `augment`.
 """
 
-from asymtrain.lab.data.arrays import Dataset, ImageSet
+from asymtrain.lab.data.arrays import Dataset, Examples, ImageSet
 from asymtrain.lab.data.registry import NAMES, class_count, data_root, load
 
-__all__ = ["NAMES", "Dataset", "ImageSet", "class_count", "data_root", "load"]
+__all__ = ["NAMES", "Dataset", "Examples", "ImageSet", "class_count", "data_root", "load"]

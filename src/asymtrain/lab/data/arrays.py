@@ -1,8 +1,10 @@
-"""What every source of data ends as: one contiguous array of bytes, and labels."""
+"""What every source of data ends as: arrays of inputs, one kind of them, and labels."""
 
+import hashlib
 import operator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -10,49 +12,87 @@ import numpy.typing as npt
 from asymtrain.errors import UsageError
 
 Bytes = npt.NDArray[np.uint8]
+Vectors = npt.NDArray[np.float32]
 Labels = npt.NDArray[np.int64]
 Masks = npt.NDArray[np.bool_]
+Inputs = Bytes | Vectors | npt.NDArray[np.int64]
+Kind = Literal["images", "vectors", "tokens"]
 _CHUNK = 1024  # images summed at a time; bounds the memory
 
 
 @dataclass(frozen=True, eq=False)
-class ImageSet:
-    """Images (N, 3, H, W), C-contiguous, labels (N,) and, where the source knows them, object masks (N, H, W)."""
+class Examples:
+    """Inputs of one kind, C-contiguous, labels (N,) and, where the source knows them, object masks (N, H, W).
 
-    images: Bytes
+    Images are bytes (N, C, H, W), vectors float32 (N, D), sequences of tokens int64 (N, T), filled up with 0.
+    """
+
+    inputs: Inputs
     labels: Labels
     masks: Masks | None = None
 
     def __len__(self) -> int:
         return len(self.labels)
 
+    @property
+    def kind(self) -> Kind:
+        if self.inputs.ndim == 4:
+            return "images"
+        return "vectors" if self.inputs.dtype == np.float32 else "tokens"
+
+    @property
+    def images(self) -> Bytes:
+        """The inputs, for what works on images alone."""
+        if self.kind != "images":
+            raise UsageError(f"this works on images, and the dataset holds {self.kind}: choose a dataset of images")
+        return self.inputs  # type: ignore[return-value]
+
     @cached_property
     def channel_sums(self) -> npt.NDArray[np.int64]:
-        """Sums of each image's bytes and of their squares in each channel, (N, 3, 2).
+        """Sums of each image's bytes and of their squares in each channel, (N, C, 2).
 
         Once for all runs: each of them has statistics of its own images, and a stack may have a hundred runs.
         """
-        sums = np.empty((len(self.images), 3, 2), np.int64)
-        for start in range(0, len(self.images), _CHUNK):
-            chunk = self.images[start : start + _CHUNK].reshape(-1, 3, self.images.shape[2] * self.images.shape[3])
+        count, channels, height, width = self.images.shape
+        sums = np.empty((count, channels, 2), np.int64)
+        for start in range(0, count, _CHUNK):
+            chunk = self.images[start : start + _CHUNK].reshape(-1, channels, height * width)
             wide = chunk.astype(np.uint16)  # holds 255 * 255
             sums[start : start + _CHUNK, :, 0] = chunk.sum(2, dtype=np.int64)
             sums[start : start + _CHUNK, :, 1] = (wide * wide).sum(2, dtype=np.int64)
         return sums
 
 
+ImageSet = Examples  # its name when all inputs were images
+
+
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Images to train on and images to test on; label k is the class `class_names[k]`."""
+    """Examples to train on and to test on; label k is the class `class_names[k]`."""
 
     name: str
-    train: ImageSet
-    test: ImageSet
+    train: Examples
+    test: Examples
     class_names: tuple[str, ...]
 
     @property
     def classes(self) -> int:
         return len(self.class_names)
+
+    @property
+    def kind(self) -> Kind:
+        return self.train.kind
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Sixteen hexadecimal digits that change with any input, label or class name, and not with the machine."""
+        shapes = [part.inputs.shape for part in (self.train, self.test)]
+        digest = hashlib.sha256(repr((self.kind, shapes, self.class_names)).encode())
+        for part in (self.train, self.test):
+            for array in (part.inputs, part.labels):
+                # A defined byte order keeps big-endian machines in step.
+                digest.update(np.ascontiguousarray(array, array.dtype.newbyteorder("<")).data)
+        return digest.hexdigest()[:16]
 
 
 def whole_number(option: str, value: object, low: int, high: int | None = None) -> int:

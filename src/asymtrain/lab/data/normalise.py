@@ -1,4 +1,7 @@
-"""From bytes to what a network sees: zero mean and unit deviation in each channel of the training images."""
+"""From stored inputs to what a network sees: zero mean and unit deviation over the examples a run trains on.
+
+Images have statistics for each channel, vectors for each feature. Tokens are numbers of words: they stay as they are.
+"""
 
 from math import sqrt
 
@@ -8,11 +11,39 @@ import torch
 from torch import Tensor
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data.arrays import ImageSet
+from asymtrain.lab.data.arrays import Examples, Vectors
+
+_CHUNK = 1 << 16  # vectors added up at a time; bounds the memory
 
 
-def channel_statistics(data: ImageSet, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel over the chosen images, both (3,) float32, on the scale of 0 to 1.
+def statistics(data: Examples, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation over the chosen examples: of each channel or feature, both float32; empty for tokens."""
+    if data.kind == "images":
+        return channel_statistics(data, indices)
+    if data.kind == "tokens":
+        return torch.zeros(0), torch.ones(0)
+    return _feature_statistics(data.inputs, indices)  # type: ignore[arg-type]
+
+
+def _feature_statistics(vectors: Vectors, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each feature over the chosen vectors, both (D,); a constant one has a deviation of 1."""
+    if len(indices) == 0:
+        raise UsageError("statistics need at least one vector")
+    first = vectors[indices[0]].astype(np.float64)
+    total, squares = np.zeros_like(first), np.zeros_like(first)
+    ordered = np.sort(indices)  # sums of rounded numbers depend on the order
+    for start in range(0, len(ordered), _CHUNK):
+        # Less the first one: a constant feature gives exact zeros, and a large mean cancels no digits.
+        shifted = vectors[ordered[start : start + _CHUNK]] - first
+        total += shifted.sum(0)
+        squares += (shifted * shifted).sum(0)
+    n = len(indices)
+    std = np.sqrt(np.maximum(squares / n - (total / n) ** 2, 0)).astype(np.float32)
+    return torch.from_numpy((first + total / n).astype(np.float32)), torch.from_numpy(np.where(std > 0, std, 1))
+
+
+def channel_statistics(data: Examples, indices: npt.NDArray[np.int64]) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel over the chosen images, both (C,) float32, on the scale of 0 to 1.
 
     The sums are of whole numbers, so the result does not depend on the order of adding or on the machine. A channel
     without any variation gets a deviation of 1.
@@ -27,10 +58,16 @@ def channel_statistics(data: ImageSet, indices: npt.NDArray[np.int64]) -> tuple[
 
 
 def normalise(x: Tensor, mean: Tensor, std: Tensor) -> Tensor:
-    """(x / 255 - mean) / std for bytes x (..., B, 3, H, W), in the type of mean.
+    """What a network sees of inputs x, in the type of mean; tokens unchanged.
 
-    Mean and std are (3,), or (R, 3) for a stack of runs x (R, B, 3, H, W).
+    (x / 255 - mean) / std for bytes x (..., B, C, H, W), (x - mean) / std for vectors x (..., B, D). Mean and std are
+    (C,) or (D,), or (R, C) or (R, D) for a stack of runs x (R, B, ...).
     """
+    if x.dtype == torch.int64:
+        return x
+    if x.ndim - mean.ndim < 3:
+        mean, std = (s[..., None, :] if s.ndim > 1 else s for s in (mean, std))
+        return (x - mean) / std
     mean, std = (s[..., None, :, None, None] if s.ndim > 1 else s[:, None, None] for s in (mean, std))
     # One multiplication and one addition: on a CPU each pass over a batch of images counts.
     return torch.addcmul(-mean / std, x.to(mean.dtype), 1 / (255 * std))

@@ -1,0 +1,69 @@
+"""A stack's batches of each kind of input, against numpy."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import Dataset, Examples
+from asymtrain.lab.engine import setup
+from asymtrain.lab.engine.device_data import DeviceData
+from asymtrain.lab.runs import RunSpec
+from asymtrain.models import build
+
+SPEC = RunSpec(batch=8, epochs=1)
+
+
+def dataset(kind):
+    source = np.random.default_rng(0)
+
+    def examples(count):
+        inputs = {
+            "images": lambda: source.integers(0, 256, (count, 2, 6, 4), dtype=np.uint8),
+            "vectors": lambda: source.normal(3, 7, (count, 5)).astype(np.float32),
+            "tokens": lambda: source.integers(0, 50_000, (count, 7)),
+        }[kind]()
+        return Examples(inputs, np.arange(count) % 3)
+
+    return Dataset(kind, examples(50), examples(12), ("a", "b", "c"))
+
+
+def oracle(kind, inputs, rows):
+    """Inputs as a network sees them, with the statistics of the given rows."""
+    if kind == "tokens":
+        return inputs
+    axes, scale = ((0, 2, 3), 255) if kind == "images" else ((0,), 1)
+    chosen = inputs[rows].astype(np.float64) / scale
+    return (inputs / scale - chosen.mean(axes, keepdims=True)) / chosen.std(axes, keepdims=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("kind", ["images", "vectors", "tokens"])
+def test_batches_of_every_kind_have_each_runs_own_statistics(kind, dtype):
+    data = dataset(kind)
+    specs = [SPEC, dataclasses.replace(SPEC, seed=43)]
+    own = [setup.run_data(spec, data) for spec in specs]
+    stack = DeviceData(specs, data, own, build("mlp", classes=3, seed=0), torch.device("cpu"), dtype)
+    stack.start_epoch(0)
+    batch = stack.next_batch().images
+    everything = torch.arange(len(data.test)).expand(2, -1)
+    test = stack.chunk(stack.test_images, everything)
+    assert batch.shape == (2, 8, *data.train.inputs.shape[1:])
+    assert batch.dtype == test.dtype == (torch.int64 if kind == "tokens" else dtype)
+    close = {"rtol": 2e-2, "atol": 2e-2} if dtype == torch.bfloat16 else {"rtol": 1e-4, "atol": 1e-5}
+    for r, run in enumerate(own):
+        seen = torch.from_numpy(oracle(kind, data.train.inputs, run.train))
+        torch.testing.assert_close(batch[r], seen[stack.order[r, :8]].to(batch.dtype), **close)
+        unseen = (data.test.inputs, data.train.inputs[run.train])
+        seen = torch.from_numpy(oracle(kind, np.concatenate(unseen), np.arange(12, 12 + len(run.train)))[:12])
+        torch.testing.assert_close(test[r], seen.to(test.dtype), **close)
+
+
+@pytest.mark.parametrize("kind", ["vectors", "tokens"])
+def test_only_images_are_augmented(kind):
+    augmented = dataclasses.replace(SPEC, augmentation="flip_shift")
+    setup.run_data(augmented, dataset("images"))
+    with pytest.raises(UsageError, match=f"flip_shift changes images, and {kind} holds {kind}: leave"):
+        setup.run_data(augmented, dataset(kind))
