@@ -10,10 +10,12 @@ command takes groups whole (`groups.flattened`), and derives one where it needs 
 This file is read for --help too: what needs torch is imported where it is used.
 """
 
+import json
 import math
 import re
 import shlex
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -70,8 +72,13 @@ def offered_archs(incomplete: str) -> list[str]:
 # The runs.
 DATA = typer.Option(
     "--data",
-    help="shapes, cifar10, cifar100 or folder:PATH.",
-    autocompletion=offered("shapes", "cifar10", "cifar100", "folder:"),
+    help="shapes, cifar10, cifar100, folder:PATH, npz:FILE or package.module:function.",
+    autocompletion=offered("shapes", "cifar10", "cifar100", "folder:", "npz:"),
+)
+DATA_OPTION = typer.Option(
+    "--data-option",
+    metavar="NAME=VALUE",
+    help="An option of the data, such as image_size=64; may be repeated. An unknown one lists all.",
 )
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
 REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
@@ -108,6 +115,7 @@ class ScaleOptions:
     """
 
     data: Annotated[str | None, DATA] = None
+    data_option: Annotated[list[str] | None, DATA_OPTION] = None
     arch: Annotated[
         list[str] | None,
         typer.Option(help="mlp, cnn, vit; several with commas. Default: all.", autocompletion=offered_archs),
@@ -139,9 +147,13 @@ class ScaleOptions:
         """
         from asymtrain.lab.scales import scaled_spec
 
-        added = {name: value for name, value in vars(self).items() if name not in ("data", "arch", "scale", "seeds")}
-        names = parse_archs(self.arch or archs)
-        return [scaled_spec(self.get_scale(), name, self.data, **added, **fields) for name in names]
+        others = ("data", "data_option", "arch", "scale", "seeds")
+        added = {name: value for name, value in vars(self).items() if name not in others}
+        names, scale = parse_archs(self.arch or archs), self.get_scale()
+        if self.data_option:
+            known = scale.datasets.get(self.data or scale.dataset, {}).get("dataset_options", {})
+            added["dataset_options"] = {**known, **parse_data_options(self.data_option)}
+        return [scaled_spec(scale, name, self.data, **added, **fields) for name in names]
 
 
 @dataclass(frozen=True)
@@ -302,6 +314,23 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
         if settings.setdefault(name, value) != value:
             raise UsageError(f"--set {text}: {name} is already set to {settings[name]}")
     return settings
+
+
+def parse_data_options(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Options of a dataset from `NAME=VALUE`: a JSON value where it is one, else text."""
+    options: dict[str, Any] = {}
+    for text in texts or ():
+        name, equals, value = (part.strip() for part in text.partition("="))
+        if not name or not equals:
+            raise UsageError(f"--data-option {text}: write NAME=VALUE, such as image_size=64")
+        read: Any = value
+        with suppress(ValueError, RecursionError):
+            read = json.loads(value)
+        if read is None or isinstance(read, dict):
+            raise UsageError(f"--data-option {text}: write a number, a text, true, false or a list")
+        if options.setdefault(name, read) != read:
+            raise UsageError(f"--data-option {text}: {name} is already set to {options[name]}")
+    return options
 
 
 def parse_values(option: str, text: str | None, default: Sequence[float]) -> tuple[float, ...]:

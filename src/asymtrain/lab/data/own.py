@@ -52,8 +52,8 @@ def load_function(
     It is called twice: a function that gives other arrays the second time would give each worker data of its own.
     """
     given = {"image_size": image_size, "layout": layout, "seed": seed}
-    with _working_folder():
-        function = _import_function(text)
+    with importable_here():
+        function = import_function(text)
         known, takes_any = _parameters(function)
         for option in options:
             if option not in known and not takes_any:
@@ -70,8 +70,8 @@ def load_function(
 
 def check_function(text: str) -> None:
     """Refuse a function that this process cannot import."""
-    with _working_folder():
-        _import_function(text)
+    with importable_here():
+        import_function(text)
 
 
 def is_function(text: str) -> bool:
@@ -81,7 +81,7 @@ def is_function(text: str) -> bool:
 
 
 @contextmanager
-def _working_folder() -> Iterator[None]:
+def importable_here() -> Iterator[None]:
     """A module of the user's own lies in the folder they work in; workers work in the same."""
     here = str(Path.cwd())
     added = here not in sys.path
@@ -94,7 +94,7 @@ def _working_folder() -> Iterator[None]:
             sys.path.remove(here)
 
 
-def _import_function(text: str) -> Any:
+def import_function(text: str) -> Any:
     module_name, _, name = text.partition(":")
     try:
         module = importlib.import_module(module_name)
