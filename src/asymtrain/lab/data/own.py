@@ -30,6 +30,7 @@ _ALIASES = {"images": "x", "labels": "y", "images_test": "x_test", "labels_test"
 _KEYS = ("x", "y", "x_test", "y_test", "class_names")
 _CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
 _LAYOUTS = ("nchw", "nhwc")
+_OTHERS = ("folder", "npz", "timm", "hf")  # what else stands before a colon in a name of data or of a model
 
 
 def load_npz(path: Path, *, image_size: int | None = None, layout: str | None = None, seed: int = 0) -> Dataset:
@@ -77,7 +78,12 @@ def check_function(text: str) -> None:
 def is_function(text: str) -> bool:
     """Is this the form of package.module:function?"""
     module, colon, name = text.partition(":")
-    return bool(colon) and name.isidentifier() and all(part.isidentifier() for part in module.split("."))
+    return (
+        bool(colon)
+        and module not in _OTHERS
+        and name.isidentifier()
+        and all(part.isidentifier() for part in module.split("."))
+    )
 
 
 @contextmanager
