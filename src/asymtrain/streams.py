@@ -12,6 +12,10 @@ are then a true pair.
 """
 
 import hashlib
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
@@ -56,6 +60,22 @@ def permutations(keys: Tensor, epoch: Tensor | int, n: int) -> Tensor:
     """For keys (R,), a permutation of range(n) per key: (R, n)."""
     order = torch.arange(n, device=keys.device)
     return bits(keys[:, None], epoch, order).argsort(dim=1, stable=True)
+
+
+@contextmanager
+def random_state_kept() -> Iterator[None]:
+    """Whatever is drawn inside, torch's, Python's and numpy's random states are afterwards what they were."""
+    # Looked up, not imported: the library needs torch alone.
+    numpy = sys.modules.get("numpy")
+    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
+    with torch.random.fork_rng(devices=devices):
+        try:
+            yield
+        finally:
+            random.setstate(python_state)
+            if numpy:
+                numpy.random.set_state(numpy_state)
 
 
 def _mix(z: Tensor) -> Tensor:

@@ -306,16 +306,20 @@ def make_heads(
             else:
                 heads[name] = ModuleHead([parts[0].to(feature.device)], width, activation, place_key, positions)
         else:
-            build = kind if callable(kind) else _NAMED[kind](positions)
-            modules = [
-                _built(
-                    build, name, width, outputs, key(seed, f"head {redundancy - 1 - branch} from last at place {index}")
-                )
-                for branch in range(redundancy)
-            ]
+            modules = module_heads(kind, seed, index, width, outputs, redundancy, name, positions)
             heads[name] = ModuleHead(modules, width, activation, place_key, positions).to(feature.device, wide)
         _check_fit(name, heads[name], feature, outputs)
     return heads
+
+
+def module_heads(
+    kind: HeadName | HeadBuilder, seed: int, index: int, width: int, outputs: int, redundancy: int,
+    place: str = "", positions: int = 0,
+) -> list[nn.Module]:  # fmt: skip
+    """The branches of place number `index`, built by name or by a function, with their initial weights."""
+    build = kind if callable(kind) else _NAMED[kind](positions)
+    keys = [key(seed, f"head {redundancy - 1 - branch} from last at place {index}") for branch in range(redundancy)]
+    return [_built(build, place, width, outputs, branch_key) for branch_key in keys]
 
 
 def _belongs(parts: Sequence[nn.Module], own: Collection[int]) -> bool:

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
 from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.sources import check_name, is_named
 from asymtrain.models import check_options
 
 Value = int | float | str | bool | tuple[int, ...]
@@ -38,9 +39,14 @@ class RunSpec:
     validation: Literal["split", "none"] = "split"  # 80/20 split, or train on every training image
     split_seed: int | None = None  # None: the run's own seed; a number: one split for all runs
     # By what.
-    arch: str = "mlp"
+    arch: str = "mlp"  # a backbone, or timm:NAME, hf:CONFIG, package.module:function
     arch_options: Options = ()
+    initial_weights: str = ""  # a safetensors file, where the model does not begin at random
     # The auxiliary objective.
+    at: tuple[str, ...] = ()  # places as `attach` takes them; () for a backbone's own, or the repeated blocks
+    pool: Literal["mean", "class_token"] = "mean"  # from a place's output to features; a backbone has its own
+    layout: str = ""  # the axes of a place's output (BTD, BCHW), where `attach` cannot tell them
+    head: Literal["linear", "mlp"] = "linear"
     redundancy: int = 1  # branches at each point; 0 is Plain
     activation: Literal["last", "all", "random", "cycle"] = "last"
     combine: Literal["sum", "mean"] = "sum"  # over the branches of a point, where all are active
@@ -62,6 +68,7 @@ class RunSpec:
     weight_decay: float = 1e-2
     decay: Literal["all", "matrices", "backbone_matrices"] = "all"  # what weight decay acts on
     batch: int = 128
+    last_batch: Literal["keep", "drop"] = "keep"  # of an epoch, where it is shorter
     epochs: int = 10
     schedule: Literal["constant", "cosine"] = "constant"
     augmentation: Literal["none", "flip_shift"] = "none"
@@ -180,8 +187,9 @@ _FIELDS = dataclasses.fields(RunSpec)
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
 _LITERALS = {field.name: get_args(field.type) for field in _FIELDS if get_origin(field.type) is Literal}
 AUXILIARY = (
-    "redundancy", "activation", "combine", "draw", "alpha", "over_classes", "alpha_schedule", "objective",
-    "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator", "cosine_every", "cosine_by",
+    "at", "pool", "layout", "head", "redundancy", "activation", "combine", "draw", "alpha", "over_classes",
+    "alpha_schedule", "objective", "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator",
+    "cosine_every", "cosine_by",
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
@@ -239,6 +247,11 @@ def _normalise(spec: RunSpec, field: dataclasses.Field[Any]) -> None:
         value = int(value)  # not int(number): a float holds 53 bits
     elif field.type is str and not isinstance(value, str):
         raise UsageError(f"{name} must be a text, got {value!r}")
+    elif field.type == tuple[str, ...]:
+        value = (value,) if isinstance(value, str) else value
+        if not isinstance(value, list | tuple) or not all(isinstance(item, str) and item for item in value):
+            raise UsageError(f"{name} must be a list of names, got {value!r}")
+        value = tuple(value)
     object.__setattr__(spec, name, value)
 
 
@@ -291,7 +304,14 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         raise UsageError(f"label_noise is a share between 0 and 1, got {spec.label_noise}")
     if spec.label_smoothing >= 1:
         raise UsageError(f"label_smoothing is a share below 1, got {spec.label_smoothing}")
+    if spec.branch_bias == "prior" and spec.head != "linear":
+        raise UsageError(f"branch_bias is for head='linear', and the head is {spec.head!r}")
+    if is_named(spec.arch):
+        check_name(spec.arch, spec.arch_options)
+        return
     check_options(spec.arch, dict(spec.arch_options))
+    if spec.at or spec.layout or spec.pool != DEFAULTS["pool"]:
+        raise UsageError(f"{spec.arch} has places and pooling of its own: its options are points and branch_input")
 
 
 def _jsonable(value: Any) -> Any:

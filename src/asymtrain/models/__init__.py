@@ -69,9 +69,11 @@ def backbone_names() -> tuple[str, ...]:
 
 
 def display_name(name: str) -> str:
-    """What tables and pages call a backbone: its class, such as ViT; of one that is not here, its name."""
+    """What tables and pages call a model: a backbone's class, such as ViT; of any other its name, `timm:resnet18`."""
     if name in KNOWN:
         return KNOWN[name][0]
+    if ":" in name:
+        return name
     from asymtrain.models._building import BACKBONES
 
     return BACKBONES[name].__name__ if name in BACKBONES else name

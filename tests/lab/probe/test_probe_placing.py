@@ -7,7 +7,7 @@ from torch import nn
 
 from asymtrain import models
 from asymtrain.lab.probe import probe
-from asymtrain.lab.probe.inputs import find_blocks
+from asymtrain.lab.engine.modules import find_blocks
 
 
 class Stage(nn.Sequential):

@@ -102,8 +102,8 @@ def probe(
     arguments = effort.arguments()
     with loading():
         from asymtrain.lab.probe.page import probe_tables, write_probe
-        from asymtrain.lab.probe.sources import parse_option
         from asymtrain.lab.report import current_versions, duration
+        from asymtrain.lab.sources import parse_option
         from asymtrain.lab.trackers import tracking
         from asymtrain.models import BACKBONES
     options = dict(parse_option(text) for text in subject.option or ())
@@ -163,7 +163,8 @@ def probe_other_model(
     from asymtrain.lab.data import cifar, load
     from asymtrain.lab.data.resize import resized
     from asymtrain.lab.engine import default_device
-    from asymtrain.lab.probe.sources import ImageBatches, named_model
+    from asymtrain.lab.probe.sources import ImageBatches
+    from asymtrain.lab.sources import named_model
 
     named, device = named_model(subject.model, options), default_device(where.device)
     batch, learning_rate = subject.batch or 32, subject.learning_rate or 1e-3

@@ -12,9 +12,9 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch
-from asymtrain.lab.engine.setup import RunData, dropout_mask, random_labels, stream_keys
+from asymtrain.lab.engine.modules import ModuleNetwork
+from asymtrain.lab.engine.setup import Network, RunData, dropout_mask, random_labels, steps_of, stream_keys
 from asymtrain.lab.runs import RunSpec
-from asymtrain.models import Backbone
 
 
 class DeviceData:
@@ -25,7 +25,7 @@ class DeviceData:
         specs: list[RunSpec],
         dataset: Dataset,
         data: list[RunData],
-        backbone: Backbone,
+        backbone: Network,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
@@ -40,7 +40,8 @@ class DeviceData:
             torch.stack([torch.as_tensor(getattr(run, name)) for run in data]).to(device)
             for name in ("labels", "train", "validation", "mean", "std")
         )
-        self.keys = {p: stream_keys(specs, p, device) for p in ("shuffle", "augment", "dropout", "noise")}
+        purposes = ("shuffle", "augment", "dropout", "noise", "draws")
+        self.keys = {p: stream_keys(specs, p, device) for p in purposes}
         self.augmented = lead.augmentation == "flip_shift"
         self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
         points = range(len(backbone.points))
@@ -53,8 +54,9 @@ class DeviceData:
             self.smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
         self.choice_keys = torch.tensor([[choice_key(s.seed, k) for k in points] for s in specs], device=device)
         self.size = self.train.shape[1]
-        self.steps = -(-self.size // self.batch)
-        self.order = torch.zeros(len(specs), self.steps * self.batch, dtype=torch.int64, device=device)
+        self.steps, self.seen = steps_of(lead, self.size)  # of an epoch: steps, and images
+        filled = -(-self.size // self.batch) * self.batch
+        self.order = torch.zeros(len(specs), filled, dtype=torch.int64, device=device)
         self.step = torch.zeros((), dtype=torch.int64, device=device)  # within the epoch
         self.global_step = torch.zeros((), dtype=torch.int64, device=device)
 
@@ -68,9 +70,15 @@ class DeviceData:
         self.step.fill_(step)
         self.global_step.fill_(epoch * self.steps + step)
 
-    def next_batch(self) -> Batch:
-        """The batch at the step counter, which moves on."""
-        position = torch.arange(self.batch, device=self.device)
+    def count_at(self, step: int) -> int:
+        """How many images the batch at a step of an epoch has: a module must not see those that only fill it up."""
+        if isinstance(self.backbone, ModuleNetwork):
+            return min(self.batch, self.seen - step * self.batch)
+        return self.batch
+
+    def next_batch(self, count: int) -> Batch:
+        """The batch of so many images at the step counter, which moves on."""
+        position = torch.arange(count, device=self.device)
         at = self.step * self.batch + position
         indices = self.order[:, at]
         images = self.images[indices]
@@ -81,7 +89,7 @@ class DeviceData:
         keep = None
         if self.backbone.dropout_width and self.backbone.dropout_rate:
             width, rate = self.backbone.dropout_width, self.backbone.dropout_rate
-            keep = dropout_mask(self.keys["dropout"], self.global_step, self.batch, width, rate).to(self.dtype)
+            keep = dropout_mask(self.keys["dropout"], self.global_step, count, width, rate).to(self.dtype)
         batch = Batch(
             images=self._normalised(images),
             targets=self.labels.gather(1, indices),

@@ -18,9 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asymtrain.lab.checkpoints import Strategy
+from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.parameters import FlatParameters
+from asymtrain.lab.engine.setup import Network
 from asymtrain.lab.runs import RunSpec
-from asymtrain.models import Backbone, Parameters
+from asymtrain.models import Parameters
 from asymtrain.objectives import Objective, find_objective
 
 MAIN = find_objective("softmax")  # what the network itself learns by
@@ -37,12 +39,14 @@ class Batch(NamedTuple):
     live: Tensor | None  # (R, K), which branch of each point is live; None where that is fixed
     branch_targets: Tensor | None = None  # (R, B), where the branches learn other labels
     smoothing: Tensor | None = None  # (R,), label smoothing of the main loss
+    training: Training | None = None  # of a module that is no backbone
 
     def of_run(self, run: int) -> "Batch":
         """The batch of one run, which stays a stack of one."""
         part = slice(run, run + 1)
-        own = {name: value[part] for name, value in self._asdict().items() if value is not None and name != "weight"}
-        return self._replace(**own)
+        shared = ("weight", "training")
+        own = {name: value[part] for name, value in self._asdict().items() if value is not None and name not in shared}
+        return self._replace(**own, training=self.training and self.training.of_run(run))
 
 
 class Losses(NamedTuple):
@@ -58,7 +62,7 @@ class Losses(NamedTuple):
 class StackLoss:
     """The loss of a stack: a backbone's stacked form and the auxiliary settings that its runs share."""
 
-    backbone: Backbone
+    network: Network
     branches: bool  # False where every run is Plain
     combine: str
     over_classes: Literal["mean", "sum"]
@@ -70,11 +74,14 @@ class StackLoss:
     def settings(self) -> tuple[object, ...]:
         """What a compiled form of this loss depends on, beside the backbone."""
         chosen = (self.combine, self.over_classes, self.objective, self.frozen, self.detached)
-        return (self.backbone.classes, self.branches, *chosen)
+        return (self.network.classes, self.branches, *chosen)
 
     def __call__(self, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
         """Losses of R runs; `alpha` is (R,), 0 for Plain."""
-        logits, features = self.backbone.stacked(parameters, batch.images, batch.keep)
+        if isinstance(self.network, ModuleNetwork):
+            logits, features = self.network.stacked(parameters, batch.images, training=batch.training)
+        else:
+            logits, features = self.network.stacked(parameters, batch.images, batch.keep)
         logits = logits.float()
         share = batch.weight / batch.weight.sum()
         main = (_main_losses(logits, batch) * share).sum(1)
@@ -86,9 +93,11 @@ class StackLoss:
         correct = (MAIN.correct(logits, batch.targets) * batch.weight).sum(1)
         return Losses((main + alpha * applied).sum(), main, auxiliary, correct)
 
-    def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
-        """Logits (R, B, C) without dropout."""
-        return self.backbone.stacked(parameters, images)[0]
+    def logits(self, parameters: Parameters, images: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
+        """Logits (R, B, C) in evaluation."""
+        if isinstance(self.network, ModuleNetwork):
+            return self.network.stacked(parameters, images, buffers=buffers)[0]
+        return self.network.stacked(parameters, images)[0]
 
     def _auxiliary(self, parameters: Parameters, features: Sequence[Tensor], batch: Batch, share: Tensor) -> Tensor:
         points = [self.point(parameters, k, h, batch) for k, h in enumerate(features)]
@@ -96,28 +105,49 @@ class StackLoss:
 
     def point(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> Tensor:
         """Losses (R, B) of point k: features (R, B, D), weights (R, N, C, D), biases, if any, (R, N, C)."""
-        weight, bias = parameters[f"branch.{k}"], parameters.get(f"branch.{k}.bias")
+        name = f"branch.{k}"
+        own = {key.removeprefix(name): value for key, value in parameters.items() if _belongs(key, name)}
         if self.frozen:
-            weight, bias = weight.detach(), None if bias is None else bias.detach()
+            own = {key: value.detach() for key, value in own.items()}
         if batch.live is not None:
-            chosen = batch.live[:, k].view(-1, 1, 1, 1).expand(-1, 1, *weight.shape[2:])
-            weight = weight.gather(1, chosen)
-            bias = None if bias is None else bias.gather(1, chosen[..., 0])
-        runs, count, classes, _ = weight.shape
-        logits = torch.bmm(features, weight.flatten(1, 2).mT).view(runs, -1, count, classes).float()
-        if bias is not None:
-            logits = logits + bias[:, None].float()
+            own = {key: _chosen(value, batch.live[:, k]) for key, value in own.items()}
+        logits = linear_logits(own, features) if "" in own else mlp_logits(own, features)
         targets = batch.targets if batch.branch_targets is None else batch.branch_targets
         assert self.objective.rows is not None  # `choices` of a spec has no other
         rows = self.objective.rows(logits, targets[:, :, None], self.over_classes)
         return rows.mean(2) if self.combine == "mean" else rows.sum(2)
 
 
-def stack_loss(specs: Sequence[RunSpec], backbone: Backbone) -> StackLoss:
+def linear_logits(weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """Logits (R, B, N, C) of linear branches: weights (R, N, C, D) and, if any, biases (R, N, C)."""
+    weight, bias = weights[""], weights.get(".bias")
+    runs, count, classes, _ = weight.shape
+    logits = torch.bmm(features.to(weight.dtype), weight.flatten(1, 2).mT).view(runs, -1, count, classes).float()
+    return logits if bias is None else logits + bias[:, None].float()
+
+
+def mlp_logits(weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
+    """The same of branches with a hidden layer; see `head="mlp"` of `attach`."""
+    inner = linear_logits({"": weights[".0.weight"], ".bias": weights[".0.bias"]}, features)
+    hidden = F.gelu(inner).to(weights[".2.weight"].dtype)
+    logits = torch.einsum("rbnh,rnch->rbnc", hidden, weights[".2.weight"])
+    return logits.float() + weights[".2.bias"][:, None].float()
+
+
+def _chosen(values: Tensor, live: Tensor) -> Tensor:
+    """Of values (R, N, ...) each run's live one: (R, 1, ...)."""
+    return values.gather(1, live.view(-1, *[1] * (values.ndim - 1)).expand(-1, 1, *values.shape[2:]))
+
+
+def _belongs(name: str, branch: str) -> bool:
+    return name == branch or name.startswith(f"{branch}.")
+
+
+def stack_loss(specs: Sequence[RunSpec], network: Network) -> StackLoss:
     """The loss that all runs of a stack share; Plain runs take part with alpha 0."""
     lead = next((spec for spec in specs if spec.redundancy), specs[0])
     return StackLoss(
-        backbone,
+        network,
         branches=bool(lead.redundancy),
         combine=lead.combine,
         over_classes=lead.over_classes,

@@ -58,7 +58,8 @@ def plan(
         size = min((_MOST_ON_GPU if on_gpu else _MOST_ON_CPU)[strategy], most_runs or len(members))
         if on_gpu:
             widest = max(members, key=lambda spec: spec.redundancy)  # a Plain member has no branches to count
-            size = min(size, runs_that_fit(widest, device), size if BACKBONES[arch].bound_by_calls else _MOST_TOKENS)
+            small = arch in BACKBONES and BACKBONES[arch].bound_by_calls
+            size = min(size, runs_that_fit(widest, device), size if small else _MOST_TOKENS)
         count = max(-(-len(members) // size), min(workers, len(members)))
         # Sizes differ by at most one: fewer shapes to compile, and no straggler.
         parts = np.array_split(np.arange(len(members)), count)
@@ -67,11 +68,13 @@ def plan(
 
 
 def strategy_for(arch: str, device: torch.device) -> Strategy:
-    """The faster strategy of a backbone on a kind of device, as benchmarks/stack.py measures it.
+    """The faster strategy of a model on a kind of device, as benchmarks/stack.py measures it.
 
     Matrix products batch over runs; convolutions do not (each run's is large enough by itself). On a CPU only the
     MLP is small enough for its products to be bound by calls rather than by arithmetic.
     """
+    if arch not in BACKBONES:
+        return "side_by_side"
     batches_well = BACKBONES[arch].batches_well if device.type == "cuda" else BACKBONES[arch].bound_by_calls
     return "batched" if batches_well else "side_by_side"
 
@@ -95,6 +98,10 @@ def _join_plain(groups: dict[Key, list[RunSpec]]) -> list[list[RunSpec]]:
 
 
 def runs_that_fit(spec: RunSpec, device: torch.device) -> int:
+    if spec.arch not in BACKBONES:
+        return _MOST_ON_GPU[
+            "side_by_side"
+        ]  # what a model takes shows when it trains: a stack that is too large is halved
     total = torch.cuda.get_device_properties(device).total_memory
     return max(1, int(_SHARE * total / bytes_of_run(spec)))
 

@@ -5,7 +5,7 @@ networks are bound by launches otherwise. Compiled parts are kept for stacks of 
 pays only the capture. Nothing here knows a stack: it hands over what is needed, and calls what it gets.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,8 +28,8 @@ class Programs:
 
     losses: LossFunction
     gather: Gather
-    forward: Callable[[Parameters, Tensor], Tensor]  # logits (R, B, C) without dropout
-    next_batch: Callable[[], Batch]
+    forward: Callable[[Parameters, Tensor, Parameters], Tensor]  # logits (R, B, C) in evaluation, with buffers
+    next_batch: Callable[[int], Batch]
     chunk: Callable[[Tensor, Tensor], Tensor]  # images for evaluation
     signal: Callable[..., Tensor]  # the update's gradient where it is not the total one
     dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
@@ -58,10 +58,10 @@ class CapturedSteps:
     """CUDA graphs of a stack's steps, one for each kind of step."""
 
     def __init__(self) -> None:
-        self._graphs: dict[bool, torch.cuda.CUDAGraph] = {}
+        self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, kind: bool, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> None:
+    def run(self, kind: Hashable, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> None:
         """Replay the step of this kind; capture it first where that was not done. `changing`: what a step changes."""
         if kind not in self._graphs:
             with compiler_settings():

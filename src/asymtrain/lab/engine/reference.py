@@ -32,11 +32,12 @@ from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.devices import device_name, products_of
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.losses import MAIN
+from asymtrain.lab.engine.modules import ModuleNetwork, read_logits
 from asymtrain.lab.engine.parameters import FlatParameters, layer_name
 from asymtrain.lab.engine.signals import needs_both_gradients
 from asymtrain.lab.engine.tally import Totals, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
-from asymtrain.models import Backbone, KeyedDropout
+from asymtrain.models import KeyedDropout
 
 EVALUATION_BATCH = 1000
 Pairs = Mapping[str, tuple[Tensor, Tensor]]  # main and auxiliary gradient of each shared parameter
@@ -56,7 +57,7 @@ def train_reference(
     dataset: Dataset,
     *,
     device: torch.device | str = "cpu",
-    on_step: Callable[[int, Backbone], None] | None = None,
+    on_step: Callable[[int, nn.Module], None] | None = None,
     perturb: float = 0.0,
 ) -> Run:
     """Train one spec from start to end.
@@ -88,8 +89,10 @@ class _Loop:
         self.test_images = torch.from_numpy(dataset.test.inputs).to(device)
         self.test_labels = torch.from_numpy(dataset.test.labels).to(device)
         self.mean, self.std = data.mean.to(device), data.std.to(device)
-        self.keys = {p: setup.stream_keys([spec], p, device) for p in ("shuffle", "augment", "dropout", "noise")}
-        self.model = setup.build_backbone(spec, dataset).to(device)
+        purposes = ("shuffle", "augment", "dropout", "noise", "draws")
+        self.keys = {p: setup.stream_keys([spec], p, device) for p in purposes}
+        self.network = setup.build_network(spec, dataset, device)
+        self.model = self.network.module if isinstance(self.network, ModuleNetwork) else self.network.to(device)
         if perturb:
             _perturb(self.model, perturb)
         self.branches: Branches | None = None
@@ -98,25 +101,26 @@ class _Loop:
         sample = self.normalised(self.images[:2])
         if spec.redundancy:
             prior = setup.prior_bias(spec, data, dataset.classes) if spec.branch_bias == "prior" else None
-            self.branches = _attach(spec, self.model, sample, prior)
+            self.branches = _attach(spec, self.model, self.network, sample, prior)
         if spec.branch_labels == "random":
             self.branch_labels = setup.random_labels(spec.seed, len(self.images), dataset.classes).to(device)
-        self.shared = reached_by_branches(self.model, sample)
-        self.parameters = FlatParameters.of(dict(self.model.named_parameters()))
+        self.shared = reached_by_branches(self.network, sample)
+        self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
 
-    def run_epoch(self, epoch: int, on_step: Callable[[int, Backbone], None] | None) -> Epoch | None:
+    def run_epoch(self, epoch: int, on_step: Callable[[int, nn.Module], None] | None) -> Epoch | None:
         spec, start = self.spec, time.perf_counter()
         rate = setup.learning_rate(spec, epoch)
         for group in self.optimizer.param_groups:
             group["lr"] = rate if rate <= torch.finfo(torch.float32).max else math.inf  # or AdamW raises an error
         order = self.train[streams.permutations(self.keys["shuffle"], epoch, len(self.train))[0]]
-        batches = order.split(spec.batch)
+        steps, seen = setup.steps_of(spec, len(order))
+        batches = order[:seen].split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
         measured: list[Measured] = []
         for i, indices in enumerate(batches):
             step = epoch * len(batches) + i
-            measure = setup.measures_at(spec.cosine_every, step, len(batches))
+            measure = setup.measures_at(spec.cosine_every, step, steps) and bool(self.shared)
             logits, main, auxiliary = self.losses(step, indices)
             at_step = self.update(step, main, auxiliary, setup.alpha_at(spec, epoch), measure)
             main_sum = main_sum + main.detach() * len(indices)
@@ -126,8 +130,8 @@ class _Loop:
                 measured.append(at_step)
             if on_step is not None:
                 on_step(step, self.model)
-        count, names = len(self.train), list(dict.fromkeys(map(layer_name, self.shared)))
-        sums = (main_sum.item() / count, auxiliary_sum.item() / count, correct.item() / count)
+        names = list(dict.fromkeys(map(layer_name, self.shared)))
+        sums = (main_sum.item() / seen, auxiliary_sum.item() / seen, correct.item() / seen)
         validation = test = None
         if len(self.validation):
             _, validation = self.right_answers(self.images, self.clean_labels, self.validation)
@@ -143,7 +147,7 @@ class _Loop:
         """Weights and moments: all that the next step starts from."""
         weights = [value for group in self.optimizer.param_groups for value in group["params"]]
         moments = [value for state in self.optimizer.state.values() for value in state.values()]
-        return all(bool(value.isfinite().all()) for value in (*weights, *moments))
+        return all(bool(value.isfinite().all()) for value in (*weights, *moments, *self.model.buffers()))
 
     def losses(self, step: int, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Logits, main and auxiliary loss of a batch, with their graph."""
@@ -154,11 +158,11 @@ class _Loop:
             images = flip_and_shift(images, streams.bits(self.keys["augment"], step, position))
         dropout = getattr(model, "dropout", None)
         if isinstance(dropout, KeyedDropout):
-            width, rate = model.dropout_width, model.dropout_rate
+            width, rate = self.network.dropout_width, self.network.dropout_rate
             dropout.keep = setup.dropout_mask(self.keys["dropout"], step, len(indices), width, rate)[0]
         model.train()
         with autocast(spec, self.device):
-            logits = model(self.normalised(images))
+            logits = self.logits(images, step)
             main = MAIN.loss(logits.float(), targets)
             if spec.label_smoothing:
                 main = F.cross_entropy(logits.float(), targets, label_smoothing=spec.label_smoothing)
@@ -167,12 +171,21 @@ class _Loop:
                 auxiliary = self.branches.loss(targets if self.branch_labels is None else self.branch_labels[indices])
         return logits, main, auxiliary
 
+    def logits(self, images: Tensor, step: int | None = None) -> Tensor:
+        """Logits (B, C); at a step of training a module draws from the run's own streams."""
+        inputs = self.normalised(images)
+        if not isinstance(self.network, ModuleNetwork):
+            return self.model(inputs)
+        with nullcontext() if step is None else self.network.drawing(self.keys["draws"][0], step):
+            output = self.model(inputs)
+        return read_logits(output, 0 if isinstance(output, tuple | list) else None)
+
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
         """One step of the optimiser, and what the two gradients were where that is asked for."""
         signal = self.spec.signal if self.branches is not None else "gradient"
         whole = self.branches is not None and needs_both_gradients(self.spec)
         apart = measure or whole
-        named = {name: value for name, value in self.model.named_parameters() if name in self.shared}
+        named = {name: value for name, value in self.network.named_parameters() if name in self.shared}
         others: Sequence[Tensor] = [torch.zeros_like(value) for value in named.values()] if apart else []
         if apart and self.branches is not None:
             others = torch.autograd.grad(auxiliary, list(named.values()), retain_graph=True)
@@ -213,7 +226,7 @@ class _Loop:
         right, finite = [], True
         for chunk in indices.split(EVALUATION_BATCH):
             with autocast(self.spec, self.device):
-                logits = self.model(self.normalised(images[chunk]))
+                logits = self.logits(images[chunk])
             right.append(MAIN.correct(logits, labels[chunk]))
             finite = finite and bool(logits.isfinite().all())
         return torch.cat(right), torch.cat(right).double().mean().item() if finite else math.nan
@@ -227,27 +240,30 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
 
 
-def reached_by_branches(model: Backbone, sample: Tensor) -> list[str]:
+def reached_by_branches(model: setup.Network, sample: Tensor) -> list[str]:
     """Names of the parameters that the auxiliary loss has a gradient for."""
+    if isinstance(model, ModuleNetwork):
+        return model.reached()
     named = dict(model.named_parameters())
     features = model.features(sample)[1]
     reached = torch.autograd.grad([f.sum() for f in features], list(named.values()), allow_unused=True)
     return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
 
-def _attach(spec: RunSpec, model: Backbone, sample: Tensor, bias: Tensor | None) -> Branches:
+def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Tensor, bias: Tensor | None) -> Branches:
     branches = attach(
         model,
-        at=list(model.points),
+        at=list(network.points),
         sample=sample,
-        classes=model.classes,
+        classes=network.classes,
         redundancy=spec.redundancy,
         activation=spec.activation,
         branch_reduction=spec.combine,
         initialization=spec.draw,
         class_reduction=spec.over_classes,
-        pool=model.pool,
-        layout=model.layout,
+        pool=network.pool,
+        layout=network.layout,
+        head=spec.head,
         seed=spec.seed,
         bias=bias,
         objective=spec.objective,
@@ -256,7 +272,7 @@ def _attach(spec: RunSpec, model: Backbone, sample: Tensor, bias: Tensor | None)
 
 
 def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> torch.optim.AdamW:
-    named = dict(model.named_parameters())
+    named = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if branches is not None:
         named |= {f"branch.{name}": value for name, value in branches.named_parameters() if value.requires_grad}
     decayed = [value for name, value in named.items() if setup.decays(spec, name, value)]

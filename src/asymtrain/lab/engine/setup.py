@@ -5,22 +5,27 @@ Everything is keyed by (seed, purpose) alone, so every loop starts a spec from t
 
 import math
 from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asymtrain import objectives, streams
 from asymtrain.branches import draw_branches
+from asymtrain.branches._heads import module_heads
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.data.normalise import statistics
+from asymtrain.lab.data.normalise import normalise, statistics
 from asymtrain.lab.data.subsets import few_shot, flip_labels, split
+from asymtrain.lab.engine.modules import ModuleNetwork
 from asymtrain.lab.runs import RunSpec
-from asymtrain.models import Backbone, build
+from asymtrain.models import BACKBONES, Backbone, build
 
 Indices = npt.NDArray[np.int64]
+Network = Backbone | ModuleNetwork
+_SAMPLE = 4  # rows on which a model is called once, to see what it does
 
 
 @dataclass(frozen=True)
@@ -57,8 +62,57 @@ def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
     return RunData(train, validation, noisy, mean, std)
 
 
+def build_network(
+    spec: RunSpec, dataset: Dataset, device: torch.device | str = "cpu", *, places: RunSpec | None = None
+) -> Network:
+    """What a spec trains, with its initial weights; `places` says where branches are, where another spec does."""
+    if is_backbone(spec):
+        return build_backbone(spec, dataset)
+    places = places or spec
+    data = run_data(spec, dataset)
+    rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
+    sample = normalise(rows, data.mean, data.std).to(device)
+    module = build_module(spec, dataset).to(device)
+    return ModuleNetwork(
+        module,
+        dataset.classes,
+        sample,
+        branches=places.redundancy > 0,
+        at=places.at,
+        pool=places.pool,
+        layout=places.layout,
+        autocast=torch.bfloat16 if spec.precision == "bf16" else None,
+    )
+
+
+def build_module(spec: RunSpec, dataset: Dataset) -> nn.Module:
+    """The spec's model with its initial weights, as a module."""
+    if is_backbone(spec):
+        return build_backbone(spec, dataset)
+    from asymtrain.lab.sources import build_model
+
+    return build_model(
+        spec.arch,
+        dict(spec.arch_options),
+        classes=dataset.classes,
+        input_shape=dataset.train.inputs.shape[1:],
+        seed=streams.key(spec.seed, "backbone") & (2**63 - 1),
+        weights=spec.initial_weights,
+        kind=dataset.kind,
+    )
+
+
+def is_backbone(spec: RunSpec) -> bool:
+    """Is it one of the paper's, which have a stacked form of their own?"""
+    return spec.arch in BACKBONES
+
+
 def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
     """The spec's backbone with its initial weights, sized for the dataset's images."""
+    if not is_backbone(spec):
+        raise UsageError(f"this is for the backbones {', '.join(BACKBONES)}, and {spec.arch} is none of them")
+    if spec.initial_weights:
+        raise UsageError(f"initial_weights is for other models than {', '.join(BACKBONES)}: leave it out")
     channels, height, width = dataset.train.images.shape[1:]
     if height != width:
         raise UsageError(f"the backbones take square images, {dataset.name} has {height} x {width}: give image_size")
@@ -67,26 +121,50 @@ def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
     return build(spec.arch, classes=dataset.classes, seed=seed, **options)
 
 
-def live_branches(spec: RunSpec, backbone: Backbone) -> list[Tensor]:
-    """Initial weights of the branches that can be live at each point: [(N_live, C, D_k)]."""
-    weights = draw_branches(spec.seed, backbone.widths, backbone.classes, max(1, spec.redundancy), spec.draw)
-    return [w[-1:] if spec.activation == "last" else w for w in weights]
+def live_branches(spec: RunSpec, network: Network, head: Literal["linear", "mlp"] = "linear") -> dict[str, Tensor]:
+    """Initial weights of the branches that can be live at each point, by name.
 
-
-def initial_parameters(spec: RunSpec, dataset: Dataset, data: RunData, lead: RunSpec) -> dict[str, Tensor]:
-    """What a run starts from by name: its backbone and, where `lead` has them, `branch.k` and `branch.k.bias`.
-
-    A Plain run has a branch as well where its neighbours in a stack do; nothing of it reaches the backbone.
+    Linear ones are `branch.k` (N_live, C, D_k); others `branch.k.NAME` (N_live, ...) for each parameter of theirs.
     """
-    backbone = build_backbone(spec, dataset)
-    start = {name: value.detach() for name, value in backbone.named_parameters()}
+    count, classes = max(1, spec.redundancy), network.classes
+    if head == "linear":
+        drawn = draw_branches(spec.seed, network.widths, classes, count, spec.draw)
+        weights = {f"branch.{k}": weight for k, weight in enumerate(drawn)}
+    else:
+        weights = {}
+        for k, width in enumerate(network.widths):
+            heads = [
+                dict(module.named_parameters()) for module in module_heads(head, spec.seed, k, width, classes, count)
+            ]
+            weights |= {f"branch.{k}.{name}": torch.stack([h[name].detach() for h in heads]) for name in heads[0]}
+    return {name: w[-1:] if spec.activation == "last" else w for name, w in weights.items()}
+
+
+class Start(NamedTuple):
+    """What a run starts from, by name."""
+
+    parameters: dict[str, Tensor]
+    buffers: dict[str, Tensor]
+
+
+def initial_state(spec: RunSpec, dataset: Dataset, data: RunData, network: Network, lead: RunSpec) -> Start:
+    """A run's model and, where `lead` has branches, `branch.k` and `branch.k.bias`; `network` is the form of both.
+
+    A Plain run has a branch as well where its neighbours in a stack do; nothing of it reaches the model.
+    """
+    module, buffers = build_module(spec, dataset), {}
+    start = {name: value.detach() for name, value in module.named_parameters()}
+    if isinstance(network, ModuleNetwork):
+        buffers = {name: value for name, value in start.items() if name not in network.trained}
+        buffers |= {name: value.detach() for name, value in module.named_buffers()}
+        start = {name: value for name, value in start.items() if name in network.trained}
     if lead.redundancy:
-        weights = live_branches(spec, backbone)
-        start |= {f"branch.{k}": weight for k, weight in enumerate(weights)}
+        weights = live_branches(spec, network, lead.head)
+        start |= weights
         if lead.branch_bias == "prior":
             prior = prior_bias(spec, data, dataset.classes)
-            start |= {f"branch.{k}.bias": prior.expand(len(weight), -1) for k, weight in enumerate(weights)}
-    return start
+            start |= {f"{name}.bias": prior.expand(len(weight), -1) for name, weight in weights.items()}
+    return Start(start, buffers)
 
 
 def prior_bias(spec: RunSpec, data: RunData, classes: int) -> Tensor:
@@ -130,6 +208,17 @@ def alpha_at(spec: RunSpec, epoch: int) -> float:
         "early": float(part < 0.5),
     }
     return spec.alpha * shares[spec.alpha_schedule]
+
+
+def steps_of(spec: RunSpec, images: int) -> tuple[int, int]:
+    """Steps of an epoch over so many images, and how many of them it trains on."""
+    if spec.last_batch == "keep":
+        return -(-images // spec.batch), images
+    if images < spec.batch:
+        raise UsageError(
+            f"{images} images are fewer than one batch of {spec.batch}, and last_batch=drop: give a smaller batch"
+        )
+    return images // spec.batch, images // spec.batch * spec.batch
 
 
 def measures_at(every: int, step: int, steps: int) -> bool:

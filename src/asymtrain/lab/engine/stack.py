@@ -18,6 +18,7 @@ from asymtrain.lab.devices import compiler_settings, device_name
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, gradients, stack_loss
+from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
 from asymtrain.lab.engine.programs import CapturedSteps, Programs
@@ -43,23 +44,30 @@ class Stack:
     ) -> None:
         self.specs, self.strategy, self.device = specs, strategy, torch.device(device)
         load_kernels(self.device)
-        self.backbone = setup.build_backbone(specs[0], dataset)
-        self.loss = stack_loss(specs, self.backbone)
         # What the runs share on the auxiliary side; Plain runs have nothing to say there.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
+        self.network = setup.build_network(specs[0], dataset, self.device, places=self.lead)
+        self.loss = stack_loss(specs, self.network)
         data = [setup.run_data(spec, dataset) for spec in specs]
-        sources = zip(specs, data, strict=True)
-        starts = [setup.initial_parameters(spec, dataset, own_data, self.lead) for spec, own_data in sources]
+        starts = [
+            setup.initial_state(spec, dataset, own_data, self.network, self.lead)
+            for spec, own_data in zip(specs, data, strict=True)
+        ]
         # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
-        largest = max(starts, key=lambda start: sum(value.numel() for value in start.values()))
+        largest = max((start.parameters for start in starts), key=_size)
         self.parameters = FlatParameters.of(largest)
-        self.weights = self.parameters.pack(starts).to(self.device)
+        self.weights = self.parameters.pack([start.parameters for start in starts]).to(self.device)
+        self.buffers = {
+            name: torch.stack([start.buffers[name] for start in starts]).to(self.device) for name in starts[0].buffers
+        }
         self.moments = Moments.zeros(self.weights)
-        self.dtype = torch.bfloat16 if specs[0].precision == "bf16" else torch.float32
-        self.data = DeviceData(specs, dataset, data, self.backbone, self.device, self.dtype)
+        # A module casts by itself (autocast); the backbones' stacked forms compute in the type of what they are given.
+        half = specs[0].precision == "bf16" and not isinstance(self.network, ModuleNetwork)
+        self.dtype = torch.bfloat16 if half else torch.float32
+        self.data = DeviceData(specs, dataset, data, self.network, self.device, self.dtype)
         self.alpha = torch.zeros(len(specs), device=self.device)
         self.rate = torch.zeros(len(specs), 1, device=self.device)
-        self.decay = self._decay(starts[0])
+        self.decay = self._decay(starts[0].parameters)
         image_shape = dataset.train.inputs.shape[1:]
         self.shared = self._shared_names(image_shape)
         self.layers = layers_of(self.parameters, self.shared, self.device)
@@ -82,6 +90,8 @@ class Stack:
         """Train to the end of the epoch, or to the next step at which `pause` says so."""
         start = time.perf_counter()
         steps, every = self.data.steps, self.lead.cosine_every
+        if isinstance(self.network, ModuleNetwork) and not self.network.points:
+            every = 0  # which gradients would be compared is a matter of places
         self.rate.copy_(_column([setup.learning_rate(spec, self.epoch) for spec in self.specs]))
         self.alpha.copy_(_column([setup.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
         self.data.start_epoch(self.epoch, self.step)
@@ -95,13 +105,17 @@ class Stack:
 
     def run_step(self, measure: bool) -> None:
         """One step of every run; on a GPU it is captured at its first call and replayed."""
+        count = self.data.count_at(self.step)
         if self.captured is None:
-            self._train_step(measure)
+            self._train_step(measure, count)
         else:
-            self.captured.run(measure, lambda: self._train_step(measure), self.changing)
+            self.captured.run((measure, count), lambda: self._train_step(measure, count), self.changing)
 
-    def _train_step(self, measure: bool) -> None:
-        batch = self.programs.next_batch()
+    def _train_step(self, measure: bool, count: int) -> None:
+        batch = self.programs.next_batch(count)
+        if isinstance(self.network, ModuleNetwork):
+            # The counter has moved on.
+            batch = batch._replace(training=Training(self.buffers, self.data.keys["draws"], self.data.global_step - 1))
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
         step = gradients(
             self.programs.losses,
@@ -168,6 +182,7 @@ class Stack:
             "first": self.moments.first,
             "second": self.moments.second,
             "updates": self.moments.updates,
+            **{f"buffer.{name}": value for name, value in self.buffers.items()},
             **self.tally.state(),
         }
 
@@ -181,14 +196,16 @@ class Stack:
             value.copy_(state[name])
 
     def _close_epoch(self, start: float) -> None:
-        totals = self.tally.read(self.data.size)
+        totals = self.tally.read(self.data.seen)
         # A last step may lose what its loss does not show, and a second moment of inf holds its weight fast for good.
-        held = (self.weights, self.moments.first, self.moments.second)
-        finite = torch.stack([value.isfinite().all(1) for value in held]).all(0).tolist()
+        held = (self.weights, self.moments.first, self.moments.second, *self.buffers.values())
+        finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in held]).all(0).tolist()
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
         for r, spec in enumerate(self.specs):
-            if spec.cosine_every != self.lead.cosine_every:  # a Plain run that was measured at its neighbours' steps
+            # A Plain run that was measured at its neighbours' steps, or over the layers before their places
+            elsewhere = isinstance(self.network, ModuleNetwork) and spec.redundancy == 0
+            if spec.cosine_every != self.lead.cosine_every or elsewhere:
                 totals[r] = totals[r]._replace(main_norm=None)
             share = self.seconds / len(self.specs)  # a run's share of the stack's time
             record = epoch_record(spec, self.epoch + 1, totals[r], accuracies[r], share, self.layers.names)
@@ -216,10 +233,17 @@ class Stack:
     def _logits(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout, by the stack's strategy."""
         if self.strategy == "batched":
-            return self.programs.forward(parameters, images)
-        rows = range(len(images))
-        parts = [{name: value[r : r + 1] for name, value in parameters.items()} for r in rows]
-        return torch.cat([self.programs.forward(parts[r], images[r : r + 1]) for r in rows])
+            return self.programs.forward(parameters, images, self.buffers)
+
+        def of_run(values: Parameters, r: int) -> dict[str, Tensor]:
+            return {name: value[r : r + 1] for name, value in values.items()}
+
+        return torch.cat(
+            [
+                self.programs.forward(of_run(parameters, r), images[r : r + 1], of_run(self.buffers, r))
+                for r in range(len(images))
+            ]
+        )
 
     def _accuracies(self) -> list[Accuracies]:
         """Of every run on its validation images and on the test images, where they are asked for."""
@@ -241,11 +265,17 @@ class Stack:
 
     def _shared_names(self, image_shape: tuple[int, ...]) -> list[str]:
         """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
+        if isinstance(self.network, ModuleNetwork):
+            return self.network.reached()
         views = self.parameters.views(self.weights[:1].cpu())
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
-        _, features = self.backbone.stacked(leaves, torch.zeros(1, 2, *image_shape))
+        _, features = self.network.stacked(leaves, torch.zeros(1, 2, *image_shape))
         reached = torch.autograd.grad([f.sum() for f in features], list(leaves.values()), allow_unused=True)
         return [name for name, g in zip(leaves, reached, strict=True) if g is not None]
+
+
+def _size(values: Parameters) -> int:
+    return sum(value.numel() for value in values.values())
 
 
 def _column(values: list[float]) -> Tensor:

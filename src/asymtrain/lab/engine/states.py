@@ -19,7 +19,8 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import sealed, unsealed
 from asymtrain.lab.engine.plan import plan
-from asymtrain.lab.engine.setup import initial_parameters, run_data
+from asymtrain.lab.engine.setup import build_network, run_data
+from asymtrain.lab.engine.setup import initial_state as start_of
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.engine.training import load_for
 from asymtrain.lab.runs import RunSpec
@@ -39,8 +40,8 @@ class State:
 
 
 def initial_state(spec: RunSpec, dataset: Dataset) -> State:
-    start = initial_parameters(spec, dataset, run_data(spec, dataset), spec)
-    return State(spec, 0, {name: value.clone() for name, value in start.items()})
+    start = start_of(spec, dataset, run_data(spec, dataset), build_network(spec, dataset), spec)
+    return State(spec, 0, {name: value.clone() for name, value in start.parameters.items()})
 
 
 def states_at(

@@ -152,7 +152,7 @@ class _Watch:
 
     def _images(self) -> int:
         stack = self.stack
-        return len(stack.specs) * (stack.epoch * stack.data.size + min(stack.step * stack.data.batch, stack.data.size))
+        return len(stack.specs) * (stack.epoch * stack.data.seen + min(stack.step * stack.data.batch, stack.data.seen))
 
 
 def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:

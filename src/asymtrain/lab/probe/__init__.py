@@ -4,7 +4,7 @@
     inputs.py     the user's model, batches, places   budget.py     steps and runs that fit in the time
     training.py   branches that learn and do not touch the network; short paired runs at several alphas
     evidence.py   numbers of a series                 rule.py       thresholds, and the advice they give
-    sources.py    models and images by name           stacks.py     paired runs of our backbones, in one stack
+    sources.py    images as batches                   stacks.py     paired runs of our backbones, in one stack
 
 The modules above `sources` need torch alone; `sources` and `stacks` are imported by the command. The rule's constants
 are fitted, and its advice scored, by benchmarks/probe.py.

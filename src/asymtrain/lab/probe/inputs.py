@@ -4,12 +4,8 @@ The user's model stays as it is: the probe works on copies, and puts every rando
 """
 
 import copy
-import random
-import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -18,8 +14,7 @@ from torch import Tensor, nn
 
 from asymtrain import streams
 from asymtrain.branches._attaching import refuse_wrapped
-from asymtrain.branches._dry_run import call, undisturbed
-from asymtrain.branches._nested import Selector, first_feature, select, tensors_in
+from asymtrain.branches._nested import tensors_in
 from asymtrain.errors import UsageError, error_line
 
 Source = nn.Module | Callable[[], nn.Module]
@@ -28,9 +23,6 @@ HOLD_OUT = 5  # every fifth batch
 MOST_HELD_OUT = 32  # batches: runs are compared twice on them, which takes time from training
 MOST_BYTES = 2**30  # of batches that are kept, where they come from an iterator
 LOOKED_AT = 16  # batches that are searched for a second class, and for targets that no logit stands for
-LEAST_SIBLINGS = 3  # of one kind make repeated blocks
-LARGEST_SHARE = 0.6  # of the layers, that makes a child the one to go down into
-MOST_PLACES = 6
 
 
 def fresh_model(source: Source, seed: int) -> nn.Module:
@@ -78,52 +70,6 @@ def checked_module(value: Any) -> nn.Module:
     if not isinstance(value, nn.Module):
         raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
     return value
-
-
-@contextmanager
-def random_state_kept() -> Iterator[None]:
-    """Whatever is drawn inside, torch's, Python's and numpy's random states are afterwards what they were."""
-    # Looked up, not imported: the library needs torch alone.
-    numpy = sys.modules.get("numpy")
-    python_state, numpy_state = random.getstate(), numpy.random.get_state() if numpy else None
-    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else []
-    with torch.random.fork_rng(devices=devices):
-        try:
-            yield
-        finally:
-            random.setstate(python_state)
-            if numpy:
-                numpy.random.set_state(numpy_state)
-
-
-def read_logits(output: object, selector: Selector | None) -> Tensor:
-    """Logits (B, C): the output itself, its `logits`, or the part that the user picks."""
-    if selector is not None:
-        logits = select(output, selector)
-        if logits is None:
-            raise UsageError(f"the model's output (a {type(output).__name__}) has no tensor at logits={selector!r}")
-    elif isinstance(output, Tensor):
-        logits = output
-    elif isinstance(output, tuple) and len(output) > 1 and not isinstance(output, Mapping):
-        fields = getattr(output, "_fields", None)
-        listed = f" ({', '.join(fields)})" if fields else ""
-        raise UsageError(
-            f"the model returns {len(output)} outputs{listed}, as models with auxiliary heads of their own do: build "
-            "it without them (aux_logits=False), or say which one holds the logits (logits=0); attach works as ever"
-        )
-    else:
-        logits = select(output, 0 if isinstance(output, tuple | list) else "logits")
-        if logits is None:
-            raise UsageError(
-                f"the model returns a {type(output).__name__} without `logits`: say which part holds them, "
-                "logits=lambda output: ..."
-            )
-    if logits.ndim != 2:
-        raise UsageError(
-            f"the model's logits have shape {tuple(logits.shape)}, not (batch, classes): the probe is for "
-            "classifiers; pick another part of the output with logits="
-        )
-    return logits
 
 
 class Batch(NamedTuple):
@@ -237,64 +183,3 @@ def _moved(value: Any, device: torch.device) -> Any:
     if isinstance(value, tuple | list):
         return tuple(_moved(part, device) for part in value)
     return value
-
-
-def find_blocks(model: nn.Module, sample: object) -> list[str]:
-    """Places where the user names none: the model's repeated blocks, at most six; `UsageError` where there are none.
-
-    The search goes down from the model into the child that holds most of the layers, until it finds at least three
-    siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt.
-    """
-    points = getattr(model, "points", None)
-    if isinstance(points, tuple) and points and all(isinstance(name, str) for name in points):
-        return list(points)
-    ran = _modules_with_features(model, sample)
-    modules = dict(model.named_modules(remove_duplicate=False))
-    prefix, module = "", model
-    while True:
-        children = module.named_children()
-        sizes = {f"{prefix}{name}": layers for name, child in children if (layers := _count_layers(child))}
-        kinds: dict[type, list[str]] = {}
-        for name in filter(ran.__contains__, sizes):
-            kinds.setdefault(type(modules[name]), []).append(name)
-        siblings = max(kinds.values(), key=len, default=[])
-        if len(siblings) >= LEAST_SIBLINGS:
-            return _evenly(siblings)
-        largest = max(sizes, key=sizes.__getitem__, default="")
-        module = modules[largest]
-        if not sizes or sizes[largest] < LARGEST_SHARE * sum(sizes.values()) or not list(module.children()):
-            others = [name for name in sizes if name in ran]
-            if len(others) > 1:
-                return _evenly(others)
-            raise UsageError(
-                "no repeated blocks were found in the model: name places with at=, for example at='layers.*'"
-            )
-        prefix = f"{largest}."
-
-
-def _count_layers(module: nn.Module) -> int:
-    """Those that hold weights themselves."""
-    return sum(bool(list(part.parameters(recurse=False))) for part in module.modules())
-
-
-def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
-    """Modules that ran and gave a feature that is not the model's own output."""
-    seen: dict[str, Tensor] = {}
-
-    def keep(name: str, _: nn.Module, __: object, output: object) -> None:
-        feature = first_feature(output)
-        if feature is not None and feature.ndim >= 2:
-            seen[name] = feature
-
-    with ExitStack() as hooks, undisturbed(model):
-        for name, module in model.named_modules():
-            hooks.callback(module.register_forward_hook(partial(keep, name)).remove)
-        output = first_feature(call(model, sample))
-    return {name for name, feature in seen.items() if name and feature is not output}
-
-
-def _evenly(names: Sequence[str]) -> list[str]:
-    """At most `MOST_PLACES` of them, the last among them, at even distances."""
-    if len(names) <= MOST_PLACES:
-        return list(names)
-    return [names[round((i + 1) * len(names) / MOST_PLACES) - 1] for i in range(MOST_PLACES)]

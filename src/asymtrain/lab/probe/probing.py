@@ -11,11 +11,13 @@ from asymtrain.branches._dry_run import call, undisturbed
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, find_places
 from asymtrain.errors import UsageError, error_line
+from asymtrain.lab.engine.modules import find_blocks, read_logits
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
-from asymtrain.lab.probe.inputs import Batches, Source, find_blocks, fresh_model, gather, random_state_kept, read_logits
+from asymtrain.lab.probe.inputs import Batches, Source, fresh_model, gather
 from asymtrain.lab.probe.result import Probe, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, advise, kept_places
 from asymtrain.lab.probe.training import Loss, Settings, paired_trials, shadow_training
+from asymtrain.streams import random_state_kept
 
 FIRST_SEED = 2000  # a probe's seeds are none of a study's
 IGNORED = -100  # the target that torch's losses leave out

@@ -13,13 +13,14 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import Progress, default_device
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit
-from asymtrain.lab.probe.inputs import gather, random_state_kept
+from asymtrain.lab.probe.inputs import gather
 from asymtrain.lab.probe.probing import FIRST_SEED, conduct, shadow_of_model
 from asymtrain.lab.probe.result import Probe, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, kept_places
 from asymtrain.lab.probe.sources import ImageBatches
 from asymtrain.lab.probe.training import Settings
 from asymtrain.lab.runs import Run, RunSpec, grid
+from asymtrain.streams import random_state_kept
 
 LEAST_EPOCHS = 2  # the runs are compared halfway and at the end
 

@@ -28,9 +28,10 @@ from asymtrain.branches._dry_run import call
 from asymtrain.branches._nested import Selector
 from asymtrain.errors import UsageError
 from asymtrain.gradients._intervals import batch_means, mean
+from asymtrain.lab.engine.modules import read_logits
 from asymtrain.lab.probe.budget import Plan
 from asymtrain.lab.probe.evidence import median, trend
-from asymtrain.lab.probe.inputs import Batch, Batches, Source, fresh_model, read_logits
+from asymtrain.lab.probe.inputs import Batch, Batches, Source, fresh_model
 from asymtrain.lab.probe.result import TOGETHER, PlaceFinding, Shadow, Trial
 from asymtrain.objectives import check_targets, softmax_loss
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
@@ -112,11 +112,12 @@ def follow_features(
     shown = normalise(shown, data.mean.to(device), data.std.to(device))
     followed: dict[int, tuple[FeatureStatistics, ...]] = {}
 
-    def look(step: int, model: Backbone) -> None:
+    def look(step: int, model: nn.Module) -> None:
+        assert isinstance(model, Backbone)  # `build_backbone` gives nothing else
         with torch.no_grad():
             followed[step] = tuple(map(feature_statistics, model.features(shown)[1]))
 
-    def after(step: int, model: Backbone) -> None:
+    def after(step: int, model: nn.Module) -> None:
         done = step + 1
         if done in wanted:
             look(done, model)
@@ -125,8 +126,9 @@ def follow_features(
         if done == wanted[-1]:
             raise _Enough
 
+    start = build_backbone(spec, dataset).to(device)
     if wanted[0] == 0:
-        look(0, build_backbone(spec, dataset).to(device))
+        look(0, start)
     if wanted[-1]:
         with suppress(_Enough):
             train_reference(spec, dataset, device=device, on_step=after)

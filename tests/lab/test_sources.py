@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from asymtrain import UsageError
-from asymtrain.lab.probe.sources import named_model, parse_option
+from asymtrain.lab.sources import named_model, parse_option
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -116,7 +116,7 @@ def test_nothing_is_downloaded(monkeypatch, tmp_path):
     def library(name):
         raise AssertionError(f"{name} was asked for")
 
-    monkeypatch.setattr("asymtrain.lab.probe.sources._library", library)
+    monkeypatch.setattr("asymtrain.lab.sources._library", library)
     for value in (True, 1, "yes"):
         refuse("timm:resnet18: pretrained would download weights, and nothing", "timm:resnet18", {"pretrained": value})
     refuse("use_pretrained_backbone would download", "hf:ViTConfig", {"use_pretrained_backbone": True})
@@ -143,7 +143,7 @@ def test_a_library_that_does_not_import(error, text, monkeypatch):
     def fail(name):
         raise error
 
-    monkeypatch.setattr("asymtrain.lab.probe.sources.importlib.import_module", fail)
+    monkeypatch.setattr("asymtrain.lab.sources.importlib.import_module", fail)
     refuse(text, "timm:conv")
 
 

@@ -1,0 +1,295 @@
+"""Any module as the engine sees a backbone: a pure function of parameters, buffers and a batch.
+
+The pure form comes from the module itself (`torch.func.functional_call`). Hooks read its features as `attach` would, at
+the places that `attach` found. Buffers (statistics of batch normalisation) are a run's state like its weights, and a
+forward in training changes them in place; what it draws comes from streams of the run's own (`draws.py`).
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, nullcontext
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from asymtrain.branches import attach
+from asymtrain.branches._dry_run import call, undisturbed
+from asymtrain.branches._nested import Selector, first_feature, select
+from asymtrain.branches._pooling import PoolName, Reader
+from asymtrain.errors import UsageError, error_line
+from asymtrain.lab.engine.draws import Draws, FusedDropoutError
+from asymtrain.models import Outputs, Parameters
+
+LEAST_SIBLINGS = 3  # of one kind make repeated blocks
+LARGEST_SHARE = 0.6  # of the layers, that makes a child the one to go down into
+MOST_PLACES = 6
+
+
+class Training(NamedTuple):
+    """What a forward in training takes besides parameters and inputs."""
+
+    buffers: Mapping[str, Tensor]  # (R, ...), changed in place
+    keys: Tensor  # (R,), of what the module draws
+    step: Tensor | int
+
+    def of_run(self, run: int) -> "Training":
+        """Of one run, which stays a stack of one."""
+        part = slice(run, run + 1)
+        own = {name: value[part] for name, value in self.buffers.items()}
+        return self._replace(buffers=own, keys=self.keys[part])
+
+
+class ModuleNetwork:
+    """A module with places, in the form of a `Backbone`; its R runs go through it one after the other."""
+
+    channels_last = batches_well = bound_by_calls = False
+    dropout_width, dropout_rate = 0, 0.0
+
+    def __init__(
+        self,
+        module: nn.Module,
+        classes: int,
+        sample: Tensor,
+        *,
+        branches: bool = True,
+        at: Sequence[str] = (),
+        pool: PoolName = "mean",
+        layout: str = "",
+        autocast: torch.dtype | None = None,
+    ) -> None:
+        """`sample`: two rows or more, on the device of the module. `autocast`: the type of its products, if another.
+
+        Without `branches` it has no places.
+        """
+        self.module, self.classes, self.pool, self.autocast, self.sample = module, classes, pool, autocast, sample
+        self.points: tuple[str, ...] = ()
+        self.widths: tuple[int, ...] = ()
+        self.paths: dict[str, str] = {}
+        self.readers: dict[str, Reader] = {}
+        if branches:
+            where = list(at) or find_blocks(module, sample)
+            attached = attach(module, at=where, sample=sample, classes=classes, pool=pool, layout=layout or None)
+            self.points, self.paths, self.readers = attached.places, attached.paths, attached.readers
+            self.widths = tuple(attached.head(place).width for place in self.points)
+            attached.strip()
+        self.layout = {place: reader.layout for place, reader in self.readers.items() if reader.layout}
+        trained = {name for name, value in module.named_parameters() if value.requires_grad}
+        if not trained:
+            raise UsageError("no parameter of the model is trained (requires_grad is False everywhere): unfreeze some")
+        self.trained = frozenset(trained)
+        self._spelled_out = False  # whether attention is computed by single operations
+        self.draws = self._dry_run(sample)
+
+    def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
+        """Those that are trained."""
+        return ((name, value) for name, value in self.module.named_parameters() if name in self.trained)
+
+    def parameters(self) -> Iterator[nn.Parameter]:
+        return (value for _, value in self.named_parameters())
+
+    def buffers(self) -> dict[str, Tensor]:
+        """What else a run holds: the module's buffers, and parameters that stay as they are."""
+        frozen = {name: value for name, value in self.module.named_parameters() if name not in self.trained}
+        return {name: value.detach() for name, value in {**frozen, **dict(self.module.named_buffers())}.items()}
+
+    def stacked(
+        self,
+        parameters: Parameters,
+        images: Tensor,
+        keep: Tensor | None = None,
+        *,
+        buffers: Mapping[str, Tensor] | None = None,
+        training: Training | None = None,
+    ) -> Outputs:
+        """Logits (R, B, C) and features [(R, B, D_k)] of R runs; in evaluation with `buffers`, else with `training`.
+
+        Without either, in evaluation with the module's own buffers.
+        """
+        state = training.buffers if training else buffers
+        if state is None:
+            state = {name: value.expand(len(images), *value.shape) for name, value in self.buffers().items()}
+        rows = []
+        for r, inputs in enumerate(images):
+            own = {name: parameters[name][r] for name in self.trained}
+            own |= {name: value[r] for name, value in state.items()}
+            rows.append(self._forward(own, inputs, (training.keys[r], training.step) if training else None))
+        if len(rows) == 1:
+            return rows[0][0][None], [feature[None] for feature in rows[0][1]]
+        logits, features = zip(*rows, strict=True)
+        return torch.stack(logits), [torch.stack(point) for point in zip(*features, strict=True)]
+
+    def features(self, images: Tensor) -> Outputs:
+        """Logits (B, C) and the features (B, D_k) that branches see, in evaluation."""
+        logits, points = self.stacked({name: value[None] for name, value in self.named_parameters()}, images[None])
+        return logits[0], [point[0] for point in points]
+
+    def reached(self) -> list[str]:
+        """Names of the trained parameters before a place, for which an auxiliary loss has a gradient."""
+        if not self.points:
+            return []
+        named = {name: value.detach().requires_grad_() for name, value in self.named_parameters()}
+        _, features = self._forward({**named, **self.buffers()}, self.sample, None)
+        reached = torch.autograd.grad([f.sum() for f in features], list(named.values()), allow_unused=True)
+        return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
+
+    @contextmanager
+    def drawing(self, key: Tensor, step: Tensor | int) -> Iterator[None]:
+        """What the module draws inside is keyed."""
+        with ExitStack() as stack:
+            if self._spelled_out:
+                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+            if self.draws:
+                stack.enter_context(Draws(key, step))
+            yield
+
+    def _forward(self, state: Parameters, inputs: Tensor, drawn: tuple[Tensor, Tensor | int] | None) -> Outputs:
+        """Logits (B, C) and features [(B, D_k)] of one run; `drawn` is the key and the step, in training."""
+        _set_mode(self.module, drawn is not None)
+        caught: dict[str, Tensor | str] = {}
+
+        def catch(place: str, module: nn.Module, args: object, output: object) -> None:
+            caught[place] = self.readers[place].read(output)
+
+        casting = torch.autocast(inputs.device.type, self.autocast) if self.autocast else nullcontext()
+        with ExitStack() as stack, casting, self.drawing(*drawn) if drawn else nullcontext():
+            for place, path in self.paths.items():
+                hook = self.module.get_submodule(path).register_forward_hook(partial(catch, place))
+                stack.callback(hook.remove)
+            output = functional_call(self.module, dict(state), (inputs,))
+        # Of several outputs the first, as is the custom; what follows are auxiliary heads of the model's own.
+        logits = read_logits(output, 0 if isinstance(output, tuple | list) else None)
+        features = []
+        for place in self.points:
+            feature = caught.get(place, "did not run")
+            if isinstance(feature, str):
+                raise UsageError(f"place {place!r} {feature}: name other places with --at")
+            features.append(feature)
+        return logits, features
+
+    def _dry_run(self, sample: Tensor) -> bool:
+        """Whether a forward in training draws; its logits must be those of the classes."""
+        state = {name: value.clone() for name, value in {**dict(self.named_parameters()), **self.buffers()}.items()}
+        counting = Draws(torch.tensor(0), 0)
+        try:
+            with torch.no_grad(), counting:
+                logits, _ = self._unkeyed(state, sample)
+        except FusedDropoutError:
+            self._spelled_out = True
+            return self._dry_run(sample)
+        if logits.shape[-1] != self.classes:
+            raise UsageError(
+                f"the model gives {logits.shape[-1]} logits, and the data has {self.classes} classes: build it for them"
+            )
+        return counting.count > 0
+
+    def _unkeyed(self, state: Parameters, sample: Tensor) -> Outputs:
+        self.draws = False
+        try:
+            return self._forward(state, sample, (torch.tensor(0), 0))
+        except (UsageError, FusedDropoutError):
+            raise
+        except Exception as error:
+            raise UsageError(
+                f"the model cannot be called in training on inputs of shape {tuple(sample.shape)} "
+                f"({error_line(error)}): try a call of it by hand"
+            ) from error
+
+
+def _set_mode(module: nn.Module, training: bool) -> None:
+    """Evaluation or training; a model of hundreds of parts is gone through only where that changes."""
+    if module.training != training:
+        module.train(training)
+
+
+def read_logits(output: object, selector: Selector | None = None) -> Tensor:
+    """Logits (B, C): the output itself, its `logits`, or the part that the user picks."""
+    if selector is not None:
+        logits = select(output, selector)
+        if logits is None:
+            raise UsageError(f"the model's output (a {type(output).__name__}) has no tensor at logits={selector!r}")
+    elif isinstance(output, Tensor):
+        logits = output
+    elif isinstance(output, tuple) and len(output) > 1 and not isinstance(output, Mapping):
+        fields = getattr(output, "_fields", None)
+        listed = f" ({', '.join(fields)})" if fields else ""
+        raise UsageError(
+            f"the model returns {len(output)} outputs{listed}, as models with auxiliary heads of their own do: build "
+            "it without them (aux_logits=False), or say which one holds the logits (logits=0); attach works as ever"
+        )
+    else:
+        logits = select(output, 0 if isinstance(output, tuple | list) else "logits")
+        if logits is None:
+            raise UsageError(
+                f"the model returns a {type(output).__name__} without `logits`: say which part holds them, "
+                "logits=lambda output: ..."
+            )
+    if logits.ndim != 2:
+        raise UsageError(
+            f"the model's logits have shape {tuple(logits.shape)}, not (batch, classes): only "
+            "classifiers can be trained here; pick another part of the output with logits="
+        )
+    return logits
+
+
+def find_blocks(model: nn.Module, sample: object) -> list[str]:
+    """Places where the user names none: the model's repeated blocks, at most six; `UsageError` where there are none.
+
+    The search goes down from the model into the child that holds most of the layers, until it finds at least three
+    siblings of one kind: `blocks.*` of a transformer, `layer1` to `layer4` of a ResNet, `stages.*` of a ConvNeXt.
+    """
+    points = getattr(model, "points", None)
+    if isinstance(points, tuple) and points and all(isinstance(name, str) for name in points):
+        return list(points)
+    ran = _modules_with_features(model, sample)
+    modules = dict(model.named_modules(remove_duplicate=False))
+    prefix, module = "", model
+    while True:
+        children = module.named_children()
+        sizes = {f"{prefix}{name}": layers for name, child in children if (layers := _count_layers(child))}
+        kinds: dict[type, list[str]] = {}
+        for name in filter(ran.__contains__, sizes):
+            kinds.setdefault(type(modules[name]), []).append(name)
+        siblings = max(kinds.values(), key=len, default=[])
+        if len(siblings) >= LEAST_SIBLINGS:
+            return _evenly(siblings)
+        largest = max(sizes, key=sizes.__getitem__, default="")
+        module = modules[largest]
+        if not sizes or sizes[largest] < LARGEST_SHARE * sum(sizes.values()) or not list(module.children()):
+            others = [name for name in sizes if name in ran]
+            if len(others) > 1:
+                return _evenly(others)
+            raise UsageError(
+                "no repeated blocks were found in the model: name places with at=, for example at='layers.*'"
+            )
+        prefix = f"{largest}."
+
+
+def _count_layers(module: nn.Module) -> int:
+    """Those that hold weights themselves."""
+    return sum(bool(list(part.parameters(recurse=False))) for part in module.modules())
+
+
+def _modules_with_features(model: nn.Module, sample: object) -> set[str]:
+    """Modules that ran and gave a feature that is not the model's own output."""
+    seen: dict[str, Tensor] = {}
+
+    def keep(name: str, _: nn.Module, __: object, output: object) -> None:
+        feature = first_feature(output)
+        if feature is not None and feature.ndim >= 2:
+            seen[name] = feature
+
+    with ExitStack() as hooks, undisturbed(model):
+        for name, module in model.named_modules():
+            hooks.callback(module.register_forward_hook(partial(keep, name)).remove)
+        output = first_feature(call(model, sample))
+    return {name for name, feature in seen.items() if name and feature is not output}
+
+
+def _evenly(names: Sequence[str]) -> list[str]:
+    """At most `MOST_PLACES` of them, the last among them, at even distances."""
+    if len(names) <= MOST_PLACES:
+        return list(names)
+    return [names[round((i + 1) * len(names) / MOST_PLACES) - 1] for i in range(MOST_PLACES)]

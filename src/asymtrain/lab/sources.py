@@ -1,0 +1,496 @@
+"""Models by what users type: `timm:NAME`, `hf:CONFIG` or `package.module:function`; built, checked, fingerprinted.
+
+`check_name` reads a name without torch, so that specs and stores are read on machines without it. `build_model` builds
+what it names. No model and no weights are ever downloaded.
+"""
+
+import hashlib
+import importlib
+import inspect
+import json
+import math
+import multiprocessing
+import random
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+Options = Mapping[str, Any] | Iterable[tuple[str, Any]]
+Kind = Literal["images", "vectors", "tokens"]
+
+OTHERS = "timm:NAME, hf:CONFIG or package.module:function"
+FORMS = f"a backbone (mlp, cnn, vit), {OTHERS}"
+SMALL = 64  # pixels; a larger model's own size is reduced to this on a CPU
+DEFAULT_SIZE = 32
+CHECK_OPTIONS = (
+    "check --option or --arch-option (their names and values are the library's); what must be downloaded cannot be "
+    "built here, but in a function of your own, package.module:function"
+)
+LARGER = (48, 64, 96, 128, 160, 192, 224, 256, 299, 384)  # pixels that are tried where images do not fit
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a model is built for: the shape of one input, (C, H, W), (D,) or (T,), and what it holds."""
+
+    shape: tuple[int, ...]
+    kind: Kind
+
+    def sample(self, size: int | None = None) -> "Tensor":
+        """Two of them, all zeros; images of another size where one is given."""
+        import torch
+
+        shape = self.shape if size is None else (self.shape[0], size, size)
+        return torch.zeros(2, *shape, dtype=torch.int64 if self.kind == "tokens" else torch.float32)
+
+    def __str__(self) -> str:
+        if self.kind == "images":
+            channels, height, width = self.shape
+            return f"images of {height} x {width}{'' if channels == 3 else f' with {channels} channels'}"
+        return f"{self.kind} of {self.shape[0]}"
+
+
+@dataclass(frozen=True)
+class Named:
+    """A model that can be built for any number of classes."""
+
+    name: str
+    image_size: int  # its own
+    multiple: int  # an image's side must be a multiple of this
+    make: Callable[[int, Inputs], Any]  # of the number of classes and what it is built for
+    cure: str = CHECK_OPTIONS
+
+    def build(self, classes: int, image_size: int) -> "nn.Module":
+        return self.build_for(classes, Inputs((3, image_size, image_size), "images"))
+
+    def build_for(self, classes: int, inputs: Inputs) -> "nn.Module":
+        from torch import nn
+
+        with importable_here():  # a function may import more when it is called
+            model = _explained(lambda: self.make(classes, inputs), self.name, self.cure)
+        if not isinstance(model, nn.Module):
+            raise UsageError(f"{self.name}: the function gave a {type(model).__name__}, not an nn.Module")
+        return model
+
+    def size_for(self, wanted: int | None, small: bool) -> int:
+        """The image size to probe at: the wanted one, else the model's own, on a small machine at most 64 pixels."""
+        if wanted is not None:
+            return wanted
+        if not small or self.image_size <= SMALL:
+            return self.image_size
+        return max(2 * self.multiple, SMALL - SMALL % self.multiple)
+
+
+def is_named(arch: str) -> bool:
+    """Is this a model by name, and none of the backbones?"""
+    return ":" in arch
+
+
+def check_name(name: str, options: Options = ()) -> None:
+    """Refuse what cannot name a model; whether there is one of the name shows when it is built. Needs no torch."""
+    kind, colon, rest = name.partition(":")
+    if not colon:
+        if "/" in name or "." in name:
+            raise UsageError(f"{name!r} is no model that can be built here: give {FORMS}")
+        from asymtrain.models import backbone_names
+
+        raise UsageError(f"{unknown_name('backbone', name, backbone_names())} (for another model give {OTHERS})")
+    if not rest or not kind:
+        raise UsageError(f"{name!r} names no model: give {FORMS}")
+    if kind == "hf" and not rest.endswith(".json") and not rest.isidentifier():
+        raise UsageError(
+            f"{name} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
+            "on the hub cannot be used; save its config.json and give the file"
+        )
+    if kind not in _LIBRARIES and not all(part.isidentifier() for part in (*kind.split("."), rest)):
+        raise UsageError(f"{name!r} names no function: write package.module:function, or {OTHERS.partition(' or ')[0]}")
+    _refuse_pretrained(name, dict(options))
+
+
+def named_model(text: str, options: Options = ()) -> Named:
+    """The model that a text names; options go to its builder."""
+    check_name(text, options)
+    return _LIBRARIES.get(text.partition(":")[0], _function)(text, dict(options))
+
+
+def build_model(
+    name: str,
+    options: Options = (),
+    *,
+    classes: int,
+    input_shape: tuple[int, ...],
+    seed: int,
+    weights: str = "",
+    kind: Kind | None = None,
+) -> "nn.Module":
+    """A model by name with the initial values of its seed, on the CPU, in float32 and in training mode.
+
+    `input_shape` is (C, H, W) of images, (D,) of vectors or (T,) of tokens; `kind` says which where it has one axis
+    and they are not vectors. `weights` is a safetensors file that the initial values are taken from. Random states
+    are left as they were. The first model of a kind in a process is built twice and called once: it must be
+    deterministic, and give `classes` logits.
+    """
+    inputs = Inputs(tuple(input_shape), kind or ("images" if len(input_shape) == 3 else "vectors"))
+    options = dict(options)
+    named = named_model(name, options)
+    key = (name, repr(sorted(options.items())), classes, inputs, weights)
+    model = _build_seeded(named, classes, inputs, seed)
+    if key not in _CHECKED:
+        _check_outputs(named, model, classes, inputs)
+        if fingerprint(_build_seeded(named, classes, inputs, seed), exact=True) != fingerprint(model, exact=True):
+            raise UsageError(
+                f"{name} is not deterministic: two models that were built with the same seed differ; draw its initial "
+                "values from torch's, Python's or numpy's global random state, which are set from the run's seed"
+            )
+    if weights:
+        kept = _load_weights(model, weights, classes, named.name)
+        # Workers and later runs do the same: it is said once, by the process that speaks with the user.
+        if kept and key not in _CHECKED and multiprocessing.parent_process() is None:
+            warnings.warn(kept, UsageWarning, stacklevel=2)
+    _CHECKED.add(key)
+    return model
+
+
+_CHECKED: set[tuple[object, ...]] = set()  # models whose kind was built in this process
+
+
+def fingerprint(model: "nn.Module", *, exact: bool = False) -> str:
+    """What a model is: a hash of the names, shapes and types of its parameters and buffers, and two sums of its values.
+
+    Values that were drawn by another processor or version of torch may differ in their last digits, so the sums are
+    compared by `same_fingerprint`; with `exact` the values are hashed, bit by bit.
+    """
+    import torch
+
+    digest = hashlib.sha256()
+    squares, projection, count = 0.0, 0.0, 0
+    tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    for name, tensor in sorted(tensors, key=lambda item: item[0]):
+        digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
+        values = tensor.detach().cpu().contiguous()
+        if exact:
+            digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
+            continue
+        numbers = torch.view_as_real(values) if values.is_complex() else values
+        numbers = numbers.to(torch.float64).reshape(-1).nan_to_num(posinf=0.0, neginf=0.0)  # masks hold -inf
+        # Each value has a factor of its own, so that values which change places are noticed.
+        places = torch.arange(count, count + len(numbers), dtype=torch.float64)
+        squares += float(numbers @ numbers)
+        projection += float(numbers @ (places * GOLDEN_RATIO % 1 - 0.5))
+        count += len(numbers)
+    text = digest.hexdigest()[:16]
+    return text if exact else f"{text}:{math.sqrt(squares):.9g}:{projection:.9g}"
+
+
+def same_fingerprint(first: str, second: str) -> bool:
+    """Are these fingerprints of one model, or of one dataset?"""
+    one, *sums = first.split(":")
+    other, *other_sums = second.split(":")
+    if one != other or len(sums) != len(other_sums):
+        return False
+    with suppress(ValueError):
+        numbers, others = [float(value) for value in sums], [float(value) for value in other_sums]
+        scale = max([1e-12, *map(abs, numbers[:1])])
+        return all(abs(a - b) <= SUM_TOLERANCE * scale for a, b in zip(numbers, others, strict=True))
+    return first == second
+
+
+GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples are spread evenly over [0, 1)
+SUM_TOLERANCE = 1e-5  # of the norm of all values; another seed moves the sum by about the norm
+
+
+def parse_option(text: str, option: str = "--option") -> tuple[str, Any]:
+    """`depth=4` as a name and a value: a JSON value where it is one, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"{option} {text}: write NAME=VALUE, such as hidden_size=64")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+    except RecursionError as error:
+        raise UsageError(f"{option} {name}: the value is nested too deeply; write one that has a few levels") from error
+
+
+def read_logits(output: object) -> "Tensor | None":
+    """Logits in what a model gives: the tensor itself, its `logits`, else its first part; None where there are none."""
+    from asymtrain.branches._nested import first_feature, select
+
+    named = select(output, "logits")
+    return first_feature(output) if named is None else named
+
+
+@contextmanager
+def importable_here() -> Iterator[None]:
+    """The folder that the user works in is importable, as it is for a script: a model of their own lies in it."""
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added:
+            with suppress(ValueError):
+                sys.path.remove(here)
+
+
+def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.Module":
+    import numpy as np
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    from asymtrain.streams import random_state_kept
+
+    with random_state_kept():
+        # Not torch.manual_seed, which would also seed GPUs that are not used yet.
+        torch.default_generator.manual_seed(seed)
+        if torch.cuda.is_initialized():
+            torch.cuda.manual_seed_all(seed)
+        random.seed(seed)
+        np.random.seed(seed % 2**32)
+        model = named.build_for(classes, inputs)
+        if any(is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
+            _explained(lambda: model(inputs.sample()), named.name, named.cure)  # the first call makes their values
+    if any(tensor.is_meta for tensor in (*model.parameters(), *model.buffers())):
+        raise UsageError(f"{named.name} has no values (its parameters are on the meta device): build them on the CPU")
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UsageError(f"{named.name} has no parameter that is trained: unfreeze some (requires_grad)")
+    return model.cpu().float().train()
+
+
+def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
+    """One forward of two rows: does the model take what it is given, and answer for every class?"""
+    from asymtrain.branches._dry_run import attributes_kept, undisturbed
+
+    with undisturbed(model), attributes_kept(model):
+        try:
+            output = model(inputs.sample())
+        except Exception as error:
+            raise _unfit(named, model, inputs, error) from error
+    logits = read_logits(output)
+    if logits is None:
+        raise UsageError(f"{named.name} gives a {type(output).__name__} without logits: return a tensor of them")
+    if tuple(logits.shape) != (2, classes):
+        raise UsageError(
+            f"{named.name} gives logits of shape {tuple(logits.shape)} for two inputs, and the data has {classes} "
+            f"classes: it must give (2, {classes}); a function is given their number as `classes`"
+        )
+
+
+def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -> UsageError:
+    from asymtrain.branches._dry_run import undisturbed
+
+    why = error_line(error)
+    if inputs.kind != "images":
+        return UsageError(f"{named.name} does not take {inputs} ({why}): {named.cure}")
+    for size in (size for size in LARGER if size > max(inputs.shape[1:])):
+        with suppress(Exception), undisturbed(model):
+            model(inputs.sample(size))
+            larger = f"give images of {size} x {size} or larger, or another model"
+            return UsageError(f"{inputs} are too small for {named.name} ({why}): {larger}")
+    patches = "img_size and patch_size that fit (patch_size must divide the image's side), as options of the model"
+    return UsageError(f"{named.name} does not take {inputs} ({why}): give {patches}, or images of another size")
+
+
+def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str:
+    """Take the values from a file; a note about a classifier of another number of classes, which keeps its own."""
+    import torch
+
+    given, own = _read_weights(file), model.state_dict(keep_vars=True)
+    shared = {own[key].data_ptr() for key in own if key in given}  # tied weights are in a file once
+    missing = [key for key in own if key not in given and own[key].data_ptr() not in shared]
+    unexpected = [key for key in given if key not in own]
+    for keys, what in ((missing, "lacks"), (unexpected, "holds, which the model does not have,")):
+        if keys:
+            raise UsageError(f"{file} does not fit {name}: it {what} {_listed(keys)}; give the model's own state dict")
+    differing = [key for key in given if given[key].shape != own[key].shape]
+    counts = {given[key].shape[:1] for key in differing}
+    kept = len(counts) == 1 and all(
+        own[key].shape[:1] == (classes,) and given[key].shape[1:] == own[key].shape[1:] for key in differing
+    )
+    if differing and not kept:
+        key = differing[0]
+        shapes = f"{tuple(given[key].shape)} in the file, {tuple(own[key].shape)} in the model"
+        raise UsageError(f"{file} does not fit {name}: {_listed(differing)} has another shape ({shapes})")
+    with torch.no_grad():
+        for key in given.keys() - set(differing):
+            own[key].copy_(given[key])
+    if not differing:
+        return ""
+    return (
+        f"{name}: {_listed(differing)} of {file} is for {counts.pop()[0]} classes, and the data has {classes}: it "
+        "starts from its initial values"
+    )
+
+
+def _read_weights(file: str) -> "dict[str, Tensor]":
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(file)
+    except FileNotFoundError:
+        raise UsageError(f"there are no weights at {file}: give a safetensors file") from None
+    except (OSError, SafetensorError) as error:
+        raise UsageError(f"{file} cannot be read as weights ({error_line(error)}): give a safetensors file") from error
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _timm(text: str, options: dict[str, Any]) -> Named:
+    timm, name = _library("timm"), text.removeprefix("timm:")
+    if not timm.is_model(name):
+        raise unknown_name("timm model", name, timm.list_models())
+    settings = timm.get_pretrained_cfg(name)
+    own = int(settings.input_size[-1]) if settings is not None else 224
+
+    def make(classes: int, inputs: Inputs) -> Any:
+        channels, height, width = _image_shape(text, inputs)
+        given = {"pretrained": False, "num_classes": classes, **options}
+        if channels != 3:
+            given = {"in_chans": channels, **given}
+        if (height, width) != (own, own) and "img_size" not in given:
+            with suppress(TypeError):  # a convolutional network takes images of any size, and no such option
+                return timm.create_model(name, img_size=height if height == width else (height, width), **given)
+        return timm.create_model(name, **given)
+
+    return Named(text, own, 32, make)
+
+
+def _transformers(text: str, options: dict[str, Any]) -> Named:
+    transformers, name = _library("transformers"), text.removeprefix("hf:")
+    options = {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}
+    if name.endswith(".json"):
+        from asymtrain.lab.data.registry import at_home
+
+        config = _config_file(transformers, at_home(name), options)
+    else:
+        kind = getattr(transformers, name, None)
+        base = getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
+        if not (inspect.isclass(kind) and issubclass(kind, base)):
+            known = [config for config in dir(transformers) if config.endswith("Config")]
+            known = [config for config in known if config.lower() == name.lower()] or known
+            raise unknown_name("config class of transformers", name, known)
+        config = _explained(lambda: kind(**options), text)
+    sizes = [getattr(config, side, None) for side in ("image_size", "patch_size")]
+    own, patch = (size[0] if isinstance(size, tuple | list) else size for size in sizes)
+
+    def make(classes: int, inputs: Inputs) -> Any:
+        config.num_labels = classes
+        sort, classifier = "sequence", transformers.AutoModelForSequenceClassification
+        if inputs.kind != "tokens":
+            channels, height, width = _image_shape(text, inputs)
+            sort, classifier = "image", transformers.AutoModelForImageClassification
+            if own is not None:
+                config.image_size = height if height == width else (height, width)
+            if channels != 3:
+                config.num_channels = channels
+        if type(config) not in classifier._model_mapping:
+            raise UsageError(
+                f"{type(config).__name__} has no {sort} classifier in transformers: probe other models from Python, "
+                "asymtrain.probe(model, batches), or write a function that builds one, package.module:function"
+            )
+        return classifier.from_config(config)
+
+    return Named(text, int(own or 224), int(patch or 32), make)
+
+
+def _image_shape(name: str, inputs: Inputs) -> tuple[int, int, int]:
+    if inputs.kind != "images":
+        raise UsageError(f"{name} takes images, and the data holds {inputs.kind}: give package.module:function")
+    channels, height, width = inputs.shape
+    return channels, height, width
+
+
+def _refuse_pretrained(text: str, options: Mapping[str, Any]) -> None:
+    """Refuse what makes a library fetch weights: timm's `pretrained`, transformers' `use_pretrained_backbone`."""
+    if text.partition(":")[0] not in _LIBRARIES:
+        return  # what a function does with its options is its own concern
+    for name, value in options.items():
+        if isinstance(value, Mapping):
+            _refuse_pretrained(text, value)
+        # Any text counts as true in both libraries, "no" included.
+        elif "pretrained" in name and value:
+            raise UsageError(
+                f"{text}: {name} would download weights, and nothing is downloaded here: leave it out, or load them in "
+                "a function of your own and give package.module:function"
+            )
+
+
+def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
+    try:
+        values = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"{file} cannot be read as a config ({error}): give a config.json of transformers") from None
+    if not isinstance(values, dict) or "model_type" not in values:
+        raise UsageError(f"{file} has no model_type: give a config.json of transformers")
+    _refuse_pretrained(f"hf:{file}", values)
+    kind = values.pop("model_type")
+    # Labels of its own would win over the number of classes in the data.
+    values = {name: value for name, value in values.items() if name not in ("id2label", "label2id", "num_labels")}
+    return _explained(lambda: transformers.AutoConfig.for_model(kind, **{**values, **options}), f"hf:{file}")
+
+
+def _function(text: str, options: dict[str, Any]) -> Named:
+    module_name, _, name = text.partition(":")
+    with importable_here():
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:  # a script that ends itself is no module
+            missing = isinstance(error, ModuleNotFoundError)
+            cure = "check the name, and that you are in its folder" if missing else "mend the file"
+            raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        raise unknown_name(f"function in {module_name}", name, names)
+
+    def make(classes: int, inputs: Inputs) -> Any:
+        known = inspect.signature(function).parameters
+        given: dict[str, Any] = {"classes": classes, "num_classes": classes, "input_shape": inputs.shape}
+        if inputs.kind == "images":
+            channels, height, width = inputs.shape
+            given |= {"channels": channels, "image_size": height if height == width else (height, width)}
+        return function(**{**{name: value for name, value in given.items() if name in known}, **options})
+
+    cure = "mend the function, or give what it needs with --option NAME=VALUE (of probe) or --arch-option NAME=VALUE"
+    return Named(text, DEFAULT_SIZE, 1, make, cure)
+
+
+_LIBRARIES: dict[str, Callable[[str, dict[str, Any]], Named]] = {"timm": _timm, "hf": _transformers}
+
+
+def _library(name: str) -> Any:
+    try:
+        return importlib.import_module(name)
+    except Exception as error:  # a broken installation of torchvision raises a RuntimeError
+        if isinstance(error, ModuleNotFoundError) and error.name == name:
+            raise UsageError(f"{name} is not installed: pip install {name}") from error
+        cure = f"mend its installation; `python -c 'import {name}'` shows the whole of it"
+        if "torchvision" in str(error):
+            cure = (
+                "it needs a torchvision that fits your torch; where there is none, in an environment of its own, "
+                "pip install --no-deps torchvision==0.16.2 is enough for models"
+            )
+        raise UsageError(f"{name} is installed but does not import ({error_line(error)}): {cure}") from error
+
+
+def _explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) -> Any:
+    try:
+        return make()
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"{name} cannot be built ({error_line(error)}): {cure}") from error
