@@ -11,10 +11,9 @@ import json
 import math
 import multiprocessing
 import random
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,6 +77,8 @@ class Named:
 
     def build_for(self, classes: int, inputs: Inputs) -> "nn.Module":
         from torch import nn
+
+        from asymtrain.lab.data.own import importable_here
 
         with importable_here():  # a function may import more when it is called
             model = _explained(lambda: self.make(classes, inputs), self.name, self.cure)
@@ -212,67 +213,17 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples are spread evenly over [0
 SUM_TOLERANCE = 1e-5  # of the norm of all values; another seed moves the sum by about the norm
 
 
-def parse_option(text: str, option: str = "--option") -> tuple[str, Any]:
+def parse_option(text: str) -> tuple[str, Any]:
     """`depth=4` as a name and a value: a JSON value where it is one, else text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"{option} {text}: write NAME=VALUE, such as hidden_size=64")
+        raise UsageError(f"--option {text}: write NAME=VALUE, such as hidden_size=64")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
     except RecursionError as error:
-        raise UsageError(f"{option} {name}: the value is nested too deeply; write one that has a few levels") from error
-
-
-def read_logits(output: object) -> "Tensor | None":
-    """Logits in what a model gives: the tensor itself, its `logits`, else its first part; None where there are none."""
-    from asymtrain.branches._nested import first_feature, select
-
-    named = select(output, "logits")
-    return first_feature(output) if named is None else named
-
-
-@contextmanager
-def importable_here() -> Iterator[None]:
-    """The folder that the user works in is importable, as it is for a script: a model of their own lies in it."""
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if added:
-            with suppress(ValueError):
-                sys.path.remove(here)
-
-
-def check_importable(name: str) -> None:
-    """Refuse a function that a new process could not import: workers are new processes."""
-    module, _, _ = name.partition(":")
-    if module not in _LIBRARIES and not _is_findable(module):
-        raise UsageError(
-            f"{name}: a worker process cannot import {module}: put the function into a file of this folder, or into an "
-            "installed package"
-        )
-
-
-def _is_findable(module: str) -> bool:
-    """Would an import find it that has not been done before?"""
-    parts, path = module.split("."), None
-    with importable_here():
-        for count in range(1, len(parts) + 1):
-            if count > 1 and path is None:
-                return False  # its parent is no package
-            name = ".".join(parts[:count])
-            finders = [finder for finder in sys.meta_path if hasattr(finder, "find_spec")]
-            specs = (finder.find_spec(name, path) for finder in finders)
-            spec = next((spec for spec in specs if spec is not None), None)
-            if spec is None or name == "__main__":
-                return False
-            path = spec.submodule_search_locations
-    return True
+        raise UsageError(f"--option {name}: the value is nested too deeply; write one that has a few levels") from error
 
 
 def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.Module":
@@ -301,7 +252,10 @@ def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.
 
 def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
     """One forward of two rows: does the model take what it is given, and answer for every class?"""
+    import torch
+
     from asymtrain.branches._dry_run import attributes_kept, undisturbed
+    from asymtrain.branches._nested import first_feature, select
 
     with undisturbed(model), attributes_kept(model):
         try:
@@ -311,9 +265,13 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
     patch = _patch_of(model)
     if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):
         raise UsageError(f"{named.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}")
-    logits = read_logits(output)
+    first = isinstance(output, torch.Tensor | tuple | list)
+    logits = first_feature(output) if first else select(output, "logits")  # as the engine reads them
     if logits is None:
-        raise UsageError(f"{named.name} gives a {type(output).__name__} without logits: return a tensor of them")
+        raise UsageError(
+            f"{named.name} gives a {type(output).__name__} without logits: give a tensor of them, a tuple that begins "
+            "with it, or a dict that has it as `logits`"
+        )
     if tuple(logits.shape) != (2, classes):
         raise UsageError(
             f"{named.name} gives logits of shape {tuple(logits.shape)} for two inputs, and the data has {classes} "
@@ -488,18 +446,10 @@ def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
 
 
 def _function(text: str, options: dict[str, Any]) -> Named:
-    module_name, _, name = text.partition(":")
+    from asymtrain.lab.data.own import import_function, importable_here
+
     with importable_here():
-        try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # a script that ends itself is no module
-            missing = isinstance(error, ModuleNotFoundError)
-            cure = "check the name, and that you are in its folder" if missing else "mend the file"
-            raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
-        raise unknown_name(f"function in {module_name}", name, names)
+        function = import_function(text)
 
     def make(classes: int, inputs: Inputs) -> Any:
         known = inspect.signature(function).parameters

@@ -10,13 +10,12 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from asymtrain import streams
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import load_for
-from asymtrain.lab.engine.setup import build_backbone
+from asymtrain.lab.engine.setup import build_module
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.sources import build_model, check_importable, fingerprint, is_named, same_fingerprint
+from asymtrain.lab.sources import fingerprint, is_named, same_fingerprint
 from asymtrain.lab.store import Store, store_exists
 
 
@@ -24,13 +23,13 @@ class Fingerprints(NamedTuple):
     """Of the model with the initial values of seed 0, and of the data."""
 
     model: str
-    data: str | None
+    data: str
 
 
 def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[object, ...], Fingerprints]:
     """Of each kind of spec on a dataset, by `kind_of`."""
     kinds = {kind_of(spec): spec for spec in specs}
-    data = getattr(dataset, "fingerprint", None)
+    data = dataset.fingerprint
     return {kind: Fingerprints(_model_fingerprint(spec, dataset), data) for kind, spec in kinds.items()}
 
 
@@ -44,7 +43,7 @@ def with_fingerprints(runs: Iterable[Run], taken: dict[tuple[object, ...], Finge
 
 def kind_of(spec: RunSpec) -> tuple[object, ...]:
     """What a model with the initial values of seed 0 depends on: its sizes follow from the data."""
-    return (spec.dataset, spec.dataset_options, spec.arch, spec.arch_options, getattr(spec, "initial_weights", ""))
+    return (spec.dataset, spec.dataset_options, spec.arch, spec.arch_options, spec.initial_weights)
 
 
 def check_sources(
@@ -60,13 +59,11 @@ def check_sources(
                 data[kind_of(spec)[:2]] += [data_print] if data_print else []
     # By dataset, since one at a time is kept in memory.
     for kind, spec in sorted({kind_of(spec): spec for spec in specs}.items(), key=lambda item: repr(item[0][:2])):
-        if is_named(spec.arch):
-            check_importable(spec.arch)
         # What is new, and a backbone of ours, shows nothing when it is built.
         if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
             continue
         dataset = load_for(spec, data_root)
-        now = getattr(dataset, "fingerprint", None)
+        now = dataset.fingerprint
         _compare(f"the data {spec.dataset}", "they hold other examples, labels or classes", now, data[kind[:2]], store)
         model = _model_fingerprint(spec, dataset)
         if others := models[kind]:
@@ -75,8 +72,8 @@ def check_sources(
             _compare(f"the model {spec.arch}", f"it builds another one now ({changed} changed)", model, others, store)
 
 
-def _compare(what: str, how: str, now: str | None, stored: Sequence[str], store: Path | None) -> None:
-    others = sum(not same_fingerprint(now, earlier) for earlier in stored) if now is not None else 0
+def _compare(what: str, how: str, now: str, stored: Sequence[str], store: Path | None) -> None:
+    others = sum(not same_fingerprint(now, earlier) for earlier in stored)
     if others:
         runs = f"{others} runs in {store} were" if others > 1 else f"a run in {store} was"
         cure = "give another --store, or train again what is asked for with --fresh (of run and search)"
@@ -84,16 +81,4 @@ def _compare(what: str, how: str, now: str | None, stored: Sequence[str], store:
 
 
 def _model_fingerprint(spec: RunSpec, dataset: Dataset) -> str:
-    if not is_named(spec.arch):
-        return fingerprint(build_backbone(dataclasses.replace(spec, seed=0), dataset))
-    arrays = dataset.train.inputs if hasattr(dataset.train, "inputs") else dataset.train.images
-    model = build_model(
-        spec.arch,
-        spec.arch_options,
-        classes=dataset.classes,
-        input_shape=tuple(arrays.shape[1:]),
-        seed=streams.key(0, "backbone") & (2**63 - 1),
-        weights=getattr(spec, "initial_weights", ""),
-        kind=getattr(dataset, "kind", None),
-    )
-    return fingerprint(model)
+    return fingerprint(build_module(dataclasses.replace(spec, seed=0), dataset))
