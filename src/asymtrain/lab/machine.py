@@ -2,16 +2,31 @@
 
 import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 # Files of the drivers for GPUs of NVIDIA (in servers and in Jetson boards), of AMD, and those that Windows lends.
 _DRIVERS = ("nvidia*", "nvhost*", "nvmap", "kfd", "dxg")
+
+# Of a container, in the second and in the first version of control groups.
+_MEMORY_LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
 
 
 def cores() -> int:
     """How many cores this process may use."""
     allowed = getattr(os, "sched_getaffinity", None)  # not on every system
     return len(allowed(0)) if allowed else os.cpu_count() or 1
+
+
+def memory() -> int:
+    """Bytes of memory that this process may use at most, as far as the system tells."""
+    limits = [sys.maxsize]
+    if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):  # not on every system
+        limits.append(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    for file in _MEMORY_LIMITS:
+        with suppress(OSError, ValueError):  # missing, or "max"
+            limits.append(int(Path(file).read_text()))
+    return min(limits)
 
 
 def may_have_gpu() -> bool:

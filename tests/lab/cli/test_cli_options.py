@@ -19,6 +19,7 @@ from asymtrain.lab.cli.options import (
     RunOptions,
     ScaleOptions,
     parse_archs,
+    parse_data_options,
     parse_seeds,
     parse_values,
 )
@@ -170,3 +171,18 @@ def test_a_shared_option_says_the_same_in_every_command(name):
         flag = parameter.opts[0]
         if flag in shared and (name, flag) not in OWN:
             assert parameter.help in shared[flag]
+
+
+def test_options_of_the_data_join_those_of_the_scale():
+    assert parse_data_options(["image_size=64", "kind=mean", "flag=true", "sides=[1,2]", "text=a=b"]) == {
+        "image_size": 64, "kind": "mean", "flag": True, "sides": [1, 2], "text": "a=b",
+    }  # fmt: skip
+    (spec,) = ScaleOptions(arch=["mlp"], data_option=["image_size=16", "size=99"]).base_specs()
+    assert dict(spec.dataset_options) == {"classes": 9, "size": 99, "test_size": 1000, "image_size": 16}
+    (spec,) = ScaleOptions(arch=["mlp"], data="cifar10", data_option=["image_size=16"]).base_specs()
+    assert dict(spec.dataset_options) == {"image_size": 16}
+    for wrong in ("size", "=3", "size=null", 'size={"a": 1}'):
+        with pytest.raises(UsageError, match=r"--data-option .*: write"):
+            parse_data_options([wrong])
+    with pytest.raises(UsageError, match="size is already set to 3"):
+        parse_data_options(["size=3", "size=4"])

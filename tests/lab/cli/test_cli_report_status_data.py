@@ -1,7 +1,9 @@
 import json
 
+import numpy as np
 import pytest
 
+from asymtrain.lab.data import NAMES
 from asymtrain.lab.runs import Epoch, Run, RunSpec, pairs
 from asymtrain.lab.store import Store
 
@@ -79,7 +81,7 @@ def test_data_list(cli, tmp_path):
     (tmp_path / "here" / "cifar-100-python").mkdir(parents=True)
     result = cli("data", "list", "--data-root", tmp_path / "here", "--json")
     found = {row["name"]: row["state"] for row in json.loads(result.out)}
-    assert set(found) == {"shapes", "cifar10", "cifar100", "folder:PATH"}
+    assert set(found) == {"shapes", "cifar10", "cifar100", "folder:PATH", "npz:FILE", "package.module:function"}
     assert found["cifar10"].startswith("not in")
     assert found["cifar100"].startswith("in ")
     assert "cifar100" in cli("data", "list").out
@@ -91,3 +93,24 @@ def test_data_get_and_check(cli, refused):
     assert "downloading was not asked for" in refused("data", "check", "cifar10")
     assert "did you mean 'cifar100'" in refused("data", "get", "cifar1000")
     assert "list" in cli("data").out
+
+
+def test_data_of_your_own(cli, refused, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    labels = np.arange(20) % 4
+    np.savez("vectors.npz", x=np.ones((20, 5), np.float32), y=labels)
+    np.savez("tokens.npz", x=np.ones((20, 7), np.int64), y=labels)
+    np.savez("images.npz", x=np.ones((20, 3, 8, 6), np.uint8), y=labels)
+    told = "npz:vectors.npz: 16 vectors to train on, 4 to test on, 4 classes, 5 features\n"
+    assert cli("data", "check", "npz:vectors.npz").out == told
+    assert "16 sequences to train on, 4 to test on, 4 classes, 7 tokens" in cli("data", "check", "npz:tokens.npz").out
+    assert "4 classes, 8 x 6 pixels" in cli("data", "check", "npz:images.npz").out
+    resized = cli("data", "check", "npz:images.npz", "--data-option", "image_size=12", "--json")
+    facts = json.loads(resized.out)
+    assert (facts["kind"], facts["height"], facts["width"], facts["channels"]) == ("images", 12, 12, 3)
+    assert len(facts["fingerprint"]) == 16
+    assert "unknown option" in refused("data", "check", "npz:images.npz", "--data-option", "imagesize=12")
+    assert "write NAME=VALUE" in refused("data", "check", "npz:images.npz", "--data-option", "12")
+    assert "is not a file" in refused("data", "check", "npz:gone.npz")
+    listed = [row["name"] for row in json.loads(cli("data", "list", "--json").out)]
+    assert listed == list(NAMES)

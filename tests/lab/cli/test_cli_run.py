@@ -9,6 +9,7 @@ import subprocess
 import sys
 from contextlib import closing
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -350,3 +351,48 @@ def test_a_tracker_that_is_unknown_or_not_installed_is_refused(command, refused,
     monkeypatch.setitem(sys.modules, "wandb", None)
     line = refused(*words, "--track", "wandb")
     assert line == 'asymtrain: --track wandb needs wandb: pip install "asymtrain[wandb]"\n'
+
+
+OWN = """
+import numpy, os
+def data(count=40):
+    with open("processes.txt", "a") as file:
+        print(os.getpid(), file=file)
+    source = numpy.random.default_rng(0)
+    return source.integers(0, 256, (count, 1, 8, 8), dtype=numpy.uint8), numpy.arange(count) % 4
+def chance():
+    return numpy.random.rand(40, 5), numpy.arange(40) % 4
+def vectors():
+    return numpy.ones((40, 5)), numpy.arange(40) % 4
+"""
+
+
+def test_data_of_a_function_reach_the_workers(cli, tmp_path, monkeypatch):
+    (tmp_path / "own_images.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("asymtrain.lab.executors.local.cores", lambda: 2)
+    result = cli(*TINY, "--data", "own_images:data", "--data-option", "image_size=6", "--data-option", "count=80")
+    assert result.code == 0, result.err
+    processes = (tmp_path / "processes.txt").read_text().split()
+    assert len(set(processes)) == 3  # this one, which looks at the data first, and two workers
+    assert len(processes) == 2 * 3  # each calls the function again, and compares
+    assert len(rows(tmp_path / "asymtrain-report")) == 4
+    assert {row["classes"] for row in rows(tmp_path / "asymtrain-report")} == {"4"}
+
+
+def test_data_of_your_own_that_are_wrong_leave_nothing_behind(refused, tmp_path, monkeypatch):
+    (tmp_path / "own_chance.py").write_text(OWN)
+    monkeypatch.chdir(tmp_path)
+    np.savez("data.npz", x=np.zeros((9, 4), object), y=np.zeros(9))
+    for name, words in {
+        "npz:data.npz": "x holds Python objects",
+        "npz:gone.npz": "is not a file",
+        "own_chance:chance": "returned other arrays when it was called again",
+        "own_gone:data": "cannot be imported",
+        "own_chance:dat": "did you mean 'data'",
+    }.items():
+        assert words in refused(*ONE_PAIR, "--data", name)
+    assert "image_size is of images" in refused(
+        *ONE_PAIR, "--data", "own_chance:vectors", "--data-option", "image_size=8"
+    )
+    assert {path.name for path in tmp_path.iterdir()} <= {"own_chance.py", "data.npz", "__pycache__"}

@@ -59,7 +59,9 @@ def test_unknown_names_are_met_with_near_ones():
         load("shape")
     with pytest.raises(UsageError, match="'cifar100'"):
         load("CIFAR-100".lower())
-    with pytest.raises(UsageError, match="there is: cifar10, cifar100, folder:PATH, shapes"):
+    with pytest.raises(
+        UsageError, match=r"there is: cifar10, cifar100, folder:PATH, npz:FILE, package.module:function, shapes"
+    ):
         load("zzz")
     with pytest.raises(UsageError, match="unknown option of the dataset shapes 'clases': did you mean 'classes'"):
         load("shapes", clases=3)

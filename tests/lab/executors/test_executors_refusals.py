@@ -4,6 +4,7 @@ import socket
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ from executor_examples import PATIENCE, examples
 from asymtrain.errors import UsageError
 from asymtrain.lab.executors import execute, ray
 from asymtrain.lab.executors.ray import check_address
+from asymtrain.lab.runs import Epoch, Run
+from asymtrain.lab.store import Store
 
 
 @pytest.fixture
@@ -28,6 +31,21 @@ def refused(tmp_path: Path) -> Callable[..., str]:
 
 def test_unknown_executor(refused: Callable[..., str]) -> None:
     assert refused(executor="rae") == "unknown executor 'rae': did you mean 'ray'?"
+
+
+def test_a_function_that_workers_cannot_import(tmp_path: Path) -> None:
+    specs = [replace(spec, dataset="gone_module:function") for spec in examples("mlp", 1)]
+    with pytest.raises(UsageError, match="gone_module cannot be imported"):
+        next(execute(specs, store=tmp_path / "runs.sqlite"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_stored_runs_need_no_function(tmp_path: Path) -> None:
+    spec = replace(examples("mlp", 1)[0], dataset="gone_module:function", epochs=1)
+    run = Run(spec, (Epoch(1, 1.0, None, 0.5, 0.5, 0.5, None, None, None, 1.0),))
+    with Store(tmp_path / "runs.sqlite") as store:
+        store.add(run)
+    assert list(execute([spec], store=tmp_path / "runs.sqlite")) == [run]
 
 
 def test_address_without_ray(refused: Callable[..., str]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.lab.cli.loading import command_group, loading
-from asymtrain.lab.cli.options import DATA, DATA_ROOT, JSON
+from asymtrain.lab.cli.options import DATA, DATA_OPTION, DATA_ROOT, JSON, parse_data_options
 from asymtrain.lab.cli.screen import show_json, show_table, stdout
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ data = command_group("data")
 Root = Annotated[Path | None, DATA_ROOT]
 Json = Annotated[bool, JSON]
 Name = Annotated[str, typer.Argument(help=DATA.help)]
+Options = Annotated[list[str] | None, DATA_OPTION]
 
 
 @data.command("list")
@@ -33,19 +34,19 @@ def list_(data_root: Root = None, json: Json = False) -> None:
 
 
 @data.command()
-def get(name: Name, data_root: Root = None, json: Json = False) -> None:
+def get(name: Name, data_option: Options = None, data_root: Root = None, json: Json = False) -> None:
     """Download a dataset unless it is there, and read it."""
     with loading():
         from asymtrain.lab.data import load
-    describe(load(name, root=data_root), json)
+    describe(load(name, root=data_root, **parse_data_options(data_option)), json)
 
 
 @data.command()
-def check(name: Name, data_root: Root = None, json: Json = False) -> None:
+def check(name: Name, data_option: Options = None, data_root: Root = None, json: Json = False) -> None:
     """Read a dataset that is there; download nothing."""
     with loading():
         from asymtrain.lab.data import cifar, load
-    options = {"download": False} if name in cifar.SOURCES else {}
+    options = {**parse_data_options(data_option), **({"download": False} if name in cifar.SOURCES else {})}
     describe(load(name, root=data_root, **options), json)
 
 
@@ -62,20 +63,33 @@ def catalogue(root: Path | None) -> list[dict[str, Any]]:
         images = len(source.train_files) * source.train_rows + len(source.test_files) * source.test_rows
         state = f"in {folder}" if here else f"not in {folder}: asymtrain data get {name}"
         rows.append({"name": name, "holds": f"{images:,} images, {source.classes} classes", "state": state})
-    return [*rows, {"name": "folder:PATH", "holds": "your images", "state": "one subfolder for each class"}]
+    rows += [
+        {"name": "folder:PATH", "holds": "your images", "state": "one subfolder for each class"},
+        {"name": "npz:FILE", "holds": "your arrays", "state": "numpy.savez(FILE, x=inputs, y=labels)"},
+        {"name": "package.module:function", "holds": "your arrays", "state": "the function returns x and y"},
+    ]
+    return rows
 
 
 def describe(dataset: "Dataset", json: bool) -> None:
-    height, width = dataset.train.images.shape[-2:]
+    shape, kind = dataset.train.inputs.shape[1:], dataset.kind
+    sizes = {
+        "images": lambda: {"height": shape[1], "width": shape[2], "channels": shape[0]},
+        "vectors": lambda: {"features": shape[0]},
+        "tokens": lambda: {"length": shape[0]},
+    }[kind]()
     facts = {
         "name": dataset.name,
+        "kind": kind,
         "train": len(dataset.train),
         "test": len(dataset.test),
         "classes": dataset.classes,
-        "height": height,
-        "width": width,
+        **sizes,
+        "fingerprint": dataset.fingerprint,
     }
-    text = "{name}: {train:,} images to train on, {test:,} to test on, {classes} classes, {height} x {width} pixels"
+    inputs = {"images": "images", "vectors": "vectors", "tokens": "sequences"}[kind]
+    size = {"images": "{height} x {width} pixels", "vectors": "{features} features", "tokens": "{length} tokens"}[kind]
+    text = "{name}: {train:,} " + inputs + " to train on, {test:,} to test on, {classes} classes, " + size
     if json:
         show_json(facts)
     else:

@@ -14,6 +14,7 @@ from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
     DATA,
+    DATA_OPTION,
     OUT,
     DeviceOptions,
     PageOptions,
@@ -21,6 +22,7 @@ from asymtrain.lab.cli.options import (
     above_zero,
     offered_archs,
     one_or_more,
+    parse_data_options,
     parse_values,
     typed_command,
 )
@@ -43,6 +45,7 @@ class ModelOptions:
         ),
     ]
     data: Annotated[str, DATA] = "shapes"
+    data_option: Annotated[list[str] | None, DATA_OPTION] = None
     at: Annotated[list[str] | None, Option(help="Places: module names or globs. Default: the model's blocks.")] = None
     batch: Annotated[int | None, Option(help="Images in a batch. Default: 32; for a backbone, the scale's value.")] = (
         None
@@ -144,7 +147,8 @@ def probe_backbone(
     fields = {"batch": subject.batch, "learning_rate": subject.learning_rate}
     spec = scaled_spec(get_scale(subject.scale), subject.model, subject.data, **fields)
     chosen: Any = {**dict(spec.arch_options), **options}
-    spec = dataclasses.replace(spec, arch_options=chosen)
+    data: Any = {**dict(spec.dataset_options), **parse_data_options(subject.data_option)}
+    spec = dataclasses.replace(spec, arch_options=chosen, dataset_options=data)
     dataset = load_for(spec, where.data_root)
     result = stacks.probe_backbone(spec, dataset, device=where.device, data_root=where.data_root, **arguments)
     rate = f"learning rate {spec.learning_rate:g}, weight decay {spec.weight_decay:g}, batch {spec.batch}"
@@ -156,7 +160,8 @@ def probe_other_model(
 ) -> "tuple[Probe, dict[str, str]]":
     """The probe of any other model, and what the page says of its images and its training."""
     from asymtrain.lab import probe as probing
-    from asymtrain.lab.data import load
+    from asymtrain.lab.data import cifar, load
+    from asymtrain.lab.data.resize import resized
     from asymtrain.lab.engine import default_device
     from asymtrain.lab.probe.sources import ImageBatches
     from asymtrain.lab.sources import named_model
@@ -164,8 +169,12 @@ def probe_other_model(
     named, device = named_model(subject.model, options), default_device(where.device)
     batch, learning_rate = subject.batch or 32, subject.learning_rate or 1e-3
     size = named.size_for(subject.image_size, small=device.type == "cpu")
-    resized = {} if subject.data in ("cifar10", "cifar100") else {"image_size": size}
-    dataset = load(subject.data, root=where.data_root, **resized)
+    given = parse_data_options(subject.data_option)
+    if subject.data == "shapes" or subject.data.startswith("folder:"):
+        given = {"image_size": size, **given}  # drawn, or read from its files, at this size
+    dataset = load(subject.data, root=where.data_root, **given)
+    if "image_size" not in given and (subject.image_size or subject.data not in cifar.SOURCES):
+        dataset = resized(dataset, size)
     size = dataset.train.images.shape[-1]  # CIFAR has a size of its own
     batches = ImageBatches(dataset, batch)
     result = probing.probe(

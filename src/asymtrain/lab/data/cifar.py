@@ -16,6 +16,7 @@ from asymtrain.lab.data import archives
 from asymtrain.lab.data.archives import Archive
 from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, Labels
 from asymtrain.lab.data.plainpickle import read_plain_pickle
+from asymtrain.lab.data.resize import resized
 
 _SIDE = 32
 _HOME = "https://www.cs.toronto.edu/~kriz"
@@ -72,14 +73,15 @@ SOURCES = {
 }
 
 
-def load(source: Source, root: Path, *, download: bool = True) -> Dataset:
+def load(source: Source, root: Path, *, download: bool = True, image_size: int | None = None) -> Dataset:
     """Read a CIFAR under the data root, after unpacking or downloading it if need be."""
     folder = root / source.archive.folder
     if not folder.is_dir():
         _provide(source, root, download)
     train = _read_images(source, [folder / file for file in source.train_files], source.train_rows)
     test = _read_images(source, [folder / file for file in source.test_files], source.test_rows)
-    return Dataset(source.name, train, test, _read_names(source, folder / source.names_file))
+    names = _read_names(source, folder / source.names_file)
+    return resized(Dataset(source.name, train, test, names), image_size)
 
 
 def _provide(source: Source, root: Path, download: bool) -> None:

@@ -18,7 +18,6 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _MOST_PIXELS = 1 << 26  # of an image: some 20 bytes for each are in use at once
 _TILE_SIDES = (322, 323)  # tags of a TIFF
-_TEST_SHARE = 0.2
 
 Listing = dict[str, list[Path]]  # class name -> its images, both in order of name
 
@@ -71,18 +70,15 @@ def _list_classes(folder: Path) -> Listing:
 
 def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
     """A fifth of each class, at least one image, to test on."""
-    import torch
+    from asymtrain.lab.data.subsets import hold_out  # here: it loads torch
 
-    from asymtrain import streams
-
-    source = streams.generator(seed, "folder-test")
     train: Listing = {}
     test: Listing = {}
-    for name, images in listing.items():
+    for images in listing.values():
         if len(images) < 2:
             raise UsageError(f"{images[0].parent} has one image; it needs two, one to train and one to test on")
-        count = max(1, round(_TEST_SHARE * len(images)))
-        held = set(torch.randperm(len(images), generator=source)[:count].tolist())
+    chosen = hold_out([len(images) for images in listing.values()], seed)
+    for (name, images), held in zip(listing.items(), map(set, chosen), strict=True):
         train[name] = [image for i, image in enumerate(images) if i not in held]
         test[name] = [image for i, image in enumerate(images) if i in held]
     return train, test

@@ -9,10 +9,10 @@ from pathlib import Path
 from types import MappingProxyType
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.lab.data import cifar, folder, shapes
+from asymtrain.lab.data import cifar, folder, own, shapes
 from asymtrain.lab.data.arrays import Dataset
 
-NAMES = ("shapes", "cifar10", "cifar100", "folder:PATH")
+NAMES = ("shapes", "cifar10", "cifar100", "folder:PATH", "npz:FILE", "package.module:function")
 DATA_ROOT_VARIABLE = "ASYMTRAIN_DATA"
 
 
@@ -34,14 +34,20 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
     """The dataset of this name.
 
     `root` is read by CIFAR alone. Options: `shapes` takes classes, size, test_size, image_size and seed;
-    `folder:PATH` takes image_size and seed; CIFAR takes download.
+    `folder:PATH` takes image_size and seed; CIFAR takes download and image_size; `npz:FILE` takes image_size, layout
+    and seed; `package.module:function` takes the same, and what the function takes.
     """
     loader = _loader(name, root)
-    known = [p.name for p in inspect.signature(loader).parameters.values() if p.kind is p.KEYWORD_ONLY]
+    parameters = inspect.signature(loader).parameters.values()
+    known = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    takes_any = any(p.kind is p.VAR_KEYWORD for p in parameters)  # a function, which checks them itself
     for option in options:
-        if option not in known:
+        if option not in known and not takes_any:
             raise unknown_name(f"option of the dataset {name.partition(':')[0]}", option, known)
-    return loader(**options)
+    dataset = loader(**options)
+    if takes_any:
+        _COUNTED[name, tuple(sorted(options.items()))] = dataset.classes
+    return dataset
 
 
 def class_count(name: str, options: Mapping[str, object] = MappingProxyType({})) -> int | None:
@@ -50,6 +56,10 @@ def class_count(name: str, options: Mapping[str, object] = MappingProxyType({}))
         return int(str(options.get("classes", inspect.signature(shapes.load).parameters["classes"].default)))
     if name in cifar.SOURCES:
         return cifar.SOURCES[name].classes
+    if name.startswith("npz:"):
+        return _npz_classes(name)
+    if (count := _COUNTED.get((name, tuple(sorted(options.items()))))) is not None:
+        return count
     with suppress(OSError, UsageError):  # a folder of another machine may have a name that means nothing here
         path = at_home(name.partition(":")[2])
         path = path / "train" if (path / "train").is_dir() else path
@@ -64,8 +74,30 @@ def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
     if name in cifar.SOURCES:
         return partial(cifar.load, cifar.SOURCES[name], data_root(root))
     kind, _, path = name.partition(":")
-    if kind != "folder":
+    if kind == "folder":
+        if not path:
+            raise UsageError("the folder is missing: write folder:PATH, for instance folder:./photos")
+        return partial(folder.load, at_home(path))
+    if kind == "npz":
+        if not path:
+            raise UsageError("the file is missing: write npz:FILE, for instance npz:./data.npz")
+        return partial(own.load_npz, at_home(path))
+    if not own.is_function(name):
         raise unknown_name("dataset", name, NAMES)
-    if not path:
-        raise UsageError("the folder is missing: write folder:PATH, for instance folder:./photos")
-    return partial(folder.load, at_home(path))
+    return partial(own.load_function, name)
+
+
+def _npz_classes(name: str) -> int | None:
+    """From the file, which is read again only where it has changed."""
+    try:
+        path = at_home(name.partition(":")[2])
+        state = path.stat()
+        key = (name, state.st_mtime_ns, state.st_size)
+        if key not in _COUNTED:
+            _COUNTED[key] = own.count_npz_classes(path)
+        return _COUNTED[key]
+    except (OSError, UsageError, ValueError):  # a file of another machine, or one that was damaged
+        return None
+
+
+_COUNTED: dict[tuple[object, ...], int] = {}  # classes of what must be read or called to know

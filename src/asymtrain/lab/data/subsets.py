@@ -4,6 +4,8 @@ Each takes and gives indices into the same label array, sorted. Random orders co
 `streams.generator(seed, purpose)`, so they are the same in every process, and none of them depends on another.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -13,6 +15,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data.arrays import Labels, whole_number
 
 Indices = npt.NDArray[np.int64]
+_TEST_SHARE = 0.2
 
 
 def split(labels: Labels, seed: int, validation: float = 0.2) -> tuple[Indices, Indices]:
@@ -24,6 +27,13 @@ def split(labels: Labels, seed: int, validation: float = 0.2) -> tuple[Indices, 
     if count == len(labels) or (validation > 0 and count == 0):
         raise UsageError(f"{len(labels)} images are too few to hold out a share of {validation}")
     return np.sort(order[count:]), np.sort(order[:count])
+
+
+def hold_out(counts: Sequence[int], seed: int) -> list[Indices]:
+    """Which of each class's examples are tested on where a source has no test set: a fifth, and at least one."""
+    source = streams.generator(seed, "folder-test")
+    orders = [torch.randperm(count, generator=source).numpy() for count in counts]
+    return [np.sort(order[: max(1, round(_TEST_SHARE * len(order)))]) for order in orders]
 
 
 def few_shot(labels: Labels, indices: Indices, per_class: int, seed: int) -> Indices:

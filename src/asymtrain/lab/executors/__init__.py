@@ -7,7 +7,7 @@ and records failures without stopping the others.
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Protocol
@@ -16,19 +16,21 @@ import torch
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.checkpoints import checkpoints_of
+from asymtrain.lab.data.own import is_function
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
+from asymtrain.lab.executors.fingerprints import check_sources
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
 from asymtrain.lab.executors.stacks import choose_stacks, tidy
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.store import Store, StoreError
+from asymtrain.lab.store import Store, StoreError, store_exists
 from asymtrain.lab.store.store import LEASE
 
 EXECUTORS = ("local", "ray")
 RENEW_SECONDS = LEASE / 4  # between renewals of claims: some may fail before other machines take the runs over
 
-__all__ = ["EXECUTORS", "check_executor", "execute"]
+__all__ = ["EXECUTORS", "check_executor", "check_sources", "execute"]
 
 
 class Executor(Protocol):
@@ -41,6 +43,9 @@ class Executor(Protocol):
     @property
     def workers(self) -> int:
         """How many stacks can train at the same time."""
+
+    def check_functions(self, names: Collection[str]) -> None:
+        """Refuse functions that a worker cannot import, before anything is written."""
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         """Train all stacks and yield what came of each, as it comes; closing the iterator ends the training."""
@@ -67,8 +72,10 @@ def execute(
     """
     deadline = None if minutes is None else time.time() + 60 * minutes
     missing = list(dict.fromkeys(specs))
+    check_sources(missing, store, data_root=data_root, fresh=fresh)  # before anything is written
     with _open_executor(executor, address, device) as chosen:
         workers = max(1, chosen.workers)
+        chosen.check_functions(_functions(missing, None if fresh else store))
         if store is None:
             stacks, job = plan(missing, chosen.device, workers=workers), Job(data_root, None, deadline)
             yield from _results(chosen, stacks, job, ProgressSum(stacks, progress))
@@ -88,6 +95,16 @@ def execute(
             with closing(_results(chosen, stacks, job, total, record, again=fresh)) as runs:
                 yield from (run for run in runs if run.spec.id in asked)
             tidy(record, checkpoints)
+
+
+def _functions(specs: list[RunSpec], store: Path | None) -> set[str]:
+    """Functions that make the data or the model of a run which the store does not have."""
+    named = {spec: {name for name in (spec.dataset, spec.arch) if is_function(name)} for spec in specs}
+    if store is not None and any(named.values()) and store_exists(store):
+        with Store(store, read_only=True) as record:
+            done = record.finished({spec.id for spec in specs})
+        named = {spec: names for spec, names in named.items() if spec.id not in done}
+    return set().union(*named.values())
 
 
 def _results(

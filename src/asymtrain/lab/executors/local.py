@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import types
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -22,6 +22,7 @@ from typing import Any
 
 import torch
 
+from asymtrain.lab.data.own import check_function
 from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.executors.outcomes import Finished, Job, Lost, Outcome, Report, Result, Waiting, held_interrupt, work
 from asymtrain.lab.machine import cores
@@ -49,6 +50,11 @@ class Local:
     @property
     def workers(self) -> int:
         return len(self.devices)
+
+    def check_functions(self, names: Collection[str]) -> None:
+        # Workers begin in this folder and with this path: what is a file here is one for them.
+        for name in names:
+            check_function(name)
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         devices = self.devices[: max(1, len(plans))]

@@ -15,7 +15,7 @@ import os
 import pickle
 import socket
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,6 +26,7 @@ import torch
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.checkpoints import PLAN
+from asymtrain.lab.data.own import check_function
 from asymtrain.lab.data.registry import at_home
 from asymtrain.lab.engine import StackPlan, StackProgress
 from asymtrain.lab.engine.checkpoint import open_checkpoint
@@ -37,6 +38,7 @@ from asymtrain.lab.machine import cores
 OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
 POLL_SECONDS = 0.2
 MAILBOX_SECONDS = 30.0  # a machine whose cores are all at work is slow to answer
+IMPORT_SECONDS = 120.0  # for each node to import the user's functions, and torch before them
 LOOK_SECONDS = 10.0  # between looks at whether the cluster still has what stacks need
 PATIENCE = 8.0  # seconds for a connection, and again for its first answer
 FORMS = "write host:6379, ray://host:10001, or auto for the cluster of this machine"
@@ -78,6 +80,24 @@ class RayCluster:
 
     device: torch.device
     workers: int
+
+    def check_functions(self, names: Collection[str]) -> None:
+        import ray
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        if not names:
+            return
+        task, environment = ray.remote(num_cpus=0)(_check_functions), {"env_vars": _environment(self.device)}
+        nodes = [node["NodeID"] for node in ray.nodes() if node["Alive"]]
+        places = [NodeAffinitySchedulingStrategy(node, soft=True) for node in nodes]
+        tasks = [task.options(runtime_env=environment, scheduling_strategy=place) for place in places]
+        answers = [task.remote(sorted(names), str(Path.cwd())) for task in tasks]
+        # A node that does not answer may be lost: its stacks will tell.
+        ready, _ = ray.wait(answers, num_returns=len(answers), timeout=IMPORT_SECONDS)
+        for answer in ready:
+            with suppress(ray.exceptions.RayError):
+                if problem := ray.get(answer):
+                    raise UsageError(problem)
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         if not plans:
@@ -260,6 +280,20 @@ def _train(stack_plan: StackPlan, job: Job, device: str, mailbox: Any, folder: s
     if isinstance(result, Lost):
         os._exit(1)  # this process has lost its GPU, and Ray would give it the next stack
     return Failed(stack_plan, f"{result.reason} (on node {node})") if isinstance(result, Failed) else result
+
+
+def _check_functions(names: list[str], folder: str) -> str:
+    """A node's answer: the first problem with these functions, or nothing."""
+    import ray
+
+    try:
+        os.chdir(folder)
+        for name in names:
+            check_function(name)
+    except (OSError, UsageError) as problem:
+        cure = "share the folder among the nodes, or install its module on each"
+        return f"node {ray.util.get_node_ip_address()} cannot import {', '.join(names)}: {problem}; {cure}"
+    return ""
 
 
 def _environment(device: torch.device) -> dict[str, str]:

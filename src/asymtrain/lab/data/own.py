@@ -1,0 +1,364 @@
+"""Arrays of your own: a file, `npz:FILE`, or what a function returns, `package.module:function`.
+
+Both give inputs `x` and labels `y`, and may give `x_test`, `y_test` and `class_names`. Without a test set, a fifth of
+each class is held out by the seed, as for a folder. What an array means is never guessed: where its type and shape
+leave it open, one line says what to give.
+"""
+
+import importlib
+import inspect
+import sys
+import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.lab.data.arrays import Dataset, Examples, Inputs, Labels, whole_number
+from asymtrain.lab.data.resize import resized
+from asymtrain.lab.machine import memory
+
+Array = npt.NDArray[Any]
+
+HOW = "write it with numpy.savez(FILE, x=inputs, y=labels), and x_test=... and y_test=... where there is a test set"
+RETURNS = "return (x, y), (x, y, x_test, y_test) or a dict of these names"
+_ALIASES = {"images": "x", "labels": "y", "images_test": "x_test", "labels_test": "y_test"}
+_KEYS = ("x", "y", "x_test", "y_test", "class_names")
+_CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
+_LAYOUTS = ("nchw", "nhwc")
+_OTHERS = ("folder", "npz", "timm", "hf")  # what else stands before a colon in a name of data or of a model
+
+
+def load_npz(path: Path, *, image_size: int | None = None, layout: str | None = None, seed: int = 0) -> Dataset:
+    """Read the file; the seed matters only where it has no test set."""
+    name = f"npz:{path}"
+    return resized(_make_dataset(name, _named(name, _read_npz(path, None), HOW), layout, seed), image_size)
+
+
+def count_npz_classes(path: Path) -> int:
+    """How many classes the file has, from its labels or their names alone."""
+    arrays = _named(f"npz:{path}", _read_npz(path, ("y", "labels", "class_names")), HOW, whole=False)
+    return len(arrays["class_names"]) if "class_names" in arrays else int(arrays["y"].max()) + 1
+
+
+def load_function(
+    text: str, *, image_size: int | None = None, layout: str | None = None, seed: int | None = None, **options: object
+) -> Dataset:
+    """What the function returns, with those of the options that it takes.
+
+    It is called twice: a function that gives other arrays the second time would give each worker data of its own.
+    """
+    given = {"image_size": image_size, "layout": layout, "seed": seed}
+    with importable_here():
+        function = import_function(text)
+        known, takes_any = _parameters(function)
+        for option in options:
+            if option not in known and not takes_any:
+                raise unknown_name(f"option of the dataset {text}", option, {*known, *given})
+        chosen = {name: value for name, value in given.items() if name in known and value is not None}
+        seen = set()
+        for _ in range(2):  # one after the other: there is memory for one
+            dataset = _make_dataset(text, _call(text, function, {**chosen, **options}), layout, seed or 0)
+            seen.add(dataset.fingerprint)
+    if len(seen) > 1:
+        raise UsageError(f"{text} returned other arrays when it was called again: draw them with a fixed seed")
+    return resized(dataset, image_size)
+
+
+def check_function(text: str) -> None:
+    """Refuse a function that this process cannot import."""
+    with importable_here():
+        import_function(text)
+
+
+def is_function(text: str) -> bool:
+    """Is this the form of package.module:function?"""
+    module, colon, name = text.partition(":")
+    return (
+        bool(colon)
+        and module not in _OTHERS
+        and name.isidentifier()
+        and all(part.isidentifier() for part in module.split("."))
+    )
+
+
+@contextmanager
+def importable_here() -> Iterator[None]:
+    """A module of the user's own lies in the folder they work in; workers work in the same."""
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def import_function(text: str) -> Any:
+    module_name, _, name = text.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a script that ends itself is no module
+        missing = isinstance(error, ModuleNotFoundError)
+        cure = "check the name, and that you are in its folder" if missing else "mend the file"
+        raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
+    if module_name == "__main__" or module.__spec__ is None or not module.__spec__.has_location:
+        raise UsageError(f"{module_name} is no file that a worker process could import: put the function into one")
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        raise unknown_name(f"function in {module_name}", name, names)
+    return function
+
+
+def _parameters(function: Any) -> tuple[list[str], bool]:
+    """Names of what the function takes, and whether it takes any name."""
+    try:
+        known = inspect.signature(function).parameters
+    except (TypeError, ValueError):  # compiled code need not tell
+        return [], True
+    return list(known), any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+
+
+def _call(text: str, function: Any, options: Mapping[str, object]) -> dict[str, Array]:
+    try:
+        returned = function(**options)
+    except UsageError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise UsageError(
+            f"{text} failed ({error_line(error)}): mend it, or give what it needs with --data-option NAME=VALUE"
+        ) from error
+    if isinstance(returned, Mapping):
+        return _named(text, {str(key): _as_array(text, str(key), value) for key, value in returned.items()}, RETURNS)
+    if isinstance(returned, tuple | list) and len(returned) == 2 and all(_is_pair(part) for part in returned):
+        returned = [array for pair in returned for array in pair]
+    if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
+        shown = f"{len(returned)} values" if isinstance(returned, tuple | list) else f"a {type(returned).__name__}"
+        raise UsageError(f"{text} returned {shown}: {RETURNS}")
+    pairs = zip(_KEYS, returned, strict=False)
+    return _named(text, {key: _as_array(text, key, value) for key, value in pairs}, RETURNS)
+
+
+def _is_pair(value: object) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(getattr(part, "ndim", 0) for part in value)
+
+
+def _as_array(text: str, key: str, value: Any) -> Array:
+    """A tensor of any device, or what numpy makes an array of."""
+    try:
+        if hasattr(value, "detach"):
+            value = value.detach().cpu()
+            value = value.float() if str(value.dtype) == "torch.bfloat16" else value
+            return np.asarray(value.numpy())
+        return np.asarray(value)
+    except Exception as error:  # a ragged list, a sparse tensor, an object that fails in its own way
+        raise UsageError(f"{text}: {key} is no array ({error_line(error)}): {RETURNS}, arrays or tensors") from error
+
+
+def _read_npz(path: Path, wanted: tuple[str, ...] | None) -> dict[str, Array]:
+    """The file's arrays, or those of the wanted names; what they unpack to is compared with the memory before."""
+    if not path.is_file():
+        raise UsageError(f"{path} is not a file: {HOW}")
+    if not zipfile.is_zipfile(path):
+        raise UsageError(f"{path} is not an npz file: {HOW}")
+    try:
+        with np.load(path, allow_pickle=False) as content:
+            keys = [key for key in content.files if wanted is None or key in wanted]
+            needed = sum(_unpacked_bytes(path, content, key) for key in keys)
+            if needed > memory():
+                raise UsageError(
+                    f"{path} unpacks to {needed:,} bytes, more than this machine's memory: write less of it"
+                )
+            return {key: content[key] for key in keys}
+    except UsageError:
+        raise
+    except Exception as error:  # zip, zlib and numpy each fail in their own way
+        raise UsageError(f"{path} cannot be read ({error_line(error)}): {HOW}") from error
+
+
+def _unpacked_bytes(path: Path, content: Any, key: str) -> int:
+    """By the header of the array, which numpy trusts too."""
+    with content.zip.open(f"{key}.npy" if f"{key}.npy" in content.zip.namelist() else key) as stream:
+        version = np.lib.format.read_magic(stream)
+        read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
+        shape, _, dtype = read(stream)
+    if dtype.hasobject:
+        raise UsageError(f"{path}: {key} holds Python objects, which are not read: {HOW}, arrays of numbers")
+    size = dtype.itemsize
+    for side in shape:
+        size *= side
+    return size
+
+
+def _named(source: str, arrays: Mapping[str, Array], how: str, whole: bool = True) -> dict[str, Array]:
+    """The arrays under the names x, y, x_test, y_test and class_names; others are refused, and so is half a set."""
+    named: dict[str, Array] = {}
+    for key, array in arrays.items():
+        name = _ALIASES.get(key, key)
+        if name not in _KEYS:
+            raise UsageError(f"{source} has the key {key!r}, which is none of {', '.join(_KEYS)}: {how}")
+        if name in named:
+            raise UsageError(f"{source} has {name} twice, under two names: {how}")
+        named[name] = array
+    for name in ("x", "y") if whole else ("y",):
+        if name not in named:
+            raise UsageError(f"{source} has no {name}: {how}")
+    if ("x_test" in named) != ("y_test" in named):
+        lacking = "x_test" if "y_test" in named else "y_test"
+        raise UsageError(f"{source} has no {lacking}: give both parts of the test set, or none")
+    return named
+
+
+def _make_dataset(source: str, arrays: Mapping[str, Array], layout: str | None, seed: int) -> Dataset:
+    seed = whole_number("seed", seed, 0)
+    parts = ("", "_test") if "x_test" in arrays else ("",)
+    inputs = _read_inputs(source, [arrays[f"x{part}"] for part in parts], layout)
+    labels = [
+        _read_labels(source, f"y{part}", arrays[f"y{part}"], len(x)) for part, x in zip(parts, inputs, strict=True)
+    ]
+    names = _class_names(source, arrays.get("class_names"), labels)
+    if len(parts) == 1:
+        inputs, labels = _hold_out(source, inputs[0], labels[0], len(names), seed)
+    train, test = (Examples(x, y) for x, y in zip(inputs, labels, strict=True))
+    return Dataset(source, train, test, names)
+
+
+def _hold_out(source: str, x: Inputs, y: Labels, classes: int, seed: int) -> tuple[list[Inputs], list[Labels]]:
+    from asymtrain.lab.data.subsets import hold_out  # here: it loads torch
+
+    counts = np.bincount(y, minlength=classes)
+    members = np.split(y.argsort(kind="stable"), np.cumsum(counts)[:-1])
+    for label, rows in enumerate(members):
+        if len(rows) == 1:
+            raise UsageError(f"{source} has one example of class {label}: it needs two, or give x_test and y_test")
+    present = [rows for rows in members if len(rows)]
+    held = hold_out([len(rows) for rows in present], seed)
+    test = np.sort(np.concatenate([rows[chosen] for rows, chosen in zip(present, held, strict=True)]))
+    train = np.setdiff1d(np.arange(len(y)), test)
+    return [x[train], x[test]], [y[train], y[test]]
+
+
+def _read_labels(source: str, key: str, labels: Array, count: int) -> Labels:
+    if labels.shape != (count,):
+        raise UsageError(f"{source}: {key} has the shape {labels.shape}, and there are {count} inputs: give ({count},)")
+    if labels.dtype.kind not in "iuf" or not np.array_equal(labels, np.trunc(labels)):
+        raise UsageError(f"{source}: {key} must be whole numbers from 0, the number of each example's class")
+    if labels.min() < 0 or labels.max() >= 1 << 31:
+        raise UsageError(f"{source}: {key} goes from {labels.min()} to {labels.max()}: number the classes from 0")
+    return labels.astype(np.int64)
+
+
+def _class_names(source: str, given: Array | None, labels: list[Labels]) -> tuple[str, ...]:
+    """The given names, else the numbers of the classes, of which each must then have an example to train on."""
+    largest = int(max(part.max() for part in labels))
+    if given is not None:
+        names = tuple(map(str, given.tolist())) if given.ndim == 1 and given.dtype.kind in "US" else ()
+        if given.dtype.kind == "S":
+            names = tuple(name.decode("utf-8", "replace") for name in given.tolist())
+        if len(names) < 2 or len(set(names)) < len(names):
+            raise UsageError(f"{source}: class_names must be two or more texts, each once")
+        if largest >= len(names):
+            raise UsageError(
+                f"{source}: there is a label {largest}, and class_names has {len(names)}: labels begin at 0"
+            )
+        return names
+    known = np.unique(labels[0])
+    if largest != len(known) - 1 or len(known) < 2:
+        empty = next((k for k in range(largest + 1) if k >= len(known) or known[k] != k), None)
+        wrong = f"no example to train on has label {empty}" if empty is not None else "all labels are 0"
+        raise UsageError(
+            f"{source}: {wrong}: number two or more classes from 0 without gaps (numpy.unique(y, return_inverse=True))"
+        )
+    return tuple(map(str, range(len(known))))
+
+
+def _read_inputs(source: str, arrays: list[Array], layout: str | None) -> list[Inputs]:
+    """All parts in one of the three forms: what the first is, the others must be."""
+    for array in arrays:
+        if array.dtype.kind not in "biuf":
+            raise UsageError(f"{source}: x holds {array.dtype}: give numbers")
+        if array.size == 0:
+            raise UsageError(f"{source}: x has the shape {array.shape}, and nothing in it: give examples")
+        if (
+            array.ndim != arrays[0].ndim
+            or array.shape[1:] != arrays[0].shape[1:]
+            or array.dtype.kind != arrays[0].dtype.kind
+        ):
+            shapes = " and ".join(f"{part.dtype} {part.shape}" for part in arrays)
+            raise UsageError(
+                f"{source}: x and x_test are {shapes}: give both in one type and shape but for the first axis"
+            )
+    first = arrays[0]
+    if first.ndim == 4:
+        return _read_images(source, arrays, layout)
+    if layout is not None:
+        raise UsageError(f"{source}: layout is of images (N, C, H, W), and x has the shape {first.shape}: leave it out")
+    if first.ndim == 3:
+        raise UsageError(
+            f"{source}: x has the shape {first.shape}: write images of one channel as (N, 1, H, W), x[:, None], and "
+            "other features as vectors (N, D)"
+        )
+    if first.ndim != 2:
+        raise UsageError(
+            f"{source}: x has the shape {first.shape}: give images (N, C, H, W), vectors (N, D) or tokens (N, T)"
+        )
+    if first.dtype.kind == "f":
+        return _read_vectors(source, arrays)
+    if min(array.dtype.itemsize for array in arrays) == 1:
+        raise UsageError(
+            f"{source}: {first.dtype} {first.shape} may be pixels, features or tokens: give images (N, C, H, W), "
+            "vectors as float32 or tokens as int64"
+        )
+    if min(array.min() for array in arrays) < 0:
+        raise UsageError(f"{source}: a token is negative: number tokens from 1 and fill up with 0; vectors are float32")
+    return [np.ascontiguousarray(array, np.int64) for array in arrays]
+
+
+def _read_vectors(source: str, arrays: list[Array]) -> list[Inputs]:
+    with np.errstate(over="ignore"):
+        vectors = [np.ascontiguousarray(array, np.float32) for array in arrays]
+    for part in vectors:
+        if not np.isfinite(part).all():
+            row = int(np.flatnonzero(~np.isfinite(part).all(1))[0])
+            raise UsageError(
+                f"{source}: vector {row} has a value that is not a finite float32: fill it in or leave it out"
+            )
+    return list(vectors)
+
+
+def _read_images(source: str, arrays: list[Array], layout: str | None) -> list[Inputs]:
+    if layout is None:
+        second, last = (arrays[0].shape[axis] in _CHANNELS for axis in (1, 3))
+        if second == last:
+            raise UsageError(
+                f"{source}: of x {arrays[0].shape} the second or the last axis may be the channels: give "
+                "--data-option layout=nchw or layout=nhwc"
+            )
+        layout = "nchw" if second else "nhwc"
+    if layout not in _LAYOUTS:
+        raise UsageError(f"layout must be nchw or nhwc, not {layout!r}")
+    scale = _byte_scale(source, arrays)
+    whole = [array if array.dtype == np.uint8 else np.rint(array * scale).astype(np.uint8) for array in arrays]
+    return [np.ascontiguousarray(part if layout == "nchw" else part.transpose(0, 3, 1, 2)) for part in whole]
+
+
+def _byte_scale(source: str, arrays: list[Array]) -> float:
+    """What makes bytes of the pixels: 1 for whole numbers up to 255, 255 for shares up to 1."""
+    if all(array.dtype == np.uint8 for array in arrays):
+        return 1.0
+    low, high = min(array.min() for array in arrays), max(array.max() for array in arrays)
+    if low >= 0 and high <= 1:
+        return 255.0
+    if low >= 0 and high <= 255 and all(np.array_equal(array, np.trunc(array)) for array in arrays):
+        return 1.0
+    raise UsageError(
+        f"{source}: pixels of {arrays[0].dtype} from {low:g} to {high:g} are neither shares of 0 to 1 nor whole "
+        "numbers of 0 to 255: write bytes (uint8), before any normalisation"
+    )
