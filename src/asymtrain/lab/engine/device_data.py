@@ -77,7 +77,7 @@ class DeviceData:
         return self.batch
 
     def next_batch(self, count: int | None = None) -> Batch:
-        """The batch at the step counter, which moves on; `count_at` says of how many examples, where it is not whole."""
+        """The batch at the step counter, which moves on; `count` is of `count_at`, where it is not whole."""
         count = count or self.batch
         position = torch.arange(count, device=self.device)
         at = self.step * self.batch + position
