@@ -37,12 +37,23 @@ class Batch(NamedTuple):
     live: Tensor | None  # (R, K), which branch of each point is live; None where that is fixed
     branch_targets: Tensor | None = None  # (R, B), where the branches learn other labels
     smoothing: Tensor | None = None  # (R,), label smoothing of the main loss
+    share: Tensor | None = None  # (R, 1), of mixed images: the share of their own targets; the rest is the others'
+    other_targets: Tensor | None = None  # (R, B)
+    other_branch_targets: Tensor | None = None  # (R, B)
 
     def of_run(self, run: int) -> "Batch":
         """The batch of one run, which stays a stack of one."""
         part = slice(run, run + 1)
         own = {name: value[part] for name, value in self._asdict().items() if value is not None and name != "weight"}
         return self._replace(**own)
+
+    def mixed(self, of: Callable[[Tensor], Tensor], targets: Tensor, others: Tensor | None) -> Tensor:
+        """What `of` makes of targets (R, B), a value (R, B, ...) for each; of mixed images, of both by their shares."""
+        values = of(targets)
+        if self.share is None or others is None:
+            return values
+        share = self.share.view(-1, *[1] * (values.ndim - 1))
+        return share * values + (1 - share) * of(others)
 
 
 class Losses(NamedTuple):
@@ -83,7 +94,8 @@ class StackLoss:
             auxiliary = applied = self._auxiliary(parameters, features, batch, share)
             if self.detached:
                 applied = self._auxiliary(parameters, [point.detach() for point in features], batch, share)
-        correct = (MAIN.correct(logits, batch.targets) * batch.weight).sum(1)
+        right = batch.mixed(lambda goals: MAIN.correct(logits, goals).float(), batch.targets, batch.other_targets)
+        correct = (right * batch.weight).sum(1)
         return Losses((main + alpha * applied).sum(), main, auxiliary, correct)
 
     def logits(self, parameters: Parameters, images: Tensor) -> Tensor:
@@ -107,9 +119,12 @@ class StackLoss:
         logits = torch.bmm(features, weight.flatten(1, 2).mT).view(runs, -1, count, classes).float()
         if bias is not None:
             logits = logits + bias[:, None].float()
-        targets = batch.targets if batch.branch_targets is None else batch.branch_targets
-        assert self.objective.rows is not None  # `choices` of a spec has no other
-        rows = self.objective.rows(logits, targets[:, :, None], self.over_classes)
+        targets, others = batch.branch_targets, batch.other_branch_targets
+        if targets is None:
+            targets, others = batch.targets, batch.other_targets
+        of_rows = self.objective.rows
+        assert of_rows is not None  # `choices` of a spec has no other
+        rows = batch.mixed(lambda goals: of_rows(logits, goals[:, :, None], self.over_classes), targets, others)
         return rows.mean(2) if self.combine == "mean" else rows.sum(2)
 
 
@@ -129,7 +144,11 @@ def stack_loss(specs: Sequence[RunSpec], backbone: Backbone) -> StackLoss:
 
 def _main_losses(logits: Tensor, batch: Batch) -> Tensor:
     """Cross-entropy (R, B) of logits (R, B, C); a run's smoothing spreads that share of the target over all classes."""
-    losses = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none").view_as(batch.targets)
+
+    def of(targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+
+    losses = batch.mixed(of, batch.targets, batch.other_targets)
     if batch.smoothing is None:
         return losses
     smoothing = batch.smoothing[:, None]
