@@ -186,7 +186,9 @@ class CommandBench(Bench):
         check_folder(self.output.out)
         if self.stored:
             if given := self.chosen.given():
-                raise UsageError(f"--run names stored runs with all their settings: leave out --{given[0]}")
+                raise UsageError(
+                    f"--run names stored runs with all their settings: leave out --{given[0].replace('_', '-')}"
+                )
             return stored_specs(self.store, self.run_ids)
         seeds = self.chosen.parse_seeds(default_seeds)
         bases = self.chosen.base_specs(archs, **fields)
