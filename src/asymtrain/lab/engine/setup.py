@@ -5,7 +5,7 @@ Everything is keyed by (seed, purpose) alone, so every loop starts a spec from t
 
 import math
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -117,7 +117,7 @@ def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
         raise UsageError(f"initial_weights is for other models than {', '.join(BACKBONES)}: leave it out")
     channels, height = _square_images(dataset)
     seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
-    options = {"image_size": height, "channels": channels, **dict(spec.arch_options)}
+    options: dict[str, Any] = {"image_size": height, "channels": channels, **dict(spec.arch_options)}
     return build(spec.arch, classes=dataset.classes, seed=seed, **options)
 
 
