@@ -1,15 +1,27 @@
 """Models by name: built without downloads, or refused in one line."""
 
 import json
+import random
+import subprocess
 import sys
 import types
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 from asymtrain import UsageError
-from asymtrain.lab.sources import named_model, parse_option
+from asymtrain.errors import UsageWarning
+from asymtrain.lab import sources
+from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.sources import (
+    build_model,
+    fingerprint,
+    named_model,
+    parse_option,
+    same_fingerprint,
+)
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -163,3 +175,312 @@ def test_texts():
     assert parse_option("kind=mean") == ("kind", "mean")
     with pytest.raises(UsageError, match="NAME=VALUE"):
         parse_option("depth")
+
+
+NETS = """
+import random
+import numpy, torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self, classes, pixels, width=8):
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(pixels, width), nn.BatchNorm1d(width), nn.Dropout(0.5))
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, x):
+        return self.head(self.body(x))
+
+
+def net(classes, channels, image_size, width=8):
+    model = Net(classes, channels * image_size**2, width)
+    with torch.no_grad():  # drawn from the three random states that a builder may use
+        model.head.bias[0], model.head.bias[1] = random.random(), numpy.random.rand()
+    return model
+
+
+def vectors(classes, input_shape):
+    return nn.Linear(*input_shape, classes)
+
+
+def tokens(classes, words=20):
+    return nn.Sequential(nn.Embedding(words, 4), nn.Flatten(), nn.LazyLinear(classes))
+
+
+def helped(classes):
+    from my_parts import head  # imported when it is called
+    return nn.Sequential(nn.Flatten(), head(classes))
+
+
+def outputs(classes, kind):
+    class Wrapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(12, classes)
+
+        def forward(self, x):
+            logits = self.linear(x.flatten(1))
+            hidden = x.flatten(1)
+            return {"tuple": (logits, hidden), "dict": {"hidden": hidden, "logits": logits}}[kind]
+
+    return Wrapped()
+
+
+def drifting(classes):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(12, classes))
+    model.register_buffer("stamp", torch.tensor([next(COUNT)]))
+    return model
+
+
+COUNT = iter(range(100))
+
+
+def frozen(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, classes)).requires_grad_(False)
+
+
+def meta(classes):
+    with torch.device("meta"):
+        return nn.Sequential(nn.Flatten(), nn.Linear(12, classes))
+
+
+def few(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(12, classes - 1))
+
+
+def text(classes):
+    return nn.Sequential(nn.Linear(2, 2), Says())
+
+
+class Says(nn.Module):
+    def forward(self, x):
+        return "logits"
+
+
+def tied(classes):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Flatten(), nn.Linear(4, classes))
+    model[1].weight = model[0].weight
+    return model
+
+
+def deep(classes):
+    steps = [nn.Conv2d(3, 3, 3, stride=2) for _ in range(4)]
+    return nn.Sequential(*steps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes))
+"""
+
+
+@pytest.fixture
+def nets(tmp_path, monkeypatch):
+    """A module `my_nets` in the folder that the user works in."""
+    (tmp_path / "my_nets.py").write_text(NETS)
+    (tmp_path / "my_parts.py").write_text("from torch import nn\nhead = lambda classes: nn.Linear(12, classes)\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "_CHECKED", set())
+    for name in ("my_nets", "my_parts"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    yield
+    for name in ("my_nets", "my_parts"):
+        sys.modules.pop(name, None)
+
+
+def build(name, shape=(3, 2, 2), seed=1, classes=4, **options):
+    fields = {key: options.pop(key) for key in ("weights", "kind") if key in options}
+    return build_model(f"my_nets:{name}", options, classes=classes, input_shape=shape, seed=seed, **fields)
+
+
+def tensors(model):
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def test_a_model_depends_on_its_seed_alone_and_leaves_random_states_as_they_were(nets):
+    before = torch.get_rng_state(), random.getstate(), np.random.get_state()[1].tolist()
+    first = build("net", width=5)
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before[1:]
+    torch.rand(3), random.random(), np.random.rand()
+    again, other = build("net", width=5), build("net", width=5, seed=2)
+    assert first.training
+    assert first.head.in_features == 5
+    for name, value in tensors(first).items():
+        assert torch.equal(value, tensors(again)[name])
+    assert not torch.equal(first.head.weight, other.head.weight)
+    assert not torch.equal(first.head.bias[:2], other.head.bias[:2])
+    assert first.body[2].running_mean.abs().sum() == 0  # the dry run left no trace
+
+
+def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
+    assert build("vectors", (7,)).in_features == 7
+    assert build("tokens", (6,), kind="tokens")[2].in_features == 24
+    assert build("helped")[1].out_features == 4
+    for kind in ("tuple", "dict"):
+        model = build_model("my_nets:outputs", {"kind": kind}, classes=4, input_shape=(3, 2, 2), seed=0)
+        assert isinstance(model(torch.zeros(2, 3, 2, 2)), tuple | dict)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "text"),
+    [
+        ("drifting", (3, 2, 2), "my_nets:drifting is not deterministic: two models .* with the same seed differ"),
+        ("frozen", (3, 2, 2), "my_nets:frozen has no parameter that is trained"),
+        ("meta", (3, 2, 2), "my_nets:meta has no values .*meta device"),
+        ("few", (3, 2, 2), r"gives logits of shape \(2, 3\) for two inputs, and the data has 4 classes"),
+        ("text", (3, 2, 2), "gives a str without logits: give a tensor"),
+        ("net", (7,), r"cannot be built \(TypeError: .*missing .*--arch-option NAME=VALUE"),
+        ("tokens", (6,), r"my_nets:tokens (does not take vectors of 6|cannot be built) \(RuntimeError"),
+        ("deep", (3, 16, 16), r"images of 16 x 16 are too small for my_nets:deep .*: give images of 48 x 48 or larger"),
+        ("few", (3, 5, 5), "my_nets:few does not take images of 5 x 5 .*: give images of another size"),
+    ],
+)
+def test_a_builder_that_is_refused(nets, name, shape, text):
+    with pytest.raises(UsageError, match=text) as problem:
+        build(name, shape)
+    assert "\n" not in str(problem.value)
+
+
+def test_weights_from_a_file(nets, tmp_path, recwarn):
+    from safetensors.torch import save_file
+
+    file = str(tmp_path / "net.safetensors")
+    trained = build("net", seed=9)
+    trained.body[2].running_mean += 1
+    save_file(tensors(trained), file)
+    loaded = build("net", weights=file)
+    for name, value in tensors(trained).items():
+        assert torch.equal(value, tensors(loaded)[name])
+    assert not recwarn.list
+    fresh = build("net", classes=6)
+    with pytest.warns(UsageWarning, match=r"head\.weight, head\.bias of .* is for 4 classes, and the data has 6"):
+        other = build("net", classes=6, weights=file)
+    again = build("net", classes=6, weights=file)  # says nothing more: warnings are errors in these tests
+    assert torch.equal(other.head.weight, fresh.head.weight)
+    assert torch.equal(again.head.weight, fresh.head.weight)
+    assert torch.equal(other.body[1].weight, trained.body[1].weight)
+
+
+def test_weights_that_do_not_fit(nets, tmp_path):
+    from safetensors.torch import save_file
+
+    file = tmp_path / "net.safetensors"
+    values = tensors(build("net"))
+
+    def refuse_weights(text):
+        with pytest.raises(UsageError, match=text) as problem:
+            build("net", weights=str(file))
+        assert "\n" not in str(problem.value)
+
+    refuse_weights("there are no weights at .*net.safetensors")
+    file.write_bytes(b"no such thing")
+    refuse_weights("cannot be read as weights .*give a safetensors file")
+    save_file({name: value for name, value in values.items() if name != "head.bias"}, file)
+    refuse_weights(r"does not fit my_nets:net: it lacks head\.bias")
+    save_file({**values, "tail": torch.zeros(1)}, file)
+    refuse_weights("holds, which the model does not have, tail")
+    save_file(tensors(build("net", width=9)), file)
+    refuse_weights(r"body\.1\.weight.* has another shape \(\(9, 12\) in the file, \(8, 12\) in the model\)")
+
+
+def test_tied_weights_are_in_a_file_once(nets, tmp_path):
+    from safetensors.torch import save_file
+
+    values = tensors(build("tied", (4,), seed=1))
+    assert torch.equal(values["0.weight"], values["1.weight"])
+    del values["1.weight"]
+    save_file(values, tmp_path / "tied.safetensors")
+    loaded = build("tied", (4,), seed=2, weights=str(tmp_path / "tied.safetensors"))
+    assert fingerprint(loaded) == fingerprint(build("tied", (4,), seed=1))
+
+
+def test_a_fingerprint_tells_what_changed_and_forgives_rounding(nets):
+    model = build("net")
+    first = fingerprint(model)
+    assert same_fingerprint(first, fingerprint(build("net")))
+    assert not same_fingerprint(first, fingerprint(build("net", seed=2)))
+    assert not same_fingerprint(first, fingerprint(build("net", width=9)))
+    with torch.no_grad():
+        model.head.weight *= 1 + 1e-7
+        assert same_fingerprint(first, fingerprint(model))
+        model.head.weight[[0, 1]] = model.head.weight[[1, 0]]
+        assert not same_fingerprint(first, fingerprint(model))
+    model = build("net")
+    model.body[2].num_batches_tracked += 1
+    assert not same_fingerprint(first, fingerprint(model))
+    assert same_fingerprint("abc", "abc")
+    assert not same_fingerprint("abc", "abd")
+
+
+def test_names_are_checked_without_torch():
+    program = (
+        "import sys; from asymtrain.lab.runs import RunSpec; from asymtrain.models import display_name; "
+        "spec = RunSpec(arch='timm:resnet18', arch_options={'drop_rate': 0.1}); "
+        "specs = [spec, RunSpec(arch='hf:ViTConfig'), RunSpec(arch='a.b:f'), RunSpec(arch='hf:here/config.json')]; "
+        "assert RunSpec.from_dict(spec.to_dict()) == spec; assert display_name(spec.arch) == 'timm:resnet18'; "
+        "print('torch' in sys.modules or 'timm' in sys.modules or 'numpy' in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout == "False\n"
+    )
+    for name, text in [
+        ("a-b:f", "names no function"),
+        ("a.b:f()", "names no function"),
+        ("a..b:f", "names no function"),
+        (":f", "names no model"),
+        ("timm:", "names no model"),
+        ("hf:google/vit", "nothing is downloaded"),
+    ]:
+        with pytest.raises(UsageError, match=text):
+            RunSpec(arch=name)
+    with pytest.raises(UsageError, match="pretrained would download"):
+        RunSpec(arch="timm:resnet18", arch_options={"pretrained": True})
+
+
+def test_a_function_that_no_worker_can_import(nets, monkeypatch):
+    monkeypatch.setitem(sys.modules, "only_here", types.ModuleType("only_here"))
+    for name in ("only_here:net", "__main__:net"):
+        with pytest.raises(
+            UsageError, match="is no file that a worker process could import: put the function into one"
+        ):
+            build_model(name, classes=4, input_shape=(3, 2, 2), seed=0)
+
+
+TIMM = [
+    ("resnet18", {}, (3, 32, 32)),
+    ("resnet18", {}, (1, 32, 32)),
+    ("convnext_atto", {}, (3, 32, 32)),
+    ("vit_tiny_patch16_224", {"patch_size": 4, "drop_path_rate": 0.1}, (3, 32, 32)),
+    ("mixer_s16_224", {}, (3, 32, 48)),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "shape"), TIMM)
+def test_models_of_timm_take_small_images(name, options, shape):
+    pytest.importorskip("timm", reason="timm is optional and imports beside few builds of torch")
+    model = build_model(f"timm:{name}", options, classes=5, input_shape=shape, seed=3)
+    assert model(torch.randn(2, *shape)).shape == (2, 5)
+
+
+def test_models_of_timm_that_small_images_do_not_fit():
+    pytest.importorskip("timm", reason="timm is optional and imports beside few builds of torch")
+    small = {"classes": 5, "input_shape": (3, 30, 30), "seed": 0}
+    with pytest.raises(
+        UsageError, match=r"cut off a part of images of 30 x 30, since its patches have 16 .*patch_size"
+    ):
+        build_model("timm:vit_tiny_patch16_224", {}, **small)
+    with pytest.raises(UsageError, match=r"images of 30 x 30 are too small for timm:inception_v3 .*96 x 96 or larger"):
+        build_model("timm:inception_v3", {}, **small)
+    with pytest.raises(UsageError, match="unknown timm model 'resnet81': did you mean 'resnet18'"):
+        build_model("timm:resnet81", {}, **small)
+
+
+def test_models_of_transformers_for_images_and_for_tokens():
+    pytest.importorskip("transformers")
+    images = build_model("hf:ViTConfig", {**SMALL, "patch_size": 8}, classes=5, input_shape=(1, 32, 16), seed=0)
+    assert images(torch.zeros(2, 1, 32, 16)).logits.shape == (2, 5)
+    form = {"classes": 5, "seed": 0}
+    for name, shape, text in [
+        ("hf:ViTConfig", (3, 30, 30), "cut off a part of images of 30 x 30"),
+        ("hf:BertConfig", (3, 32, 32), "BertConfig has no image classifier"),
+        ("hf:BertConfig", (9,), "takes images, and the data holds vectors"),
+    ]:
+        with pytest.raises(UsageError, match=text):
+            build_model(name, SMALL, input_shape=shape, **form)

@@ -159,6 +159,9 @@ class Run:
     device: str = "cpu"
     path: str = "reference"  # which engine path trained it
     answers: bytes | None = None  # one bit for each test image: was it classified right after the last epoch?
+    # What was trained on what: a spec names them, and what it names can change. None in rows of earlier versions.
+    model_fingerprint: str | None = None  # of the model with the initial values of seed 0
+    data_fingerprint: str | None = None
 
     @property
     def seconds(self) -> float:

@@ -62,6 +62,10 @@ SCALES: dict[str, Scale] = {
 }
 
 
+# Of a model by name, such as timm:resnet18: what trains most networks tolerably with AdamW.
+OTHER_ARCHS: Mapping[str, Any] = {"learning_rate": 1e-3, "weight_decay": 1e-2, "alpha": 0.1}
+
+
 def get_scale(name: str) -> Scale:
     if name not in SCALES:
         raise unknown_name("scale", name, SCALES)
@@ -72,5 +76,5 @@ def scaled_spec(scale: Scale, arch: str, dataset: str | None = None, **chosen: A
     """The Asymmetric spec of a backbone at a scale; fields that are chosen win, None leaves the default."""
     dataset = dataset or scale.dataset
     given = {name: value for name, value in chosen.items() if value is not None}
-    fields = {**scale.fields, **scale.archs.get(arch, {}), **scale.datasets.get(dataset, {}), **given}
+    fields = {**scale.fields, **scale.archs.get(arch, OTHER_ARCHS), **scale.datasets.get(dataset, {}), **given}
     return RunSpec(arch=arch, dataset=dataset, **fields)

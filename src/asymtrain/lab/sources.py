@@ -11,10 +11,9 @@ import json
 import math
 import multiprocessing
 import random
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -34,6 +33,10 @@ DEFAULT_SIZE = 32
 CHECK_OPTIONS = (
     "check --option or --arch-option (their names and values are the library's); what must be downloaded cannot be "
     "built here, but in a function of your own, package.module:function"
+)
+FIT = (
+    "give images of another size, or options that fit (in timm img_size, patch_size and in_chans, in transformers "
+    "patch_size): the size of a patch must divide that of an image"
 )
 LARGER = (48, 64, 96, 128, 160, 192, 224, 256, 299, 384)  # pixels that are tried where images do not fit
 
@@ -74,6 +77,8 @@ class Named:
 
     def build_for(self, classes: int, inputs: Inputs) -> "nn.Module":
         from torch import nn
+
+        from asymtrain.lab.data.own import importable_here
 
         with importable_here():  # a function may import more when it is called
             model = _explained(lambda: self.make(classes, inputs), self.name, self.cure)
@@ -167,7 +172,7 @@ def fingerprint(model: "nn.Module", *, exact: bool = False) -> str:
     """What a model is: a hash of the names, shapes and types of its parameters and buffers, and two sums of its values.
 
     Values that were drawn by another processor or version of torch may differ in their last digits, so the sums are
-    compared by `same_fingerprint`; with `exact` the values are hashed, bit by bit.
+    compared by `same_fingerprint`. Whole numbers are hashed; with `exact` all values are, bit by bit.
     """
     import torch
 
@@ -177,7 +182,7 @@ def fingerprint(model: "nn.Module", *, exact: bool = False) -> str:
     for name, tensor in sorted(tensors, key=lambda item: item[0]):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
         values = tensor.detach().cpu().contiguous()
-        if exact:
+        if exact or not (values.is_floating_point() or values.is_complex()):
             digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
             continue
         numbers = torch.view_as_real(values) if values.is_complex() else values
@@ -208,40 +213,17 @@ GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples are spread evenly over [0
 SUM_TOLERANCE = 1e-5  # of the norm of all values; another seed moves the sum by about the norm
 
 
-def parse_option(text: str, option: str = "--option") -> tuple[str, Any]:
+def parse_option(text: str) -> tuple[str, Any]:
     """`depth=4` as a name and a value: a JSON value where it is one, else text."""
     name, equals, value = text.partition("=")
     if not equals or not name:
-        raise UsageError(f"{option} {text}: write NAME=VALUE, such as hidden_size=64")
+        raise UsageError(f"--option {text}: write NAME=VALUE, such as hidden_size=64")
     try:
         return name, json.loads(value)
     except json.JSONDecodeError:
         return name, value
     except RecursionError as error:
-        raise UsageError(f"{option} {name}: the value is nested too deeply; write one that has a few levels") from error
-
-
-def read_logits(output: object) -> "Tensor | None":
-    """Logits in what a model gives: the tensor itself, its `logits`, else its first part; None where there are none."""
-    from asymtrain.branches._nested import first_feature, select
-
-    named = select(output, "logits")
-    return first_feature(output) if named is None else named
-
-
-@contextmanager
-def importable_here() -> Iterator[None]:
-    """The folder that the user works in is importable, as it is for a script: a model of their own lies in it."""
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if added:
-            with suppress(ValueError):
-                sys.path.remove(here)
+        raise UsageError(f"--option {name}: the value is nested too deeply; write one that has a few levels") from error
 
 
 def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.Module":
@@ -270,21 +252,41 @@ def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.
 
 def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
     """One forward of two rows: does the model take what it is given, and answer for every class?"""
+    import torch
+
     from asymtrain.branches._dry_run import attributes_kept, undisturbed
+    from asymtrain.branches._nested import first_feature, select
 
     with undisturbed(model), attributes_kept(model):
         try:
             output = model(inputs.sample())
         except Exception as error:
             raise _unfit(named, model, inputs, error) from error
-    logits = read_logits(output)
+    patch = _patch_of(model)
+    if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):
+        raise UsageError(f"{named.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}")
+    first = isinstance(output, torch.Tensor | tuple | list)
+    logits = first_feature(output) if first else select(output, "logits")  # as the engine reads them
     if logits is None:
-        raise UsageError(f"{named.name} gives a {type(output).__name__} without logits: return a tensor of them")
+        raise UsageError(
+            f"{named.name} gives a {type(output).__name__} without logits: give a tensor of them, a tuple that begins "
+            "with it, or a dict that has it as `logits`"
+        )
     if tuple(logits.shape) != (2, classes):
         raise UsageError(
             f"{named.name} gives logits of shape {tuple(logits.shape)} for two inputs, and the data has {classes} "
             f"classes: it must give (2, {classes}); a function is given their number as `classes`"
         )
+
+
+def _patch_of(model: "nn.Module") -> int:
+    """Pixels along a side of a patch, in the words of timm or transformers; 1 where the model has none."""
+    for owner in (getattr(model, "patch_embed", None), getattr(model, "config", None)):
+        size = getattr(owner, "patch_size", None)
+        size = size[0] if isinstance(size, tuple | list) and size else size
+        if isinstance(size, int) and size > 0:
+            return size
+    return 1
 
 
 def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -> UsageError:
@@ -298,8 +300,7 @@ def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -
             model(inputs.sample(size))
             larger = f"give images of {size} x {size} or larger, or another model"
             return UsageError(f"{inputs} are too small for {named.name} ({why}): {larger}")
-    patches = "img_size and patch_size that fit (patch_size must divide the image's side), as options of the model"
-    return UsageError(f"{named.name} does not take {inputs} ({why}): give {patches}, or images of another size")
+    return UsageError(f"{named.name} does not take {inputs} ({why}): {FIT}")
 
 
 def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str:
@@ -313,7 +314,7 @@ def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str
     for keys, what in ((missing, "lacks"), (unexpected, "holds, which the model does not have,")):
         if keys:
             raise UsageError(f"{file} does not fit {name}: it {what} {_listed(keys)}; give the model's own state dict")
-    differing = [key for key in given if given[key].shape != own[key].shape]
+    differing = [key for key in own if key in given and given[key].shape != own[key].shape]
     counts = {given[key].shape[:1] for key in differing}
     kept = len(counts) == 1 and all(
         own[key].shape[:1] == (classes,) and given[key].shape[1:] == own[key].shape[1:] for key in differing
@@ -321,7 +322,8 @@ def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str
     if differing and not kept:
         key = differing[0]
         shapes = f"{tuple(given[key].shape)} in the file, {tuple(own[key].shape)} in the model"
-        raise UsageError(f"{file} does not fit {name}: {_listed(differing)} has another shape ({shapes})")
+        others = f", as have {len(differing) - 1} more" if len(differing) > 1 else ""
+        raise UsageError(f"{file} does not fit {name}: {key} has another shape ({shapes}){others}")
     with torch.no_grad():
         for key in given.keys() - set(differing):
             own[key].copy_(given[key])
@@ -444,18 +446,10 @@ def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
 
 
 def _function(text: str, options: dict[str, Any]) -> Named:
-    module_name, _, name = text.partition(":")
+    from asymtrain.lab.data.own import import_function, importable_here
+
     with importable_here():
-        try:
-            module = importlib.import_module(module_name)
-        except (Exception, SystemExit) as error:  # a script that ends itself is no module
-            missing = isinstance(error, ModuleNotFoundError)
-            cure = "check the name, and that you are in its folder" if missing else "mend the file"
-            raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
-    function = getattr(module, name, None)
-    if not callable(function):
-        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
-        raise unknown_name(f"function in {module_name}", name, names)
+        function = import_function(text)
 
     def make(classes: int, inputs: Inputs) -> Any:
         known = inspect.signature(function).parameters

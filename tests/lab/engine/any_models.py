@@ -1,5 +1,7 @@
 """Models that are no backbone, each with something of its own that a stack must get right; small enough for a CPU."""
 
+from itertools import pairwise
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -100,5 +102,5 @@ def text_transformer(classes, dropout=0.1):
 def vector_network(classes):
     """Vectors in; the widths differ from place to place."""
     sizes = (10, 12, 14, 16)
-    blocks = [nn.Sequential(nn.Linear(a, b, bias=False), nn.BatchNorm1d(b), nn.ReLU()) for a, b in zip(sizes, sizes[1:], strict=False)]
+    blocks = [nn.Sequential(nn.Linear(a, b, bias=False), nn.BatchNorm1d(b), nn.ReLU()) for a, b in pairwise(sizes)]
     return nn.Sequential(nn.Sequential(*blocks), nn.Linear(sizes[-1], classes))

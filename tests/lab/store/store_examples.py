@@ -35,4 +35,5 @@ def example_run(spec: RunSpec, *, epochs: int | None = None, salt: str = "", **f
         for number in range(1, (spec.epochs if epochs is None else epochs) + 1)
     )
     answers = random.Random(f"{spec.id}{salt} answers").randbytes(13) if spec.seed % 2 else None
-    return Run(spec=spec, history=history, **{"answers": answers, **fields})  # type: ignore[arg-type]
+    prints = {"model_fingerprint": f"{spec.id}:1:2", "data_fingerprint": spec.id} if spec.seed % 3 else {}
+    return Run(spec=spec, history=history, **{"answers": answers, **prints, **fields})  # type: ignore[arg-type]

@@ -11,6 +11,7 @@ from store_examples import example_run, example_spec
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Imported, Store, StoreError, export_store, import_store, read_export
+from asymtrain.lab.store.checksums import RUN_COLUMNS
 from asymtrain.lab.store.exchange import MANIFEST, TABLES
 
 FORMATS = ["csv", "parquet"]
@@ -230,7 +231,7 @@ def test_a_number_that_is_not_finite_is_named_by_file_and_row(store: Store, empt
 def test_answers_that_are_no_base_64_are_named_by_file_and_row(store: Store, empty: Store, tmp_path: Path) -> None:
     folder = export_store(store, tmp_path / "export")
     content = (folder / "runs.csv").read_bytes()
-    cells = [line.rpartition(b",")[2] for line in content.splitlines()]
+    cells = [line.split(b",")[RUN_COLUMNS.index("answers")] for line in content.splitlines()]
     number, answers = next((number, cell) for number, cell in enumerate(cells) if number and cell)
     for wrong in (b"*" + answers, answers[:-1] + b"!", "é".encode() + answers):
         forge(folder, "runs", content.replace(answers, wrong))
@@ -259,7 +260,7 @@ def test_foreign_and_newer_folders_are_refused(store: Store, empty: Store, tmp_p
     with pytest.raises(StoreError, match="not an asymtrain export"):
         import_store(empty, tmp_path / "nowhere")
     folder = export_store(store, tmp_path / "export")
-    (folder / MANIFEST).write_text('{"format": "asymtrain export", "version": 3}')
+    (folder / MANIFEST).write_text('{"format": "asymtrain export", "version": 4}')
     with pytest.raises(StoreError, match="upgrade"):
         import_store(empty, folder)
     for text in ('{"name": "my-app"}', "[]"):
@@ -301,6 +302,14 @@ def test_parquet_keeps_numbers_that_hardly_repeat_in_less_space(store: Store, tm
     assert "BYTE_STREAM_SPLIT" in ways["main_loss"]
     assert "RLE_DICTIONARY" in ways["spec_id"]
     assert "RLE_DICTIONARY" in ways["epoch"]
+
+
+def test_a_folder_of_the_second_version_is_read(empty: Store) -> None:
+    folder = Path(__file__).parents[3] / "results" / "200-epochs-prior"
+    assert json.loads((folder / MANIFEST).read_text())["version"] == 2
+    assert import_store(empty, folder).added == len(empty.runs()) > 0
+    assert empty.runs()[0].answers is not None
+    assert empty.fingerprints() == []
 
 
 def test_a_folder_of_the_first_version_is_read(empty: Store) -> None:

@@ -10,6 +10,7 @@ command takes groups whole (`groups.flattened`), and derives one where it needs 
 This file is read for --help too: what needs torch is imported where it is used.
 """
 
+import dataclasses
 import json
 import math
 import re
@@ -118,7 +119,14 @@ class ScaleOptions:
     data_option: Annotated[list[str] | None, DATA_OPTION] = None
     arch: Annotated[
         list[str] | None,
-        typer.Option(help="mlp, cnn, vit; several with commas. Default: all.", autocompletion=offered_archs),
+        typer.Option(
+            help="mlp, cnn, vit; timm:NAME; hf:CONFIG; package.module:function; several with commas. Default: all "
+            "three.",
+            autocompletion=offered_archs,
+        ),
+    ] = None
+    arch_option: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE for the model's builder; may be repeated.")
     ] = None
     scale: Annotated[
         str | None,
@@ -147,13 +155,18 @@ class ScaleOptions:
         """
         from asymtrain.lab.scales import scaled_spec
 
-        others = ("data", "data_option", "arch", "scale", "seeds")
-        added = {name: value for name, value in vars(self).items() if name not in others}
+        own = ("data", "data_option", "arch", "arch_option", "scale", "seeds")
+        added = {name: value for name, value in vars(self).items() if name not in own}
         names, scale = parse_archs(self.arch or archs), self.get_scale()
         if self.data_option:
             known = scale.datasets.get(self.data or scale.dataset, {}).get("dataset_options", {})
             added["dataset_options"] = {**known, **parse_data_options(self.data_option)}
-        return [scaled_spec(scale, name, self.data, **added, **fields) for name in names]
+        specs = [scaled_spec(scale, name, self.data, **added, **fields) for name in names]
+        if not self.arch_option:
+            return specs
+        options = parse_arch_options(self.arch_option)
+        joined: list[Any] = [{**dict(spec.arch_options), **options} for spec in specs]
+        return [dataclasses.replace(spec, arch_options=both) for spec, both in zip(specs, joined, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -282,15 +295,18 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(dict.fromkeys(seeds))
 
 
-def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
-    """Backbones from repeated or comma-separated names; all of them where none is given."""
+def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[str, ...]:
+    """Backbones, or models by name where they may be, from repeated or comma-separated texts; else all backbones."""
+    from asymtrain.lab.sources import check_name
     from asymtrain.models import backbone_names
 
     known = backbone_names()
     names = [name.strip() for text in texts or () for name in text.split(",") if name.strip()]
     for name in names:
         if name not in known:
-            raise unknown_name("backbone", name, known)
+            if not by_name:
+                raise unknown_name("backbone", name, known)
+            check_name(name)
     return tuple(dict.fromkeys(names or known))
 
 
@@ -317,19 +333,29 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def parse_data_options(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Options of a dataset from `NAME=VALUE`: a JSON value where it is one, else text."""
+    """Options of a dataset from `NAME=VALUE`."""
+    return _parse_options("--data-option", "image_size=64", texts or ())
+
+
+def parse_arch_options(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Options of a model's builder from `NAME=VALUE`."""
+    return _parse_options("--arch-option", "hidden_size=64", texts or ())
+
+
+def _parse_options(option: str, example: str, texts: Sequence[str]) -> dict[str, Any]:
+    """A JSON value where it is one, else text; one that can be part of a spec."""
     options: dict[str, Any] = {}
-    for text in texts or ():
+    for text in texts:
         name, equals, value = (part.strip() for part in text.partition("="))
         if not name or not equals:
-            raise UsageError(f"--data-option {text}: write NAME=VALUE, such as image_size=64")
+            raise UsageError(f"{option} {text}: write NAME=VALUE, such as {example}")
         read: Any = value
         with suppress(ValueError, RecursionError):
             read = json.loads(value)
         if read is None or isinstance(read, dict):
-            raise UsageError(f"--data-option {text}: write a number, a text, true, false or a list")
+            raise UsageError(f"{option} {text}: write a number, a text, true, false or a list")
         if options.setdefault(name, read) != read:
-            raise UsageError(f"--data-option {text}: {name} is already set to {options[name]}")
+            raise UsageError(f"{option} {text}: {name} is already set to {options[name]}")
     return options
 
 

@@ -117,7 +117,7 @@ class StudyOptions:
 
     @property
     def archs(self) -> tuple[str, ...]:
-        return parse_archs(self.arch)
+        return parse_archs(self.arch, by_name=False)
 
     def parts(self, names: list[str], study: "Study") -> "tuple[Recipe, ...]":
         """What the named recipes have of the backbones; refused where that is nothing."""

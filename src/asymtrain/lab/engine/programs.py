@@ -35,8 +35,11 @@ class Programs:
     dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
     update: Callable[[Tensor, Tensor, Moments, Tensor, Tensor], None] = adamw_  # the optimiser's step, in place
 
-    def compiled(self, shape: tuple[object, ...]) -> "Programs":
-        """The same for a GPU. `shape` names all that the compiled parts depend on, but for the signal."""
+    def compiled(self, shape: tuple[object, ...], *, losses: bool = True) -> "Programs":
+        """The same for a GPU. `shape` names all that the compiled parts depend on, but for the signal.
+
+        Without `losses` these stay as they are.
+        """
         update = _compiled(("update", *shape), adamw_elementwise_)
 
         def updated(weights: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
@@ -44,8 +47,9 @@ class Programs:
             update(weights, gradient, moments.first, moments.second, moments.updates, rate, decay)
 
         kept = ("losses", "gather", "forward", "dialogue")
+        made = {name: _compiled((name, *shape), getattr(self, name)) for name in kept}
         return Programs(
-            **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
+            **(made if losses else {**made, "losses": self.losses}),
             # There is one function for each control, so that stacks of other controls share all the rest.
             signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),
@@ -67,6 +71,23 @@ class CapturedSteps:
             with compiler_settings():
                 self._graphs[kind] = self._capture(step, changing())
         self._graphs[kind].replay()
+
+    def allows(self, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> bool:
+        """Whether a step can be captured: nothing of it goes to the host, where it would decide what comes next."""
+        before = torch.cuda.get_sync_debug_mode()
+        kept = {name: value.clone() for name, value in changing().items()}
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+        except RuntimeError as error:
+            if "synchronizing CUDA operation" not in str(error):
+                raise
+            return False
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            for name, value in changing().items():
+                value.copy_(kept[name])
+        return True
 
     def _capture(self, step: Callable[[], None], changing: Mapping[str, Tensor]) -> torch.cuda.CUDAGraph:
         """Run the step a few times to compile it, record it, and put everything back as it was."""

@@ -105,6 +105,8 @@ class _Loop:
         if spec.branch_labels == "random":
             self.branch_labels = setup.random_labels(spec.seed, len(self.images), dataset.classes).to(device)
         self.shared = reached_by_branches(self.network, sample)
+        if isinstance(self.network, ModuleNetwork):
+            self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
 

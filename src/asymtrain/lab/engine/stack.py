@@ -4,6 +4,7 @@ A stack knows nothing of files or of other stacks: `state` and `load_state` are 
 """
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Literal
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asymtrain.errors import UsageWarning
 from asymtrain.lab.checkpoints import Strategy
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import compiler_settings, device_name
@@ -73,9 +75,11 @@ class Stack:
         self.layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), len(self.layers.names), self.device)
         self.whole = needs_both_gradients(self.lead)
-        self.programs = self._programs(image_shape)
         self.captured = CapturedSteps() if self.device.type == "cuda" else None
+        self.image_shape = image_shape
+        self.programs = self._programs()
         self.epoch, self.step = 0, 0
+        self.checked = False  # whether a module's steps can be captured
         self.histories: list[list[Epoch]] = [[] for _ in specs]
         self.diverged = [False] * len(specs)
         self.answers: list[bytes | None] = [None] * len(specs)
@@ -106,10 +110,30 @@ class Stack:
     def run_step(self, measure: bool) -> None:
         """One step of every run; on a GPU it is captured at its first call and replayed."""
         count = self.data.count_at(self.step)
+        if isinstance(self.network, ModuleNetwork):
+            self.network.set_mode(True)
+            if self.captured is not None and not self.checked:
+                self._check_capture(count)
         if self.captured is None:
             self._train_step(measure, count)
         else:
             self.captured.run((measure, count), lambda: self._train_step(measure, count), self.changing)
+
+    def _check_capture(self, count: int) -> None:
+        """A module may do what cannot be captured: it then trains step by step, which is slower."""
+        captured, compiled, self.checked = self.captured, self.programs, True
+        assert captured is not None
+        self.captured = None
+        self.programs = self._programs()
+        if captured.allows(lambda: self._train_step(False, count), self.changing):
+            self.captured, self.programs = captured, compiled
+        else:
+            warnings.warn(
+                f"{self.specs[0].arch} reads values from the device in its forward, so its steps cannot be captured: "
+                "it trains by a slower path",
+                UsageWarning,
+                stacklevel=2,
+            )
 
     def _train_step(self, measure: bool, count: int) -> None:
         batch = self.programs.next_batch(count)
@@ -154,6 +178,8 @@ class Stack:
         """
         runs, count = indices.shape
         weights = self.weights.to(self.dtype)
+        if isinstance(self.network, ModuleNetwork):
+            self.network.set_mode(False)
         size = min(count, max(1, EVALUATION_IMAGES // runs) if self.strategy == "batched" else EVALUATION_IMAGES)
         right, finite = [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
@@ -215,7 +241,7 @@ class Stack:
         self.tally.clear()
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
 
-    def _programs(self, image_shape: tuple[int, ...]) -> Programs:
+    def _programs(self) -> Programs:
         programs = Programs(
             losses=self.loss,
             gather=self.parameters.gather,
@@ -224,11 +250,15 @@ class Stack:
             chunk=self.data.chunk,
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
         )
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or self.captured is None:
             return programs
         spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
-        shapes = (image_shape, self.parameters, self.dtype, runs, spec.batch)
-        return programs.compiled((spec.arch, spec.arch_options, self.loss.settings, *shapes))
+        shapes = (self.image_shape, self.parameters, self.dtype, runs, spec.batch)
+        key = (spec.arch, spec.arch_options, self.loss.settings, *shapes)
+        if not isinstance(self.network, ModuleNetwork):
+            return programs.compiled(key)
+        # The compiler cannot see into keyed draws; such a step is captured as it is.
+        return programs.compiled((*key, self.network.settings), losses=not self.network.draws)
 
     def _logits(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout, by the stack's strategy."""

@@ -19,6 +19,7 @@ from asymtrain.lab.checkpoints import checkpoints_of
 from asymtrain.lab.data.own import is_function
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
+from asymtrain.lab.executors.fingerprints import check_sources
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
 from asymtrain.lab.executors.stacks import choose_stacks, tidy
@@ -29,7 +30,7 @@ from asymtrain.lab.store.store import LEASE
 EXECUTORS = ("local", "ray")
 RENEW_SECONDS = LEASE / 4  # between renewals of claims: some may fail before other machines take the runs over
 
-__all__ = ["EXECUTORS", "check_executor", "execute"]
+__all__ = ["EXECUTORS", "check_executor", "check_sources", "execute"]
 
 
 class Executor(Protocol):
@@ -71,6 +72,7 @@ def execute(
     """
     deadline = None if minutes is None else time.time() + 60 * minutes
     missing = list(dict.fromkeys(specs))
+    check_sources(missing, store, data_root=data_root, fresh=fresh)  # before anything is written
     with _open_executor(executor, address, device) as chosen:
         workers = max(1, chosen.workers)
         chosen.check_functions(_functions(missing, None if fresh else store))

@@ -22,6 +22,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.devices import is_out_of_memory, one_thread
 from asymtrain.lab.engine import Progress, StackPlan, StackProgress, close_checkpoint, load_for, train_stack
 from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
+from asymtrain.lab.executors.fingerprints import take_fingerprints, with_fingerprints
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Provenance
 from asymtrain.lab.store.provenance import current
@@ -97,6 +98,7 @@ def work(
     try:
         with one_thread(device):
             dataset = load_for(stack_plan.specs[0], job.data_root)
+            fingerprints = take_fingerprints(stack_plan.specs, dataset)
             runs = train_stack(
                 stack_plan,
                 dataset,
@@ -108,7 +110,9 @@ def work(
                 note=report,
                 checkpoint_seconds=job.checkpoint_seconds,
             )
-        return Stopped(stack_plan) if runs is None else Finished(stack_plan, tuple(runs), current())
+        if runs is None:
+            return Stopped(stack_plan)
+        return Finished(stack_plan, with_fingerprints(runs, fingerprints), current())
     except Exception as problem:  # one stack's bug must not cost the others their work; the reason is recorded
         result = _explain(stack_plan, problem)
     # Not in the handler: the exception holds the tensors that must go. A lost device may refuse even that.

@@ -60,7 +60,9 @@ def _sorted(runs: Iterable[Run]) -> list[Run]:
     """Each run once, in an order that depends on the specs alone: the pair of a seed side by side."""
 
     def order(spec: RunSpec) -> tuple[Any, ...]:
-        return (spec.dataset, list(BACKBONES).index(spec.arch), spec.seed, spec.redundancy, spec.alpha, spec.id)
+        # Models by name come after the backbones.
+        place = list(BACKBONES).index(spec.arch) if spec.arch in BACKBONES else len(BACKBONES)
+        return (spec.dataset, place, spec.arch, spec.seed, spec.redundancy, spec.alpha, spec.id)
 
     return sorted({run.spec.id: run for run in runs}.values(), key=lambda run: order(run.spec))
 

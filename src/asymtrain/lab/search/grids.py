@@ -65,6 +65,9 @@ def option_value(spec: RunSpec, name: str) -> float | None:
     """A number among the options of the spec's backbone, its default where the spec has none; None if unknown."""
     from asymtrain.models import BACKBONES  # loads torch, which grids of other values need not
 
+    if spec.arch not in BACKBONES:  # of a model by name, what the spec says is all that is known
+        value = dict(spec.arch_options).get(name)
+        return float(value) if isinstance(value, int | float) else None
     option = inspect.signature(BACKBONES[spec.arch]).parameters.get(name)
     return None if option is None else float(dict(spec.arch_options).get(name, option.default))
 

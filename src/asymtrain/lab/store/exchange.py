@@ -13,6 +13,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
@@ -30,8 +31,9 @@ Format = Literal["csv", "parquet"]
 Rows = list[tuple[Any, ...]]
 
 MANIFEST = "manifest.json"
-_HEAD = {"format": "asymtrain export", "version": 2}
-_VERSIONS = (1, 2)  # 2 added gradient norms, deviations and layers of cosines, and the answers to the test images
+_HEAD = {"format": "asymtrain export", "version": 3}
+# 2 added gradient norms, deviations and layers of cosines, and the answers to the test images; 3 added fingerprints.
+_VERSIONS = (1, 2, 3)
 _LONGEST_CELL = 2**31 - 1  # characters: a measured surface passes the 131072 that Python's reader takes by itself
 
 
@@ -39,18 +41,18 @@ _LONGEST_CELL = 2**31 - 1  # characters: a measured surface passes the 131072 th
 class Table:
     """A file's name and its columns: str, int or float. Numbers may be missing (None), texts may not.
 
-    The last `added` columns are not in files of the first version; what they hold may be missing, texts included.
+    `added` says how many of the last columns each later version brought; what they hold may be missing, texts included.
     """
 
     name: str
     columns: dict[str, type]
-    added: int = 0
+    added: tuple[int, ...] = ()
 
     def fields(self, header: Collection[str]) -> list[tuple[str, type, bool]]:
         """Name, type and whether values may be missing, of the columns that a file has; an error for other columns."""
         names = list(self.columns)
-        first_added = len(names) - self.added
-        if list(header) not in (names, names[:first_added]):
+        first_added = len(names) - sum(self.added)
+        if list(header) not in [names[: first_added + count] for count in accumulate(self.added, initial=0)]:
             raise ValueError(f"its columns are {', '.join(header)}, not {', '.join(names)}")
         kinds = enumerate(self.columns.items())
         fields = [(name, kind, kind is not str or place >= first_added) for place, (name, kind) in kinds]
@@ -63,8 +65,8 @@ _EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int, "layer_c
 _VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
 TABLES = (
     Table("specs", _SPEC),
-    Table("runs", _RUN, added=1),
-    Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH, added=5),
+    Table("runs", _RUN, added=(1, 2)),
+    Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH, added=(5,)),
     Table("measurements", _VALUE),
 )
 

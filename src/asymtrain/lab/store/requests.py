@@ -229,7 +229,8 @@ def summarise(connection: sqlite3.Connection, path: Path) -> Summary:
         kind = (spec.dataset, spec.arch, spec.variant)
         counts = Group(*kind, pending=pending, running=pending and spec_id in held, failed=not pending)
         groups.setdefault(kind, []).append(counts)
-    created = {"run": -2, "measurement": -1, "request": -1, "failure": -1}  # place of the column
+    place = RUN_COLUMNS.index("created") - len(RUN_COLUMNS)
+    created = {"run": place, "measurement": -1, "request": -1, "failure": -1}  # place of the column
     moments = [
         row[created[content]] for content, rows in intact.items() for members in rows.values() for row in members
     ]

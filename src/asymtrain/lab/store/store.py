@@ -166,6 +166,17 @@ class Store:
 
         return [record for record in stored if matches(record.run)]
 
+    def fingerprints(self) -> list[tuple[RunSpec, str | None, str | None]]:
+        """Of every recorded spec that has them, the fingerprints of its model and of its data, as `runs` reads them."""
+        statement = (
+            "SELECT run.spec_id, model_fingerprint, data_fingerprint FROM latest_runs AS run "
+            "WHERE coalesce(model_fingerprint, data_fingerprint) IS NOT NULL"
+        )
+        with self.database.reading() as connection:
+            rows = connection.execute(statement).fetchall()
+            specs, _ = records.select_specs(connection, [row[0] for row in rows])
+        return [(specs[spec_id], model, data) for spec_id, model, data in rows if spec_id in specs]
+
     # What was seen.
 
     def add_measurement(self, spec_id: str, name: str, values: Mapping[int, Any], *, again: bool = False) -> bool:

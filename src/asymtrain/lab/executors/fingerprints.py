@@ -1,0 +1,84 @@
+"""A spec names a model and data, and what it names can change: fingerprints of both go with each run.
+
+Before anything is trained or written, `check_sources` builds the models that are asked for and compares them, and the
+data, with what the store's runs were trained with. It costs one model for each kind of spec.
+"""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.engine import load_for
+from asymtrain.lab.engine.setup import build_module
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.sources import fingerprint, is_named, same_fingerprint
+from asymtrain.lab.store import Store, store_exists
+
+
+class Fingerprints(NamedTuple):
+    """Of the model with the initial values of seed 0, and of the data."""
+
+    model: str
+    data: str
+
+
+def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[object, ...], Fingerprints]:
+    """Of each kind of spec on a dataset, by `kind_of`."""
+    kinds = {kind_of(spec): spec for spec in specs}
+    data = dataset.fingerprint
+    return {kind: Fingerprints(_model_fingerprint(spec, dataset), data) for kind, spec in kinds.items()}
+
+
+def with_fingerprints(runs: Iterable[Run], taken: dict[tuple[object, ...], Fingerprints]) -> tuple[Run, ...]:
+    return tuple(
+        dataclasses.replace(run, model_fingerprint=taken[kind].model, data_fingerprint=taken[kind].data)
+        for run in runs
+        for kind in [kind_of(run.spec)]
+    )
+
+
+def kind_of(spec: RunSpec) -> tuple[object, ...]:
+    """What a model with the initial values of seed 0 depends on: its sizes follow from the data."""
+    return (spec.dataset, spec.dataset_options, spec.arch, spec.arch_options, spec.initial_weights)
+
+
+def check_sources(
+    specs: Sequence[RunSpec], store: Path | None = None, *, data_root: Path | None = None, fresh: bool = False
+) -> None:
+    """Refuse models that cannot be built, and what is not what the runs in the store were trained with."""
+    models: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
+    data: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
+    if store is not None and not fresh and store_exists(store):
+        with Store(store, read_only=True) as opened:
+            for spec, model_print, data_print in opened.fingerprints():
+                models[kind_of(spec)] += [model_print] if model_print else []
+                data[kind_of(spec)[:2]] += [data_print] if data_print else []
+    # By dataset, since one at a time is kept in memory.
+    for kind, spec in sorted({kind_of(spec): spec for spec in specs}.items(), key=lambda item: repr(item[0][:2])):
+        # What is new, and a backbone of ours, shows nothing when it is built.
+        if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
+            continue
+        dataset = load_for(spec, data_root)
+        now = dataset.fingerprint
+        _compare(f"the data {spec.dataset}", "they hold other examples, labels or classes", now, data[kind[:2]], store)
+        model = _model_fingerprint(spec, dataset)
+        if others := models[kind]:
+            same_shapes = model.partition(":")[0] == others[-1].partition(":")[0]
+            changed = "its initial values" if same_shapes else "names, shapes or types of its parameters and buffers"
+            _compare(f"the model {spec.arch}", f"it builds another one now ({changed} changed)", model, others, store)
+
+
+def _compare(what: str, how: str, now: str, stored: Sequence[str], store: Path | None) -> None:
+    others = sum(not same_fingerprint(now, earlier) for earlier in stored)
+    if others:
+        runs = f"{others} runs in {store} were" if others > 1 else f"a run in {store} was"
+        cure = "give another --store, or train again what is asked for with --fresh (of run and search)"
+        raise UsageError(f"{what} changed since {runs} trained: {how}; {cure}")
+
+
+def _model_fingerprint(spec: RunSpec, dataset: Dataset) -> str:
+    return fingerprint(build_module(dataclasses.replace(spec, seed=0), dataset))

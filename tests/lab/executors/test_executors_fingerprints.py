@@ -1,0 +1,174 @@
+"""What a spec names can change: runs carry fingerprints of their model and data, and nothing is mixed."""
+
+import dataclasses
+import functools
+import os
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from executor_examples import DATA, examples
+
+from asymtrain.errors import UsageError
+from asymtrain.lab import sources
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.executors import check_sources, execute, fingerprints
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.sources import same_fingerprint
+from asymtrain.lab.store import Store
+from asymtrain.models import MLP
+
+SPECS = examples("mlp", 1, epochs=1)
+NET = (
+    "from torch import nn\n"
+    "def net(classes, width=4):\n"
+    "    return nn.Sequential(nn.Flatten(), nn.Linear(192, width), nn.Linear(width, classes))\n"
+)
+
+
+@pytest.fixture(autouse=True)
+def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With one core stacks train in this process, which sees what a test changes."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+
+
+@pytest.fixture
+def data_print(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """What `Dataset.fingerprint` says; the last of the list."""
+    prints = ["0123456789abcdef"]
+    monkeypatch.setattr(Dataset, "fingerprint", property(lambda self: prints[-1]))
+    return prints
+
+
+@pytest.fixture
+def store(tmp_path: Path, data_print: list[str]) -> Path:
+    path = tmp_path / "runs.sqlite"
+    assert len(list(execute(SPECS, store=path, device="cpu"))) == 2
+    return path
+
+
+def attempts(store: Path) -> list[Run]:
+    with Store(store, read_only=True) as opened:
+        return [record.run for record in opened.records(every_attempt=True)]
+
+
+def refuse(text: str, store: Path, specs: list[RunSpec] = SPECS) -> None:
+    before = {path: path.read_bytes() for path in store.parent.rglob("*") if path.is_file()}
+    with pytest.raises(UsageError, match=text) as caught:
+        next(execute(specs, store=store, device="cpu"))
+    assert "\n" not in str(caught.value)
+    assert {path: path.read_bytes() for path in store.parent.rglob("*") if path.is_file()} == before
+
+
+def redraw(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The MLP as another version of its code might make it: with other initial values."""
+    initialise = MLP.__init__
+
+    @functools.wraps(initialise)
+    def changed(self: MLP, *arguments: object, **options: object) -> None:
+        initialise(self, *arguments, **options)  # type: ignore[arg-type]
+        with torch.no_grad():
+            next(self.parameters()).mul_(2)
+
+    monkeypatch.setattr(MLP, "__init__", changed)
+
+
+def test_runs_of_one_model_and_data_have_the_same_fingerprints(store: Path) -> None:
+    plain, asymmetric = attempts(store)
+    assert plain.model_fingerprint is not None
+    assert plain.model_fingerprint == asymmetric.model_fingerprint
+    assert {plain.data_fingerprint, asymmetric.data_fingerprint} == {"0123456789abcdef"}
+    other = [
+        dataclasses.replace(spec, arch_options={"widths": (9,)}, seed=7) for spec in SPECS
+    ]  # another kind of model
+    new = list(execute(other, store=store, device="cpu"))
+    assert not same_fingerprint(str(new[0].model_fingerprint), plain.model_fingerprint)
+    list(execute(examples("mlp", 2, epochs=1), store=store, device="cpu"))
+    assert len({run.model_fingerprint for run in attempts(store)}) == 2
+
+
+def test_a_model_that_changed_is_told_before_anything_is_trained(store: Path, monkeypatch) -> None:
+    redraw(monkeypatch)
+    told = (
+        r"^the model mlp changed since 2 runs in .*runs\.sqlite were trained: .*\(its initial values changed\); give an"
+    )
+    refuse(told, store)  # all of them are stored: they would be shown as if they were of the new model
+    refuse(told, store, examples("mlp", 2, epochs=1))
+    others = [dataclasses.replace(spec, arch_options={"widths": (9,)}) for spec in SPECS]
+    assert len(list(execute(others, store=store, device="cpu"))) == 2
+    assert len(list(execute(SPECS, store=store, device="cpu", fresh=True))) == 2
+    assert len(list(execute(SPECS, store=store, device="cpu"))) == 2  # what is read now is of the new model
+
+
+def test_data_that_changed_are_told_before_anything_is_trained(store: Path, data_print: list[str]) -> None:
+    data_print.append("fedcba9876543210")
+    refuse(r"^the data shapes changed since 2 runs in .*runs\.sqlite were trained: they hold other examples", store)
+    refuse("^the data shapes changed since 2 runs", store, examples("cnn", 1, epochs=1))
+    other = [dataclasses.replace(spec, dataset_options={**DATA, "size": 80}) for spec in SPECS]
+    assert len(list(execute(other, store=store, device="cpu"))) == 2
+
+
+def test_rows_without_fingerprints_are_taken_as_they_are(tmp_path: Path, monkeypatch) -> None:
+    path = tmp_path / "runs.sqlite"
+    with Store(path) as opened:
+        for run in execute(SPECS, device="cpu"):
+            opened.add(dataclasses.replace(run, model_fingerprint=None, data_fingerprint=None))
+    redraw(monkeypatch)
+    assert len(list(execute(SPECS, store=path, device="cpu"))) == 2
+
+
+def test_one_model_is_built_for_each_kind_of_spec(store: Path, monkeypatch) -> None:
+    built = []
+    take = fingerprints.build_module
+    monkeypatch.setattr(fingerprints, "build_module", lambda *arguments: built.append(1) or take(*arguments))
+    check_sources(examples("mlp", 50, epochs=1), store)
+    assert len(built) == 1
+    check_sources(examples("mlp", 50, epochs=1), store.with_name("none.sqlite"))
+    assert len(built) == 1  # where there is nothing to compare with, nothing is built
+
+
+@pytest.fixture
+def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sources, "_CHECKED", set())
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    (tmp_path / "own_nets.py").write_text(NET)
+    monkeypatch.delitem(sys.modules, "own_nets", raising=False)
+    yield tmp_path / "own_nets.py"
+    sys.modules.pop("own_nets", None)
+
+
+def test_a_function_whose_code_changed(nets: Path, tmp_path: Path, data_print: list[str]) -> None:
+    spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1)
+    taken = fingerprints.take_fingerprints([spec], fingerprints.load_for(spec))
+    path = tmp_path / "runs.sqlite"
+    run = dataclasses.replace(next(execute(SPECS[:1], device="cpu")), spec=spec)
+    with Store(path) as opened:
+        for member in fingerprints.with_fingerprints([run], taken):
+            opened.add(member)
+    check_sources([spec], path)
+    nets.write_text(NET.replace("width=4", "width=5"))
+    del sys.modules["own_nets"]
+    refuse(r"the model own_nets:net changed since a run in .* was trained: .*\(names, shapes or types of", path, [spec])
+
+
+@pytest.mark.parametrize(
+    ("arch", "text"),
+    [
+        ("own_nets:nett", "unknown function in own_nets 'nett': did you mean 'net'"),
+        ("own_net:net", "own_net cannot be imported .*check the name"),
+        ("hf:VitConfig", "did you mean 'ViTConfig'"),
+        ("timm:resnet18", "timm is not installed: pip install timm"),
+    ],
+)
+def test_a_model_that_cannot_be_built_is_told_before_anything_is_written(
+    nets, tmp_path, monkeypatch, arch, text
+) -> None:
+    if arch.startswith("hf"):
+        pytest.importorskip("transformers")
+    monkeypatch.setitem(sys.modules, "timm", None)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(UsageError, match=text):
+        next(execute([RunSpec(arch=arch, dataset_options=DATA, epochs=1)], store=tmp_path / "runs.sqlite"))
+    assert sorted(tmp_path.rglob("*")) == before
