@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data import Dataset, cifar, class_count, data_root, load, registry, shapes
+from asymtrain.lab.data import Dataset, Examples, cifar, class_count, data_root, load, registry, shapes
 
 
 def test_shapes_by_name_with_options():
@@ -34,7 +34,8 @@ def test_cifar_by_name_from_the_data_root(tmp_path, monkeypatch, name):
 
     def spy(source, root, *, download=True):
         seen.append((source.name, root, download))
-        return Dataset(name, None, None, ())
+        part = Examples(np.zeros((0, 3, 32, 32), np.uint8), np.zeros(0, np.int64))
+        return Dataset(name, part, part, ())
 
     monkeypatch.setattr(cifar, "load", spy)
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "from-env"))
@@ -94,3 +95,11 @@ def test_class_count_of_shapes_is_what_it_draws():
     default = class_count("shapes")
     drawn = shapes.load(size=200, test_size=200)
     assert len(drawn.class_names) == default
+
+
+def test_the_shape_of_an_input_is_known_once_it_is_loaded():
+    options = {"classes": 2, "size": 4, "test_size": 2, "image_size": 11}
+    assert registry.input_shape("shapes", options) is None
+    load("shapes", **options)
+    assert registry.input_shape("shapes", dict(reversed(options.items()))) == (3, 11, 11)
+    assert registry.input_shape("shapes") != (3, 11, 11)

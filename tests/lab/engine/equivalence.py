@@ -82,10 +82,15 @@ def reference_after(
                 heads = [attached[0].head(place) for place in attached[0].places] if attached else []
                 branches = {}
                 for k, head in enumerate(heads):
+                    if isinstance(head.live, torch.nn.ModuleList):
+                        own = [dict(module.named_parameters()) for module in head.live]
+                        branches |= {f"branch.{k}.{n}": torch.stack([values[n] for values in own]) for n in own[0]}
+                        continue
                     branches[f"branch.{k}"] = head.live.reshape(-1, *head.live.shape[-2:])
                     if head.bias is not None:
                         branches[f"branch.{k}.bias"] = head.bias.reshape(-1, head.bias.shape[-1])
-                found.append((_copied(dict(backbone.named_parameters())), _copied(branches)))
+                trained = {name: value for name, value in backbone.named_parameters() if value.requires_grad}
+                found.append((_copied(trained), _copied(branches)))
                 raise _Enough
 
         original = reference._attach
@@ -251,7 +256,9 @@ def _copied(named: Named) -> Named:
     """
     copied = {}
     for name, value in named.items():
-        if name.endswith("attention.qkv.bias"):
+        if name.endswith(".key.bias"):
+            continue
+        if name.endswith(("attention.qkv.bias", "self_attn.in_proj_bias", "attn.qkv.bias")):
             query, _, rest = value.chunk(3)
             value = torch.cat([query, rest])
         copied[name] = value.detach().cpu().double().clone()

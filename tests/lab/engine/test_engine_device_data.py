@@ -13,7 +13,7 @@ from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import build
 
-SPEC = RunSpec(batch=8, epochs=1)
+SPEC = RunSpec(arch="package.module:function", batch=8, epochs=1)  # the paper's backbones take images
 
 
 def dataset(kind):
@@ -67,3 +67,12 @@ def test_only_images_are_augmented(kind):
     setup.run_data(augmented, dataset("images"))
     with pytest.raises(UsageError, match=f"flip_shift changes images, and {kind} holds {kind}: leave"):
         setup.run_data(augmented, dataset(kind))
+
+
+def test_the_backbones_take_square_images():
+    backbone = dataclasses.replace(SPEC, arch="mlp")
+    for kind in ("vectors", "tokens"):
+        with pytest.raises(UsageError, match=f"the backbones take images, {kind} holds {kind}"):
+            setup.run_data(backbone, dataset(kind))
+    with pytest.raises(UsageError, match="the backbones take square images, images has 6 x 4: give image_size"):
+        setup.run_data(backbone, dataset("images"))

@@ -4,11 +4,12 @@ import dataclasses
 import itertools
 import sys
 
+import numpy as np
 import pytest
 import torch
 
 from asymtrain import UsageError
-from asymtrain.lab.engine import StackPlan, plan
+from asymtrain.lab.engine import StackPlan, load_for, plan
 from asymtrain.lab.engine.plan import bytes_of_run
 from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
 from asymtrain.models import BACKBONES, build
@@ -145,3 +146,10 @@ def test_halves():
     assert (len(first.specs), first.strategy, second.strategy) == (2, "batched", "batched")
     with pytest.raises(UsageError, match="one run of mlp does not fit into this device's memory"):
         StackPlan(specs[:1], "batched").halves()
+
+
+def test_memory_is_reckoned_with_the_size_that_the_images_have(tmp_path):
+    np.savez(tmp_path / "data.npz", x=np.zeros((20, 1, 28, 28), np.uint8), y=np.arange(20) % 2)
+    spec = RunSpec(dataset=f"npz:{tmp_path / 'data.npz'}", arch="vit", arch_options={"patch": 7})  # not of 32 pixels
+    load_for(spec)
+    assert bytes_of_run(spec) > 0

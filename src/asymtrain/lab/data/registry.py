@@ -45,8 +45,7 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
         if option not in known and not takes_any:
             raise unknown_name(f"option of the dataset {name.partition(':')[0]}", option, known)
     dataset = loader(**options)
-    if takes_any:
-        _COUNTED[name, tuple(sorted(options.items()))] = dataset.classes
+    _LOADED[_key(name, options)] = dataset.classes, dataset.train.inputs.shape[1:]
     return dataset
 
 
@@ -58,14 +57,23 @@ def class_count(name: str, options: Mapping[str, object] = MappingProxyType({}))
         return cifar.SOURCES[name].classes
     if name.startswith("npz:"):
         return _npz_classes(name)
-    if (count := _COUNTED.get((name, tuple(sorted(options.items()))))) is not None:
-        return count
+    if own.is_function(name):
+        return _LOADED.get(_key(name, options), (None, ()))[0]
     with suppress(OSError, UsageError):  # a folder of another machine may have a name that means nothing here
         path = at_home(name.partition(":")[2])
         path = path / "train" if (path / "train").is_dir() else path
         if name.startswith("folder:") and path.is_dir():
             return sum(entry.is_dir() and not entry.name.startswith(".") for entry in path.iterdir())
     return None
+
+
+def input_shape(name: str, options: Mapping[str, object] = MappingProxyType({})) -> tuple[int, ...] | None:
+    """The shape of one input of a dataset that this process has loaded; None of another."""
+    return _LOADED.get(_key(name, options), (0, None))[1]
+
+
+def _key(name: str, options: Mapping[str, object]) -> str:
+    return repr((name, sorted(options.items())))
 
 
 def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
@@ -100,4 +108,5 @@ def _npz_classes(name: str) -> int | None:
         return None
 
 
-_COUNTED: dict[tuple[object, ...], int] = {}  # classes of what must be read or called to know
+_COUNTED: dict[tuple[object, ...], int] = {}  # classes of npz files, by name, time and size
+_LOADED: dict[str, tuple[int, tuple[int, ...]]] = {}  # classes, and the shape of an input

@@ -76,8 +76,9 @@ class DeviceData:
             return min(self.batch, self.seen - step * self.batch)
         return self.batch
 
-    def next_batch(self, count: int) -> Batch:
-        """The batch of so many images at the step counter, which moves on."""
+    def next_batch(self, count: int | None = None) -> Batch:
+        """The batch at the step counter, which moves on; `count_at` says of how many examples, where it is not whole."""
+        count = count or self.batch
         position = torch.arange(count, device=self.device)
         at = self.step * self.batch + position
         indices = self.order[:, at]

@@ -69,6 +69,11 @@ class ModuleNetwork:
         self.widths: tuple[int, ...] = ()
         self.paths: dict[str, str] = {}
         self.readers: dict[str, Reader] = {}
+        self.trained = frozenset(name for name, value in module.named_parameters() if value.requires_grad)
+        if not self.trained:
+            raise UsageError("no parameter of the model is trained (requires_grad is False everywhere): unfreeze some")
+        self._spelled_out = False  # whether attention is computed by single operations
+        self.draws = self._dry_run(sample)
         if branches:
             where = list(at) or find_blocks(module, sample)
             attached = attach(module, at=where, sample=sample, classes=classes, pool=pool, layout=layout or None)
@@ -76,12 +81,6 @@ class ModuleNetwork:
             self.widths = tuple(attached.head(place).width for place in self.points)
             attached.strip()
         self.layout = {place: reader.layout for place, reader in self.readers.items() if reader.layout}
-        trained = {name for name, value in module.named_parameters() if value.requires_grad}
-        if not trained:
-            raise UsageError("no parameter of the model is trained (requires_grad is False everywhere): unfreeze some")
-        self.trained = frozenset(trained)
-        self._spelled_out = False  # whether attention is computed by single operations
-        self.draws = self._dry_run(sample)
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Those that are trained."""

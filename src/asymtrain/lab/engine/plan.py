@@ -16,6 +16,7 @@ from torch import Tensor
 
 from asymtrain.lab.checkpoints import StackPlan, Strategy
 from asymtrain.lab.data import class_count
+from asymtrain.lab.data.registry import input_shape
 from asymtrain.lab.runs import AUXILIARY, RunSpec
 from asymtrain.models import BACKBONES, build
 
@@ -110,7 +111,8 @@ def bytes_of_run(spec: RunSpec) -> int:
     """Bytes that one run of this spec takes while it trains."""
     options = dict(spec.dataset_options)
     size, classes = int(str(options.get("image_size", 32))), class_count(spec.dataset, options) or 100
-    given: dict[str, Any] = {"image_size": size, "channels": 3, **dict(spec.arch_options)}
+    channels, size, _ = input_shape(spec.dataset, options) or (3, size, size)
+    given: dict[str, Any] = {"image_size": size, "channels": channels, **dict(spec.arch_options)}
     backbone = build(spec.arch, classes=classes, seed=0, **given)
     weights = {name: value[None] for name, value in backbone.named_parameters()}
     kept: dict[int, int] = {}

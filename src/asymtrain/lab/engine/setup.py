@@ -39,16 +39,18 @@ class RunData:
     std: Tensor
 
 
-def check_augmentation(spec: RunSpec, dataset: Dataset) -> None:
-    """Refuse an augmentation of what is not an image."""
+def check_data(spec: RunSpec, dataset: Dataset) -> None:
+    """Refuse data that the spec cannot be trained on: an augmentation needs images, a backbone square ones."""
     if spec.augmentation != "none" and dataset.kind != "images":
         raise UsageError(
             f"{spec.augmentation} changes images, and {dataset.name} holds {dataset.kind}: leave the augmentation out"
         )
+    if is_backbone(spec):
+        _square_images(dataset)
 
 
 def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
-    check_augmentation(spec, dataset)
+    check_data(spec, dataset)
     labels = dataset.train.labels
     seed = spec.seed if spec.split_seed is None else spec.split_seed
     if spec.validation == "split":
@@ -113,12 +115,22 @@ def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
         raise UsageError(f"this is for the backbones {', '.join(BACKBONES)}, and {spec.arch} is none of them")
     if spec.initial_weights:
         raise UsageError(f"initial_weights is for other models than {', '.join(BACKBONES)}: leave it out")
-    channels, height, width = dataset.train.images.shape[1:]
-    if height != width:
-        raise UsageError(f"the backbones take square images, {dataset.name} has {height} x {width}: give image_size")
+    channels, height = _square_images(dataset)
     seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
     options = {"image_size": height, "channels": channels, **dict(spec.arch_options)}
     return build(spec.arch, classes=dataset.classes, seed=seed, **options)
+
+
+def _square_images(dataset: Dataset) -> tuple[int, int]:
+    """Channels and pixels on a side."""
+    if dataset.kind != "images":
+        raise UsageError(
+            f"the backbones take images, {dataset.name} holds {dataset.kind}: choose another model with --arch"
+        )
+    channels, height, width = dataset.train.images.shape[1:]
+    if height != width:
+        raise UsageError(f"the backbones take square images, {dataset.name} has {height} x {width}: give image_size")
+    return channels, height
 
 
 def live_branches(spec: RunSpec, network: Network, head: Literal["linear", "mlp"] = "linear") -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from asymtrain.lab.data import Dataset, load
 from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 from asymtrain.lab.engine.plan import plan
-from asymtrain.lab.engine.setup import check_augmentation
+from asymtrain.lab.engine.setup import check_data
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 
@@ -161,7 +161,7 @@ def load_for(spec: RunSpec, data_root: Path | None = None) -> Dataset:
     if key not in _LOADED:
         _LOADED.clear()
         _LOADED[key] = load(spec.dataset, root=data_root, **dict(spec.dataset_options))
-    check_augmentation(spec, _LOADED[key])
+    check_data(spec, _LOADED[key])
     return _LOADED[key]
 
 

@@ -1,0 +1,220 @@
+"""Models that are no backbone: what a run is in a stack is what the reference makes of it alone."""
+
+import dataclasses
+import sys
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import any_models
+import equivalence
+from asymtrain.errors import UsageError
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.arrays import Examples
+from asymtrain.lab.engine import Stack, StackPlan, train_reference, train_stack
+from asymtrain.lab.engine.modules import ModuleNetwork
+from asymtrain.lab.engine.plan import plan
+from asymtrain.lab.runs import RunSpec
+from small_runs import assert_same_bits, spec_of, stack_of, weights_of, without_time
+
+
+def examples(kind, count, classes=5):
+    source = np.random.default_rng(count)
+    labels = np.arange(count, dtype=np.int64) % classes
+    if kind == "vectors":
+        means = np.random.default_rng(0).standard_normal((classes, 10))
+        return Examples((means[labels] + source.standard_normal((count, 10))).astype(np.float32), labels)
+    words = source.integers(1, 12, (count, 10))
+    words[:, :4] = labels[:, None] + 1 + source.integers(0, 3, (count, 4))
+    return Examples(words, labels)
+
+
+@pytest.fixture(scope="module")
+def datasets():
+    made = {
+        kind: Dataset(kind, examples(kind, 200), examples(kind, 100), tuple("abcde")) for kind in ("vectors", "tokens")
+    }
+    return {"images": equivalence.patterns(), **made}
+
+
+def module_spec(function, **fields):
+    return RunSpec(arch=f"any_models:{function}", **{"batch": 24, "epochs": 20, "redundancy": 2, **fields})
+
+
+STEPS = 16  # two epochs and two steps more
+
+CASES = {
+    "batch normalisation": ("resnet", "images", {}),
+    "stochastic depth": ("mixer", "images", {"layout": "BTD"}),
+    "dropout and tied weights": ("text_transformer", "tokens", {}),
+    "vectors": ("vector_network", "vectors", {}),
+    "one place": ("resnet", "images", {"at": ("blocks.1",)}),
+    "mlp heads": ("resnet", "images", {"head": "mlp"}),
+    "prior bias": ("resnet", "images", {"branch_bias": "prior", "objective": "softmax"}),
+    "all branches": ("vector_network", "vectors", {"activation": "all", "combine": "mean"}),
+    "a branch at random": ("vector_network", "vectors", {"activation": "random", "redundancy": 3}),
+    "short last batch": ("resnet", "images", {"batch": 33}),
+    "short batch dropped": ("resnet", "images", {"batch": 33, "last_batch": "drop"}),
+    "detached": ("resnet", "images", {"signal": "detached"}),
+    "gated": ("vector_network", "vectors", {"signal": "gated"}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_few_epochs_are_those_of_the_reference(case, datasets):
+    function, kind, fields = CASES[case]
+    specs = equivalence.mixed_specs(module_spec(function, **fields), 3)
+    found = equivalence.measure_distances(specs, datasets[kind], device="cpu", strategy="side_by_side", steps=STEPS)
+    equivalence.assert_near_the_reference(found)
+
+
+def test_a_hidden_layer_in_the_branches_of_a_backbone(datasets):
+    specs = equivalence.mixed_specs(spec_of("mlp", head="mlp", epochs=20))
+    found = equivalence.measure_distances(specs, datasets["images"], device="cpu", strategy="batched")
+    equivalence.assert_near_the_reference(found)
+
+
+def test_a_hugging_face_model(datasets):
+    pytest.importorskip("transformers")
+    sizes = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}
+    options = {**sizes, "patch_size": 4, "hidden_dropout_prob": 0.1, "attention_probs_dropout_prob": 0.1}
+    base = RunSpec(arch="hf:ViTConfig", arch_options=options, batch=24, epochs=20, redundancy=2, pool="class_token")
+    specs = equivalence.mixed_specs(base, 2)
+    found = equivalence.measure_distances(specs, datasets["images"], device="cpu", strategy="side_by_side", steps=STEPS)
+    equivalence.assert_near_the_reference(found)
+
+
+TIMM = {
+    "resnet18": {},
+    "convnext_atto": {"drop_path_rate": 0.1},
+    "vit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "depth": 4, "drop_path_rate": 0.2},
+    "mixer_s32_224": {"img_size": 32, "patch_size": 8, "num_blocks": 3, "embed_dim": 32},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TIMM)
+def test_models_of_timm(name):
+    pytest.importorskip("timm")
+    images = equivalence.patterns(image_size=32)
+    base = RunSpec(arch=f"timm:{name}", arch_options=TIMM[name], batch=24, epochs=5, learning_rate=3e-4)
+    specs = [base, dataclasses.replace(base, seed=43, alpha=0.1)]
+    found = equivalence.measure_distances(specs, images, device="cpu", strategy="side_by_side", steps=12)
+    equivalence.assert_near_the_reference(found)
+
+
+def test_rows_and_buffers_are_those_of_the_reference(datasets):
+    spec, seen = module_spec("resnet", epochs=3, test="every", cosine_every=2, cosine_by="layer"), {}
+
+    def keep(step, model):
+        seen.update({name: value.clone() for name, value in model.named_buffers()})
+
+    run = train_reference(spec, datasets["images"], on_step=keep)
+    stack = stack_of([spec, dataclasses.replace(spec, seed=7)], datasets["images"], "side_by_side")
+    assert stack.buffers.keys() == seen.keys()
+    for name, value in seen.items():
+        torch.testing.assert_close(stack.buffers[name][0], value, rtol=1e-4, atol=1e-5)
+    assert stack.buffers["blocks.0.norm1.num_batches_tracked"].tolist() == [3 * stack.data.steps] * 2
+    for ours, theirs in zip(stack.results()[0].history, run.history, strict=True):
+        for field in ("main_loss", "auxiliary_loss", "cosine", "validation_accuracy", "test_accuracy", "main_norm"):
+            assert getattr(ours, field) == pytest.approx(getattr(theirs, field), abs=1e-3), field
+        assert [name for name, _ in ours.layer_cosines] == [name for name, _ in theirs.layer_cosines]
+
+
+@pytest.mark.parametrize(("function", "kind", "fields"), [CASES["stochastic depth"], CASES["dropout and tied weights"]])
+def test_what_a_run_draws_does_not_depend_on_its_neighbours(function, kind, fields, datasets):
+    spec = module_spec(function, epochs=2, **fields)
+    neighbours = [dataclasses.replace(spec, seed=seed, alpha=3.0) for seed in (5, 6)]
+    torch.manual_seed(0)
+    together = stack_of([*neighbours, spec], datasets[kind], "side_by_side")
+    torch.manual_seed(1)
+    alone = stack_of([spec], datasets[kind], "side_by_side")
+    assert_same_bits(weights_of(together, 2), weights_of(alone))
+    other = stack_of([dataclasses.replace(spec, arch_options={"dropout": 0.0} if kind == "tokens" else {"drop_path": 0.0})],
+                     datasets[kind], "side_by_side")  # fmt: skip
+    assert not torch.equal(weights_of(other)["head.weight"], weights_of(alone)["head.weight"])
+
+
+def test_plain_is_the_same_beside_any_branches(datasets):
+    plain = module_spec("resnet", epochs=2).plain()
+    beside = [module_spec("resnet", epochs=2, at=("blocks.0",)), plain]
+    together = stack_of(beside, datasets["images"], "side_by_side")
+    alone = stack_of([plain], datasets["images"], "side_by_side")
+    assert_same_bits(weights_of(together, 1), weights_of(alone))
+    runs = together.results()[1], alone.results()[0], train_reference(plain, datasets["images"])
+    assert [epoch.main_norm for run in runs for epoch in run.history] == [None] * 6
+    assert without_time(runs[0]) == without_time(runs[1])
+
+
+@pytest.mark.parametrize(
+    ("function", "kind", "fields"), [CASES["batch normalisation"], CASES["dropout and tied weights"]]
+)
+def test_killed_and_resumed_it_ends_with_the_same_rows(function, kind, fields, datasets, tmp_path):
+    specs = [module_spec(function, epochs=3, seed=seed, **fields) for seed in (1, 2)]
+    stack_plan = StackPlan(tuple(specs), "side_by_side")
+    whole = train_stack(stack_plan, datasets[kind], torch.device("cpu"))
+    steps = iter(range(100))
+    ended = train_stack(
+        stack_plan, datasets[kind], torch.device("cpu"), checkpoints=tmp_path, interrupt=lambda: next(steps) > 11
+    )
+    assert ended is None
+    resumed = train_stack(stack_plan, datasets[kind], torch.device("cpu"), checkpoints=tmp_path)
+    assert [without_time(run) for run in resumed] == [without_time(run) for run in whole]
+    assert [run.answers for run in resumed] == [run.answers for run in whole]
+
+
+def test_a_run_that_diverges_leaves_its_neighbours(datasets):
+    calm = module_spec("resnet", epochs=2)
+    stack = stack_of([dataclasses.replace(calm, learning_rate=1e30), calm], datasets["images"], "side_by_side")
+    assert [run.outcome for run in stack.results()] == ["diverged", "finished"]
+    assert_same_bits(weights_of(stack, 1), weights_of(stack_of([calm], datasets["images"], "side_by_side")))
+
+
+def test_a_stack_is_of_one_model_and_one_set_of_places():
+    base = module_spec("resnet")
+    others = [dataclasses.replace(base, at=("blocks.0",)), dataclasses.replace(base, head="mlp")]
+    stacks = plan([base, dataclasses.replace(base, seed=3), base.plain(), *others], torch.device("cpu"), most_runs=9)
+    assert {len({(s.at, s.head) for s in stack.specs if s.redundancy}) for stack in stacks} <= {0, 1}
+    assert {stack.strategy for stack in stacks} == {"side_by_side"}
+
+
+class Network(nn.Module):
+    def __init__(self, classes, draw=None):
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.Linear(10, 10) for _ in range(3)))
+        self.head, self.draw = nn.Linear(10, classes), draw
+
+    def forward(self, x):
+        return self.head(self.blocks(x if self.draw is None else self.draw(x)))
+
+
+@pytest.mark.parametrize(
+    ("model", "message"),
+    [
+        (lambda: Network(7), "gives 7 logits, and the data has 5 classes"),
+        (lambda: Network(5, lambda x: x[torch.randperm(len(x))]), "cannot be keyed by a run's seed"),
+        (lambda: Network(5, lambda x: x @ x), r"cannot be called|cannot be run"),
+        (lambda: Network(5).requires_grad_(False), "no parameter of the model is trained"),
+    ],
+)
+def test_a_model_that_cannot_be_trained_is_refused(model, message):
+    with pytest.raises(UsageError, match=message):
+        ModuleNetwork(model(), 5, torch.randn(4, 10))
+
+
+def test_a_backbone_refuses_places_by_name():
+    with pytest.raises(UsageError, match="mlp has places and pooling of its own: its options are points"):
+        RunSpec(at=("blocks.0",))
+    with pytest.raises(UsageError, match="branch_bias is for head='linear'"):
+        RunSpec(head="mlp", branch_bias="prior")
+
+
+def test_dropping_the_only_batch_is_refused(datasets):
+    spec = module_spec("vector_network", batch=500, last_batch="drop")
+    with pytest.raises(UsageError, match="160 images are fewer than one batch of 500"):
+        Stack([spec], datasets["vectors"], strategy="side_by_side")
+
+
+assert any_models.__name__ in sys.modules  # specs name it: it must be importable
