@@ -11,6 +11,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from asymtrain.lab import executors, sources
@@ -498,3 +499,28 @@ def test_a_model_that_cannot_be_built_is_one_line_and_leaves_nothing_behind(
         pytest.importorskip("transformers")
     monkeypatch.setitem(sys.modules, "timm", None)
     assert text in refused(command, "--arch", arch, "--epochs", "1")
+
+
+def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
+    from safetensors.torch import save_file
+
+    command = ("run", "--arch", "own_nets:net", "--data", photos, "--seeds", 1, "--epochs", 1)
+    values = {f"2.{block}.0.{part}": torch.ones(4, 4)[0 if part == "bias" else slice(None)].clone()
+              for block in range(3) for part in ("weight", "bias")}  # fmt: skip
+    values |= {"1.weight": torch.ones(4, 3072), "1.bias": torch.ones(4), "3.bias": torch.ones(7)}
+    weights = ("--initial-weights", "net.safetensors")
+    assert "there are no weights at net.safetensors" in refused(*command, *weights)
+    save_file(values, "net.safetensors")
+    assert "net.safetensors does not fit own_nets:net: it lacks 3.weight" in refused(*command, *weights)
+    save_file({**values, "3.weight": torch.ones(7, 5)}, "net.safetensors")
+    assert "3.weight has another shape ((7, 5) in the file, (3, 4) in the model)" in refused(*command, *weights)
+    save_file({**values, "3.weight": torch.ones(7, 4)}, "net.safetensors")
+    result = cli(*command, *weights)
+    assert result.code == 0, result.err
+    assert result.err.count("3.weight, 3.bias of net.safetensors is for 7 classes, and the data has 3") == 1
+    with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
+        assert {run.spec.initial_weights for run in store.runs()} == {"net.safetensors"}
+    save_file({**values, "1.bias": torch.zeros(4), "3.weight": torch.ones(7, 4)}, "net.safetensors")
+    assert "own_nets:net changed since 2 runs in asymtrain-report/runs.sqlite were trained: its initial" in refused(
+        *command, *weights
+    )
