@@ -110,7 +110,9 @@ def import_function(text: str) -> Any:
         missing = isinstance(error, ModuleNotFoundError)
         cure = "check the name, and that you are in its folder" if missing else "mend the file"
         raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
-    if module_name == "__main__" or module.__spec__ is None or not module.__spec__.has_location:
+    spec = module.__spec__
+    in_python = spec is not None and spec.origin in ("built-in", "frozen")  # such as os.path
+    if module_name == "__main__" or spec is None or not (spec.has_location or in_python):
         raise UsageError(f"{module_name} is no file that a worker process could import: put the function into one")
     function = getattr(module, name, None)
     if not callable(function):
