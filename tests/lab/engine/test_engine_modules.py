@@ -3,13 +3,14 @@
 import dataclasses
 import sys
 
+import any_models
+import equivalence
 import numpy as np
 import pytest
 import torch
+from small_runs import assert_same_bits, spec_of, stack_of, weights_of, without_time
 from torch import nn
 
-import any_models
-import equivalence
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.arrays import Examples
@@ -17,7 +18,6 @@ from asymtrain.lab.engine import Stack, StackPlan, train_reference, train_stack
 from asymtrain.lab.engine.modules import ModuleNetwork
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.runs import RunSpec
-from small_runs import assert_same_bits, spec_of, stack_of, weights_of, without_time
 
 
 def examples(kind, count, classes=5):
@@ -132,8 +132,8 @@ def test_what_a_run_draws_does_not_depend_on_its_neighbours(function, kind, fiel
     torch.manual_seed(1)
     alone = stack_of([spec], datasets[kind], "side_by_side")
     assert_same_bits(weights_of(together, 2), weights_of(alone))
-    other = stack_of([dataclasses.replace(spec, arch_options={"dropout": 0.0} if kind == "tokens" else {"drop_path": 0.0})],
-                     datasets[kind], "side_by_side")  # fmt: skip
+    without = {"dropout": 0.0} if kind == "tokens" else {"drop_path": 0.0}
+    other = stack_of([dataclasses.replace(spec, arch_options=without)], datasets[kind], "side_by_side")
     assert not torch.equal(weights_of(other)["head.weight"], weights_of(alone)["head.weight"])
 
 

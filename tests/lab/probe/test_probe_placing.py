@@ -6,8 +6,8 @@ from probe_models import build
 from torch import nn
 
 from asymtrain import models
-from asymtrain.lab.probe import probe
 from asymtrain.lab.engine.modules import find_blocks
+from asymtrain.lab.probe import probe
 
 
 class Stage(nn.Sequential):

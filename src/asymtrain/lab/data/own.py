@@ -60,11 +60,13 @@ def load_function(
             if option not in known and not takes_any:
                 raise unknown_name(f"option of the dataset {text}", option, {*known, *given})
         chosen = {name: value for name, value in given.items() if name in known and value is not None}
-        seen = set()
-        for _ in range(2):  # one after the other: there is memory for one
-            dataset = _make_dataset(text, _call(text, function, {**chosen, **options}), layout, seed or 0)
-            seen.add(dataset.fingerprint)
-    if len(seen) > 1:
+
+        def call() -> Dataset:
+            return _make_dataset(text, _call(text, function, {**chosen, **options}), layout, seed or 0)
+
+        first = call().fingerprint  # the arrays are not kept: there may be memory for one
+        dataset = call()
+    if dataset.fingerprint != first:
         raise UsageError(f"{text} returned other arrays when it was called again: draw them with a fixed seed")
     return resized(dataset, image_size)
 

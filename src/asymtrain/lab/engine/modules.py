@@ -6,7 +6,7 @@ forward in training changes them in place; what it draws comes from streams of t
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from asymtrain.branches import attach
 from asymtrain.branches._dry_run import call, undisturbed
 from asymtrain.branches._nested import Selector, first_feature, select
+from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import PoolName, Reader
 from asymtrain.errors import UsageError, error_line
 from asymtrain.lab.engine.draws import Draws, FusedDropoutError
@@ -72,6 +73,7 @@ class ModuleNetwork:
         self.trained = frozenset(name for name, value in module.named_parameters() if value.requires_grad)
         if not self.trained:
             raise UsageError("no parameter of the model is trained (requires_grad is False everywhere): unfreeze some")
+        self._caught: dict[str, Tensor | str] = {}
         self._spelled_out = False  # whether attention is computed by single operations
         self.draws = self._dry_run(sample)
         if branches:
@@ -80,6 +82,10 @@ class ModuleNetwork:
             self.points, self.paths, self.readers = attached.places, attached.paths, attached.readers
             self.widths = tuple(attached.head(place).width for place in self.points)
             attached.strip()
+        self._hooks = [
+            module_at(module, path).register_forward_hook(partial(self._catch, place))
+            for place, path in self.paths.items()
+        ]
         self.layout = {place: reader.layout for place, reader in self.readers.items() if reader.layout}
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
@@ -134,46 +140,60 @@ class ModuleNetwork:
         reached = torch.autograd.grad([f.sum() for f in features], list(named.values()), allow_unused=True)
         return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
-    @contextmanager
-    def drawing(self, key: Tensor, step: Tensor | int) -> Iterator[None]:
+    def drawing(self, key: Tensor, step: Tensor | int) -> AbstractContextManager[object]:
         """What the module draws inside is keyed."""
-        with ExitStack() as stack:
-            if self._spelled_out:
-                stack.enter_context(sdpa_kernel(SDPBackend.MATH))
-            if self.draws:
-                stack.enter_context(Draws(key, step))
-            yield
+        if not self.draws:
+            return nullcontext()
+        stack = ExitStack()
+        if self._spelled_out:
+            stack.enter_context(sdpa_kernel(SDPBackend.MATH))
+        stack.enter_context(Draws(key, step))
+        return stack
 
     def _forward(self, state: Parameters, inputs: Tensor, drawn: tuple[Tensor, Tensor | int] | None) -> Outputs:
         """Logits (B, C) and features [(B, D_k)] of one run; `drawn` is the key and the step, in training."""
-        _set_mode(self.module, drawn is not None)
-        caught: dict[str, Tensor | str] = {}
-
-        def catch(place: str, module: nn.Module, args: object, output: object) -> None:
-            caught[place] = self.readers[place].read(output)
-
+        if not torch.compiler.is_compiling():
+            self.set_mode(drawn is not None)
+        self._caught.clear()
         casting = torch.autocast(inputs.device.type, self.autocast) if self.autocast else nullcontext()
-        with ExitStack() as stack, casting, self.drawing(*drawn) if drawn else nullcontext():
-            for place, path in self.paths.items():
-                hook = self.module.get_submodule(path).register_forward_hook(partial(catch, place))
-                stack.callback(hook.remove)
+        with casting, self.drawing(*drawn) if drawn else nullcontext():
             output = functional_call(self.module, dict(state), (inputs,))
         # Of several outputs the first, as is the custom; what follows are auxiliary heads of the model's own.
         logits = read_logits(output, 0 if isinstance(output, tuple | list) else None)
         features = []
         for place in self.points:
-            feature = caught.get(place, "did not run")
+            feature = self._caught.get(place, "did not run")
             if isinstance(feature, str):
                 raise UsageError(f"place {place!r} {feature}: name other places with --at")
             features.append(feature)
+        self._caught.clear()
         return logits, features
+
+    def _catch(self, place: str, module: nn.Module, args: object, output: object) -> None:
+        self._caught[place] = self.readers[place].read(output)
+
+    def close(self) -> None:
+        """Take the hooks off, where the module goes on without this form of it."""
+        for hook in self._hooks:
+            hook.remove()
+
+    @property
+    def settings(self) -> tuple[object, ...]:
+        """What a compiled form of this depends on, beside the model's name."""
+        return (self.points, self.pool, tuple(self.layout.items()), self.autocast)
+
+    def set_mode(self, training: bool) -> None:
+        """Evaluation or training; a model of hundreds of parts is gone through only where that changes."""
+        if self.module.training != training:
+            self.module.train(training)
 
     def _dry_run(self, sample: Tensor) -> bool:
         """Whether a forward in training draws; its logits must be those of the classes."""
         state = {name: value.clone() for name, value in {**dict(self.named_parameters()), **self.buffers()}.items()}
         counting = Draws(torch.tensor(0), 0)
         try:
-            with torch.no_grad(), counting:
+            attention = sdpa_kernel(SDPBackend.MATH) if self._spelled_out else nullcontext()
+            with torch.no_grad(), attention, counting:
                 logits, _ = self._unkeyed(state, sample)
         except FusedDropoutError:
             self._spelled_out = True
@@ -195,12 +215,6 @@ class ModuleNetwork:
                 f"the model cannot be called in training on inputs of shape {tuple(sample.shape)} "
                 f"({error_line(error)}): try a call of it by hand"
             ) from error
-
-
-def _set_mode(module: nn.Module, training: bool) -> None:
-    """Evaluation or training; a model of hundreds of parts is gone through only where that changes."""
-    if module.training != training:
-        module.train(training)
 
 
 def read_logits(output: object, selector: Selector | None = None) -> Tensor:

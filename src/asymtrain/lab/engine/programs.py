@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine.losses import Batch, Gather, LossFunction
-from asymtrain.lab.engine.optimizer import Moments, adamw_, adamw_elementwise_
+from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, Optimizer, average_, clipped
 from asymtrain.lab.engine.parameters import dialogue_sums
 from asymtrain.models import Parameters
 
@@ -33,24 +33,31 @@ class Programs:
     chunk: Callable[[Tensor, Tensor], Tensor]  # images for evaluation
     signal: Callable[..., Tensor]  # the update's gradient where it is not the total one
     dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
-    update: Callable[[Tensor, Tensor, Moments, Tensor, Tensor], None] = adamw_  # the optimiser's step, in place
+    optimizer: Optimizer = OPTIMIZERS["adamw"]
+    clip: Callable[[Tensor, Tensor], Tensor] = clipped
+    average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
 
-    def compiled(self, shape: tuple[object, ...]) -> "Programs":
-        """The same for a GPU. `shape` names all that the compiled parts depend on, but for the signal."""
-        update = _compiled(("update", *shape), adamw_elementwise_)
+    def compiled(self, shape: tuple[object, ...], *, losses: bool = True) -> "Programs":
+        """The same for a GPU. `shape` names all that the compiled parts depend on, but for the signal.
 
-        def updated(weights: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
+        Without `losses` these stay as they are.
+        """
+        elementwise = self.optimizer.elementwise
+        update = _compiled(("update", elementwise, *shape), elementwise)
+
+        def updated(weights: Tensor, gradient: Tensor, moments: Moments, *settings: Tensor) -> None:
             moments.updates.add_(1)
-            update(weights, gradient, moments.first, moments.second, moments.updates, rate, decay)
+            update(weights, gradient, moments.first, moments.second, moments.updates, *settings)
 
-        kept = ("losses", "gather", "forward", "dialogue")
+        kept = ("losses", "gather", "forward", "dialogue", "clip", "average")
+        made = {name: _compiled((name, *shape), getattr(self, name)) for name in kept}
         return Programs(
-            **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
+            **(made if losses else {**made, "losses": self.losses}),
             # There is one function for each control, so that stacks of other controls share all the rest.
             signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),
             chunk=torch.compile(self.chunk, dynamic=False),
-            update=updated,
+            optimizer=Optimizer(updated, elementwise),
         )
 
 
@@ -67,6 +74,23 @@ class CapturedSteps:
             with compiler_settings():
                 self._graphs[kind] = self._capture(step, changing())
         self._graphs[kind].replay()
+
+    def allows(self, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> bool:
+        """Whether a step can be captured: nothing of it goes to the host, where it would decide what comes next."""
+        before = torch.cuda.get_sync_debug_mode()
+        kept = {name: value.clone() for name, value in changing().items()}
+        torch.cuda.set_sync_debug_mode("error")
+        try:
+            step()
+        except RuntimeError as error:
+            if "synchronizing CUDA operation" not in str(error):
+                raise
+            return False
+        finally:
+            torch.cuda.set_sync_debug_mode(before)
+            for name, value in changing().items():
+                value.copy_(kept[name])
+        return True
 
     def _capture(self, step: Callable[[], None], changing: Mapping[str, Tensor]) -> torch.cuda.CUDAGraph:
         """Run the step a few times to compile it, record it, and put everything back as it was."""

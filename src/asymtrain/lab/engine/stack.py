@@ -4,6 +4,7 @@ A stack knows nothing of files or of other stacks: `state` and `load_state` are 
 """
 
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Literal
@@ -12,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from asymtrain.errors import UsageWarning
 from asymtrain.lab.checkpoints import Strategy
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import compiler_settings, device_name
@@ -19,7 +21,7 @@ from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, gradients, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
-from asymtrain.lab.engine.optimizer import Moments
+from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
 from asymtrain.lab.engine.programs import CapturedSteps, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
@@ -60,22 +62,29 @@ class Stack:
         self.buffers = {
             name: torch.stack([start.buffers[name] for start in starts]).to(self.device) for name in starts[0].buffers
         }
-        self.moments = Moments.zeros(self.weights)
+        self.moments = Moments.zeros(self.weights, specs[0].optimizer)
         # A module casts by itself (autocast); the backbones' stacked forms compute in the type of what they are given.
         half = specs[0].precision == "bf16" and not isinstance(self.network, ModuleNetwork)
         self.dtype = torch.bfloat16 if half else torch.float32
         self.data = DeviceData(specs, dataset, data, self.network, self.device, self.dtype)
         self.alpha = torch.zeros(len(specs), device=self.device)
-        self.rate = torch.zeros(len(specs), 1, device=self.device)
+        self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
         self.decay = self._decay(starts[0].parameters)
+        self.momentum = [self._vector("momentum")] if specs[0].optimizer == "sgd" else []
+        self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
+        self.averaging = self._vector("averaging")
+        # What is evaluated where runs average their weights; that of a run which does not is its weights.
+        self.average = self.weights.clone() if any(spec.averaging for spec in specs) else None
         image_shape = dataset.train.inputs.shape[1:]
         self.shared = self._shared_names(image_shape)
         self.layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), len(self.layers.names), self.device)
         self.whole = needs_both_gradients(self.lead)
-        self.programs = self._programs(image_shape)
         self.captured = CapturedSteps() if self.device.type == "cuda" else None
+        self.image_shape = image_shape
+        self.programs = self._programs()
         self.epoch, self.step = 0, 0
+        self.checked = False  # whether a module's steps can be captured
         self.histories: list[list[Epoch]] = [[] for _ in specs]
         self.diverged = [False] * len(specs)
         self.answers: list[bytes | None] = [None] * len(specs)
@@ -92,7 +101,8 @@ class Stack:
         steps, every = self.data.steps, self.lead.cosine_every
         if isinstance(self.network, ModuleNetwork) and not self.network.points:
             every = 0  # which gradients would be compared is a matter of places
-        self.rate.copy_(_column([setup.learning_rate(spec, self.epoch) for spec in self.specs]))
+        rates = [setup.learning_rates(spec, self.epoch, steps) for spec in self.specs]
+        self.rates.copy_(torch.from_numpy(np.stack(rates)))  # what float32 cannot hold becomes inf, and no error
         self.alpha.copy_(_column([setup.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
         self.data.start_epoch(self.epoch, self.step)
         while self.step < steps:
@@ -106,10 +116,30 @@ class Stack:
     def run_step(self, measure: bool) -> None:
         """One step of every run; on a GPU it is captured at its first call and replayed."""
         count = self.data.count_at(self.step)
+        if isinstance(self.network, ModuleNetwork):
+            self.network.set_mode(True)
+            if self.captured is not None and not self.checked:
+                self._check_capture(count)
         if self.captured is None:
             self._train_step(measure, count)
         else:
             self.captured.run((measure, count), lambda: self._train_step(measure, count), self.changing)
+
+    def _check_capture(self, count: int) -> None:
+        """A module may do what cannot be captured: it then trains step by step, which is slower."""
+        captured, compiled, self.checked = self.captured, self.programs, True
+        assert captured is not None
+        self.captured = None
+        self.programs = self._programs()
+        if captured.allows(lambda: self._train_step(False, count), self.changing):
+            self.captured, self.programs = captured, compiled
+        else:
+            warnings.warn(
+                f"{self.specs[0].arch} reads values from the device in its forward, so its steps cannot be captured: "
+                "it trains by a slower path",
+                UsageWarning,
+                stacklevel=2,
+            )
 
     def _train_step(self, measure: bool, count: int) -> None:
         batch = self.programs.next_batch(count)
@@ -143,7 +173,12 @@ class Stack:
                 self.layers.members,
                 self.layers.inside,
             )
-        self.programs.update(self.weights, gradient, self.moments, self.rate, self.decay)
+        if self.clip is not None:
+            gradient = self.programs.clip(gradient, self.clip)
+        rate = self.rates.index_select(1, (self.data.step - 1)[None])  # the counter has moved on
+        self.programs.optimizer.update(self.weights, gradient, self.moments, rate, self.decay, *self.momentum)
+        if self.average is not None:
+            self.programs.average(self.average, self.weights, self.averaging, self.moments.updates - 1)
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
 
     @torch.no_grad()
@@ -153,7 +188,9 @@ class Stack:
         That of a run whose logits are not all finite is NaN.
         """
         runs, count = indices.shape
-        weights = self.weights.to(self.dtype)
+        weights = (self.weights if self.average is None else self.average).to(self.dtype)
+        if isinstance(self.network, ModuleNetwork):
+            self.network.set_mode(False)
         size = min(count, max(1, EVALUATION_IMAGES // runs) if self.strategy == "batched" else EVALUATION_IMAGES)
         right, finite = [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
@@ -183,6 +220,7 @@ class Stack:
             "second": self.moments.second,
             "updates": self.moments.updates,
             **{f"buffer.{name}": value for name, value in self.buffers.items()},
+            **({} if self.average is None else {"average": self.average}),
             **self.tally.state(),
         }
 
@@ -215,7 +253,7 @@ class Stack:
         self.tally.clear()
         self.epoch, self.step, self.seconds = self.epoch + 1, 0, 0.0
 
-    def _programs(self, image_shape: tuple[int, ...]) -> Programs:
+    def _programs(self) -> Programs:
         programs = Programs(
             losses=self.loss,
             gather=self.parameters.gather,
@@ -223,12 +261,17 @@ class Stack:
             next_batch=self.data.next_batch,
             chunk=self.data.chunk,
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
+            optimizer=OPTIMIZERS[self.specs[0].optimizer],
         )
-        if self.device.type != "cuda":
+        if self.device.type != "cuda" or self.captured is None:
             return programs
         spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
-        shapes = (image_shape, self.parameters, self.dtype, runs, spec.batch)
-        return programs.compiled((spec.arch, spec.arch_options, self.loss.settings, *shapes))
+        shapes = (self.image_shape, self.parameters, self.dtype, runs, spec.batch)
+        key = (spec.arch, spec.arch_options, self.loss.settings, *shapes)
+        if not isinstance(self.network, ModuleNetwork):
+            return programs.compiled(key)
+        # The compiler cannot see into keyed draws; such a step is captured as it is.
+        return programs.compiled((*key, self.network.settings), losses=not self.network.draws)
 
     def _logits(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout, by the stack's strategy."""
@@ -258,9 +301,13 @@ class Stack:
                 self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
         return list(zip(validation, test, strict=True))
 
+    def _vector(self, field: str) -> Tensor:
+        """A field of each run, (R, 1)."""
+        return _column([getattr(spec, field) for spec in self.specs]).float().to(self.device)
+
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
         decayed = {name for name, value in start.items() if setup.decays(self.lead, name, value)}
-        strength = _column([spec.weight_decay for spec in self.specs]).float().to(self.device)
+        strength = self._vector("weight_decay")
         return strength if len(decayed) == len(start) else strength * self.parameters.mask(decayed).to(self.device)
 
     def _shared_names(self, image_shape: tuple[int, ...]) -> list[str]:
