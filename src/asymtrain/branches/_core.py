@@ -222,9 +222,12 @@ class Branches(nn.Module):
             return None
         if self._watch_copying:
             self._refuse_copying(targets, ignore_index)
-        if targets.device.type == "cpu" and not _in_range(targets, plan.shape[2]):
+        # Values on a GPU are not looked at: that would stall every step.
+        complete = targets.device.type == "cpu" and _all_classes(targets, plan.shape[2], ignore_index)
+        if targets.device.type == "cpu" and not complete:
             plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
-        return fused_loss(plan, _on(features[0].device, targets), features, weights, biases)  # type: ignore[arg-type]
+        targets = _on(features[0].device, targets)
+        return fused_loss(plan, targets, features, weights, biases, complete)  # type: ignore[arg-type]
 
     def _make_plan(
         self,
@@ -258,8 +261,9 @@ class Branches(nn.Module):
         objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
-            list(sources.values()), pooled, weight, objective, settings.class_reduction, ignore_index, shares
-        )
+            list(sources.values()), pooled, weight, objective, settings.class_reduction, ignore_index, shares,
+            by_index=targets.ndim == 1,
+        )  # fmt: skip
 
     @torch.no_grad()
     def accuracies(
@@ -496,9 +500,9 @@ def _on(device: torch.device, targets: Tensor) -> Tensor:
     return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype)
 
 
-def _in_range(targets: Tensor, classes: int) -> bool:
-    """Whether these are surely indices of classes: one call, and the check with its message is a dozen."""
-    if targets.dtype != torch.int64 or targets.ndim != 1 or not len(targets):
+def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
+    """Whether these are surely indices of classes, none ignored: one call, where the check with its message is many."""
+    if targets.dtype != torch.int64 or targets.ndim != 1 or not len(targets) or 0 <= ignore_index < classes:
         return False
     low, high = targets.aminmax()
     return int(low) >= 0 and int(high) < classes

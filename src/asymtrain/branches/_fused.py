@@ -50,6 +50,7 @@ class Plan:
     sizes: list[int]  # of the groups
     order: tuple[int, ...]  # the places, group by group: the order of the logits
     shares: Tensor | None  # of the places in the sum, in that order; None where each is 1
+    elements: Tensor | None  # (B, C), the share of each in a mean; None where the objective is no sigmoid of classes
     views: tuple[int | None, ...]  # by place, the axis along which autograd takes the class token; empty where none
     objective: Objective
     class_reduction: ClassReduction
@@ -64,8 +65,12 @@ def make_plan(
     class_reduction: ClassReduction,
     ignore_index: int,
     shares: Sequence[float],
+    by_index: bool,
 ) -> Plan:
-    """The plan for features of these shapes and types, rows of which have the type and device of a weight (C, D)."""
+    """The plan for features of these shapes and types, rows of which have the type and device of a weight (C, D).
+
+    `by_index` says that targets are indices of classes, not values.
+    """
     zeros = sum(feature.nbytes for feature, kind in zip(features, pooled, strict=True) if kind.token is not None)
     views = tuple(kind.token for kind in pooled) if zeros > _MOST_ZEROS else ()
     alike: dict[tuple[tuple[int, ...], torch.dtype, Pooled], list[int]] = {}
@@ -83,13 +88,18 @@ def make_plan(
         else:
             groups += [Group((place,), shape, dtype, kind, positions, spread) for place in places]
     order = tuple(place for group in groups for place in group.places)
+    batch, classes = features[0].shape[pooled[0].batch], weight.shape[0]
+    elements = None
+    if objective is OBJECTIVES["sigmoid"] and by_index and batch:
+        elements = weight.new_full((batch, classes), 1 / (batch * (classes if class_reduction == "mean" else 1)))
     return Plan(
-        shape=(len(features), features[0].shape[pooled[0].batch], weight.shape[0]),
+        shape=(len(features), batch, classes),
         groups=tuple(groups),
         sizes=[len(group.places) for group in groups],
         order=order,
         # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
         shares=None if set(shares) == {1.0} else weight.new_tensor([shares[place] for place in order]),
+        elements=elements,
         views=views,
         objective=objective,
         class_reduction=class_reduction,
@@ -98,19 +108,27 @@ def make_plan(
 
 
 def fused_loss(
-    plan: Plan, targets: Tensor, features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]
+    plan: Plan,
+    targets: Tensor,
+    features: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    complete: bool,
 ) -> Tensor:
-    """The weighted sum over places of their losses; `biases` is empty, or has one for each place."""
+    """The weighted sum over places of their losses; `biases` is empty, or has one for each place.
+
+    `complete` says that no target is ignored; one that nobody has looked at may be.
+    """
     if plan.views:
         pairs = zip(features, plan.views, strict=True)
         features = [feature if axis is None else feature.select(axis, 0) for feature, axis in pairs]
-    loss: Tensor = _FusedLoss.apply(plan, targets, *features, *weights, *biases)  # type: ignore[no-untyped-call]
+    loss: Tensor = _FusedLoss.apply(plan, complete, targets, *features, *weights, *biases)  # type: ignore[no-untyped-call]
     return loss
 
 
 class _FusedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: Plan, targets: Tensor, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, plan: Plan, complete: bool, targets: Tensor, *tensors: Tensor) -> Tensor:
         count = plan.shape[0]
         features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         # In the weights' own precision, so that the loss is the same inside and outside autocast.
@@ -133,7 +151,7 @@ class _FusedLoss(torch.autograd.Function):
                         part += torch.stack([biases[place] for place in group.places]).unsqueeze(1)
                     rows.append(row)
                     stacks.append(stack)
-            loss, gradient = _loss_and_gradient(logits, targets, plan)
+            loss, gradient = _loss_and_gradient(logits, targets, plan, complete)
         ctx.plan = plan
         ctx.save_for_backward(gradient, *rows, *stacks, targets, *tensors)
         return loss
@@ -149,7 +167,7 @@ class _FusedLoss(torch.autograd.Function):
             wanted = [view for view in views if view.requires_grad]
             loss = _general_loss(plan, saved[1 + 2 * parts], views)
             given = iter(torch.autograd.grad(loss, wanted, gradients[0], create_graph=True, allow_unused=True))
-            return None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
+            return None, None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
         answer: list[Tensor | None] = [None] * len(tensors)
         with torch._C._DisableAutocast():
             gradient = saved[0] * gradients[0]
@@ -170,7 +188,7 @@ class _FusedLoss(torch.autograd.Function):
             if len(tensors) > 2 * count:
                 for place, of_bias in zip(plan.order, gradient.sum(1).unbind(), strict=True):
                     answer[2 * count + place] = of_bias
-        return None, None, *answer
+        return None, None, None, *answer
 
 
 def _parts(logits: Tensor, sizes: list[int]) -> Sequence[Tensor]:
@@ -217,10 +235,10 @@ def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Ten
     return total
 
 
-def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
+def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bool) -> tuple[Tensor, Tensor]:
     """The sum over places of the objective, and its gradient by logits (K, B, C)."""
-    if plan.objective is OBJECTIVES["sigmoid"] and targets.ndim == 1:
-        return _sigmoid_and_gradient(logits, targets, plan)
+    if plan.elements is not None:
+        return _sigmoid_and_gradient(logits, targets, plan, plan.elements, complete)
     leaf = logits.requires_grad_()
     with torch.enable_grad():
         goals, keep = kept_rows(targets, leaf[0], plan.ignore_index, None)
@@ -230,24 +248,30 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan) -> tuple[Ten
     return loss.detach(), gradient
 
 
-def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
-    """Closed form: softplus(s x) and s sigmoid(s x), where s is -1 at the class and 1 elsewhere, over rows that count.
+def _sigmoid_and_gradient(
+    logits: Tensor, targets: Tensor, plan: Plan, elements: Tensor, complete: bool
+) -> tuple[Tensor, Tensor]:
+    """Closed form: c softplus(s x) and c s sigmoid(s x), where s is -1 at the class and 1 elsewhere.
 
-    Works in place of the logits.
+    `elements` (B, C) are c, the share of an element in the mean over all rows. Works in place of the logits.
     """
-    classes = plan.shape[2]
-    keep = targets != plan.ignore_index
-    # At least 1 in the denominator; a row that does not count has the index 0, and no weight.
-    scale = keep / keep.sum(dtype=logits.dtype).clamp_(min=1)
-    index = (targets * keep).unsqueeze(1)
+    beta = plan.shape[1] * (plan.shape[2] if plan.class_reduction == "mean" else 1)  # 1 / c
+    scale, index = None, targets
+    if not complete:
+        keep = targets != plan.ignore_index
+        # By what the mean is over fewer rows; if none counts, the loss is 0. Their index is 0, and their scale as well.
+        scale = keep / keep.mean(dtype=logits.dtype).clamp_(min=1 / plan.shape[1])
+        index = targets * keep
     # Not an addition in place of the index, which is not deterministic on a GPU.
-    signs = logits.new_ones(plan.shape[1:]).scatter_(1, index, -1)
-    signed = logits.mul_(signs)
-    if plan.class_reduction == "mean":
-        scale /= classes
+    weights = elements.scatter(1, index.unsqueeze(1), -1 / beta)
+    signed = logits.mul_(weights)
     # A threshold at which float64 is exact too; torch's own is 20.
-    losses = F.softplus(signed, 1, 40)
-    weights = signs.mul_(scale.unsqueeze(1))
-    if plan.shares is None:
-        return losses.sum((0, 2)) @ scale, signed.sigmoid_().mul_(weights)
-    return plan.shares @ (losses.sum(2) @ scale), signed.sigmoid_().mul_(weights).mul_(plan.shares.view(-1, 1, 1))
+    losses = F.softplus(signed, beta, 40)
+    if scale is not None:
+        weights.mul_(scale.unsqueeze(1))
+    gradient = torch.ops.aten.softplus_backward.default(weights, signed, beta, 40)
+    if plan.shares is not None:
+        gradient *= plan.shares.view(-1, 1, 1)
+        by_place = losses.sum((1, 2)) if scale is None else losses.sum(2) @ scale
+        return by_place @ plan.shares, gradient
+    return losses.sum() if scale is None else losses.sum((0, 2)) @ scale, gradient
