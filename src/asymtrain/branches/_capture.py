@@ -29,6 +29,7 @@ import torch
 from torch import Tensor, nn
 
 from asymtrain.branches._fused import Plan
+from asymtrain.branches._losses import Product
 from asymtrain.branches._nested import first_feature, select
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
@@ -55,6 +56,7 @@ class Forward:
         self.taken = False  # whether WithBranches has handed its logits out
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
+        self.products: tuple[Product, ...] = ()  # of which the logits that were made of it are parts
         self.graph: weakref.ref[Graph] | None = None
         self.dropped: weakref.ref[Graph] | None = None  # that of an earlier forward about which nobody asked
 
@@ -62,6 +64,7 @@ class Forward:
         """Drop the features, and with them their autograd graph."""
         self.happened = False
         self.mask = self.tokens = None
+        self.products = ()
         for place in self.places:
             place.rows = place.held = place.feature = place.trial = None
 

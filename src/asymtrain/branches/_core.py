@@ -21,7 +21,7 @@ from torch.optim import Optimizer
 from asymtrain.branches._capture import Capture, Mask, refuse_drift
 from asymtrain.branches._fused import Plan, fused_loss, make_plan
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
-from asymtrain.branches._losses import Activation, Settings, accuracies_of, align, losses_of
+from asymtrain.branches._losses import Activation, Product, Settings, accuracies_of, align, losses_of
 from asymtrain.branches._pooling import Pooled, Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import Objective
@@ -113,6 +113,7 @@ class Branches(nn.Module):
                 alike = feature.shape, feature.dtype, feature.device, head.live.shape, head.live.dtype
             groups.setdefault(alike, []).append(name)
         logits: dict[str, Tensor] = {}
+        products: list[Product] = []
         for names in groups.values():
             parts = [features[name] for name in names]
             # The count is moved on before logits are made; forward number 0 is the first.
@@ -121,7 +122,11 @@ class Branches(nn.Module):
                 logits[names[0]] = self.head(names[0])(parts[0], step)
             else:
                 heads = [head for name in names if isinstance(head := self.head(name), LinearHead)]
-                logits.update(zip(names, batched_logits(heads, parts, step), strict=True))
+                whole = batched_logits(heads, parts, step)
+                products.append(Product(tuple(names), whole, whole.unbind()))
+                logits.update(zip(names, products[-1].parts, strict=True))
+        if self._capture is not None:
+            self._capture.forward.products = tuple(products)
         return {name: logits[name] for name in features}
 
     def _check_feature(self, name: str, head: Head, feature: Tensor, width: int) -> None:
@@ -177,9 +182,10 @@ class Branches(nn.Module):
             return total
         weights = self.settings.weights
         for names, losses in self._losses(targets, ignore_index, logits, mask):
-            if any(name in weights for name in names):
-                losses = losses * losses.new_tensor([weights.get(name, 1.0) for name in names])
             part = losses.sum()
+            if any(name in weights for name in names):
+                # By numbers, not by a tensor of them: a copy from the host has no place in a captured CUDA graph.
+                part = torch.stack([v * weights.get(name, 1.0) for name, v in zip(names, losses, strict=True)]).sum()
             total = part if total is None else total + part.to(total.device)
         if total is None:
             device = self.head(self.places[0]).device()
@@ -213,11 +219,13 @@ class Branches(nn.Module):
             *[None if weight is None else (type(weight), weight.dtype, weight.device) for weight in weights],
         )
         plans = capture.plans
-        if seen not in plans:
-            if len(plans) >= _MOST_PLANS:
-                plans.clear()
-            plans[seen] = self._make_plan(sources, weights, len(biases), targets, ignore_index)
-        plan = plans[seen]
+        if seen in plans:
+            plan = plans[seen]
+        else:
+            plan = self._make_plan(sources, weights, len(biases), targets, ignore_index)
+            # None is ever dropped: captured CUDA graphs read its tensors.
+            if len(plans) < _MOST_PLANS:
+                plans[seen] = plan
         if plan is None:
             return None
         if self._watch_copying:
@@ -275,7 +283,8 @@ class Branches(nn.Module):
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
-        groups = align(self._given(logits), self._positions, targets, self._mask(mask), self.settings)
+        given = self._given(logits)
+        groups = align(given, self._positions, targets, self._mask(mask), self.settings, self._products())
         return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
     def _losses(
@@ -287,8 +296,16 @@ class Branches(nn.Module):
             self._attached().check_has_gradients()
         given = self._given(logits)
         self._refuse_copying(targets, ignore_index)
-        for group in align(given, self._positions, targets, self._mask(mask), self.settings):
+        for group in align(given, self._positions, targets, self._mask(mask), self.settings, self._products()):
             yield group.names, losses_of(group, ignore_index, self.settings)
+
+    def _products(self) -> tuple[Product, ...]:
+        """Those of the latest logits, once: nobody is to keep them alive after their loss."""
+        if self._capture is None:
+            return ()
+        forward = self._capture.forward
+        products, forward.products = forward.products, ()
+        return products
 
     def _by_place(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
         """Values of places that came together (K,), by place and in the places' order."""
@@ -372,10 +389,10 @@ class Branches(nn.Module):
         logits = self._make_logits(capture)
         # A compiled graph then need not give the features out beside the logits.
         forward = capture.forward
-        mask, tokens = forward.mask, forward.tokens
+        mask, tokens, products = forward.mask, forward.tokens, forward.products
         forward.forget()
         # The loss is still to be taken of these logits.
-        forward.mask, forward.tokens, forward.taken = mask, tokens, True
+        forward.mask, forward.tokens, forward.products, forward.taken = mask, tokens, products, True
         return logits
 
     def _attached(self) -> Capture:
