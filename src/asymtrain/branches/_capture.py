@@ -140,11 +140,10 @@ class PlaceHook(_Hook):
 
     def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
         """Hold the output, or read it where it may not last."""
-        plain = type(output) is Tensor and self.selector is None and output.is_floating_point()
-        feature = output if plain else select(output, self.selector)
+        feature = select(output, self.selector)
         version = None if feature is None or feature.is_inference() else feature._version
         self.with_grad = mode[0]
-        if version is not None and self.lasting.get(mode):
+        if feature is not None and version is not None and self.lasting.get(mode):
             self._hold(output, feature, version)
             return
         self.rows, self.held, self.feature = self.read(output), None, None
@@ -152,11 +151,11 @@ class PlaceHook(_Hook):
         if mode not in self.lasting and feature is not None and version is not None:
             self.trial = mode, output, feature, version
 
-    def _hold(self, output: object, feature: Tensor | None, version: int) -> None:
+    def _hold(self, output: object, feature: Tensor, version: int) -> None:
         self.held, self.rows, self.version = output, None, version
-        dense = feature is not None and not feature.is_nested and feature.layout is torch.strided
-        usable = dense and self.with_grad and self.pooled is not None and feature.ndim == self.axes
-        self.feature = feature if usable else None
+        usable = self.with_grad and self.pooled is not None and not feature.is_nested
+        dense = usable and feature.layout is torch.strided and feature.ndim == self.axes
+        self.feature = feature if dense else None
 
     def read(self, output: object) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""

@@ -224,7 +224,7 @@ def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Ten
     """The same loss as operations that autograd knows, for derivatives of its gradient."""
     count = plan.shape[0]
     total = torch.zeros((), device=targets.device)
-    shares = [1.0] * count if plan.shares is None else plan.shares.unbind()
+    shares = torch.ones(count, device=targets.device) if plan.shares is None else plan.shares
     pooled = [group.pooled for group in plan.groups for _ in group.places]
     for place, kind, share in zip(plan.order, pooled, shares, strict=True):
         weight = tensors[count + place]
