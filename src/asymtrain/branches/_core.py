@@ -222,9 +222,10 @@ class Branches(nn.Module):
         if seen in plans:
             plan = plans[seen]
         else:
-            plan = self._make_plan(sources, weights, len(biases), targets, ignore_index)
-            # None is ever dropped: captured CUDA graphs read its tensors.
-            if len(plans) < _MOST_PLANS:
+            # One that is kept is never dropped, since captured CUDA graphs read its tensors.
+            kept = len(plans) < _MOST_PLANS
+            plan = self._make_plan(sources, weights, len(biases), targets, ignore_index, kept=kept)
+            if kept:
                 plans[seen] = plan
         if plan is None:
             return None
@@ -244,6 +245,8 @@ class Branches(nn.Module):
         biases: int,
         targets: Tensor,
         ignore_index: int,
+        *,
+        kept: bool,
     ) -> Plan | None:
         """How the loss of features like these is made in one node; None where that cannot be."""
         hooks, settings = self._attached().places, self.settings
@@ -270,7 +273,7 @@ class Branches(nn.Module):
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
             list(sources.values()), pooled, weight, objective, settings.class_reduction, ignore_index, shares,
-            by_index=targets.ndim == 1,
+            by_index=targets.ndim == 1, kept=kept,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -539,7 +542,7 @@ def _former_key(place: str) -> str:
 
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 _EMPTY = nn.ModuleDict()
-_MOST_PLANS = 64  # shapes of batches in one training, of which there are two or three
+_MOST_PLANS = 16  # shapes of batches in one training, of which there are two or three
 
 
 def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:

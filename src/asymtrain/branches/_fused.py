@@ -28,6 +28,8 @@ _SHARED_FROM = 3
 # Gradients of class tokens are zeros but for one position. Up to so many bytes all are made at once, which saves calls;
 # beyond that by autograd, place by place, so that the backward pass frees each before it makes the next.
 _MOST_ZEROS = 1 << 26
+# Of shares that are kept from step to step; they save one call.
+_MOST_ELEMENTS = 1 << 20
 
 
 class Group(NamedTuple):
@@ -50,7 +52,8 @@ class Plan:
     sizes: list[int]  # of the groups
     order: tuple[int, ...]  # the places, group by group: the order of the logits
     shares: Tensor | None  # of the places in the sum, in that order; None where each is 1
-    elements: Tensor | None  # (B, C), the share of each in a mean; None where the objective is no sigmoid of classes
+    closed_form: bool  # whether the objective is the sigmoid of class indices
+    elements: Tensor | None  # for it (B, C), the share of each element in a mean; None where each step makes its own
     views: tuple[int | None, ...]  # by place, the axis along which autograd takes the class token; empty where none
     objective: Objective
     class_reduction: ClassReduction
@@ -66,10 +69,11 @@ def make_plan(
     ignore_index: int,
     shares: Sequence[float],
     by_index: bool,
+    kept: bool,
 ) -> Plan:
     """The plan for features of these shapes and types, rows of which have the type and device of a weight (C, D).
 
-    `by_index` says that targets are indices of classes, not values.
+    `by_index` says that targets are indices of classes, not values; `kept` that the plan serves later steps.
     """
     zeros = sum(feature.nbytes for feature, kind in zip(features, pooled, strict=True) if kind.token is not None)
     views = tuple(kind.token for kind in pooled) if zeros > _MOST_ZEROS else ()
@@ -89,8 +93,9 @@ def make_plan(
             groups += [Group((place,), shape, dtype, kind, positions, spread) for place in places]
     order = tuple(place for group in groups for place in group.places)
     batch, classes = features[0].shape[pooled[0].batch], weight.shape[0]
+    closed_form = objective is OBJECTIVES["sigmoid"] and by_index and batch > 0
     elements = None
-    if objective is OBJECTIVES["sigmoid"] and by_index and batch:
+    if closed_form and kept and batch * classes <= _MOST_ELEMENTS:
         elements = weight.new_full((batch, classes), 1 / (batch * (classes if class_reduction == "mean" else 1)))
     return Plan(
         shape=(len(features), batch, classes),
@@ -99,6 +104,7 @@ def make_plan(
         order=order,
         # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
         shares=None if set(shares) == {1.0} else weight.new_tensor([shares[place] for place in order]),
+        closed_form=closed_form,
         elements=elements,
         views=views,
         objective=objective,
@@ -237,8 +243,8 @@ def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Ten
 
 def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bool) -> tuple[Tensor, Tensor]:
     """The sum over places of the objective, and its gradient by logits (K, B, C)."""
-    if plan.elements is not None:
-        return _sigmoid_and_gradient(logits, targets, plan, plan.elements, complete)
+    if plan.closed_form:
+        return _sigmoid_and_gradient(logits, targets, plan, complete)
     leaf = logits.requires_grad_()
     with torch.enable_grad():
         goals, keep = kept_rows(targets, leaf[0], plan.ignore_index, None)
@@ -248,12 +254,10 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bo
     return loss.detach(), gradient
 
 
-def _sigmoid_and_gradient(
-    logits: Tensor, targets: Tensor, plan: Plan, elements: Tensor, complete: bool
-) -> tuple[Tensor, Tensor]:
+def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bool) -> tuple[Tensor, Tensor]:
     """Closed form: c softplus(s x) and c s sigmoid(s x), where s is -1 at the class and 1 elsewhere.
 
-    `elements` (B, C) are c, the share of an element in the mean over all rows. Works in place of the logits.
+    c is the share of an element in the mean over all rows. Works in place of the logits.
     """
     beta = plan.shape[1] * (plan.shape[2] if plan.class_reduction == "mean" else 1)  # 1 / c
     scale, index = None, targets
@@ -263,6 +267,7 @@ def _sigmoid_and_gradient(
         scale = keep / keep.mean(dtype=logits.dtype).clamp_(min=1 / plan.shape[1])
         index = targets * keep
     # Not an addition in place of the index, which is not deterministic on a GPU.
+    elements = logits.new_full(plan.shape[1:], 1 / beta) if plan.elements is None else plan.elements
     weights = elements.scatter(1, index.unsqueeze(1), -1 / beta)
     signed = logits.mul_(weights)
     # A threshold at which float64 is exact too; torch's own is 20.
