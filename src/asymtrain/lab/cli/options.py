@@ -297,7 +297,7 @@ def parse_archs(texts: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names or known))
 
 
-def parse_settings(texts: Sequence[str] | None) -> dict[str, str | float]:
+def parse_settings(texts: Sequence[str] | None) -> dict[str, Any]:
     """Fields of a run from `FIELD=VALUE`: what branches are, what of them reaches the backbone, parts of recipes."""
     from asymtrain.lab import recipes, runs
 
@@ -305,7 +305,7 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, str | float]:
     # Cosines are recorded, and change nothing.
     names = [name for name in (*runs.AUXILIARY, *recipes.FIELDS) if not name.startswith("cosine") and name not in own]
     choices = {name: runs.choices(name) for name in names}
-    settings: dict[str, str | float] = {}
+    settings: dict[str, Any] = {}
     for text in texts or ():
         name, _, typed = (part.strip() for part in text.partition("="))
         if name in own and name in runs.DEFAULTS:
