@@ -208,7 +208,11 @@ def captured(step: Step) -> Step:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         step()
-    return graph.replay
+
+    def replay(held: Step = step) -> None:  # the graph reads the memory of what the step holds
+        graph.replay()
+
+    return replay
 
 
 def print_calls() -> None:
