@@ -77,7 +77,7 @@ def engine_step(
 
 
 def resnet18(classes: int) -> nn.Module:
-    """ResNet-18 as it is trained on 32 x 32: a stem of 3 x 3 without stride or pooling, for which timm has no option."""
+    """ResNet-18 as it is trained on 32 x 32: a stem of 3 x 3 without stride or pooling, which timm does not offer."""
     import timm
 
     model = timm.create_model("resnet18", num_classes=classes)

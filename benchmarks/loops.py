@@ -3,8 +3,8 @@
 - `Loop`: one run. Eager it is the loop that a user would write. `expert` makes it that of an expert on a GPU: forward
   and loss compiled, and the whole step (gathering the batch, flips and shifts, forward with branches, loss, backward,
   fused AdamW) in one CUDA graph.
-- `Ensemble`: many runs by `torch.func.vmap` over the same networks, with the same optimiser. On a GPU it is compiled and
-  in one CUDA graph where that works; `form` says what worked.
+- `Ensemble`: many runs by `torch.func.vmap` over the same networks, with the same optimiser. On a GPU it is compiled,
+  and in one CUDA graph, where that works; `form` says what worked.
 
 All of them have their data on the device and shuffled before, and compute in the precision of their spec: bf16 is
 autocast over float32 weights.
@@ -22,7 +22,6 @@ from asymtrain import WithBranches, attach, streams
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import flip_and_shift
 from asymtrain.lab.data.normalise import normalise
-from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.modules import ModuleNetwork
 from asymtrain.lab.runs import RunSpec
@@ -130,7 +129,8 @@ class Ensemble:
     def _fastest(self) -> tuple[Callable[[], None], str]:
         eager = self.gradients, self.batch
         try:
-            self.gradients, self.batch = (torch.compile(part, dynamic=False) for part in eager)
+            # `fullgraph`: a part that is left out would make it eager, and nobody would know.
+            self.gradients, self.batch = (torch.compile(part, dynamic=False, fullgraph=True) for part in eager)
             self._step()
             form = "compiled"
         except Exception as problem:  # whatever the compiler cannot do
@@ -203,7 +203,7 @@ def captured(step: Callable[[], None]) -> Callable[[], None]:
     """A step of fixed shapes as one CUDA graph. It is run a few times before, which compiles what is compiled."""
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
-    with compiler_settings(), torch.cuda.stream(side):
+    with torch.cuda.stream(side):
         for _ in range(WARM_UP_STEPS):
             step()
     torch.cuda.current_stream().wait_stream(side)

@@ -80,7 +80,7 @@ def main() -> None:
         (arch, column, runs[arch], precision, chosen.seconds) for arch in chosen.arch for column in chosen.columns
     ]
     measured: dict[str, dict[str, Figure]] = {arch: {} for arch in chosen.arch}
-    figures = in_processes(wanted, chosen.at_once) if device.type == "cuda" else on_cpu(wanted)
+    figures = in_processes(wanted, chosen.at_once, device) if device.type == "cuda" else on_cpu(wanted)
     for (arch, column, *_), figure in figures:
         measured[arch][column] = figure
         print(f"  {arch} {column}: {describe(figure)}", flush=True)
@@ -161,27 +161,27 @@ def on_cpu(wanted: list[Wanted]) -> Iterator[tuple[Wanted, Figure]]:
                 yield expert, figure
 
 
-def in_processes(wanted: list[Wanted], at_once: int) -> Iterator[tuple[Wanted, Figure]]:
+def in_processes(wanted: list[Wanted], at_once: int, device: torch.device) -> Iterator[tuple[Wanted, Figure]]:
     """On the GPU. One that fails beside others, whose memory it may have missed, is tried again by itself."""
     again = []
     for start in range(0, len(wanted), at_once):
-        for item, figure in _group(wanted[start : start + at_once]):
+        for item, figure in _group(wanted[start : start + at_once], device):
             if "error" in figure:
                 again.append(item)
                 print(f"  {item[0]} {item[1]}: {describe(figure)}: once more by itself", flush=True)
             else:
                 yield item, figure
     for item in again:
-        yield from _group([item])
+        yield from _group([item], device)
 
 
-def _group(wanted: list[Wanted]) -> Iterator[tuple[Wanted, Figure]]:
+def _group(wanted: list[Wanted], device: torch.device) -> Iterator[tuple[Wanted, Figure]]:
     context = multiprocessing.get_context("spawn")
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(1, cores() // len(wanted)))
     workers: list[tuple[Wanted, Any, Connection]] = []
     for item in wanted:
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, item), daemon=True)
+        process = context.Process(target=_work, args=(theirs, item, device), daemon=True)
         process.start()
         theirs.close()
         workers.append((item, process, ours))
@@ -201,16 +201,15 @@ def _receive(pipe: Connection) -> Figure:
         return {"error": "its process died"}
 
 
-def _work(pipe: Connection, item: Wanted) -> None:
+def _work(pipe: Connection, item: Wanted, device: torch.device) -> None:
     arch, column, runs, precision, seconds = item
-    device = torch.device("cuda")
     try:
         prepared = Prepared(arch, column, runs, precision, device)
         pipe.send({})
         pipe.recv()
         pipe.send(prepared.measure(device, seconds))
     except Exception as problem:  # one figure less, and the others go on
-        pipe.send({"error": f"{type(problem).__name__}: {str(problem).strip().splitlines()[:1]}"})
+        pipe.send({"error": f"{type(problem).__name__}: {str(problem).strip().partition(chr(10))[0]}"})
 
 
 def describe(figure: Figure) -> str:
