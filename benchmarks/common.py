@@ -1,4 +1,4 @@
-"""What the benchmarks share: data of CIFAR's shape, the loop a user would write, timing, and the device's ceilings."""
+"""What the benchmarks share: data of CIFAR's shape, a step of the engine, timing, and the device's ceilings."""
 
 import functools
 import multiprocessing
@@ -6,11 +6,13 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
+from functools import partial
+from typing import Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -23,12 +25,16 @@ from asymtrain.lab.executors.local import cores
 from asymtrain.lab.runs import RunSpec, grid
 
 CLASSES = 100
+# What other models need for images of 32 x 32.
+OPTIONS: dict[str, dict[str, object]] = {"timm:vit_tiny_patch16_224": {"img_size": 32, "patch_size": 4}}
 SECONDS = 2.0  # of timed work for each figure
 
 
 def stack_size(arch: str, device: str) -> int:
     """Runs in one stack. On a CPU convolutions and attention gain nothing from a stack: processes do the rest."""
-    small, other = {"cuda": (128, 20), "cpu": (5, 1)}[device]
+    small, other, module = {"cuda": (128, 20, 10), "cpu": (5, 1, 1)}[device]
+    if arch not in models.BACKBONES:
+        return module
     return small if models.BACKBONES[arch].bound_by_calls else other
 
 
@@ -42,6 +48,12 @@ def synthetic() -> Dataset:
         return ImageSet(pixels, drawn.integers(0, CLASSES, count), None)
 
     return Dataset("synthetic", images(50_000), images(1_000), tuple(map(str, range(CLASSES))))
+
+
+def bench_spec(arch: str, precision: str, **fields: Any) -> RunSpec:
+    """The run that every column of a benchmark trains; `fields` change it."""
+    common = {"dataset": "synthetic", "precision": precision, "epochs": 1, "arch_options": OPTIONS.get(arch, {})}
+    return RunSpec(arch=arch, **{**common, **fields})
 
 
 def plain_loop(
@@ -92,10 +104,12 @@ def plain_loop(
     return step
 
 
-def engine_step(arch: str, runs: int, precision: str, device: torch.device) -> tuple[Stack, Callable[[], None]]:
+def engine_step(
+    arch: str, runs: int, precision: str, device: torch.device, **fields: Any
+) -> tuple[Stack, Callable[[], None]]:
     """A stack, and one training step of it."""
-    spec = RunSpec(dataset="synthetic", arch=arch, redundancy=20, precision=precision, epochs=1)
-    stack = Stack(grid(spec, seed=range(runs)), synthetic(), device=device, strategy=strategy_for(arch, device))
+    specs = grid(bench_spec(arch, precision, **fields), seed=range(runs))
+    stack = Stack(specs, synthetic(), device=device, strategy=strategy_for(arch, device))
     stack.data.start_epoch(0)
 
     def step() -> None:
@@ -105,18 +119,28 @@ def engine_step(arch: str, runs: int, precision: str, device: torch.device) -> t
     return stack, step
 
 
-def rate_in_processes(arch: str, runs: int, precision: str) -> float:
+def resnet18(classes: int) -> nn.Module:
+    """ResNet-18 as it is trained on 32 x 32: a stem of 3 x 3 without stride or pooling, which timm does not offer."""
+    import timm
+
+    model = timm.create_model("resnet18", num_classes=classes)
+    model.conv1 = nn.Conv2d(3, 64, 3, padding=1, bias=False)
+    model.maxpool = nn.Identity()
+    return cast(nn.Module, model)
+
+
+def rate_in_processes(arch: str, runs: int, precision: str, **fields: Any) -> float:
     """Images a second of the engine on a CPU, summed over a single-threaded process for each core."""
     with ProcessPoolExecutor(cores(), multiprocessing.get_context("spawn"), initializer=_single_thread) as pool:
-        return sum(pool.map(_rate, [arch] * cores(), [runs] * cores(), [precision] * cores()))
+        return sum(pool.map(partial(_rate, **fields), *([value] * cores() for value in (arch, runs, precision))))
 
 
 def _single_thread() -> None:
     torch.set_num_threads(1)
 
 
-def _rate(arch: str, runs: int, precision: str) -> float:
-    _, step = engine_step(arch, runs, precision, torch.device("cpu"))
+def _rate(arch: str, runs: int, precision: str, **fields: Any) -> float:
+    _, step = engine_step(arch, runs, precision, torch.device("cpu"), **fields)
     return Timer(torch.device("cpu"), 2 * SECONDS).rate(step, 128 * runs)
 
 

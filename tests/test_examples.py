@@ -2,6 +2,7 @@
 
 import importlib
 import math
+import os
 import re
 import subprocess
 import sys
@@ -372,3 +373,16 @@ def test_every_benchmark_imports_without_old_names():
     folder = ROOT / "benchmarks"
     names = sorted(path.stem for path in folder.glob("*.py"))
     subprocess.run([sys.executable, "-c", IMPORTS, *names], cwd=folder, check=True)
+
+
+def test_a_study_is_timed_part_by_part(tmp_path):
+    """Its clock watches functions by their names."""
+    command = [sys.executable, ROOT / "benchmarks" / "study.py", "--arch", "mlp", "--epochs", "1", "--runs", "2"]
+    command += ["--images", "500", "--device", "cpu", "--seconds", "0.01"]
+    environment = {**os.environ, "ASYMTRAIN_DATA": str(tmp_path)}
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    total = float(re.search(r"whole study: (\S+) s", printed)[1])
+    parts = {name: float(value) for name, value in re.findall(r"^  (\w+) +(\S+) s +\S+%$", printed, re.MULTILINE)}
+    assert sum(parts.values()) == pytest.approx(total, abs=0.5)  # each is rounded
+    assert parts["import"] > 0
+    assert "whole study / expert's loop" in printed

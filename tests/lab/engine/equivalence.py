@@ -125,7 +125,7 @@ def stack_after(
     views = stack.parameters.views(stack.weights)
     runs = []
     for r, spec in enumerate(specs):
-        one = _copied({name: view[r] for name, view in views.items()})
+        one = _copied({name: views[name][r] for name in stack.names[r]})
         branches = {name: one.pop(name) for name in list(one) if name.startswith("branch.")}
         if spec.averaging:
             averages = stack.parameters.views(stack.average)

@@ -58,6 +58,32 @@ def test_every_strategy_does_what_the_reference_does(control, dataset):
     assert_stack_is_near(specs, dataset, *STRATEGIES)
 
 
+SIDE_BY_SIDE = [
+    {"redundancy": 0},
+    {"over_classes": "sum"},
+    {"objective": "softmax", "branch_labels": "random"},
+    {"branch_bias": "prior"},
+    {"branch_weights": "frozen"},
+    {"signal": "detached"},
+]
+
+
+def test_runs_side_by_side_have_losses_of_their_own(dataset):
+    specs = [fifty_steps("mlp", weight_decay=0.5, **fields) for fields in SIDE_BY_SIDE]
+    assert_stack_is_near(specs, dataset, "side_by_side")
+
+
+@pytest.mark.parametrize("fields", SIDE_BY_SIDE, ids=str)
+def test_a_run_side_by_side_records_what_it_does_alone(fields, dataset):
+    specs = [spec_of("cnn", weight_decay=0.5, **{"redundancy": 1, **other}) for other in SIDE_BY_SIDE]
+    chosen = SIDE_BY_SIDE.index(fields)
+    together = stack_of(specs, dataset, "side_by_side").results()[chosen]
+    alone = stack_of([specs[chosen]], dataset, "side_by_side").results()[0]
+    for first, second in zip(together.history, alone.history, strict=True):
+        seen = [{**vars(epoch), "seconds": 0, "layer_cosines": 0} for epoch in (first, second)]
+        assert seen[0] == pytest.approx(seen[1], rel=1e-3, abs=1e-4)
+
+
 @pytest.mark.parametrize("signal", ["noise", "gated", "detached"])
 @pytest.mark.parametrize("arch", ["cnn", "vit"])
 def test_with_convolutions_and_attention(arch, signal, dataset):

@@ -66,6 +66,25 @@ def test_runs_that_all_erase_or_mix_share_a_stack_however_much(field):
     assert len(plan(grid(RunSpec(), **{field: [0.1, 0.2]}), CPU)) == 1
 
 
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"objective": "softmax", "over_classes": "sum", "branch_labels": "random"},
+        {"branch_bias": "prior", "branch_weights": "frozen"},
+        {"signal": "detached"},
+        {"signal": "gated"},
+        {"signal": "detached", "aggregator": "pcgrad"},
+    ],
+    ids=str,
+)
+def test_runs_side_by_side_may_differ_in_the_loss_of_their_branches(other, monkeypatch):
+    monkeypatch.setattr(sys.modules["asymtrain.lab.engine.plan"], "runs_that_fit", lambda *_: 15)
+    apart = {"signal", "aggregator"} & other.keys() and other != {"signal": "detached"}
+    specs = {arch: [RunSpec(arch=arch).plain(), RunSpec(arch=arch), RunSpec(arch=arch, **other)] for arch in BACKBONES}
+    assert len(plan(specs["cnn"], GPU)) == (2 if apart else 1)
+    assert [len(plan(specs[arch], GPU)) for arch in ("mlp", "vit")] == [2, 2]  # batched: one program for all
+
+
 @pytest.mark.parametrize("activation", ["all", "random", "cycle"])
 def test_with_several_live_branches_their_number_parts_the_stacks(activation):
     assert len(plan(grid(RunSpec(activation=activation), redundancy=[2, 3]), CPU)) == 2

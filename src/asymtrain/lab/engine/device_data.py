@@ -60,8 +60,10 @@ class DeviceData:
         self.branch_labels: Tensor | None = None
         self.smoothing: Tensor | None = None
         if any(s.branch_labels == "random" for s in specs):
-            drawn = [random_labels(s.seed, len(dataset.train.labels), dataset.classes) for s in specs]
-            self.branch_labels = torch.stack(drawn).to(device)
+            self.branch_labels = self.labels.clone()
+            for row, s in zip(self.branch_labels, specs, strict=True):
+                if s.branch_labels == "random":
+                    row.copy_(random_labels(s.seed, len(row), dataset.classes))
         if any(s.label_smoothing for s in specs):
             self.smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
         self.choice_keys = torch.tensor([[choice_key(s.seed, k) for k in points] for s in specs], device=device)

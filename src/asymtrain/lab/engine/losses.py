@@ -78,13 +78,14 @@ class StackLoss:
     combine: str
     over_classes: Literal["mean", "sum"]
     objective: Objective  # of a branch
+    bias: bool  # branches have one; where they have none, another run of the stack may
     frozen: bool  # branches keep their initial weights
     detached: bool  # branches learn, and no gradient of theirs reaches the backbone
 
     @property
     def settings(self) -> tuple[object, ...]:
         """What a compiled form of this loss depends on, beside the backbone."""
-        chosen = (self.combine, self.over_classes, self.objective, self.frozen, self.detached)
+        chosen = (self.combine, self.over_classes, self.objective, self.bias, self.frozen, self.detached)
         return (self.network.classes, self.branches, *chosen)
 
     def __call__(self, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
@@ -119,6 +120,8 @@ class StackLoss:
         """Losses (R, B) of point k: features (R, B, D), weights (R, N, C, D), biases, if any, (R, N, C)."""
         name = f"branch.{k}"
         own = {key.removeprefix(name): value for key, value in parameters.items() if _belongs(key, name)}
+        if not self.bias:
+            own.pop(".bias", None)
         if self.frozen:
             own = {key: value.detach() for key, value in own.items()}
         if batch.live is not None:
@@ -167,6 +170,7 @@ def stack_loss(specs: Sequence[RunSpec], network: Network) -> StackLoss:
         combine=lead.combine,
         over_classes=lead.over_classes,
         objective=find_objective(lead.objective),
+        bias=lead.branch_bias != "none",
         frozen=lead.branch_weights == "frozen",
         detached=lead.signal == "detached",
     )
@@ -209,10 +213,14 @@ def gradients(
     strategy: Strategy,
     gather: Gather,
     shared: Sequence[str] | None = None,
+    own_losses: Sequence[LossFunction] = (),
 ) -> Gradients:
-    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too."""
+    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too.
 
-    def of_rows(weights: Tensor, batch: Batch, alpha: Tensor) -> Gradients:
+    `own_losses`: one for each run in the place of `losses`, where runs side by side differ in theirs.
+    """
+
+    def of_rows(weights: Tensor, batch: Batch, alpha: Tensor, losses: LossFunction = losses) -> Gradients:
         leaves = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
         result = losses(leaves, batch, alpha)
         auxiliary = None
@@ -228,13 +236,15 @@ def gradients(
 
     if strategy == "batched":
         return of_rows(weights, batch, alpha)
-    runs = [(weights[r : r + 1], batch.of_run(r), alpha[r : r + 1]) for r in range(len(weights))]
+    each = own_losses or [losses] * len(weights)
+    runs = [(weights[r : r + 1], batch.of_run(r), alpha[r : r + 1], each[r]) for r in range(len(weights))]
     parts = _on_streams(of_rows, runs) if weights.is_cuda else [of_rows(*run) for run in runs]
     return Gradients._make(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def _on_streams(
-    of_rows: Callable[[Tensor, Batch, Tensor], Gradients], runs: Sequence[tuple[Tensor, Batch, Tensor]]
+    of_rows: Callable[[Tensor, Batch, Tensor, LossFunction], Gradients],
+    runs: Sequence[tuple[Tensor, Batch, Tensor, LossFunction]],
 ) -> list[Gradients]:
     """Run r on stream r modulo _STREAMS: the small layers of one run fill the gaps of another."""
     current = torch.cuda.current_stream()

@@ -44,11 +44,12 @@ class FlatParameters:
         }
 
     def pack(self, runs: Sequence[Mapping[str, Tensor]]) -> Tensor:
-        """A flat float32 matrix (R, P) from one mapping for each run; the gaps between parameters are zero."""
+        """A flat float32 matrix (R, P) from one mapping for each run; gaps, and what a run does not have, are zero."""
         flat = torch.zeros(len(runs), self.size)
         for name, view in self.views(flat).items():
             for row, run in zip(view, runs, strict=True):
-                row.copy_(run[name])
+                if name in run:
+                    row.copy_(run[name])
         return flat
 
     def gather(self, tensors: Mapping[str, Tensor], runs: int) -> Tensor:

@@ -5,7 +5,7 @@ networks are bound by launches otherwise. Compiled parts are kept for stacks of 
 pays only the capture. Nothing here knows a stack: it hands over what is needed, and calls what it gets.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings
-from asymtrain.lab.engine.losses import Batch, Gather, LossFunction
+from asymtrain.lab.engine.losses import Batch, Gather, StackLoss
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, Optimizer, average_, clipped
 from asymtrain.lab.engine.parameters import dialogue_sums
 from asymtrain.models import Parameters
@@ -26,7 +26,7 @@ _WARM_UP_STEPS = 3
 class Programs:
     """What a step calls."""
 
-    losses: LossFunction
+    losses: StackLoss
     gather: Gather
     forward: Callable[[Parameters, Tensor, Parameters], Tensor]  # logits (R, B, C) in evaluation, with buffers
     next_batch: Callable[[int], Batch]
@@ -36,9 +36,10 @@ class Programs:
     optimizer: Optimizer = OPTIMIZERS["adamw"]
     clip: Callable[[Tensor, Tensor], Tensor] = clipped
     average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
+    own_losses: Sequence[StackLoss] = ()  # of each run, where runs side by side differ in them
 
     def compiled(self, shape: tuple[object, ...], *, losses: bool = True) -> "Programs":
-        """The same for a GPU. `shape` names all that the compiled parts depend on, but for the signal.
+        """The same for a GPU. `shape` names all that the compiled parts depend on, but for losses and signal.
 
         Without `losses` these stay as they are.
         """
@@ -49,10 +50,14 @@ class Programs:
             moments.updates.add_(1)
             update(weights, gradient, moments.first, moments.second, moments.updates, *settings)
 
-        kept = ("losses", "gather", "forward", "dialogue", "clip", "average")
-        made = {name: _compiled((name, *shape), getattr(self, name)) for name in kept}
+        def compiled_losses(loss: StackLoss) -> Any:
+            return _compiled(("losses", loss.settings, *shape), loss) if losses else loss
+
+        kept = ("gather", "forward", "dialogue", "clip", "average")
         return Programs(
-            **(made if losses else {**made, "losses": self.losses}),
+            **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
+            losses=compiled_losses(self.losses),
+            own_losses=[compiled_losses(loss) for loss in self.own_losses],
             # There is one function for each control, so that stacks of other controls share all the rest.
             signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),

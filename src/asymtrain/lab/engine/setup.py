@@ -174,7 +174,7 @@ def initial_state(spec: RunSpec, dataset: Dataset, data: RunData, network: Netwo
     if lead.redundancy:
         weights = live_branches(spec, network, lead.head)
         start |= weights
-        if lead.branch_bias == "prior":
+        if (spec if spec.redundancy else lead).branch_bias == "prior":
             prior = prior_bias(spec, data, dataset.classes)
             start |= {f"{name}.bias": prior.expand(len(weight), -1) for name, weight in weights.items()}
     return Start(start, buffers)

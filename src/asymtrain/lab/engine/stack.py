@@ -34,7 +34,10 @@ EVALUATION_IMAGES = 4000  # in one forward pass: of all runs together, or of eac
 
 
 class Stack:
-    """R runs that train together. They may differ in seed, alpha, rates, noise and in being Plain."""
+    """R runs that train together. They may differ in seed, alpha, rates, noise and in being Plain.
+
+    Side by side they may differ in the loss of their branches as well: `plan.py` says in what.
+    """
 
     def __init__(
         self,
@@ -50,6 +53,8 @@ class Stack:
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
         self.network = setup.build_network(specs[0], dataset, self.device, places=self.lead)
         self.loss = stack_loss(specs, self.network)
+        # Plain runs take part in that of the others.
+        self.own_losses = [stack_loss([spec, self.lead], self.network) for spec in specs]
         data = [setup.run_data(spec, dataset) for spec in specs]
         starts = [
             setup.initial_state(spec, dataset, own_data, self.network, self.lead)
@@ -58,6 +63,7 @@ class Stack:
         # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
         largest = max((start.parameters for start in starts), key=_size)
         self.parameters = FlatParameters.of(largest)
+        self.names = [tuple(start.parameters) for start in starts]  # those that each run has of them
         self.weights = self.parameters.pack([start.parameters for start in starts]).to(self.device)
         self.buffers = {
             name: torch.stack([start.buffers[name] for start in starts]).to(self.device) for name in starts[0].buffers
@@ -69,7 +75,8 @@ class Stack:
         self.data = DeviceData(specs, dataset, data, self.network, self.device, self.dtype)
         self.alpha = torch.zeros(len(specs), device=self.device)
         self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
-        self.decay = self._decay(starts[0].parameters)
+        self.decay = self._decay(largest)
+        self.reaching = torch.tensor([float(not loss.detached) for loss in self.own_losses], device=self.device)
         self.momentum = [self._vector("momentum")] if specs[0].optimizer == "sgd" else []
         self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
         self.averaging = self._vector("averaging")
@@ -156,11 +163,12 @@ class Stack:
             strategy=self.strategy,
             gather=self.programs.gather,
             shared=self.shared if self.loss.branches and (measure or self.whole) else None,
+            own_losses=self.programs.own_losses,
         )
         if measure:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
-            applied = torch.zeros_like(self.alpha) if self.loss.detached else self.alpha
-            sums = self.programs.dialogue(step.total, auxiliary, applied[:, None], self.layers.members)
+            applied = (self.alpha * self.reaching)[:, None]
+            sums = self.programs.dialogue(step.total, auxiliary, applied, self.layers.members)
             self.tally.add_dialogue(sums)
         gradient = step.total
         if step.auxiliary is not None and self.whole:
@@ -262,12 +270,13 @@ class Stack:
             chunk=self.data.chunk,
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
             optimizer=OPTIMIZERS[self.specs[0].optimizer],
+            own_losses=self.own_losses if any(loss != self.loss for loss in self.own_losses) else (),
         )
         if self.device.type != "cuda" or self.captured is None:
             return programs
         spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
         shapes = (self.image_shape, self.parameters, self.dtype, runs, spec.batch)
-        key = (spec.arch, spec.arch_options, self.loss.settings, *shapes)
+        key = (spec.arch, spec.arch_options, self.network.classes, *shapes)
         if not isinstance(self.network, ModuleNetwork):
             return programs.compiled(key)
         # The compiler cannot see into keyed draws; such a step is captured as it is.
@@ -306,9 +315,14 @@ class Stack:
         return _column([getattr(spec, field) for spec in self.specs]).float().to(self.device)
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
-        decayed = {name for name, value in start.items() if setup.decays(self.lead, name, value)}
+        members = [spec if spec.redundancy else self.lead for spec in self.specs]
+        decayed = [{name for name, value in start.items() if setup.decays(spec, name, value)} for spec in members]
         strength = self._vector("weight_decay")
-        return strength if len(decayed) == len(start) else strength * self.parameters.mask(decayed).to(self.device)
+        if all(len(names) == len(start) for names in decayed):
+            return strength
+        same = all(names == decayed[0] for names in decayed)
+        masks = [self.parameters.mask(names) for names in (decayed[:1] if same else decayed)]
+        return strength * torch.cat(masks).to(self.device)
 
     def _shared_names(self, image_shape: tuple[int, ...]) -> list[str]:
         """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""

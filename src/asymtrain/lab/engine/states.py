@@ -101,7 +101,7 @@ def _states(stack: Stack) -> list[State]:
     states = []
     for r, spec in enumerate(stack.specs):
         if not stack.diverged[r]:
-            names = [name for name in views if spec.redundancy or not name.startswith("branch.")]
+            names = [name for name in stack.names[r] if spec.redundancy or not name.startswith("branch.")]
             states.append(State(spec, stack.epoch, {name: views[name][r].clone() for name in names}))
     return states
 
