@@ -71,6 +71,24 @@ def test_values_are_finite_numbers(text):
         parse_values("--alphas", text, ())
 
 
+def test_models_by_name():
+    assert parse_archs(["timm:resnet18,mlp", "a.b:net"]) == ("timm:resnet18", "mlp", "a.b:net")
+    with pytest.raises(UsageError, match="names no model"):
+        parse_archs(["timm:"])
+    with pytest.raises(UsageError, match="unknown backbone 'timm:resnet18'"):
+        parse_archs(["timm:resnet18"], by_name=False)
+    (spec,) = ScaleOptions(arch=["timm:resnet18"], arch_option=["drop_rate=0.1"]).base_specs()
+    assert (spec.arch_options, spec.learning_rate, spec.weight_decay, spec.alpha, spec.epochs, spec.batch) == (
+        (("drop_rate", 0.1),), 1e-3, 1e-2, 0.1, 5, 32,
+    )  # fmt: skip
+    (spec,) = ScaleOptions(arch=["vit"], arch_option=["depth=2"]).base_specs()
+    assert dict(spec.arch_options) == {"depth": 2, "width": 48, "heads": 4, "patch": 8}  # joins those of the scale
+    with pytest.raises(UsageError, match="--arch-option depth: write NAME=VALUE"):
+        ScaleOptions(arch=["vit"], arch_option=["depth"]).base_specs()
+    with pytest.raises(UsageError, match="unknown option of mlp 'depth'"):
+        ScaleOptions(arch=["mlp"], arch_option=["depth=2"]).base_specs()
+
+
 def test_archs():
     assert parse_archs(None) == tuple(BACKBONES)
     assert parse_archs(["vit,mlp", "vit"]) == ("vit", "mlp")

@@ -177,6 +177,9 @@ class RunOptions(ScaleOptions):
     redundancy: Annotated[int | None, REDUNDANCY] = None
     alpha: Annotated[float | None, ALPHA] = None
     precision: Annotated[str | None, PRECISION] = None
+    initial_weights: Annotated[
+        str | None, typer.Option(help="A safetensors file that a model by name starts from.", metavar="FILE")
+    ] = None
 
 
 @dataclass(frozen=True)

@@ -95,6 +95,7 @@ def train(
             stored = opened.finished(wanted)
         begun = checkpointed(store) & wanted - stored
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
+        trained = executors.execute(specs, store=store, progress=update, **options)  # refuses before anything is said
         if stored:
             nothing = ": nothing is left to train" if stored == wanted else ""
             display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")
@@ -102,7 +103,7 @@ def train(
             goes = "goes" if len(begun) == 1 else "go"
             display.console.print(f"{counted(len(begun), 'run')} {goes} on from a checkpoint.")
         try:
-            for finished in executors.execute(specs, store=store, progress=update, **options):
+            for finished in trained:
                 runs.append(finished)
                 if finished.spec.id not in stored:
                     display.finished(finished, len(runs), len(wanted))
