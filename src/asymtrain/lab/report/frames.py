@@ -68,9 +68,11 @@ def _sorted(runs: Iterable[Run]) -> list[Run]:
 
 
 def _settings(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    """Options as JSON, so that a cell of a CSV file can be read back."""
+    """Options as JSON, so that a cell of a CSV file can be read back; places with commas."""
     values = {name: getattr(spec, name) for name in names}
-    options = {
-        name: json.dumps(dict(value)) if value else "" for name, value in values.items() if isinstance(value, tuple)
+    texts = {
+        name: json.dumps(dict(value)) if value and name.endswith("_options") else ", ".join(value)
+        for name, value in values.items()
+        if isinstance(value, tuple)
     }
-    return {**values, **options}
+    return {**values, **texts}
