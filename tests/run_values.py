@@ -17,6 +17,19 @@ LATER_FIELDS = {
     "label_smoothing": 0.1,
     "cosine_by": "layer",
 }
+RECIPE_FIELDS = {
+    "optimizer": "sgd",
+    "momentum": 0.5,
+    "schedule_by": "step",
+    "warmup": 0.5,
+    "clip": 1.0,
+    "averaging": 0.99,
+    "erasing": 0.25,
+    "mixup": 0.2,
+    "cutmix": 1.0,
+}
+# What a field needs beside it.
+NEEDS = {"momentum": {"optimizer": "sgd"}}
 
 # Named choices, added below, and values of every other field.
 VALUES = {
@@ -38,8 +51,24 @@ VALUES = {
     "seed": st.integers(0, 2**70),
     "cosine_every": st.integers(0, 1000),
     "label_smoothing": st.floats(0, 0.999),
+    "momentum": st.floats(0, 0.999),
+    "warmup": st.floats(0, 0.999),
+    "clip": st.floats(0, 100),
+    "averaging": st.floats(0, 0.9999),
+    "erasing": st.floats(0, 1),
+    "mixup": st.floats(0, 10),
+    "cutmix": st.floats(0, 10),
 }
 for _name in DEFAULTS:
     if choices(_name):
         VALUES[_name] = st.sampled_from(choices(_name))
-fields = st.fixed_dictionaries({}, optional=VALUES)
+
+
+def _fitting(values):
+    """Without what the optimiser or the schedule of a spec lacks."""
+    lacks = {"momentum"} if values.get("optimizer") != "sgd" else set()
+    lacks |= {"warmup"} if values.get("schedule") == "one_cycle" else set()
+    return {name: value for name, value in values.items() if name not in lacks}
+
+
+fields = st.fixed_dictionaries({}, optional=VALUES).map(_fitting)

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from asymtrain import UsageError
 from asymtrain.lab import runs
 from asymtrain.lab.runs import DEFAULTS, RunSpec, choices
-from run_values import LATER_FIELDS, VALUES, fields
+from run_values import LATER_FIELDS, NEEDS, RECIPE_FIELDS, VALUES, fields
 
 # A released default never changes: it would change what an id means.
 PINNED_DEFAULTS = {
@@ -48,6 +48,15 @@ PINNED_DEFAULTS = {
     "epochs": 10,
     "schedule": "constant",
     "augmentation": "none",
+    "optimizer": "adamw",
+    "momentum": 0.9,
+    "schedule_by": "epoch",
+    "warmup": 0.0,
+    "clip": 0.0,
+    "averaging": 0.0,
+    "erasing": 0.0,
+    "mixup": 0.0,
+    "cutmix": 0.0,
     "precision": "fp32",
     "seed": 42,
     "test": "last",
@@ -82,7 +91,7 @@ FIRST_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
-ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS
+ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
 
 # Ids that results are stored under.
 PINNED_IDS = {
@@ -96,7 +105,8 @@ PINNED_IDS = {
         "learning_rate": 3e-4,
     },
     "10d73a3a6ae0a3bc": FIRST_FIELDS,
-    "deff24ed855346e8": ALL_FIELDS,
+    "deff24ed855346e8": FIRST_FIELDS | LATER_FIELDS,
+    "dc8ed976c9f64e75": ALL_FIELDS,
 }
 
 
@@ -113,7 +123,8 @@ def test_the_ids_are_pinned():
 
 def test_every_field_is_part_of_the_id():
     assert ALL_FIELDS.keys() == DEFAULTS.keys() == VALUES.keys()
-    ids = {RunSpec(arch="cnn", activation="all", **{name: value}).id for name, value in ALL_FIELDS.items()
+    ids = {RunSpec(arch="cnn", activation="all", **{**NEEDS.get(name, {}), name: value}).id
+           for name, value in ALL_FIELDS.items()
            if name not in ("arch", "activation")}  # fmt: skip
     others = {RunSpec().id, RunSpec(arch="cnn").id, RunSpec(arch="cnn", activation="all").id}
     assert len(ids | others) == len(DEFAULTS) + 1

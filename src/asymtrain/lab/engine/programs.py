@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine.losses import Batch, Gather, LossFunction
-from asymtrain.lab.engine.optimizer import Moments, adamw_, adamw_elementwise_
+from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, Optimizer, average_, clipped
 from asymtrain.lab.engine.parameters import dialogue_sums
 from asymtrain.models import Parameters
 
@@ -33,20 +33,23 @@ class Programs:
     chunk: Callable[[Tensor, Tensor], Tensor]  # images for evaluation
     signal: Callable[..., Tensor]  # the update's gradient where it is not the total one
     dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
-    update: Callable[[Tensor, Tensor, Moments, Tensor, Tensor], None] = adamw_  # the optimiser's step, in place
+    optimizer: Optimizer = OPTIMIZERS["adamw"]
+    clip: Callable[[Tensor, Tensor], Tensor] = clipped
+    average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
 
     def compiled(self, shape: tuple[object, ...], *, losses: bool = True) -> "Programs":
         """The same for a GPU. `shape` names all that the compiled parts depend on, but for the signal.
 
         Without `losses` these stay as they are.
         """
-        update = _compiled(("update", *shape), adamw_elementwise_)
+        elementwise = self.optimizer.elementwise
+        update = _compiled(("update", elementwise, *shape), elementwise)
 
-        def updated(weights: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
+        def updated(weights: Tensor, gradient: Tensor, moments: Moments, *settings: Tensor) -> None:
             moments.updates.add_(1)
-            update(weights, gradient, moments.first, moments.second, moments.updates, rate, decay)
+            update(weights, gradient, moments.first, moments.second, moments.updates, *settings)
 
-        kept = ("losses", "gather", "forward", "dialogue")
+        kept = ("losses", "gather", "forward", "dialogue", "clip", "average")
         made = {name: _compiled((name, *shape), getattr(self, name)) for name in kept}
         return Programs(
             **(made if losses else {**made, "losses": self.losses}),
@@ -54,7 +57,7 @@ class Programs:
             signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),
             chunk=torch.compile(self.chunk, dynamic=False),
-            update=updated,
+            optimizer=Optimizer(updated, elementwise),
         )
 
 
