@@ -117,6 +117,33 @@ def test_a_run_without_an_average_is_evaluated_as_it_stands_beside_one_with(data
     assert not torch.equal(stack.average[0], stack.weights[0])
 
 
+@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
+def test_a_step_is_one_graph_without_a_look_at_its_numbers(optimizer, dataset):
+    """As a captured graph needs it: what is compiled whole reads nothing back."""
+
+    def whole(function):
+        return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+
+    spec = base_spec("mlp", **TOGETHER, branch_labels="random", **optimizer)
+    first, second = (Stack([spec, spec.plain()], dataset) for _ in range(2))
+    compiled = whole(first.data.next_batch)
+    for stack in (first, second):
+        stack.data.start_epoch(0, 3)
+    for _ in range(2):  # the last one is shorter
+        pairs = zip(compiled(), second.data.next_batch(), strict=True)
+        assert all(torch.equal(one, two) if two is not None else one is None for one, two in pairs)
+
+    for stack, form in ((first, whole), (second, lambda function: function)):
+        programs, moments = stack.programs, stack.moments
+        gradient = form(programs.clip)(torch.ones_like(stack.weights), stack.clip)
+        rate = form(lambda rates, step: rates.index_select(1, (step - 1)[None]) + 0.1)(stack.rates, stack.data.step)
+        memory = (moments.first, moments.second, moments.updates.add_(1))
+        form(programs.optimizer.elementwise)(stack.weights, gradient, *memory, rate, stack.decay, *stack.momentum)
+        form(programs.average)(stack.average, stack.weights, stack.averaging, moments.updates - 1)
+    for name, value in first.state().items():
+        assert torch.allclose(value, second.state()[name]), name
+
+
 def test_what_a_spec_does_not_ask_for_is_not_kept(dataset):
     stack = Stack([spec_of()], dataset)
     assert stack.average is None

@@ -102,31 +102,29 @@ class DeviceData:
         images = normalise(images, self.mean, self.std)
         if self.erasing is not None:
             images = erase(images, self._bits("erase", position), self.erasing)
-        share = None
-        # An image's partner is the one before it, and the first one's the last: a run alone has no images of weight 0.
-        partner = torch.where(position == 0, (at < self.size).sum() - 1, position - 1)
+        share = partners = None
         if self.mixup is not None or self.cutmix is not None:
             bits = streams.bits(self.keys["mix"], self.global_step)
             weights = mixing_weights(bits, self.mixup, self.cutmix, *images.shape[-2:])
+            # The image before; before the first comes the last one that counts, as for a run alone.
+            partner = torch.where(position == 0, (at < self.size).sum() - 1, position - 1)
             images, share = mix(images, images.index_select(1, partner), weights), weights.mean((1, 2))[:, None]
+            partners = indices.index_select(1, partner)
         keep = None
         if self.backbone.dropout_width and self.backbone.dropout_rate:
             width, rate = self.backbone.dropout_width, self.backbone.dropout_rate
             keep = dropout_mask(self.keys["dropout"], self.global_step, count, width, rate).to(self.dtype)
-        partners = indices.index_select(1, partner) if share is not None else None
         batch = Batch(
             images=self._cast(images),
             targets=self.labels.gather(1, indices),
             weight=(at < self.size).float(),
             keep=keep,
             live=self._live(),
-            branch_targets=None if self.branch_labels is None else self.branch_labels.gather(1, indices),
+            branch_targets=_chosen(self.branch_labels, indices),
             smoothing=self.smoothing,
             share=share,
-            other_targets=None if partners is None else self.labels.gather(1, partners),
-            other_branch_targets=(
-                None if partners is None or self.branch_labels is None else self.branch_labels.gather(1, partners)
-            ),
+            other_targets=_chosen(self.labels, partners),
+            other_branch_targets=_chosen(self.branch_labels, partners),
         )
         self.step += 1
         self.global_step += 1
@@ -153,3 +151,8 @@ class DeviceData:
             return None
         step = self.global_step.expand_as(self.choice_keys)
         return choose_branch(self.moving.activation, self.choice_keys, step, self.moving.redundancy)
+
+
+def _chosen(labels: Tensor | None, indices: Tensor | None) -> Tensor | None:
+    """Labels (R, B) of the images at these indices, where there are both."""
+    return None if labels is None or indices is None else labels.gather(1, indices)
