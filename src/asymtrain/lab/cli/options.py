@@ -82,6 +82,7 @@ DATA_OPTION = typer.Option(
     help="An option of the data, such as image_size=64; may be repeated. An unknown one lists all.",
 )
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
+AT = typer.Option("--at", help="Places: module names or globs. Default: the model's blocks.")
 REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
 ALPHA = typer.Option("--alpha", help="Weight of the auxiliary objective.")
 PRECISION = typer.Option(
@@ -188,6 +189,10 @@ class RunOptions(ScaleOptions):
     batch: Annotated[int | None, typer.Option(help="Images in a batch.", callback=one_or_more)] = None
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", callback=above_zero)] = None
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None
+    at: Annotated[list[str] | None, AT] = None
+    layout: Annotated[
+        str | None, typer.Option(help="The axes of a place's output, such as BTD, where they cannot be told.")
+    ] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
     alpha: Annotated[float | None, ALPHA] = None
     precision: Annotated[str | None, PRECISION] = None
