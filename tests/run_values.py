@@ -28,8 +28,17 @@ RECIPE_FIELDS = {
     "mixup": 0.2,
     "cutmix": 1.0,
 }
+MODEL_FIELDS = {
+    "initial_weights": "weights.safetensors",
+    "at": ("blocks.0",),
+    "pool": "class_token",
+    "layout": "BTD",
+    "head": "mlp",
+    "last_batch": "drop",
+}
 # What a field needs beside it.
-NEEDS = {"momentum": {"optimizer": "sgd"}}
+NAMED = {"arch": "timm:resnet18", "arch_options": {}}
+NEEDS = {"momentum": {"optimizer": "sgd"}, "at": NAMED, "pool": NAMED, "layout": NAMED}
 
 # Named choices, added below, and values of every other field.
 VALUES = {
@@ -42,6 +51,9 @@ VALUES = {
     "arch_options": st.fixed_dictionaries(
         {}, optional={"image_size": st.integers(8, 64), "points": st.lists(st.integers(0, 5))}
     ),
+    "initial_weights": st.sampled_from(["", "weights.safetensors"]),
+    "at": st.lists(st.sampled_from(["blocks.*", "layer1"])),
+    "layout": st.sampled_from(["", "BTD"]),
     "redundancy": st.integers(0, 300),
     "alpha": st.floats(0, 1e6),
     "learning_rate": st.floats(1e-12, 1e3),
@@ -68,6 +80,8 @@ def _fitting(values):
     """Without what the optimiser or the schedule of a spec lacks."""
     lacks = {"momentum"} if values.get("optimizer") != "sgd" else set()
     lacks |= {"warmup"} if values.get("schedule") == "one_cycle" else set()
+    lacks |= {"at", "pool", "layout"}  # of models by name
+    lacks |= {"head"} if values.get("branch_bias") == "prior" else set()
     return {name: value for name, value in values.items() if name not in lacks}
 
 

@@ -514,6 +514,18 @@ def test_a_model_that_cannot_be_built_is_one_line_and_leaves_nothing_behind(
     assert text in refused(command, "--arch", arch, "--epochs", "1")
 
 
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--at", "blocks.*"), "no module matches 'blocks.*'"),
+        (("--at", "2", "--layout", "BX"), "layout 'BX' is not one letter an axis"),
+        (("--at", "2", "--set", "pool=class_token"), "no single token axis for pool='class_token'"),
+    ],
+)
+def test_places_that_no_branch_can_read_are_refused_before_anything_is_trained(own_nets, refused, options, text):
+    assert text in refused("run", "--arch", "own_nets:net", "--epochs", "1", *options)
+
+
 def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
     from safetensors.torch import save_file
 

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import load_for
-from asymtrain.lab.engine.setup import build_module
+from asymtrain.lab.engine.setup import build_module, build_network
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import Inputs, difference, fingerprint, is_named
 from asymtrain.lab.store import Store, store_exists
@@ -49,7 +49,7 @@ def kind_of(spec: RunSpec) -> tuple[object, ...]:
 def check_sources(
     specs: Sequence[RunSpec], store: Path | None = None, *, data_root: Path | None = None, fresh: bool = False
 ) -> None:
-    """Refuse models that cannot be built, and what is not what the runs in the store were trained with."""
+    """Refuse models and places that cannot be built, and what is not what the store's runs were trained with."""
     models: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     data: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     if store is not None and not fresh and store_exists(store):
@@ -68,6 +68,10 @@ def check_sources(
         now = _model_fingerprint(spec, dataset)
         changes = [change for earlier in models[kind] if (change := difference(now, earlier))]
         _refuse(f"the model {spec.arch}", len(changes), f"{', '.join(dict.fromkeys(changes))} changed", store)
+        if is_named(spec.arch):
+            same = [other for other in specs if other.redundancy and kind_of(other) == kind]
+            for placed in {(other.at, other.pool, other.layout): other for other in same}.values():
+                build_network(placed, dataset)  # refuses places that are not there, or that no branch can read
 
 
 def _refuse(what: str, others: int, how: str, store: Path | None) -> None:
