@@ -138,7 +138,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_function_whose_code_changed(nets: Path, tmp_path: Path, data_print: list[str]) -> None:
-    spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1)
+    spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1, at="1")
     taken = fingerprints.take_fingerprints([spec], fingerprints.load_for(spec))
     path = tmp_path / "runs.sqlite"
     run = dataclasses.replace(next(execute(SPECS[:1], device="cpu")), spec=spec)
