@@ -1,6 +1,7 @@
 """`asymtrain.compare`: what `asymtrain run` does, from Python."""
 
 import doctest
+import itertools
 import os
 import re
 import subprocess
@@ -229,7 +230,10 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"seeds": [-1]}, "seed must be 0 or more"),
         ({"recipe": "ordinry"}, "did you mean 'ordinary'"),
         ({"recipe": "ordinary"}, "flip_shift changes images, and data holds vectors"),
+        ({"seeds": itertools.count()}, "seeds must be how many, from 1 to 10000"),
         ({"epochs": 0}, "epochs must be 1 or more"),
+        ({"epochs": "3"}, "epochs must be a number, got '3'"),
+        ({"alpha": "3"}, "alpha must be a number, got '3'"),
         ({"redundancy": 0}, "pairs need redundancy 1 or more"),
         ({"momentum": 0.5}, "adamw has no momentum"),
         ({"at": "blocks.*"}, "no module matches 'blocks.*'"),

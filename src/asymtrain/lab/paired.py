@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import html
+import itertools
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -232,7 +233,8 @@ def _seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
         if not 1 <= seeds <= MOST_SEEDS:
             raise how
         return tuple(range(FIRST_SEED, FIRST_SEED + seeds))
-    if not (which := tuple(dict.fromkeys(seeds))):
+    which = tuple(dict.fromkeys(itertools.islice(seeds, MOST_SEEDS + 1)))
+    if not 1 <= len(which) <= MOST_SEEDS:
         raise how
     return which
 
@@ -267,6 +269,7 @@ def _base_spec(
     from asymtrain.lab.data.registry import kept_dataset
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.recipes import recipe_fields
+    from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.scales import get_scale, scaled_spec
     from asymtrain.lab.sources import UNNAMED, Inputs, kept_function
 
@@ -280,7 +283,8 @@ def _base_spec(
         raise UsageError(f"build must make a new model at each call: give a function or a name, not {given_one}")
     fields = dict(given)
     if recipe is not None:
-        fields = recipe_fields(recipe, given.get("epochs", scale.fields["epochs"]), given)
+        epochs = RunSpec(epochs=given.get("epochs", scale.fields["epochs"])).epochs  # which refuses what is no number
+        fields = recipe_fields(recipe, epochs, given)
     if options:
         fields["dataset_options"] = options
     base = scaled_spec(scale, build if isinstance(build, str) else UNNAMED, name, **fields)
