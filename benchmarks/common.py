@@ -51,8 +51,13 @@ def plain_loop(
     redundancy: int = 20,
     autocast: bool = False,
     alpha: float = 1.0,
+    weights_alone: bool = False,
+    capturable: bool = False,
 ) -> Callable[[], None]:
-    """One step of the loop a user would write: one run, eager, data on the device, fused AdamW."""
+    """One step of the loop a user would write: one run, eager, data on the device, fused AdamW.
+
+    With `weights_alone` the optimizer has the branches' weights, with gradients of 0, and there are no branches.
+    """
     data = synthetic().train
     images = torch.from_numpy(data.images).to(device)
     labels = torch.from_numpy(data.labels).to(device)
@@ -64,7 +69,11 @@ def plain_loop(
         where = {"at": list(model.points), "layout": model.layout, "pool": model.pool}
         branches = attach(model, sample=sample, classes=CLASSES, redundancy=redundancy, **where)
         parameters += branches.parameters()
-    optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True)
+    zeros = [(weight, torch.zeros_like(weight)) for weight in branches.parameters()] if weights_alone else []
+    if weights_alone:
+        branches.strip()
+        branches = None
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True, capturable=capturable)
     order = torch.randperm(len(labels), device=device)
 
     def step() -> None:
@@ -76,6 +85,8 @@ def plain_loop(
                 loss = loss + alpha * branches.loss(y)
         optimizer.zero_grad()
         loss.backward()
+        for weight, gradient in zeros:
+            weight.grad = gradient
         optimizer.step()
 
     return step

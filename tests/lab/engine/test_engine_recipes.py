@@ -4,13 +4,22 @@ import dataclasses
 
 import pytest
 import torch
-from equivalence import distance, mixed_specs, patterns, reference_after, stack_after
+from equivalence import (
+    assert_near_the_reference_together,
+    distance,
+    measure_distances,
+    mixed_specs,
+    patterns,
+    reference_after,
+    stack_after,
+)
 from near_reference import assert_stack_is_near
 from small_runs import STRATEGIES, TRAINERS, spec_of, stack_of, trained
 
 from asymtrain.lab.engine import Stack
+from asymtrain.lab.engine.plan import strategy_for
 from asymtrain.lab.runs import RunSpec
-from small_backbones import LEARNING
+from small_backbones import LEARNING, SMALL
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +67,18 @@ def test_each_part_alone(part, dataset):
     assert_stack_is_near(mixed_specs(base_spec("mlp", **part), runs=3), dataset, *STRATEGIES)
 
 
+@pytest.mark.slow  # all of them together are tried below
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_each_part_alone_with_convolutions(part, dataset):
+    specs = mixed_specs(base_spec("cnn", arch_options=SMALL["cnn"], **part), runs=3)
+    assert_stack_is_near(specs, dataset, "side_by_side")
+
+
 @pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
 @pytest.mark.parametrize("arch", ["mlp", "cnn"])
 def test_all_parts_together(arch, optimizer, dataset):
-    assert_stack_is_near(mixed_specs(base_spec(arch, **TOGETHER, **optimizer), runs=3), dataset, "batched")
+    specs = mixed_specs(base_spec(arch, arch_options=SMALL[arch], **TOGETHER, **optimizer), runs=3)
+    assert_stack_is_near(specs, dataset, "batched")
 
 
 def test_runs_of_one_stack_differ_in_what_it_keeps_for_each(dataset):
@@ -73,6 +90,17 @@ def test_runs_of_one_stack_differ_in_what_it_keeps_for_each(dataset):
         {"schedule": "linear", "schedule_by": "step", "warmup": 1, "label_smoothing": 0.2, "mixup": 0.5},
     ]
     assert_stack_is_near([dataclasses.replace(base, **changed) for changed in changes], dataset, *STRATEGIES)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("arch", ["mlp", "cnn"])
+def test_all_parts_together_on_a_gpu(arch, optimizer, dataset):
+    specs = mixed_specs(base_spec(arch, **TOGETHER, **optimizer), runs=10)
+    strategy = strategy_for(arch, torch.device("cuda"))
+    assert_near_the_reference_together(measure_distances(specs, dataset, device="cuda", strategy=strategy))
 
 
 # What a careless engine could get wrong by a hair.

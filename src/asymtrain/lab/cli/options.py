@@ -340,7 +340,7 @@ def parse_settings(texts: Sequence[str] | None) -> dict[str, Any]:
     # Cosines are recorded, and change nothing.
     names = [name for name in (*runs.AUXILIARY, *recipes.FIELDS) if not name.startswith("cosine") and name not in own]
     choices = {name: runs.choices(name) for name in names}
-    settings: dict[str, str | float] = {}
+    settings: dict[str, Any] = {}
     for text in texts or ():
         name, _, typed = (part.strip() for part in text.partition("="))
         if name in own and name in runs.DEFAULTS:

@@ -20,7 +20,7 @@ TRANSFORMS = (
 )  # fmt: skip
 """The transforms that `transform` chooses from, in the order of its bits."""
 STRENGTHS = 31
-_HAIR = 1e-3  # of a pixel
+_HALF = 0.5 + 1 / 2048  # what lies between two whole numbers goes up: no device's rounding decides
 QUANTILES = 4096
 
 
@@ -52,7 +52,7 @@ def transform(images: Tensor, bits: Tensor) -> Tensor:
     Bits 0 to 15 choose the transform, bits 16 to 31 a strength s of 31 from 0 to 1, bit 32 the sign.
 
     - brightness, contrast, saturation, sharpness: the image's distance from black, from its mean grey, from its own
-      greys, from its blur, times 1 + 0.9 s or 1 - 0.9 s;
+      greys, from its blur (all of them whole numbers, as PIL has them), times 1 + 0.9 s or 1 - 0.9 s;
     - posterize: round(4 s) of the eight bits are cleared; solarize: values from 255 (1 - s) on are inverted;
     - rotate by 30 s degrees, shear by 0.3 s, translate by s times three tenths of the side, either way: each pixel
       takes the nearest one of the source, or zero.
@@ -63,7 +63,7 @@ def transform(images: Tensor, bits: Tensor) -> Tensor:
     values = images.to(torch.float32) if not images.dtype.is_floating_point else images
     values = _recoloured(values, kind, level, sign)
     if not images.dtype.is_floating_point:
-        values = values.round()
+        values = (values + _HALF).floor()
     return _moved(values.to(images.dtype), kind, level * sign)
 
 
@@ -78,7 +78,7 @@ def _recoloured(values: Tensor, kind: Tensor, level: Tensor, sign: Tensor) -> Te
     """The transforms of values; every other image stays as it is."""
     grey = _grey(values)
     # Each of the four goes away from another image, or towards it.
-    other = torch.where(_is(kind, "contrast"), grey.mean((-2, -1), keepdim=True), 0.0)
+    other = torch.where(_is(kind, "contrast"), (grey.mean((-2, -1), keepdim=True) + _HALF).floor(), 0.0)
     other = torch.where(_is(kind, "saturation"), grey, other)
     other = torch.where(_is(kind, "sharpness"), _blurred(values), other)
     blended = (other + (1 + 0.9 / (STRENGTHS - 1) * level * sign) * (values - other)).clamp(0, 255)
@@ -93,9 +93,9 @@ def _recoloured(values: Tensor, kind: Tensor, level: Tensor, sign: Tensor) -> Te
 def _grey(values: Tensor) -> Tensor:
     """Brightness (..., 1, H, W) by the weights of Rec. 601; of other than three channels the mean."""
     if values.shape[-3] != 3:
-        return values.mean(-3, keepdim=True)
+        return (values.mean(-3, keepdim=True) + _HALF).floor()
     red, green, blue = values.unbind(-3)
-    return (0.299 * red + 0.587 * green + 0.114 * blue).unsqueeze(-3)
+    return (0.299 * red + 0.587 * green + 0.114 * blue + _HALF).floor().unsqueeze(-3)
 
 
 def _blurred(values: Tensor) -> Tensor:
@@ -105,7 +105,7 @@ def _blurred(values: Tensor) -> Tensor:
         return values
     rows = values[..., :-2, :] + values[..., 1:-1, :] + values[..., 2:, :]
     sums = rows[..., :-2] + rows[..., 1:-1] + rows[..., 2:] + 4 * values[..., 1:-1, 1:-1]
-    inner = torch.nn.functional.pad(sums / 13, (1, 1, 1, 1))
+    inner = torch.nn.functional.pad((sums / 13 + _HALF).floor(), (1, 1, 1, 1))
     row, column = torch.arange(height, device=values.device), torch.arange(width, device=values.device)
     inside = ((row > 0) & (row < height - 1))[:, None] & ((column > 0) & (column < width - 1))
     return torch.where(inside, inner, values)
@@ -123,8 +123,7 @@ def _moved(images: Tensor, kind: Tensor, level: Tensor) -> Tensor:
     down = torch.where(_is(kind, "translate_y"), (2 * (3 * height // 10) * level + most) // (2 * most), 0)
     x = torch.arange(width, device=images.device) - (width - 1) / 2
     y = (torch.arange(height, device=images.device) - (height - 1) / 2)[:, None]
-    # Between two pixels the later is the nearest: no device's rounding decides.
-    middle_x, middle_y = (width - 1) / 2 + 0.5 + _HAIR, (height - 1) / 2 + 0.5 + _HAIR
+    middle_x, middle_y = (width - 1) / 2 + _HALF, (height - 1) / 2 + _HALF
     column = (cosine * x + (sine + shear_x) * y - right + middle_x).floor().long()  # (..., B, H, W)
     row = (cosine * y + (shear_y - sine) * x - down + middle_y).floor().long()
     inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)

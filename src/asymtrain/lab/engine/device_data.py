@@ -51,7 +51,9 @@ class DeviceData:
         )
         self.keys = {purpose: stream_keys(specs, purpose, device) for purpose in STREAMS}
         self.augmentation = lead.augmentation
-        self.erasing = torch.tensor([[s.erasing] for s in specs], device=device) if lead.erasing else None
+        self.erasing = (
+            torch.tensor([[s.erasing] for s in specs], device=device) if any(s.erasing for s in specs) else None
+        )
         self.mixup, self.cutmix = (mixing_tables(specs, field, device) for field in ("mixup", "cutmix"))
         self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
         points = range(len(backbone.points))

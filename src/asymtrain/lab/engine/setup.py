@@ -205,7 +205,10 @@ STREAMS = ("shuffle", "augment", "transform", "erase", "mix", "dropout", "noise"
 def mixing_tables(specs: list[RunSpec], field: str, device: torch.device) -> Tensor | None:
     """The shares that mixup or cutmix chooses from in each run, (R, Q); None where there is no such mixing."""
     parameters = [getattr(spec, field) for spec in specs]
-    return torch.stack([beta_quantiles(value) for value in parameters]).to(device) if all(parameters) else None
+    if not any(parameters):
+        return None
+    assert all(parameters), "runs that mix and runs that do not are planned apart"
+    return torch.stack([beta_quantiles(value) for value in parameters]).to(device)
 
 
 def dropout_mask(keys: Tensor, step: Tensor | int, batch: int, width: int, rate: float) -> Tensor:
