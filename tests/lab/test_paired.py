@@ -16,9 +16,9 @@ import asymtrain
 from asymtrain import UsageError
 from asymtrain.__main__ import main
 from asymtrain.lab import executors, paired, sources
-from asymtrain.lab.data import Dataset, load
+from asymtrain.lab.data import Dataset, load, registry
 from asymtrain.lab.engine import load_for
-from asymtrain.lab.report import FILES
+from asymtrain.lab.report import FILES, rows_frame
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
@@ -158,7 +158,7 @@ def test_functions_that_build_other_models_have_other_names():
     assert set(compare().rows["arch"]) == set(compare().rows["arch"])
 
 
-def test_with_a_store_what_is_trained_is_not_trained_again(capsys):
+def test_with_a_store_what_is_trained_is_not_trained_again(capsys, monkeypatch):
     first = compare(store="runs.sqlite", progress=True)
     assert capsys.readouterr().err.count("test accuracy") == 2
     again = compare(store="runs.sqlite", seeds=2, progress=True)
@@ -168,6 +168,10 @@ def test_with_a_store_what_is_trained_is_not_trained_again(capsys):
     with Store("runs.sqlite", read_only=True) as store:
         assert sorted(record.attempt for record in store.records(every_attempt=True)) == [1, 1, 1, 1, 2, 2]
     # Another process reads the runs of a function that it does not have, and cannot train them.
+    monkeypatch.setattr(registry, "_LOADED", {})
+    with Store("runs.sqlite", read_only=True) as store:
+        rows = rows_frame(store.runs())
+    assert set(rows["classes"]) == {CLASSES}
     spec = again.runs[0].spec
     assert RunSpec.from_dict(spec.to_dict()) == spec
     with pytest.raises(UsageError, match="was a function of another process"):

@@ -23,13 +23,13 @@ class Fingerprints(NamedTuple):
     """Of the model with the initial values of seed 0, and of the data."""
 
     model: str
-    data: str
+    data: str  # with their number of classes behind a colon, by which chance is known where the data are not
 
 
 def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[object, ...], Fingerprints]:
     """Of each kind of spec on a dataset, by `kind_of`."""
     kinds = {kind_of(spec): spec for spec in specs}
-    data = dataset.fingerprint
+    data = f"{dataset.fingerprint}:{dataset.classes}"
     return {kind: Fingerprints(_model_fingerprint(spec, dataset), data) for kind, spec in kinds.items()}
 
 
@@ -63,7 +63,7 @@ def check_sources(
         if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
             continue
         dataset = load_for(spec, data_root)
-        others = sum(earlier != dataset.fingerprint for earlier in data[kind[:2]])
+        others = sum(earlier.partition(":")[0] != dataset.fingerprint for earlier in data[kind[:2]])
         _refuse(f"the data {spec.dataset}", others, "they hold other examples, labels or classes", store)
         now = _model_fingerprint(spec, dataset)
         changes = [change for earlier in models[kind] if (change := difference(now, earlier))]

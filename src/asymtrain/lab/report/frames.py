@@ -16,7 +16,7 @@ from asymtrain.models import BACKBONES
 FIRST = ("dataset", "arch", "variant", "redundancy", "alpha", "seed")
 SETTINGS = tuple(name for name in DEFAULTS if name not in FIRST)
 RESULTS: dict[str, Callable[[Run], Any]] = {
-    "classes": lambda run: class_count(run.spec.dataset, dict(run.spec.dataset_options)),
+    "classes": lambda run: _classes(run),
     "outcome": attrgetter("outcome"),
     "test_accuracy": attrgetter("test_accuracy"),
     "validation_accuracy": lambda run: run.history[-1].validation_accuracy if run.history else None,
@@ -54,6 +54,13 @@ def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
         for values in map(dataclasses.asdict, run.history)
     ]
     return pd.DataFrame(rows, columns=["id", "dataset", "arch", "variant", "seed", *MEASURED])
+
+
+def _classes(run: Run) -> int | None:
+    """By the name of the data; where that does not tell, as it was when the run was trained."""
+    counted = class_count(run.spec.dataset, dict(run.spec.dataset_options))
+    noted = (run.data_fingerprint or "").partition(":")[2]
+    return int(noted) if counted is None and noted.isdecimal() else counted
 
 
 def _sorted(runs: Iterable[Run]) -> list[Run]:
