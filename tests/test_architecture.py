@@ -67,14 +67,14 @@ def test_import_asymtrain_loads_nothing_and_its_names_torch_and_the_standard_lib
     assert {name.partition(".")[0] for name in every} - sys.stdlib_module_names == {"asymtrain"}
 
 
-def test_a_stranger_s_import_meets_the_lab_through_probe_alone():
-    names = ", ".join(name for name in asymtrain.__all__ if name != "probe")
+def test_a_stranger_s_import_meets_the_lab_through_probe_and_compare_alone():
+    doors = {"probe": "asymtrain.lab.probe", "compare": "asymtrain.lab.paired"}
+    names = ", ".join(name for name in asymtrain.__all__ if name not in doors)
     library = modules_loaded_by(f"from asymtrain import {names}")
     assert not {name for name in library if name.startswith("asymtrain.lab")}
-    probing = modules_loaded_by("from asymtrain import probe")
-    assert {".".join(name.split(".")[:3]) for name in probing if name.startswith("asymtrain.lab.")} == {
-        "asymtrain.lab.probe"
-    }
+    for name, room in doors.items():
+        loaded = modules_loaded_by(f"from asymtrain import {name}")
+        assert {".".join(part.split(".")[:3]) for part in loaded if part.startswith("asymtrain.lab.")} == {room}
 
 
 @pytest.mark.parametrize("first", ["import asymtrain.gradients._alignment", "import asymtrain.lab.engine", ""])

@@ -30,7 +30,8 @@ Then train as ever, and take the branches off:
 The losses are plain functions: `softmax_loss`, `sigmoid_loss` and `dialogue`. For DistributedDataParallel, or one
 compiled graph, wrap both in `WithBranches`. `AlignmentLog` gathers alignments through training,
 `backward_with_alignment` makes the update from the two passes that an alignment needs, and `probe` advises before you
-train. Experiments are on the command line: `asymtrain run`.
+train. `compare` trains a model with and without branches, in pairs, and tells whether they helped; on the command line
+that is `asymtrain run`.
 
 A name is loaded, and torch with it, when it is first used: `asymtrain --help` does not wait for torch.
 """
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from asymtrain import models
     from asymtrain.branches import Branches, WithBranches, attach, clean
     from asymtrain.gradients import Alignment, AlignmentLog, alignment, backward_with_alignment
+    from asymtrain.lab.paired import compare
     from asymtrain.lab.probe import probe
     from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
 
@@ -61,6 +63,7 @@ __all__ = [
     "attach",
     "backward_with_alignment",
     "clean",
+    "compare",
     "dialogue",
     "models",
     "probe",
@@ -72,6 +75,7 @@ __all__ = [
 _HOMES = {
     "branches": ("Branches", "WithBranches", "attach", "clean"),
     "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
+    "lab.paired": ("compare",),
     "lab.probe": ("probe",),
     "models": (),
     "objectives": ("dialogue", "sigmoid_loss", "softmax_loss"),

@@ -30,6 +30,7 @@ OTHERS = "timm:NAME, hf:CONFIG or package.module:function"
 FORMS = f"a backbone (mlp, cnn, vit), {OTHERS}"
 SMALL = 64  # pixels; a larger model's own size is reduced to this on a CPU
 DEFAULT_SIZE = 32
+UNNAMED = "here:unnamed-0"  # a function whose name is not known before it was called
 CHECK_OPTIONS = (
     "check --option or --arch-option (their names and values are the library's); what must be downloaded cannot be "
     "built here, but in a function of your own, package.module:function"
@@ -97,6 +98,54 @@ class Named:
         return max(2 * self.multiple, SMALL - SMALL % self.multiple)
 
 
+@contextmanager
+def kept_function(function: Callable[..., Any], options: Options, *, classes: int, inputs: Inputs) -> Iterator[str]:
+    """The name that a spec has for a function which builds a model.
+
+    One that any process can import is `package.module:function`. Another, such as a lambda or one of a notebook, is
+    `here:NAME-FINGERPRINT`, with the fingerprint of its model: this process alone can build it, as long as the block
+    lasts, and a function that builds another model has another name.
+    """
+    from asymtrain.lab.data.own import name_here
+
+    module, label = getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__)
+    if _imported(f"{module}:{label}") is function:
+        yield f"{module}:{label}"
+        return
+    label = label.rpartition("<locals>.")[2].strip("<>")
+    named = _of_function(label, function, dict(options))
+    model = _build_seeded(named, classes, inputs, 0)
+    _check_outputs(named, model, classes, inputs)
+    name = name_here(label, _rounded(fingerprint(model, inputs)))
+    _HERE[name] = label, function
+    try:
+        yield name
+    finally:
+        _HERE.pop(name, None)
+
+
+_HERE: dict[str, tuple[str, Callable[..., Any]]] = {}  # functions that a caller in this process holds
+
+
+def _imported(text: str) -> Any:
+    """The function of this name in a file; None where there is none, or where a worker could not import it."""
+    from asymtrain.lab.data.own import import_function, importable_here, is_function
+
+    if not is_function(text):
+        return None
+    with importable_here(), suppress(UsageError):
+        return import_function(text)
+    return None
+
+
+def _rounded(text: str) -> str:
+    """A fingerprint as hexadecimal digits that rounding on another machine seldom changes."""
+    digest, *numbers = text.split(":")
+    norms, projections = [float(number) for number in numbers[::2]], [float(number) for number in numbers[1::2]]
+    shares = [f"{norm:.4g} {part / (norm or 1.0):.4f}" for norm, part in zip(norms, projections, strict=True)]
+    return hashlib.sha256(" ".join([digest, *shares]).encode()).hexdigest()[:16]
+
+
 def is_named(arch: str) -> bool:
     """Is this a model by name, and none of the backbones?"""
     return ":" in arch
@@ -118,6 +167,11 @@ def check_name(name: str, options: Options = ()) -> None:
             f"{name} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
             "on the hub cannot be used; save its config.json and give the file"
         )
+    if kind == "here":
+        from asymtrain.lab.data.own import is_here
+
+        if is_here(name):
+            return
     if kind not in _LIBRARIES and not all(part.isidentifier() for part in (*kind.split("."), rest)):
         raise UsageError(f"{name!r} names no function: write package.module:function, or {OTHERS.partition(' or ')[0]}")
     _refuse_pretrained(name, dict(options))
@@ -125,8 +179,11 @@ def check_name(name: str, options: Options = ()) -> None:
 
 def named_model(text: str, options: Options = ()) -> Named:
     """The model that a text names; options go to its builder."""
+    from asymtrain.lab.data.own import is_here
+
     check_name(text, options)
-    return _LIBRARIES.get(text.partition(":")[0], _function)(text, dict(options))
+    make = _here if is_here(text) else _LIBRARIES.get(text.partition(":")[0], _function)
+    return make(text, dict(options))
 
 
 def build_model(
@@ -153,7 +210,10 @@ def build_model(
     model = _build_seeded(named, classes, inputs, seed)
     if key not in _CHECKED:
         _check_outputs(named, model, classes, inputs)
-        if not _is_equal(model, _build_seeded(named, classes, inputs, seed)):
+        again = _build_seeded(named, classes, inputs, seed)
+        if again is model:
+            raise UsageError(f"{name} gave the same model when it was called again: build a new one at each call")
+        if not _is_equal(model, again):
             raise UsageError(
                 f"{name} is not deterministic: two models that were built with the same seed differ; draw its initial "
                 "values from torch's, Python's or numpy's global random state, which are set from the run's seed"
@@ -504,8 +564,19 @@ def _function(text: str, options: dict[str, Any]) -> Named:
     from asymtrain.lab.data.own import import_function, importable_here
 
     with importable_here():
-        function = import_function(text)
+        return _of_function(text, import_function(text), options)
 
+
+def _here(text: str, options: dict[str, Any]) -> Named:
+    if text not in _HERE:
+        raise UsageError(
+            f"{text} was a function of another process, or of a call that has ended: give it to asymtrain.compare "
+            "again, or put it into a file and write package.module:function"
+        )
+    return _of_function(*_HERE[text], options)
+
+
+def _of_function(name: str, function: Callable[..., Any], options: dict[str, Any]) -> Named:
     def make(classes: int, inputs: Inputs) -> Any:
         known = inspect.signature(function).parameters
         given: dict[str, Any] = {"classes": classes, "num_classes": classes, "input_shape": inputs.shape}
@@ -515,7 +586,7 @@ def _function(text: str, options: dict[str, Any]) -> Named:
         return function(**{**{name: value for name, value in given.items() if name in known}, **options})
 
     cure = "mend the function, or give what it needs with --option NAME=VALUE (of probe) or --arch-option NAME=VALUE"
-    return Named(text, DEFAULT_SIZE, 1, make, cure)
+    return Named(name, DEFAULT_SIZE, 1, make, cure)
 
 
 _LIBRARIES: dict[str, Callable[[str, dict[str, Any]], Named]] = {"timm": _timm, "hf": _transformers}

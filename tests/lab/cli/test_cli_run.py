@@ -214,7 +214,7 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--epochs", "0"), "epochs must be 1 or more"),
         (("--seeds", "few"), "--seeds few"),
         (("--seeds", ""), "--seeds '': write how many"),
-        (("--set", "signl=noise"), "no such field; write one of activation=last|all|random|cycle, combine=sum|mean"),
+        (("--set", "signl=noise"), "no such field; write one of pool=mean|class_token, head="),
         (("--set", "signal=loud"), "write signal=gradient|detached|noise|gated"),
         (("--set", "signal"), "write signal=gradient|"),
         (("--set", "alpha=3"), "an option of its own, --alpha"),
@@ -512,6 +512,18 @@ def test_a_model_that_cannot_be_built_is_one_line_and_leaves_nothing_behind(
         pytest.importorskip("transformers")
     monkeypatch.setitem(sys.modules, "timm", None)
     assert text in refused(command, "--arch", arch, "--epochs", "1")
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (("--at", "blocks.*"), "no module matches 'blocks.*'"),
+        (("--at", "2", "--layout", "BX"), "layout 'BX' is not one letter an axis"),
+        (("--at", "2", "--set", "pool=class_token"), "no single token axis for pool='class_token'"),
+    ],
+)
+def test_places_that_no_branch_can_read_are_refused_before_anything_is_trained(own_nets, refused, options, text):
+    assert text in refused("run", "--arch", "own_nets:net", "--epochs", "1", *options)
 
 
 def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):

@@ -78,7 +78,7 @@ def test_runs_of_one_model_and_data_have_the_same_fingerprints(store: Path) -> N
     plain, asymmetric = attempts(store)
     assert plain.model_fingerprint is not None
     assert plain.model_fingerprint == asymmetric.model_fingerprint
-    assert {plain.data_fingerprint, asymmetric.data_fingerprint} == {"0123456789abcdef"}
+    assert {plain.data_fingerprint, asymmetric.data_fingerprint} == {f"0123456789abcdef:{DATA['classes']}"}
     other = [
         dataclasses.replace(spec, arch_options={"widths": (9,)}, seed=7) for spec in SPECS
     ]  # another kind of model
@@ -138,7 +138,7 @@ def nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_function_whose_code_changed(nets: Path, tmp_path: Path, data_print: list[str]) -> None:
-    spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1)
+    spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1, at="1")
     taken = fingerprints.take_fingerprints([spec], fingerprints.load_for(spec))
     path = tmp_path / "runs.sqlite"
     run = dataclasses.replace(next(execute(SPECS[:1], device="cpu")), spec=spec)

@@ -190,6 +190,9 @@ class RunOptions(ScaleOptions):
     learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", callback=above_zero)] = None
     weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None
     at: Annotated[list[str] | None, AT] = None
+    layout: Annotated[
+        str | None, typer.Option(help="The axes of a place's output, such as BTD, where they cannot be told.")
+    ] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
     alpha: Annotated[float | None, ALPHA] = None
     precision: Annotated[str | None, PRECISION] = None

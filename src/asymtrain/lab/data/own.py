@@ -7,6 +7,7 @@ leave it open, one line says what to give.
 
 import importlib
 import inspect
+import re
 import sys
 import zipfile
 from collections.abc import Iterator, Mapping
@@ -25,7 +26,8 @@ from asymtrain.lab.machine import memory
 Array = npt.NDArray[Any]
 
 HOW = "write it with numpy.savez(FILE, x=inputs, y=labels), and x_test=... and y_test=... where there is a test set"
-RETURNS = "return (x, y), (x, y, x_test, y_test) or a dict of these names"
+FORMS = "(x, y), (x, y, x_test, y_test) or a dict of these names"
+RETURNS = f"return {FORMS}"
 _ALIASES = {"images": "x", "labels": "y", "images_test": "x_test", "labels_test": "y_test"}
 _KEYS = ("x", "y", "x_test", "y_test", "class_names")
 _CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
@@ -71,6 +73,14 @@ def load_function(
     return resized(dataset, image_size)
 
 
+def load_arrays(
+    value: Any, *, image_size: int | None = None, layout: str | None = None, seed: int = 0, source: str = "data"
+) -> Dataset:
+    """Arrays or tensors of this process, in the forms that a function may return."""
+    arrays = _read_forms(f"{source} is", source, value, f"give {FORMS}")
+    return resized(_make_dataset(source, arrays, layout, seed), image_size)
+
+
 def check_function(text: str) -> None:
     """Refuse a function that this process cannot import."""
     with importable_here():
@@ -86,6 +96,17 @@ def is_function(text: str) -> bool:
         and name.isidentifier()
         and all(part.isidentifier() for part in module.split("."))
     )
+
+
+def is_here(text: str) -> bool:
+    """Is this the name of data or of a function that one process alone has, here:NAME-FINGERPRINT?"""
+    return re.fullmatch(r"here:[\w.]+-[0-9a-f]+", text) is not None
+
+
+def name_here(label: str, fingerprint: str) -> str:
+    """Such a name; a label keeps its letters, digits and dots."""
+    kept = re.sub(r"[^\w.]+", "_", label).strip("_.")
+    return f"here:{kept or 'unnamed'}-{fingerprint[:8]}"
 
 
 @contextmanager
@@ -139,22 +160,27 @@ def _call(text: str, function: Any, options: Mapping[str, object]) -> dict[str, 
         raise UsageError(
             f"{text} failed ({error_line(error)}): mend it, or give what it needs with --data-option NAME=VALUE"
         ) from error
-    if isinstance(returned, Mapping):
-        return _named(text, {str(key): _as_array(text, str(key), value) for key, value in returned.items()}, RETURNS)
-    if isinstance(returned, tuple | list) and len(returned) == 2 and all(_is_pair(part) for part in returned):
-        returned = [array for pair in returned for array in pair]
-    if not isinstance(returned, tuple | list) or len(returned) not in (2, 4):
-        shown = f"{len(returned)} values" if isinstance(returned, tuple | list) else f"a {type(returned).__name__}"
-        raise UsageError(f"{text} returned {shown}: {RETURNS}")
-    pairs = zip(_KEYS, returned, strict=False)
-    return _named(text, {key: _as_array(text, key, value) for key, value in pairs}, RETURNS)
+    return _read_forms(f"{text} returned", text, returned, RETURNS)
+
+
+def _read_forms(opening: str, source: str, value: Any, how: str) -> dict[str, Array]:
+    """The arrays by name; a refusal begins with `opening`."""
+    if isinstance(value, Mapping):
+        return _named(source, {str(key): _as_array(source, str(key), part, how) for key, part in value.items()}, how)
+    if isinstance(value, tuple | list) and len(value) == 2 and all(_is_pair(part) for part in value):
+        value = [array for pair in value for array in pair]
+    if not isinstance(value, tuple | list) or len(value) not in (2, 4):
+        shown = f"{len(value)} values" if isinstance(value, tuple | list) else f"a {type(value).__name__}"
+        raise UsageError(f"{opening} {shown}: {how}")
+    pairs = zip(_KEYS, value, strict=False)
+    return _named(source, {key: _as_array(source, key, part, how) for key, part in pairs}, how)
 
 
 def _is_pair(value: object) -> bool:
     return isinstance(value, tuple | list) and len(value) == 2 and all(getattr(part, "ndim", 0) for part in value)
 
 
-def _as_array(text: str, key: str, value: Any) -> Array:
+def _as_array(text: str, key: str, value: Any, how: str) -> Array:
     """A tensor of any device, or what numpy makes an array of."""
     try:
         if hasattr(value, "detach"):
@@ -163,7 +189,7 @@ def _as_array(text: str, key: str, value: Any) -> Array:
             return np.asarray(value.numpy())
         return np.asarray(value)
     except Exception as error:  # a ragged list, a sparse tensor, an object that fails in its own way
-        raise UsageError(f"{text}: {key} is no array ({error_line(error)}): {RETURNS}, arrays or tensors") from error
+        raise UsageError(f"{text}: {key} is no array ({error_line(error)}): {how}, arrays or tensors") from error
 
 
 def _read_npz(path: Path, wanted: tuple[str, ...] | None) -> dict[str, Array]:

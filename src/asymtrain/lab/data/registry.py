@@ -2,8 +2,8 @@
 
 import inspect
 import os
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -49,6 +49,17 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
     return dataset
 
 
+@contextmanager
+def kept_dataset(dataset: Dataset) -> Iterator[str]:
+    """A name by which this process loads the dataset as long as the block lasts; it changes with what it holds."""
+    name = own.name_here(dataset.name, dataset.fingerprint)
+    _HERE[name] = dataset
+    try:
+        yield name
+    finally:
+        _HERE.pop(name, None)
+
+
 def class_count(name: str, options: Mapping[str, object] = MappingProxyType({})) -> int | None:
     """How many classes a dataset has, without loading it; None where that cannot be told."""
     if name == "shapes":
@@ -57,7 +68,7 @@ def class_count(name: str, options: Mapping[str, object] = MappingProxyType({}))
         return cifar.SOURCES[name].classes
     if name.startswith("npz:"):
         return _npz_classes(name)
-    if own.is_function(name):
+    if own.is_function(name) or own.is_here(name):
         return _LOADED.get(_key(name, options), (None, ()))[0]
     with suppress(OSError, UsageError):  # a folder of another machine may have a name that means nothing here
         path = at_home(name.partition(":")[2])
@@ -90,9 +101,19 @@ def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
         if not path:
             raise UsageError("the file is missing: write npz:FILE, for instance npz:./data.npz")
         return partial(own.load_npz, at_home(path))
+    if own.is_here(name):
+        return partial(_get_here, name)
     if not own.is_function(name):
         raise unknown_name("dataset", name, NAMES)
     return partial(own.load_function, name)
+
+
+def _get_here(name: str) -> Dataset:
+    if name not in _HERE:
+        raise UsageError(
+            f"{name} were arrays of another process, or of a call that has ended: give them to asymtrain.compare again"
+        )
+    return _HERE[name]
 
 
 def _npz_classes(name: str) -> int | None:
@@ -108,5 +129,6 @@ def _npz_classes(name: str) -> int | None:
         return None
 
 
+_HERE: dict[str, Dataset] = {}  # arrays that a caller in this process holds
 _COUNTED: dict[tuple[object, ...], int] = {}  # classes of npz files, by name, time and size
 _LOADED: dict[str, tuple[int, tuple[int, ...]]] = {}  # classes, and the shape of an input

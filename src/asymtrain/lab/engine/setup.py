@@ -44,7 +44,8 @@ def check_data(spec: RunSpec, dataset: Dataset) -> None:
     """Refuse data that the spec cannot be trained on: an augmentation needs images, a backbone square ones."""
     if spec.augmentation != "none" and dataset.kind != "images":
         raise UsageError(
-            f"{spec.augmentation} changes images, and {dataset.name} holds {dataset.kind}: leave the augmentation out"
+            f"{spec.augmentation} changes images, and {dataset.name} holds {dataset.kind}: leave the augmentation out "
+            "(--set augmentation=none)"
         )
     if is_backbone(spec):
         _square_images(dataset)

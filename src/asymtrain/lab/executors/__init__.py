@@ -16,7 +16,7 @@ import torch
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.checkpoints import checkpoints_of
-from asymtrain.lab.data.own import is_function
+from asymtrain.lab.data.own import is_function, is_here
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
 from asymtrain.lab.executors.fingerprints import check_sources
@@ -73,6 +73,7 @@ def execute(
     """
     deadline = None if minutes is None else time.time() + 60 * minutes
     missing = list(dict.fromkeys(specs))
+    _check_place(missing, executor)
     check_sources(missing, store, data_root=data_root, fresh=fresh)  # now, and not when the first run is asked for
     job = Job(data_root, None if store is None else checkpoints_of(store), deadline, checkpoint_seconds)
     return _execute(missing, store, job, (executor, address, device), fresh, progress)
@@ -86,7 +87,7 @@ def _execute(
     fresh: bool,
     progress: Callable[[Progress], None] | None,
 ) -> Iterator[Run]:
-    with _open_executor(*where) as chosen:
+    with _open_executor(*where, in_process=bool(_names_here(missing))) as chosen:
         workers = max(1, chosen.workers)
         chosen.check_functions(_functions(missing, None if fresh else store))
         if store is None:
@@ -107,6 +108,19 @@ def _execute(
             with closing(_results(chosen, stacks, job, total, record, again=fresh)) as runs:
                 yield from (run for run in runs if run.spec.id in asked)
             tidy(record, checkpoints)
+
+
+def _names_here(specs: list[RunSpec]) -> list[str]:
+    """Data and functions that this process alone has."""
+    return [name for spec in specs for name in (spec.dataset, spec.arch) if is_here(name)]
+
+
+def _check_place(specs: list[RunSpec], executor: str) -> None:
+    if executor != "local" and (names := _names_here(specs)):
+        raise UsageError(
+            f"{names[0]} is of this process, and {executor} trains in others: name a file (npz:FILE), or a function in "
+            "one (package.module:function)"
+        )
 
 
 def _functions(specs: list[RunSpec], store: Path | None) -> set[str]:
@@ -189,10 +203,12 @@ def check_executor(name: str, address: str | None) -> None:
         raise UsageError("--address needs a Ray cluster: add --executor ray")
 
 
-def _open_executor(name: str, address: str | None, device: str | None) -> AbstractContextManager[Executor]:
+def _open_executor(
+    name: str, address: str | None, device: str | None, *, in_process: bool
+) -> AbstractContextManager[Executor]:
     check_executor(name, address)
     if name == "local":
-        return nullcontext(Local(default_device(device)))
+        return nullcontext(Local(default_device(device), in_process))
     from asymtrain.lab.executors.ray import ray_cluster
 
     return ray_cluster(address, device)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import load_for
-from asymtrain.lab.engine.setup import build_module
+from asymtrain.lab.engine.setup import build_module, build_network
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import Inputs, difference, fingerprint, is_named
 from asymtrain.lab.store import Store, store_exists
@@ -23,13 +23,13 @@ class Fingerprints(NamedTuple):
     """Of the model with the initial values of seed 0, and of the data."""
 
     model: str
-    data: str
+    data: str  # with their number of classes behind a colon, by which chance is known where the data are not
 
 
 def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[object, ...], Fingerprints]:
     """Of each kind of spec on a dataset, by `kind_of`."""
     kinds = {kind_of(spec): spec for spec in specs}
-    data = dataset.fingerprint
+    data = f"{dataset.fingerprint}:{dataset.classes}"
     return {kind: Fingerprints(_model_fingerprint(spec, dataset), data) for kind, spec in kinds.items()}
 
 
@@ -49,7 +49,7 @@ def kind_of(spec: RunSpec) -> tuple[object, ...]:
 def check_sources(
     specs: Sequence[RunSpec], store: Path | None = None, *, data_root: Path | None = None, fresh: bool = False
 ) -> None:
-    """Refuse models that cannot be built, and what is not what the runs in the store were trained with."""
+    """Refuse models and places that cannot be built, and what is not what the store's runs were trained with."""
     models: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     data: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     if store is not None and not fresh and store_exists(store):
@@ -63,11 +63,15 @@ def check_sources(
         if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
             continue
         dataset = load_for(spec, data_root)
-        others = sum(earlier != dataset.fingerprint for earlier in data[kind[:2]])
+        others = sum(earlier.partition(":")[0] != dataset.fingerprint for earlier in data[kind[:2]])
         _refuse(f"the data {spec.dataset}", others, "they hold other examples, labels or classes", store)
         now = _model_fingerprint(spec, dataset)
         changes = [change for earlier in models[kind] if (change := difference(now, earlier))]
         _refuse(f"the model {spec.arch}", len(changes), f"{', '.join(dict.fromkeys(changes))} changed", store)
+        if is_named(spec.arch):
+            same = [other for other in specs if other.redundancy and kind_of(other) == kind]
+            for placed in {(other.at, other.pool, other.layout): other for other in same}.values():
+                build_network(placed, dataset)  # refuses places that are not there, or that no branch can read
 
 
 def _refuse(what: str, others: int, how: str, store: Path | None) -> None:

@@ -34,13 +34,19 @@ STOP = "stop"  # tells a worker to write a checkpoint and end its stack
 
 @dataclass(frozen=True)
 class Local:
-    """This machine. `device` without a number stands for all GPUs, or for all cores."""
+    """This machine. `device` without a number stands for all GPUs, or for all cores.
+
+    `in_process` trains on one of them and starts no worker: for what another process could not build or load.
+    """
 
     device: torch.device
+    in_process: bool = False
 
     @property
     def devices(self) -> list[torch.device]:
         """A device for each stack that can train at the same time."""
+        if self.in_process:
+            return [self.device]
         if self.device.type == "cpu":
             return [self.device] * cores()
         if str(self.device) == "cuda":
@@ -65,7 +71,7 @@ class Local:
                 with held_interrupt() as interrupted:
                     result = work(stack_plan, job, devices[0], report, interrupted)
                 yield from waiting.settle(result)
-                if isinstance(result, Lost):
+                if isinstance(result, Lost) and not self.in_process:
                     break
         # Not only with several devices: one that this process has lost may work in a new process.
         slots = [_Slot(device) for device in devices]

@@ -16,7 +16,7 @@ from asymtrain.models import BACKBONES
 FIRST = ("dataset", "arch", "variant", "redundancy", "alpha", "seed")
 SETTINGS = tuple(name for name in DEFAULTS if name not in FIRST)
 RESULTS: dict[str, Callable[[Run], Any]] = {
-    "classes": lambda run: class_count(run.spec.dataset, dict(run.spec.dataset_options)),
+    "classes": lambda run: _classes(run),
     "outcome": attrgetter("outcome"),
     "test_accuracy": attrgetter("test_accuracy"),
     "validation_accuracy": lambda run: run.history[-1].validation_accuracy if run.history else None,
@@ -56,6 +56,13 @@ def history_frame(runs: Iterable[Run]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["id", "dataset", "arch", "variant", "seed", *MEASURED])
 
 
+def _classes(run: Run) -> int | None:
+    """By the name of the data; where that does not tell, as it was when the run was trained."""
+    counted = class_count(run.spec.dataset, dict(run.spec.dataset_options))
+    noted = (run.data_fingerprint or "").partition(":")[2]
+    return int(noted) if counted is None and noted.isdecimal() else counted
+
+
 def _sorted(runs: Iterable[Run]) -> list[Run]:
     """Each run once, in an order that depends on the specs alone: the pair of a seed side by side."""
 
@@ -68,9 +75,11 @@ def _sorted(runs: Iterable[Run]) -> list[Run]:
 
 
 def _settings(spec: RunSpec, names: Iterable[str]) -> dict[str, Any]:
-    """Options as JSON, so that a cell of a CSV file can be read back."""
+    """Options as JSON, so that a cell of a CSV file can be read back; places with commas."""
     values = {name: getattr(spec, name) for name in names}
-    options = {
-        name: json.dumps(dict(value)) if value else "" for name, value in values.items() if isinstance(value, tuple)
+    texts = {
+        name: json.dumps(dict(value)) if value and name.endswith("_options") else ", ".join(value)
+        for name, value in values.items()
+        if isinstance(value, tuple)
     }
-    return {**values, **options}
+    return {**values, **texts}

@@ -1,0 +1,357 @@
+"""`asymtrain.compare`: Plain and Asymmetric of a model, trained in pairs from Python, as `asymtrain run` trains them.
+
+`from asymtrain import *` reads this file too, where there may be torch alone: the rest is imported when it is used.
+"""
+
+from __future__ import annotations
+
+import html
+import itertools
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asymtrain.errors import UsageError, UsageWarning, unknown_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from torch import nn
+
+    from asymtrain.lab.cli.screen import Display
+    from asymtrain.lab.data import Dataset
+    from asymtrain.lab.engine import Progress
+    from asymtrain.lab.report import Summary
+    from asymtrain.lab.runs import Run, RunSpec
+
+_OWN = {"arch": "build", "arch_options": "build_options", "dataset": "data", "dataset_options": "data_options"}
+_OWN |= {"seed": "seeds", "branch_bias": "bias"}  # fields of a run that have another name here
+
+
+def compare(
+    build: str | Callable[..., nn.Module],
+    data: str | Dataset | Sequence[Any] | Mapping[str, Any],
+    *,
+    seeds: int | Iterable[int] = 5,
+    recipe: str | None = "ordinary",
+    epochs: int | None = None,
+    batch: int | None = None,
+    learning_rate: float | None = None,
+    weight_decay: float | None = None,
+    at: str | Sequence[str] | None = None,
+    pool: str | None = None,
+    layout: str | None = None,
+    head: str | None = None,
+    objective: str | None = None,
+    bias: str | None = None,
+    redundancy: int | None = None,
+    alpha: float | None = None,
+    precision: str | None = None,
+    build_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+    device: str | None = None,
+    data_root: str | Path | None = None,
+    store: str | Path | None = None,
+    out: str | Path | None = None,
+    fresh: bool = False,
+    progress: bool = True,
+    **fields: Any,
+) -> Comparison:
+    """Train a model with branches and without them, in pairs that share a seed, and compare the test accuracies.
+
+    Both runs of a pair have the same initial weights, batches, augmentation and dropout masks. It does what `asymtrain
+    run` does, and runs of the same names and settings have the same ids and numbers. None leaves the recipe's value,
+    or what `asymtrain run` would take.
+
+    >>> import numpy as np, torch, asymtrain
+    >>> x = np.random.default_rng(0).normal(size=(200, 8)).astype(np.float32)
+    >>> y = (x[:, 0] > 0).astype(np.int64)
+    >>> def net(classes):
+    ...     return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.ReLU(), torch.nn.Linear(16, classes))
+    >>> result = asymtrain.compare(net, (x, y), seeds=2, recipe="paper", epochs=2, at="1", progress=False)
+    >>> result.comparison["n"], len(result.rows)
+    (2, 4)
+    >>> result.sentence.startswith("here:net-")
+    True
+
+    Args:
+        build: a model by name as `--arch` takes it (`vit`, `timm:resnet18`, `hf:ViTConfig`, `package.module:function`),
+            or a function that returns a new `nn.Module` at each call. It is given what it has parameters for: `classes`
+            or `num_classes`, `input_shape`, `channels`, `image_size`. Its random numbers come from torch's, Python's
+            or numpy's global state, which is set from the seed. A function at the top of a file is known by its name.
+            Any other (a lambda, a local function, one of a script or a notebook) is known by `here:NAME-FINGERPRINT`:
+            it trains in this process alone, on one core or one GPU, and only a call that gives it again goes on.
+        data: a name as `--data` takes it (`folder:photos`, `cifar10`, `npz:FILE`, `package.module:function`), a
+            `Dataset` of `asymtrain.lab.data`, or arrays or tensors: (x, y), (x, y, x_test, y_test) or a dict of these
+            names. Without a test set a fifth of each class is held out. Arrays too keep training in this process.
+        seeds: how many (5: 42 to 46), or which.
+        recipe: paper, ordinary, strong; None for the scale's own settings.
+        epochs, batch, learning_rate, weight_decay: of every run.
+        at: places as `attach` takes them, by name; the repeated blocks where none are given.
+        pool, layout, head, objective, bias, redundancy, alpha: of the branches.
+        precision: fp32, tf32 or bf16.
+        build_options: further arguments of the builder.
+        data_options: such as image_size, layout or seed.
+        device: cpu, cuda or cuda:1; the fastest available where it is not given.
+        data_root: where downloaded data is kept.
+        store: a file that keeps runs and checkpoints: after Ctrl-C the same call goes on, and what is trained is not
+            trained again. Without it, runs are kept in `runs.sqlite` of `out`, and without both in memory alone.
+        out: a folder that the page is written to.
+        fresh: train again what the store holds.
+        progress: a bar on a terminal, elsewhere a line for each run, on stderr.
+        **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, signal or per_class.
+    """
+    chosen = {
+        "epochs": epochs, "batch": batch, "learning_rate": learning_rate, "weight_decay": weight_decay, "at": at,
+        "pool": pool, "layout": layout, "head": head, "objective": objective, "branch_bias": bias,
+        "redundancy": redundancy, "alpha": alpha, "precision": precision,
+    }  # fmt: skip
+    _import_lab()
+    from asymtrain.lab.cli.options import STORE_NAME
+    from asymtrain.lab.cli.report import versions_in
+    from asymtrain.lab.report import current_versions, summarise
+    from asymtrain.lab.runs import pairs
+
+    given = {name: value for name, value in chosen.items() if value is not None} | _checked_fields(fields)
+    numbers, folder, root = _seeds(seeds), _path(out), _path(data_root)
+    record = _path(store) or (folder and folder / STORE_NAME)
+    _check_places(folder, record, device)
+    with ExitStack() as held:
+        base = _base_spec(build, data, recipe, given, build_options, data_options, root, held)
+        specs = pairs(base, numbers)
+        runs, note = _train(specs, record, progress, device=device, data_root=root, fresh=fresh)
+        summary = summarise(runs)
+    if len(runs) < len(specs):
+        left = f"{len(runs)} of {len(specs)} runs were trained{note and ': '}{note}"
+        if not summary.comparisons:
+            raise UsageError(f"no pair of runs can be compared: {left}")
+        warnings.warn(left, UsageWarning, stacklevel=2)
+    versions = current_versions() if record is None else versions_in(record, runs)
+    shown: dict[str, Any] = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe}
+    shown |= {_OWN.get(name, name): value for name, value in given.items()}
+    shown |= {"build_options": build_options, "data_options": data_options}
+    result = Comparison(tuple(runs), summary, _call_text(base, shown), versions)
+    if folder is not None:
+        result.page(folder)
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Comparison:
+    """What `compare` measured. Printed, it is a sentence; in a notebook, the table of `asymtrain run`."""
+
+    runs: tuple[Run, ...]
+    summary: Summary
+    command: str
+    versions: Mapping[str, str]
+
+    @property
+    def rows(self) -> pd.DataFrame:
+        """One row for each run: id, settings, results."""
+        return self.summary.rows
+
+    @property
+    def history(self) -> pd.DataFrame:
+        """One row for each epoch of each run."""
+        return self.summary.history
+
+    @property
+    def pairs(self) -> pd.DataFrame:
+        """One row for each seed, with the accuracies of its Plain and its Asymmetric run."""
+        return self.summary.pairs[0]
+
+    @property
+    def comparison(self) -> dict[str, Any]:
+        """The row of `asymtrain.lab.comparisons.compare`: n, points, points_low, points_high, p and others."""
+        return self.summary.comparisons[0]
+
+    @property
+    def sentence(self) -> str:
+        """The comparison in words."""
+        return str(self.comparison["sentence"])
+
+    def page(self, folder: str | Path) -> Path:
+        """Write report.html, rows.csv and history.csv into a folder, as `asymtrain run` does; the page's path."""
+        from asymtrain.lab.report import FILES, write_report
+
+        write_report(self.runs, Path(folder), self.command, self.versions)
+        return Path(folder) / FILES["report"]
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def __repr__(self) -> str:
+        return f"<Comparison of {len(self.runs)} runs: {self.sentence}>"
+
+    def _repr_html_(self) -> str:
+        from asymtrain.lab.report import comparison_table
+
+        table = comparison_table(self.summary)
+        cells = [[column.heading for column in table.columns], *table.texts()]
+        rows = [
+            "".join(f"<{kind}>{html.escape(text)}</{kind}>" for text in row)
+            for kind, row in zip(["th", *["td"] * len(table.rows)], cells, strict=True)
+        ]
+        return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table><p>{html.escape(self.sentence)}</p>"
+
+
+def _import_lab() -> None:
+    """Refuse to begin where the lab's extra is not installed."""
+    from asymtrain.lab.cli import EXTRA
+
+    try:
+        import asymtrain.lab.cli.run
+        import asymtrain.lab.comparisons
+        import asymtrain.lab.executors
+        import asymtrain.lab.report.run_report  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("asymtrain"):
+            raise
+        raise UsageError(f"asymtrain.compare needs {error.name}: {EXTRA}") from error
+
+
+def _checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    from asymtrain.lab.runs import DEFAULTS
+
+    for name in fields:
+        if name in _OWN:
+            raise UsageError(f"{name} is given as {_OWN[name]}= here")
+        if name not in DEFAULTS:
+            raise unknown_name("argument of compare, or field of a run,", name, {*DEFAULTS, *_OWN.values()} - {*_OWN})
+    return dict(fields)
+
+
+def _seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
+    from asymtrain.lab.cli.options import FIRST_SEED, MOST_SEEDS
+
+    how = UsageError(f"seeds must be how many, from 1 to {MOST_SEEDS}, or which, such as [42, 43], got {seeds!r}")
+    if isinstance(seeds, bool | str | bytes) or not isinstance(seeds, int | Iterable):
+        raise how
+    if isinstance(seeds, int):
+        if not 1 <= seeds <= MOST_SEEDS:
+            raise how
+        return tuple(range(FIRST_SEED, FIRST_SEED + seeds))
+    which = tuple(dict.fromkeys(itertools.islice(seeds, MOST_SEEDS + 1)))
+    if not 1 <= len(which) <= MOST_SEEDS:
+        raise how
+    return which
+
+
+def _path(place: str | Path | None) -> Path | None:
+    return None if place is None else Path(place).expanduser()
+
+
+def _check_places(folder: Path | None, record: Path | None, device: str | None) -> None:
+    """Refuse what could not be written to, or trained on."""
+    from asymtrain.lab.cli.options import OutputOptions
+    from asymtrain.lab.devices import default_device
+
+    default_device(device)
+    if record is not None:
+        OutputOptions(out=folder or record.parent, store=record).check()
+
+
+def _base_spec(
+    build: object,
+    data: object,
+    recipe: str | None,
+    given: Mapping[str, Any],
+    build_options: Mapping[str, Any] | None,
+    data_options: Mapping[str, Any] | None,
+    data_root: Path | None,
+    held: ExitStack,
+) -> RunSpec:
+    """The Asymmetric spec without its seed. What has no name gets one, which holds until `held` is closed."""
+    from torch import nn
+
+    from asymtrain.lab.data.registry import kept_dataset
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.recipes import recipe_fields
+    from asymtrain.lab.runs import RunSpec
+    from asymtrain.lab.scales import get_scale, scaled_spec
+    from asymtrain.lab.sources import UNNAMED, Inputs, kept_function
+
+    scale, options = get_scale("quick"), dict(data_options or {})
+    if isinstance(data, str):
+        name, options = data, {**scale.datasets.get(data, {}).get("dataset_options", {}), **options}
+    else:
+        name, options = held.enter_context(kept_dataset(_own_dataset(data, options))), {}
+    if not isinstance(build, str) and (isinstance(build, nn.Module) or not callable(build)):
+        given_one = f"a {type(build).__name__}"
+        raise UsageError(f"build must make a new model at each call: give a function or a name, not {given_one}")
+    fields = dict(given)
+    if recipe is not None:
+        epochs = RunSpec(epochs=given.get("epochs", scale.fields["epochs"])).epochs  # which refuses what is no number
+        fields = recipe_fields(recipe, epochs, given)
+    if options:
+        fields["dataset_options"] = options
+    base = scaled_spec(scale, build if isinstance(build, str) else UNNAMED, name, **fields)
+    if build_options:
+        base = replace(base, arch_options={**dict(base.arch_options), **build_options})  # type: ignore[arg-type]
+    dataset = load_for(base, data_root)
+    if not isinstance(build, str):
+        inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
+        arch = held.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
+        base = replace(base, arch=arch)
+    return base
+
+
+def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
+    """A dataset of what the caller holds."""
+    from asymtrain.lab.data import Dataset
+    from asymtrain.lab.data.own import load_arrays
+    from asymtrain.lab.data.resize import resized
+
+    known = ("image_size",) if isinstance(data, Dataset) else ("image_size", "layout", "seed")
+    for name in options:
+        if name not in known:
+            raise unknown_name("option of the data", name, known)
+    return resized(data, options.get("image_size")) if isinstance(data, Dataset) else load_arrays(data, **options)
+
+
+def _train(specs: list[RunSpec], record: Path | None, shows: bool, **where: Any) -> tuple[list[Run], str]:
+    """Finished runs, and the last remark on the others."""
+    from asymtrain.lab.executors import execute
+
+    runs: list[Run] = []
+    notes = [""]
+    with _display(shows) as display:
+
+        def update(state: Progress) -> None:
+            notes.extend([state.note] if state.note else [])
+            if display is not None:
+                display.update(state)
+                for done, run in enumerate(state.finished, len(runs) + 1):
+                    display.finished(run, done, len(specs))
+
+        try:
+            for run in execute(specs, store=record, progress=update, **where):
+                runs.append(run)
+        except KeyboardInterrupt as stop:
+            kept = (
+                "give store= to keep what is trained"
+                if record is None
+                else f"they are in {record}; call it again to go on"
+            )
+            stop.add_note(f"asymtrain.compare: {len(runs)} of {len(specs)} runs were trained; {kept}")
+            raise
+    return runs, notes[-1]
+
+
+@contextmanager
+def _display(shows: bool) -> Iterator[Display | None]:
+    from asymtrain.lab.cli.screen import progress_display
+
+    if not shows:
+        yield None
+        return
+    with progress_display() as display:
+        yield display
+
+
+def _call_text(base: RunSpec, given: Mapping[str, Any]) -> str:
+    """The call as a page shows it: what is not a name stands there by the name that its runs have."""
+    shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    return f"asymtrain.compare({', '.join([repr(base.arch), repr(base.dataset), *shown])})"
