@@ -5,23 +5,24 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from asymtrain import models
+from asymtrain import attach, models
 from asymtrain.lab.data import Dataset, ImageSet
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.losses import Batch, gradients
 from asymtrain.lab.engine.plan import strategy_for
 from asymtrain.lab.executors.local import cores
 from asymtrain.lab.runs import RunSpec, grid
-from loops import Loop
 
 CLASSES = 100
 # What other models need for images of 32 x 32.
@@ -55,10 +56,52 @@ def bench_spec(arch: str, precision: str, **fields: Any) -> RunSpec:
     return RunSpec(arch=arch, **{**common, **fields})
 
 
-def plain_loop(arch: str, device: torch.device, *, redundancy: int = 1, autocast: bool = False) -> Callable[[], None]:
-    """One step of the loop a user would write: one run, eager, data on the device, fused AdamW."""
-    spec = bench_spec(arch, "bf16" if autocast else "fp32", redundancy=redundancy)
-    return Loop(spec, synthetic(), device).step
+def plain_loop(
+    arch: str,
+    device: torch.device,
+    *,
+    redundancy: int = 20,
+    autocast: bool = False,
+    alpha: float = 1.0,
+    weights_alone: bool = False,
+    capturable: bool = False,
+) -> Callable[[], None]:
+    """One step of the loop a user would write: one run, eager, data on the device, fused AdamW.
+
+    With `weights_alone` the optimizer has the branches' weights, with gradients of 0, and there are no branches.
+    """
+    data = synthetic().train
+    images = torch.from_numpy(data.images).to(device)
+    labels = torch.from_numpy(data.labels).to(device)
+    model = models.build(arch, classes=CLASSES, seed=0).to(device)
+    parameters = list(model.parameters())
+    branches = None
+    if redundancy:
+        sample = images[:2].float()
+        where = {"at": list(model.points), "layout": model.layout, "pool": model.pool}
+        branches = attach(model, sample=sample, classes=CLASSES, redundancy=redundancy, **where)
+        parameters += branches.parameters()
+    zeros = [(weight, torch.zeros_like(weight)) for weight in branches.parameters()] if weights_alone else []
+    if weights_alone:
+        branches.strip()
+        branches = None
+    optimizer = torch.optim.AdamW(parameters, lr=1e-3, fused=True, capturable=capturable)
+    order = torch.randperm(len(labels), device=device)
+
+    def step() -> None:
+        chosen = order[:128]
+        x, y = images[chosen].float() / 127.5 - 1, labels[chosen]
+        with torch.autocast(device.type, torch.bfloat16) if autocast else nullcontext():
+            loss = F.cross_entropy(model(x), y)
+            if branches is not None:
+                loss = loss + alpha * branches.loss(y)
+        optimizer.zero_grad()
+        loss.backward()
+        for weight, gradient in zeros:
+            weight.grad = gradient
+        optimizer.step()
+
+    return step
 
 
 def engine_step(

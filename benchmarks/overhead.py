@@ -3,22 +3,31 @@
     python benchmarks/overhead.py                  # on this machine's GPU, or its CPU
     python benchmarks/overhead.py --only models --model vit_small_patch16_224
     python benchmarks/overhead.py --device cpu --only backbones --arch mlp
+    python benchmarks/overhead.py --only calls     # on any machine, in seconds
 
 Ordinary models of timm (bf16 autocast, 224 px, 1,000 classes, fused AdamW): a step with branches against one without.
 Both are in one process and take turns, so that whatever else happens on the machine meets both alike; the figure is the
 median over turns, beside that of a second plain model against the first, which shows the error. Then the paper's small
-backbones in the loop a user would write, which are bound by launches: with branches against none, and 300 branches
-against one (time, and memory beyond their weights). In the engine: the gradient cosine at every step and at every 16th,
-against none.
+backbones, which are bound by launches, with branches against none: in the loop a user would write (`loops`), beside a
+loop whose optimizer has the branches' weights and nothing else of them; and with whole steps captured as CUDA graphs
+(`graphs`). Then 300 branches against one (time, and memory beyond their weights) and in the engine the gradient cosine
+at every step and at every 16th, against none (`backbones`). `calls` counts what a step asks of the processor, on models
+so small that arithmetic does not count.
 """
 
 import argparse
+import functools
+import gc
+import itertools
 import statistics
+import sys
+import time
 from collections.abc import Callable
 from importlib import import_module
 
 import torch
 import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from asymtrain import WithBranches, attach, models
 from common import Timer, device_name, engine_step, plain_loop, stack_size
@@ -31,25 +40,32 @@ MODELS = {  # places, and a batch that fits
     "convnext_tiny": ("stages.*", 96),
 }
 TURNS, WARM = 15, 5
+GROUPS = ["models", "loops", "graphs", "backbones", "calls"]
+PARTS = "forward", "loss", "backward", "optimizer"
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    options.add_argument("--only", choices=["models", "loops", "backbones"])
+    options.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
     options.add_argument("--model", nargs="+", default=list(MODELS), choices=list(MODELS))
     options.add_argument("--mode", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
     options.add_argument("--batch", type=int, help="instead of 96 or 128")
+    options.add_argument("--turn", type=float, default=0.3, help="seconds of each of the turns")
     options.add_argument("--arch", nargs="+", default=list(models.BACKBONES))
     chosen = options.parse_args()
     device = torch.device(chosen.device)
     print(f"{device_name(device)}, torch {torch.__version__}", flush=True)
-    if chosen.only in (None, "models"):
+    if "models" in chosen.only:
         print_models(chosen, device)
-    if chosen.only in (None, "loops"):
-        print_loops(chosen.arch, device)
-    if chosen.only in (None, "backbones"):
+    if "loops" in chosen.only:
+        print_loops(chosen.arch, device, chosen.turn)
+    if "graphs" in chosen.only and device.type == "cuda":
+        print_graphs(chosen.arch, device, chosen.turn)
+    if "backbones" in chosen.only:
         print_backbones(chosen.arch, device)
+    if "calls" in chosen.only:
+        print_calls()
 
 
 def print_models(chosen: argparse.Namespace, device: torch.device) -> None:
@@ -59,19 +75,46 @@ def print_models(chosen: argparse.Namespace, device: torch.device) -> None:
         at, batch = MODELS[name][0], chosen.batch or MODELS[name][1]
         for mode in chosen.mode:
             torch._dynamo.reset()
-            plain, again = (model_step(name, None, batch, mode, device) for _ in range(2))
-            branched = model_step(name, at, batch, mode, device)
-            seconds, ratio, error = in_turns(plain[0], branched[0], again[0], device)
-            counts, memory = (
-                ["-", "-"]
-                if device.type == "cpu"
-                else [" + ".join(map(str, added(of, plain[0], branched[0]))) for of in (kernels, mebibytes)]
+            build = functools.partial(model_step, name, batch, mode, device)
+            (plain, _, without), (again, _, _), (branched, places, peak) = (
+                alone(build, where, device) for where in (None, None, at)
             )
-            print(f"{name:29} {mode:8} {branched[1]:6} {seconds * 1e3:6.1f} ms {ratio:14.3f}x {error:10.3f}x"
-                  f" {counts:>13} {memory:>12} MiB", flush=True)  # fmt: skip
+            seconds, ratio, error = in_turns(plain, branched, again, device=device, turn=chosen.turn)
+            on_gpu = device.type == "cuda"
+            launches = " + ".join(map(str, added(kernels, plain, branched))) if on_gpu else "-"
+            memory = f"{without} + {peak - without} MiB" if on_gpu else "-"
+            print(f"{name:29} {mode:8} {places:6} {seconds * 1e3:6.1f} ms {ratio:14.3f}x {error:10.3f}x"
+                  f" {launches:>13} {memory:>16}", flush=True)  # fmt: skip
+            del plain, again, branched
 
 
-def model_step(name: str, at: str | None, batch: int, mode: str, device: torch.device) -> tuple[Step, int]:
+def alone(
+    build: Callable[[str | None], tuple[Step, int]], at: str | None, device: torch.device
+) -> tuple[Step, int, int]:
+    """A step that is warm, the number of its places, and the most memory (MiB) that it takes, optimizer and all.
+
+    That is counted from before it was built, not from before the step: branches hold features of the last step until
+    the next forward begins, and what is freed in a step would seem to be saved.
+    """
+    gc.collect()
+    before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
+    step, places = build(at)
+    warm_up(step)
+    if device.type != "cuda":
+        return step, places, 0
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    step()
+    torch.cuda.synchronize()
+    return step, places, round((torch.cuda.max_memory_allocated() - before) / 2**20)
+
+
+def warm_up(step: Step) -> None:
+    for _ in range(WARM):
+        step()
+
+
+def model_step(name: str, batch: int, mode: str, device: torch.device, at: str | None) -> tuple[Step, int]:
     """A training step of a model of timm, with branches where places are given; and the number of places."""
     torch.manual_seed(0)
     model = import_module("timm").create_model(name, num_classes=1000).to(device).train()
@@ -101,16 +144,15 @@ def model_step(name: str, at: str | None, batch: int, mode: str, device: torch.d
     return step, 0 if branches is None else len(branches.places)
 
 
-def in_turns(plain: Step, branched: Step, again: Step, device: torch.device) -> tuple[float, float, float]:
-    """Seconds of a plain step, and the ratios of the other two to it: medians over turns of three."""
-    for step in (plain, branched, again):
-        for _ in range(WARM):
-            step()
-    timer, turns = Timer(device, 0.3), []
-    for _ in range(TURNS):
-        turns.append([timer.seconds(step, parts=1) for step in (plain, branched, again)])
-    ratios = [statistics.median(turn[i] / turn[0] for turn in turns) for i in (1, 2)]
-    return statistics.median(turn[0] for turn in turns), *ratios
+def in_turns(plain: Step, *others: Step, device: torch.device, turn: float) -> list[float]:
+    """Seconds of a plain step, and the ratios of the others to it: medians over turns of all."""
+    steps = (plain, *others)
+    for step in steps:
+        warm_up(step)
+    timer = Timer(device, turn)
+    turns = [[timer.seconds(step, parts=1) for step in steps] for _ in range(TURNS)]
+    ratios = [statistics.median(turn[i] / turn[0] for turn in turns) for i in range(1, len(steps))]
+    return [statistics.median(turn[0] for turn in turns), *ratios]
 
 
 def added(measure: Callable[[Step], int], plain: Step, branched: Step) -> tuple[int, int]:
@@ -128,28 +170,139 @@ def kernels(step: Step) -> int:
     return sum(not event.name.startswith(("Memcpy", "Memset")) for event in on_device)
 
 
-def mebibytes(step: Step) -> int:
-    """The most memory that a step takes beyond what was there before it."""
-    torch.cuda.synchronize()
-    torch.cuda.reset_peak_memory_stats()
-    before = torch.cuda.memory_allocated()
-    step()
-    torch.cuda.synchronize()
-    return round((torch.cuda.max_memory_allocated() - before) / 2**20)
-
-
-def print_loops(names: list[str], device: torch.device) -> None:
-    """The small backbones as the models above: plain step, branches / none, none / none, kernels."""
-    print()
+def print_loops(names: list[str], device: torch.device, turn: float) -> None:
+    """The small backbones: a plain step, against it branches, a second plain one, and the optimizer's part; kernels."""
+    print(f"\n{'':9} {'plain':>9} {'branches / none':>15} {'none / none':>11} {'optimizer':>9} {'kernels':>10}")
     for arch in names:
         for autocast in (False, True) if device.type == "cuda" else (False,):
-            plain, branched, again = (
-                plain_loop(arch, device, redundancy=count, autocast=autocast) for count in (0, 1, 0)
-            )
-            seconds, ratio, error = in_turns(plain, branched, again, device)
+            build = functools.partial(plain_loop, arch, device, autocast=autocast)
+            plain, branched, again = (build(redundancy=count) for count in (0, 1, 0))
+            weights = build(redundancy=1, weights_alone=True)
+            seconds, ratio, error, optimizer = in_turns(plain, branched, again, weights, device=device, turn=turn)
             launches = "-" if device.type == "cpu" else " + ".join(map(str, added(kernels, plain, branched)))
-            precision = "bf16" if autocast else "fp32"
-            print(f"{arch} {precision} {seconds * 1e3:.3f} ms {ratio:.3f}x {error:.3f}x kernels {launches}", flush=True)
+            print(f"{arch:4} {'bf16' if autocast else 'fp32'} {seconds * 1e3:6.3f} ms {ratio:14.3f}x {error:10.3f}x"
+                  f" {optimizer:8.3f}x {launches:>10}", flush=True)  # fmt: skip
+
+
+def print_graphs(names: list[str], device: torch.device, turn: float) -> None:
+    """The same steps, each captured as one CUDA graph and replayed."""
+    print(f"\n{'captured':9} {'plain':>9} {'branches / none':>15} {'none / none':>11}")
+    for arch in names:
+        for autocast in (False, True):
+            steps = (
+                captured(plain_loop(arch, device, redundancy=count, autocast=autocast, capturable=True))
+                for count in (0, 1, 0)
+            )
+            seconds, ratio, error = in_turns(*steps, device=device, turn=turn)
+            print(f"{arch:4} {'bf16' if autocast else 'fp32'} {seconds * 1e3:6.3f} ms {ratio:14.3f}x {error:10.3f}x",
+                  flush=True)  # fmt: skip
+
+
+def captured(step: Step) -> Step:
+    """A whole step, optimizer included, as one CUDA graph; docs/performance.md shows how."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        warm_up(step)
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        step()
+    return graph.replay
+
+
+def print_calls() -> None:
+    """What the parts of a step ask of the processor, plain + added: operations of torch, calls of Python, its time."""
+    torch.set_num_threads(1)
+    print(f"\n{'calls, tiny tensors':32} {'operations':>10} {'Python calls':>12} {'microseconds':>14}")
+    for name, widths in {"4 widths, rows": (16, 12, 8, 6), "12 of one width, means": (8,) * 12}.items():
+        plain, branched = (tiny_step(widths, with_branches=on) for on in (False, True))
+        spent = [processor_time(plain, branched, part) for part in range(len(plain))]
+        counts = [[[count(side, part) for side in (plain, branched)] for count in (operations, python_calls)]
+                  for part in range(len(plain))]  # fmt: skip
+        for part, (title, pairs, times) in enumerate(zip(PARTS, counts, spent, strict=True)):
+            cells = [f"{a} + {b - a}" for a, b in pairs] + [f"{times[0]:.0f} + {times[1] - times[0]:.0f}"]
+            print(f"{name if not part else '':22} {title:9} {cells[0]:>10} {cells[1]:>12} {cells[2]:>14}")
+        before, after = (sum(times[side] for times in spent) for side in (0, 1))
+        print(f"{'':22} {'step':9} {'':10} {'':12} {after / before:13.2f}x", flush=True)
+
+
+def tiny_step(widths: tuple[int, ...], *, with_branches: bool) -> list[Step]:
+    """The parts of a training step, one after the other, of a model with a place for each width."""
+    torch.manual_seed(0)
+    layers = [torch.nn.Linear(before, after) for before, after in itertools.pairwise((8, *widths))]
+    rows = len(set(widths)) > 1
+    model = torch.nn.Sequential(*layers, torch.nn.Linear(widths[-1], 10))
+    x, y = torch.randn(4, 8) if rows else torch.randn(4, 5, 8), torch.randint(10, (4,))
+    branches = None
+    if with_branches:
+        places = [str(index) for index in range(len(widths))]
+        branches = attach(model, at=places, sample=x, classes=10, layout="BD" if rows else "BTD")
+    auxiliary = [] if branches is None else list(branches.parameters())
+    optimizer = torch.optim.AdamW([*model.parameters(), *auxiliary], fused=True)
+    loss: list[torch.Tensor] = []
+
+    def forward() -> None:
+        output = model(x)
+        loss[:] = [F.cross_entropy(output if rows else output.mean(1), y)]
+
+    def add_branches() -> None:
+        if branches is not None:
+            loss[0] = loss[0] + 0.3 * branches.loss(y)
+
+    def update() -> None:
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return [forward, add_branches, lambda: loss[0].backward(), update]
+
+
+def processor_time(plain: list[Step], branched: list[Step], part: int) -> list[float]:
+    """Microseconds of this thread in a part of a step, plain and branched, taking turns: medians."""
+    spent: tuple[list[int], list[int]] = ([], [])
+    for _ in range(300):
+        for side, times in zip((plain, branched), spent, strict=True):
+            for index, call in enumerate(side):
+                start = time.thread_time_ns()
+                call()
+                if index == part:
+                    times.append(time.thread_time_ns() - start)
+    return [statistics.median(times) / 1e3 for times in spent]
+
+
+def operations(step: list[Step], part: int) -> int:
+    """Operations of torch in a part of a step."""
+    counts = []
+    for call in step:
+        with Operations() as counted:
+            call()
+        counts.append(counted.count)
+    return counts[part]
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations, those of the backward pass included."""
+
+    count = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        self.count += 1
+        return function(*args, **(kwargs or {}))
+
+
+def python_calls(step: list[Step], part: int) -> int:
+    """Calls in a part of a step, of functions in Python and of what Python calls."""
+    count = 0
+
+    def count_calls(_frame: object, event: str, _argument: object) -> None:
+        nonlocal count
+        count += event in ("call", "c_call")
+
+    for index, call in enumerate(step):
+        sys.setprofile(count_calls if index == part else None)
+        call()
+        sys.setprofile(None)
+    return count
 
 
 def print_backbones(names: list[str], device: torch.device) -> None:

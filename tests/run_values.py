@@ -17,6 +17,28 @@ LATER_FIELDS = {
     "label_smoothing": 0.1,
     "cosine_by": "layer",
 }
+RECIPE_FIELDS = {
+    "optimizer": "sgd",
+    "momentum": 0.5,
+    "schedule_by": "step",
+    "warmup": 0.5,
+    "clip": 1.0,
+    "averaging": 0.99,
+    "erasing": 0.25,
+    "mixup": 0.2,
+    "cutmix": 1.0,
+}
+MODEL_FIELDS = {
+    "initial_weights": "weights.safetensors",
+    "at": ("blocks.0",),
+    "pool": "class_token",
+    "layout": "BTD",
+    "head": "mlp",
+    "last_batch": "drop",
+}
+# What a field needs beside it.
+NAMED = {"arch": "timm:resnet18", "arch_options": {}}
+NEEDS = {"momentum": {"optimizer": "sgd"}, "at": NAMED, "pool": NAMED, "layout": NAMED}
 
 # Named choices, added below, and values of every other field.
 VALUES = {
@@ -29,6 +51,9 @@ VALUES = {
     "arch_options": st.fixed_dictionaries(
         {}, optional={"image_size": st.integers(8, 64), "points": st.lists(st.integers(0, 5))}
     ),
+    "initial_weights": st.sampled_from(["", "weights.safetensors"]),
+    "at": st.lists(st.sampled_from(["blocks.*", "layer1"])),
+    "layout": st.sampled_from(["", "BTD"]),
     "redundancy": st.integers(0, 300),
     "alpha": st.floats(0, 1e6),
     "learning_rate": st.floats(1e-12, 1e3),
@@ -38,8 +63,26 @@ VALUES = {
     "seed": st.integers(0, 2**70),
     "cosine_every": st.integers(0, 1000),
     "label_smoothing": st.floats(0, 0.999),
+    "momentum": st.floats(0, 0.999),
+    "warmup": st.floats(0, 0.999),
+    "clip": st.floats(0, 100),
+    "averaging": st.floats(0, 0.9999),
+    "erasing": st.floats(0, 1),
+    "mixup": st.floats(0, 10),
+    "cutmix": st.floats(0, 10),
 }
 for _name in DEFAULTS:
     if choices(_name):
         VALUES[_name] = st.sampled_from(choices(_name))
-fields = st.fixed_dictionaries({}, optional=VALUES)
+
+
+def _fitting(values):
+    """Without what the optimiser or the schedule of a spec lacks."""
+    lacks = {"momentum"} if values.get("optimizer") != "sgd" else set()
+    lacks |= {"warmup"} if values.get("schedule") == "one_cycle" else set()
+    lacks |= {"at", "pool", "layout"}  # of models by name
+    lacks |= {"head"} if values.get("branch_bias") == "prior" else set()
+    return {name: value for name, value in values.items() if name not in lacks}
+
+
+fields = st.fixed_dictionaries({}, optional=VALUES).map(_fitting)

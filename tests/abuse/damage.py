@@ -44,6 +44,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli import DONE, FAILED, REFUSED
 from asymtrain.lab.data import cifar
 from asymtrain.lab.data import folder as image_folder
+from asymtrain.lab.data import own as own_arrays
 from asymtrain.lab.engine.states import states_at
 from asymtrain.lab.executors import execute, local
 from asymtrain.lab.executors.outcomes import Job
@@ -525,6 +526,15 @@ def read_images(folder: Path) -> Answer:
     return described(image_folder.load(folder / "images", image_size=8))
 
 
+def make_npz(folder: Path, number: int) -> None:
+    drawn = np.random.default_rng(number)
+    images = drawn.integers(
+        0, 256, (120, 3, 8, 8), dtype=np.uint8
+    )  # pages enough that a few of another file are not all
+    save = np.savez_compressed if number % 2 else np.savez
+    save(folder / "data.npz", x=images, y=np.arange(120) % 4, class_names=["a", "b", "c", "d"])
+
+
 def described(dataset: Any) -> Answer:
     parts = {"train": dataset.train, "test": dataset.test}
     answer: Answer = {"names": dataset.class_names}
@@ -624,4 +634,12 @@ SUBJECTS = (
         checked=False,
     ),
     Subject("cifar archive", 1, make_archive, lambda f: [f / TEN.archive.file], read_archive),
+    Subject(
+        "npz",
+        2,
+        make_npz,
+        lambda f: [f / "data.npz"],
+        lambda f: described(own_arrays.load_npz(f / "data.npz")),
+        lambda f: [["data", "check", f"npz:{f / 'data.npz'}"]],
+    ),
 )

@@ -13,7 +13,9 @@ import torch
 import torch.nn.functional as F
 from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows, targets, vit
 from torch import Tensor, nn
+from torch._dynamo.backends.common import aot_autograd
 from torch._dynamo.utils import counters
+from torch._functorch.aot_autograd import make_boxed_func
 from torch.utils.checkpoint import checkpoint
 
 from asymtrain.branches import Branches, WithBranches, attach
@@ -132,6 +134,31 @@ def test_a_whole_compiled_training_step() -> None:
         step(eager, reference, x)
     assert_same_gradients(model, eager)
     assert_same_gradients(branches, reference)
+
+
+@pytest.mark.parametrize("activation", ["last", "all"])
+def test_logits_of_one_product_are_brought_together_once(activation: str) -> None:
+    """A compiler makes a kernel of each part that is copied: rows and weights are, and then nothing."""
+    model, x = nn.Sequential(*[nn.Linear(7, 7) for _ in range(3)], nn.Linear(7, CLASSES)), rows()
+    branches = attach(model, ["0", "1", "2"], x, CLASSES, 2, activation)
+    net, graphs = WithBranches(model, branches), []
+
+    def keep(graph: torch.fx.GraphModule, _: object) -> Callable[..., object]:
+        graphs.append([str(node.target) for node in graph.graph.nodes])
+        return make_boxed_func(graph.forward)
+
+    def loss() -> Tensor:
+        output, logits = net(x)
+        return F.cross_entropy(output, targets()) + branches.loss(targets(), logits=logits)
+
+    compiled = torch.compile(loss, fullgraph=True, backend=aot_autograd(fw_compiler=keep, bw_compiler=keep))
+    expected = torch.autograd.grad(loss(), list(branches.parameters()))
+    compiled().backward()
+    forward, backward = ([name for name in names if name in ("aten.stack.default", "aten.cat.default")]
+                         for names in graphs)  # fmt: skip
+    assert (len(forward), len(backward)) == (2, 0)
+    for gradient, parameter in zip(expected, branches.parameters(), strict=True):
+        torch.testing.assert_close(parameter.grad, gradient)
 
 
 @pytest.mark.usefixtures("bfloat16_on_any_cpu")

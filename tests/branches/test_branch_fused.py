@@ -1,5 +1,6 @@
 """The loss in one node of autograd against the general way: values, gradients, second derivatives, and who gets it."""
 
+from collections import Counter
 from unittest import mock
 
 import pytest
@@ -7,8 +8,10 @@ import torch
 import torch.nn.functional as F
 from branch_zoo import CASES, CLASSES, Case, build, call, mlp, rows, targets
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from asymtrain.branches import Branches, _core, attach
+from asymtrain.branches import Branches, _core, _fused, attach
 from asymtrain.errors import UsageError
 
 SOFT = torch.softmax(torch.arange(15.0).view(3, CLASSES) % 4, 1)
@@ -170,6 +173,149 @@ def test_a_change_in_place_that_comes_late_is_told() -> None:
         branches.loss(targets())
 
 
+class Operations(TorchDispatchMode):
+    """Counts operations of torch by name, and copies from one device to another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+        self.moved = 0
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        result = function(*args, **(kwargs or {}))
+        self.counts[function.name()] += 1
+        if "copy" in function.name():
+            self.moved += len({tensor.device for tensor in (*args, result) if isinstance(tensor, Tensor)}) > 1
+        return result
+
+
+class Chain(nn.Module):
+    """A place for each width, on rows or on tokens."""
+
+    def __init__(self, widths: tuple[int, ...]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(a, b) for a, b in zip((7, *widths), widths, strict=False))
+        self.head = nn.Linear(widths[-1], CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x if x.ndim == 2 else x.mean(1))
+
+
+def on_meta(widths: tuple[int, ...], x: Tensor, **options: object) -> tuple[nn.Module, Branches, Tensor]:
+    """A model without values: like one on a GPU, of which nothing may be read, but at once."""
+    model = Chain(widths)
+    branches = attach(model, "blocks.*", x, CLASSES, layout="BD" if x.ndim == 2 else "BTD", **options)
+    return model.to("meta"), branches.to("meta"), x.to("meta")
+
+
+@pytest.mark.parametrize(
+    ("widths", "x", "of_loss", "of_backward"),
+    [
+        # Of four widths 4 products, of which the loss makes 12; means of one width share one.
+        ((16, 12, 8, 6), rows(), 20, 24),
+        ((8,) * 12, torch.randn(3, 5, 7), 32, 34),
+    ],
+    ids=["4 widths", "12 means"],
+)
+def test_a_step_makes_few_calls(widths: tuple[int, ...], x: Tensor, of_loss: int, of_backward: int) -> None:
+    model, branches, x = on_meta(widths, x)
+    y = torch.zeros(3, dtype=torch.int64, device="meta")
+    for _ in range(2):
+        main = model(x).sum()
+        with Operations() as loss:
+            auxiliary = branches.loss(y)
+        with Operations() as plain:
+            main.backward()
+        main = model(x).sum()
+        auxiliary = branches.loss(y)
+        with Operations() as both:
+            (main + auxiliary).backward()
+    assert loss.counts.total() <= of_loss, loss.counts
+    assert (both.counts - plain.counts).total() <= of_backward, both.counts - plain.counts
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"weights": {"blocks.1": 0.5}}, {"bias": torch.zeros(CLASSES)}, {"objective": "softmax"},
+     {"activation": "cycle", "redundancy": 3, "weights": {"blocks.1": 0.5}}, {"activation": "random", "redundancy": 3}],
+    ids=["sigmoid", "weights", "bias", "softmax", "cycle", "random"],
+)  # fmt: skip
+def test_a_step_reads_nothing_from_its_device_and_copies_nothing_to_it(options: dict[str, object]) -> None:
+    """What a captured CUDA graph needs; there is nothing to read on `meta`."""
+    model, branches, x = on_meta((8, 8, 8, 6), rows(), **options)
+    y = torch.zeros(3, dtype=torch.int64, device="meta")
+    for _ in range(2):
+        with Operations() as seen:
+            (model(x).sum() + branches.loss(y)).backward()
+    assert not seen.moved
+    assert not seen.counts["aten::_local_scalar_dense"]
+
+
+@pytest.mark.parametrize("most", [0, 1 << 26], ids=["by autograd", "at once"])
+@pytest.mark.parametrize("widths", [(8, 6), (8, 8, 8)])
+def test_class_tokens(most: int, widths: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, "_MOST_ZEROS", most)
+    model, x = Chain(widths).double(), torch.randn(3, 5, 7).double()
+    branches = attach(model, "blocks.*", x, CLASSES, pool="class_token", layout="BTD", weights={"blocks.0": 0.5})
+
+    def loss() -> Tensor:
+        model(x)
+        return branches.loss(targets())
+
+    inputs = [*branches.parameters(), *model.blocks.parameters()]
+    for _ in range(2):
+        for mine, general in zip(*both_ways(branches, loss, inputs), strict=True):
+            torch.testing.assert_close(mine, general, rtol=1e-9, atol=1e-12)
+    model(x)
+    assert counted(branches.loss(targets())) == 1
+
+
+@pytest.mark.parametrize("most", [0, 1, 64])
+def test_batches_of_other_sizes_and_types(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is kept from step to step belongs to the shapes and types that it was made for."""
+    monkeypatch.setattr(_core, "_MOST_PLANS", most)
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES)
+
+    def check(batch: Tensor, labels: Tensor, ignore_index: int = -100) -> None:
+        model(batch)
+        with torch.no_grad():
+            expected = sum(branches.losses(labels, ignore_index).values())
+        assert torch.allclose(branches.loss(labels, ignore_index), expected)
+
+    for size in (3, 2, 3, 1):
+        check(x[:size], targets()[:size])
+        check(x[:size], targets()[:size], ignore_index=int(targets()[0]))
+        check(x[:size], targets()[:size].int())
+    model.double(), branches.double()
+    check(x.double(), targets())
+    model(x.double())
+    with pytest.raises(UsageError, match="targets must lie in 0"):
+        branches.loss(targets() + CLASSES)
+    with pytest.raises(UsageError, match="targets must have shape"):
+        branches.loss(targets()[:2])
+
+
+class Doubled(nn.Module):
+    def forward(self, bias: Tensor) -> Tensor:
+        return 2 * bias
+
+
+def test_weights_that_are_computed_from_others() -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES, bias=torch.linspace(-1, 1, CLASSES))
+    model(x)
+    before = branches.loss(targets())
+    for place in ("1", "3"):
+        parametrize.register_parametrization(branches.head(place), "bias", Doubled())
+    model(x)
+    after = branches.loss(targets())
+    assert torch.allclose(after, sum(branches.losses(targets()).values()))
+    assert not torch.allclose(after, before)
+
+
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("autocast", [False, True])
@@ -190,3 +336,54 @@ def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
         mine, general = both_ways(branches, loss, [*branches.parameters(), *model.parameters()])
         for one, other in zip(mine, general, strict=True):
             torch.testing.assert_close(one, other, rtol=3e-2 if autocast else 1e-4, atol=1e-3 if autocast else 1e-6)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
+@pytest.mark.parametrize(
+    "options", [{}, {"weights": {"blocks.1": 0.5}}, {"activation": "cycle", "redundancy": 3}, {"head": "mlp"}]
+)
+@pytest.mark.parametrize("tokens", [False, True])
+def test_a_captured_step_trains_as_the_eager_one(tokens: bool, options: dict[str, object]) -> None:
+    """Forward, loss, backward and optimizer as one CUDA graph, replayed on batches that are copied in."""
+    shape = (16, 5, 7) if tokens else (16, 7)
+    batches = [(torch.randn(shape), torch.randint(CLASSES, (16,))) for _ in range(8)]
+    weights = []
+    for capture in (False, True):
+        torch.manual_seed(0)
+        model = Chain((8, 8, 8, 6)).cuda()
+        x, y = (tensor.cuda() for tensor in batches[0])
+        branches = attach(model, "blocks.*", x, CLASSES, layout="BTD" if tokens else "BD", **options)
+        parameters = [*model.parameters(), *branches.parameters()]
+        optimizer = torch.optim.AdamW(parameters, lr=1e-2, capturable=True)
+        total = torch.zeros((), device="cuda")
+
+        def step() -> None:
+            loss = F.cross_entropy(model(x), y) + 0.3 * branches.loss(y)  # noqa: B023
+            optimizer.zero_grad()  # noqa: B023
+            loss.backward()
+            optimizer.step()  # noqa: B023
+            total.copy_(loss.detach())  # noqa: B023
+
+        side, graph, losses = torch.cuda.Stream(), torch.cuda.CUDAGraph(), []
+        for index, batch in enumerate(batches):
+            x.copy_(batch[0])
+            y.copy_(batch[1])
+            if capture and index >= 3:
+                if index == 3:
+                    with torch.cuda.graph(graph):
+                        step()
+                graph.replay()
+            else:
+                side.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(side):
+                    step()
+                torch.cuda.current_stream().wait_stream(side)
+            losses.append(total.item())
+        weights.append(([parameter.detach().clone() for parameter in parameters], losses))
+        # What is asked after a replay is about the batch that was copied in for it.
+        accuracies = branches.accuracies(y)
+        weights[-1][1].extend(value.item() for value in accuracies.values())
+        branches.strip(optimizer)
+    torch.testing.assert_close(*weights, rtol=1e-4, atol=1e-5)

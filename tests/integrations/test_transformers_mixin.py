@@ -278,7 +278,8 @@ def test_after_the_end_training_is_without_branches(tmp_path):
         if step == 2:
             added.strip(optimizer)
         loss = by_steps(inputs, targets)["loss"]
-        loss = loss + 0.5 * added.loss(targets) if step < 2 else loss
+        # The sum that the trainer takes, which rounds otherwise than `added.loss`.
+        loss = loss + 0.5 * sum(added.losses(targets).values()) if step < 2 else loss
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from asymtrain import UsageError
 from asymtrain.lab import runs
 from asymtrain.lab.runs import DEFAULTS, RunSpec, choices
-from run_values import LATER_FIELDS, VALUES, fields
+from run_values import LATER_FIELDS, MODEL_FIELDS, NAMED, NEEDS, RECIPE_FIELDS, VALUES, fields
 
 # A released default never changes: it would change what an id means.
 PINNED_DEFAULTS = {
@@ -27,6 +27,11 @@ PINNED_DEFAULTS = {
     "split_seed": None,
     "arch": "mlp",
     "arch_options": (),
+    "initial_weights": "",
+    "at": (),
+    "pool": "mean",
+    "layout": "",
+    "head": "linear",
     "redundancy": 1,
     "activation": "last",
     "combine": "sum",
@@ -45,9 +50,19 @@ PINNED_DEFAULTS = {
     "weight_decay": 1e-2,
     "decay": "all",
     "batch": 128,
+    "last_batch": "keep",
     "epochs": 10,
     "schedule": "constant",
     "augmentation": "none",
+    "optimizer": "adamw",
+    "momentum": 0.9,
+    "schedule_by": "epoch",
+    "warmup": 0.0,
+    "clip": 0.0,
+    "averaging": 0.0,
+    "erasing": 0.0,
+    "mixup": 0.0,
+    "cutmix": 0.0,
     "precision": "fp32",
     "seed": 42,
     "test": "last",
@@ -82,7 +97,10 @@ FIRST_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
-ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS
+ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS
+# All fields that one spec can have together
+BACKBONE_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
+NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"branch_bias": "none"}
 
 # Ids that results are stored under.
 PINNED_IDS = {
@@ -96,7 +114,9 @@ PINNED_IDS = {
         "learning_rate": 3e-4,
     },
     "10d73a3a6ae0a3bc": FIRST_FIELDS,
-    "deff24ed855346e8": ALL_FIELDS,
+    "deff24ed855346e8": FIRST_FIELDS | LATER_FIELDS,
+    "dc8ed976c9f64e75": BACKBONE_FIELDS,
+    "5a250eec436415e1": NAMED_FIELDS,
 }
 
 
@@ -113,7 +133,8 @@ def test_the_ids_are_pinned():
 
 def test_every_field_is_part_of_the_id():
     assert ALL_FIELDS.keys() == DEFAULTS.keys() == VALUES.keys()
-    ids = {RunSpec(arch="cnn", activation="all", **{name: value}).id for name, value in ALL_FIELDS.items()
+    ids = {RunSpec(**{"arch": "cnn", "activation": "all", **NEEDS.get(name, {}), name: value}).id
+           for name, value in ALL_FIELDS.items()
            if name not in ("arch", "activation")}  # fmt: skip
     others = {RunSpec().id, RunSpec(arch="cnn").id, RunSpec(arch="cnn", activation="all").id}
     assert len(ids | others) == len(DEFAULTS) + 1

@@ -405,6 +405,15 @@ def test_a_fingerprint_tells_what_changed_and_forgives_rounding(nets):
     model = build("net")
     model.body[2].num_batches_tracked += 1
     assert not same_fingerprint(first, fingerprint(model))
+    kinds = [nn.Sequential(nn.Linear(3, 5), layer) for layer in (nn.ReLU(), nn.GELU())]
+    kinds[1].load_state_dict(kinds[0].state_dict())
+    inputs = sources.Inputs((3,), "vectors")
+    assert fingerprint(kinds[0]) == fingerprint(kinds[1])
+    prints = [fingerprint(kind, inputs) for kind in kinds]
+    assert sources.difference(*prints) == "what it computes from its parameters"
+    drops = nn.Sequential(kinds[0], nn.Dropout(0.5))
+    assert fingerprint(drops, inputs) == fingerprint(drops, inputs)
+    assert not same_fingerprint("abc:1:2", "abc:1:x")
     assert same_fingerprint("abc", "abc")
     assert not same_fingerprint("abc", "abd")
 

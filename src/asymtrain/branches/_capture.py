@@ -28,9 +28,11 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, nn
 
+from asymtrain.branches._fused import Plan
+from asymtrain.branches._losses import Product
 from asymtrain.branches._nested import first_feature, select
 from asymtrain.branches._places import module_at
-from asymtrain.branches._pooling import Reader, Source
+from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
@@ -54,6 +56,7 @@ class Forward:
         self.taken = False  # whether WithBranches has handed its logits out
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
+        self.products: tuple[Product, ...] = ()  # of which the logits that were made of it are parts
         self.graph: weakref.ref[Graph] | None = None
         self.dropped: weakref.ref[Graph] | None = None  # that of an earlier forward about which nobody asked
 
@@ -61,8 +64,9 @@ class Forward:
         """Drop the features, and with them their autograd graph."""
         self.happened = False
         self.mask = self.tokens = None
+        self.products = ()
         for place in self.places:
-            place.rows = place.held = place.trial = None
+            place.rows = place.held = place.feature = place.trial = None
 
 
 class Graph:
@@ -105,43 +109,53 @@ class PlaceHook(_Hook):
         self.reader = reader
         self.rows: Tensor | str | None = None  # (B, D), or what was wrong, or nothing
         self.held: object = None  # the output, not read yet
+        self.feature: Tensor | None = None  # in what is held, where rows with gradients can be made of it by `pooled`
         self.version: int | None = None  # of what is kept; another one later means that it was changed in place
         # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
         self.lasting: dict[tuple[bool, bool], bool] = {}
         self.trial: tuple[tuple[bool, bool], object, Tensor, int] | None = None
-        self.averaged = reader.averaged  # None where a forward with gradients is read at once
+        self.selector = reader.output
+        self.pooled = None if reader.detach else reader.pooled  # None where a forward with gradients is read at once
+        self.axes = 0 if reader.layout is None else len(reader.layout)
         self.with_grad = False
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
         compiling = torch.compiler.is_compiling()
-        if compiling or torch._C._get_tracing_state() is not None or not self._may_hold():
-            rows = self.read(output)
-            if self.forward.listening:
-                self.rows, self.held = rows, None
-                self.version = None if compiling else _version(rows)
-                self.with_grad = torch.is_grad_enabled()
-        elif self.forward.listening:
-            self._keep(output, (torch.is_grad_enabled(), module.training))
-
-    def _may_hold(self) -> bool:
-        if not torch.is_grad_enabled():
-            return True
-        if self.averaged is None or self.forward.mask is not None or self.reader.detach:
-            return False
-        return torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        if not compiling and torch._C._get_tracing_state() is None:
+            grad, forward = torch.is_grad_enabled(), self.forward
+            # May it be held? In line, as is all that runs at every step: a small model feels each call.
+            if not grad or (
+                self.pooled is not None
+                and forward.mask is None
+                and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+            ):
+                if forward.listening:
+                    self._keep(output, (grad, module.training))
+                return
+        rows = self.read(output)
+        if self.forward.listening:
+            self.rows, self.held, self.feature = rows, None, None
+            self.version = None if compiling else _version(rows)
+            self.with_grad = torch.is_grad_enabled()
 
     def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
         """Hold the output, or read it where it may not last."""
-        feature = select(output, self.reader.output)
-        version = _version(feature)
+        feature = select(output, self.selector)
+        version = None if feature is None or feature.is_inference() else feature._version
         self.with_grad = mode[0]
-        if self.lasting.get(mode) and version is not None:
-            self.held, self.rows, self.version = output, None, version
+        if feature is not None and version is not None and self.lasting.get(mode):
+            self._hold(output, feature, version)
             return
-        self.rows, self.held = self.read(output), None
+        self.rows, self.held, self.feature = self.read(output), None, None
         self.version = _version(self.rows)
         if mode not in self.lasting and feature is not None and version is not None:
             self.trial = mode, output, feature, version
+
+    def _hold(self, output: object, feature: Tensor, version: int) -> None:
+        self.held, self.rows, self.version = output, None, version
+        usable = self.with_grad and self.pooled is not None and not feature.is_nested
+        dense = usable and feature.layout is torch.strided and feature.ndim == self.axes
+        self.feature = feature if dense else None
 
     def read(self, output: object) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
@@ -154,17 +168,17 @@ class PlaceHook(_Hook):
 
     def settle(self) -> None:
         """At the end of a forward: note whether the output has stayed as it was; then it is held like later ones."""
-        if self.trial is not None:
-            mode, output, feature, version = self.trial
-            self.lasting[mode], self.trial = feature._version == version, None
-            if self.lasting[mode]:
-                self.held, self.rows, self.version = output, None, version
+        assert self.trial is not None
+        mode, output, feature, version = self.trial
+        self.lasting[mode], self.trial = feature._version == version, None
+        if self.lasting[mode]:
+            self._hold(output, feature, version)
 
     def caught(self) -> Tensor | str | None:
         """The rows, or what was wrong, or nothing where the place did not run."""
         if torch.compiler.is_compiling():
             return self.rows
-        feature = self.rows if self.held is None else select(self.held, self.reader.output)
+        feature = self.rows if self.held is None else select(self.held, self.selector)
         if isinstance(feature, Tensor) and self.version is not None and feature._version != self.version:
             return _CHANGED
         if self.held is None:
@@ -173,20 +187,14 @@ class PlaceHook(_Hook):
             return self.read(self.held)  # the loss, which needs the graph, may still be asked for
         with torch.set_grad_enabled(self.with_grad):
             self.rows = self.read(self.held)
-        self.held, self.version = None, _version(self.rows)
+        self.held, self.feature, self.version = None, None, _version(self.rows)
         return self.rows
 
-    def source(self) -> Source | str | None:
-        """What the rows come from, without reading it where it is held."""
-        if self.held is not None and self.with_grad and self.averaged is not None:
-            feature, (axes, batch, width) = select(self.held, self.reader.output), self.averaged
-            plain = feature is not None and feature.layout is torch.strided and not feature.is_nested
-            if feature is not None and plain and feature.ndim == len(axes) + 2:
-                if feature._version != self.version:
-                    return _CHANGED
-                return Source(feature, axes, feature.shape[batch], feature.shape[width])
-        rows = self.caught()
-        return Source(rows, (), *rows.shape) if isinstance(rows, Tensor) else rows
+    def source(self) -> Tensor | str | None:
+        """What the rows come from by `pooled`, or the rows; see `caught`."""
+        if self.feature is None:
+            return self.caught()
+        return _CHANGED if self.feature._version != self.version else self.feature
 
 
 class OpenHook(_Hook):
@@ -201,9 +209,12 @@ class OpenHook(_Hook):
     # As in CloseHook, without names for the arguments.
     def __call__(self, module: nn.Module, *call: Any) -> None:
         forward = self.forward
-        if getattr(module, "_is_replica", False):
+        compiling = torch.compiler.is_compiling()
+        # Outside of a compiler not by getattr: a module that has no such attribute takes long to say so.
+        replica = getattr(module, "_is_replica", False) if compiling else "_is_replica" in module.__dict__
+        if replica:
             raise UsageError("branches do not work in nn.DataParallel: use DistributedDataParallel(WithBranches(...))")
-        if not torch.compiler.is_compiling():
+        if not compiling:
             if torch._C._current_graph_task_id() != -1:
                 return  # Inside a backward: the whole model is being recomputed by activation checkpointing.
             if forward.happened and forward.with_grad and not forward.asked:
@@ -213,7 +224,7 @@ class OpenHook(_Hook):
         forward.listening = True
         forward.happened = True
         forward.with_grad = torch.is_grad_enabled()
-        forward.compiled = torch.compiler.is_compiling()
+        forward.compiled = compiling
         forward.counted = False
         forward.asked = False
         if self.mask is not None:
@@ -248,7 +259,8 @@ class CloseHook(_Hook):
         forward = self.forward
         if not torch.compiler.is_compiling() and forward.listening:
             for place in forward.places:
-                place.settle()
+                if place.trial is not None:
+                    place.settle()
             output = first_feature(call[2])
             if output is not None and output.grad_fn is not None:
                 graph = Graph()
@@ -275,6 +287,7 @@ class Capture:
         keep_tokens: bool = False,
     ) -> None:
         self.forward = Forward()
+        self.plans: dict[object, Plan | None] = {}  # of the fused loss, by the shapes and types that it meets
         self.detached = all(reader.detach for reader in readers.values())
         self.places = {place: PlaceHook(self.forward, reader, name) for place, reader in readers.items()}
         self.forward.places = list(self.places.values())
@@ -308,8 +321,16 @@ class Capture:
         """What each place that ran in the latest forward gives its branches, or a `UsageError` that says why not."""
         return self._of_places(PlaceHook.caught, allow_skipped)
 
-    def sources(self, allow_skipped: bool) -> dict[str, Source]:
-        """What the rows of each place come from, as in `features`."""
+    def sources(self, allow_skipped: bool) -> dict[str, Tensor]:
+        """What the rows of each place come from: see `PlaceHook.source` and `features`."""
+        forward = self.forward
+        if forward.happened and forward.dropped is None:
+            caught = {name: place.feature for name, place in self.places.items()}
+            fresh = [feature is not None and feature._version == place.version
+                     for feature, place in zip(caught.values(), forward.places, strict=True)]  # fmt: skip
+            if all(fresh):  # as ever: nothing was skipped, nothing is wrong, and there is nothing to warn of
+                forward.asked = True
+                return caught  # type: ignore[return-value]
         return self._of_places(PlaceHook.source, allow_skipped)
 
     def _of_places(self, ask: Callable[[PlaceHook], T | str | None], allow_skipped: bool) -> dict[str, T]:

@@ -19,10 +19,10 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, Mask, refuse_drift
-from asymtrain.branches._fused import fused_loss
+from asymtrain.branches._fused import Plan, fused_loss, make_plan
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
-from asymtrain.branches._losses import Activation, Settings, accuracies_of, align, losses_of
-from asymtrain.branches._pooling import Reader
+from asymtrain.branches._losses import Activation, Product, Settings, accuracies_of, align, losses_of
+from asymtrain.branches._pooling import Pooled, Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import Objective
 
@@ -54,15 +54,20 @@ class Branches(nn.Module):
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
         self._keys = {name: _key(name) for name in heads}
         self.places = tuple(heads)
-        self.readers = dict(readers)
+        self.readers = {name: readers[name] for name in heads}
         self.settings = settings
         self.stripped = False
         self._capture: Capture | None = None
         self._finalizer: weakref.finalize[..., Any] | None = None
         # Whether all are linear maps of rows to several classes: their losses can be one node of autograd
-        self._fusable = settings.activation == "last" and all(
-            isinstance(head, LinearHead) and not head.positions and len(head.live) > 1 and not readers[name].detach
-            for name, head in heads.items()
+        by_name = isinstance(settings.objective, Objective)
+        self._fusable = (
+            by_name
+            and settings.activation == "last"
+            and all(
+                isinstance(head, LinearHead) and not head.positions and len(head.live) > 1 and not readers[name].detach
+                for name, head in heads.items()
+            )
         )
         self._positions = {name: reader.positions for name, reader in readers.items()}
         # Training forwards so far, a tensor so that compiled graphs and DDP's buffer broadcast carry it.
@@ -108,6 +113,7 @@ class Branches(nn.Module):
                 alike = feature.shape, feature.dtype, feature.device, head.live.shape, head.live.dtype
             groups.setdefault(alike, []).append(name)
         logits: dict[str, Tensor] = {}
+        products: list[Product] = []
         for names in groups.values():
             parts = [features[name] for name in names]
             # The count is moved on before logits are made; forward number 0 is the first.
@@ -116,7 +122,11 @@ class Branches(nn.Module):
                 logits[names[0]] = self.head(names[0])(parts[0], step)
             else:
                 heads = [head for name in names if isinstance(head := self.head(name), LinearHead)]
-                logits.update(zip(names, batched_logits(heads, parts, step), strict=True))
+                whole = batched_logits(heads, parts, step)
+                products.append(Product(tuple(names), whole, whole.unbind()))
+                logits.update(zip(names, products[-1].parts, strict=True))
+        if self._capture is not None:
+            self._capture.forward.products = tuple(products)
         return {name: logits[name] for name in features}
 
     def _check_feature(self, name: str, head: Head, feature: Tensor, width: int) -> None:
@@ -172,9 +182,10 @@ class Branches(nn.Module):
             return total
         weights = self.settings.weights
         for names, losses in self._losses(targets, ignore_index, logits, mask):
-            if any(name in weights for name in names):
-                losses = losses * losses.new_tensor([weights.get(name, 1.0) for name in names])
             part = losses.sum()
+            if any(name in weights for name in names):
+                # By numbers, not by a tensor of them: a copy from the host has no place in a captured CUDA graph.
+                part = torch.stack([v * weights.get(name, 1.0) for name, v in zip(names, losses, strict=True)]).sum()
             total = part if total is None else total + part.to(total.device)
         if total is None:
             device = self.head(self.places[0]).device()
@@ -183,35 +194,86 @@ class Branches(nn.Module):
 
     def _fused_loss(self, targets: Tensor, ignore_index: int) -> Tensor | None:
         """The loss of the latest forward in one node of autograd; None where it has to be made in the general way."""
-        capture, settings = self._attached(), self.settings
-        eager = not torch.compiler.is_compiling() and torch._C._functorch.peek_interpreter_stack() is None
-        if not (eager and torch.is_grad_enabled() and isinstance(targets, Tensor) and capture.forward.mask is None):
+        capture = self._attached()
+        if not self._fusable or torch.compiler.is_compiling() or not torch.is_grad_enabled():
             return None
-        if not isinstance(settings.objective, Objective) or not self._fusable or targets.ndim not in (1, 2):
+        if capture.forward.mask is not None or torch._C._functorch.peek_interpreter_stack() is not None:
+            return None
+        if not isinstance(targets, Tensor) or targets.ndim not in (1, 2):
             return None
         capture.check_has_gradients()
         refuse_drift()
-        sources = capture.sources(settings.allow_skipped)
-        heads = [head for name in sources if isinstance(head := self.head(name), LinearHead)]
-        for (name, source), head in zip(sources.items(), heads, strict=True):
-            self._check_feature(name, head, source.feature, source.width)
-        batches = {source.batch for source in sources.values()}
-        kinds = {(head.live.dtype, head.live.device) for head in heads}
+        sources = capture.sources(self.settings.allow_skipped)
+        # By the modules' dictionaries: a small model feels each call, and attributes of modules are calls.
+        heads = self.heads._modules
+        if len(sources) < len(heads):
+            heads = {name: heads[self._keys[name]] for name in sources}
+        own = [head._parameters for head in heads.values() if head is not None]
+        features, weights = list(sources.values()), [parameters.get("live") for parameters in own]
+        biases = [bias for parameters in own if (bias := parameters.get("bias")) is not None]
+        # All that checks and products depend on, but for the values of targets
+        seen = (
+            tuple(heads) if len(heads) < len(self.places) else None,
+            (len(biases), ignore_index, targets.shape, targets.dtype, targets.device),
+            *[(type(feature), feature.shape, feature.dtype, feature.device) for feature in features],
+            *[None if weight is None else (type(weight), weight.dtype, weight.device) for weight in weights],
+        )
+        plans = capture.plans
+        if seen in plans:
+            plan = plans[seen]
+        else:
+            # One that is kept is never dropped, since captured CUDA graphs read its tensors.
+            kept = len(plans) < _MOST_PLANS
+            plan = self._make_plan(sources, weights, len(biases), targets, ignore_index, kept=kept)
+            if kept:
+                plans[seen] = plan
+        if plan is None:
+            return None
+        if self._watch_copying:
+            self._refuse_copying(targets, ignore_index)
+        # Values on a GPU are not looked at: that would stall every step.
+        complete = targets.device.type == "cpu" and _all_classes(targets, plan.shape[2], ignore_index)
+        if targets.device.type == "cpu" and not complete:
+            plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
+        targets = _on(features[0].device, targets)
+        return fused_loss(plan, targets, features, weights, biases, complete)  # type: ignore[arg-type]
+
+    def _make_plan(
+        self,
+        sources: Mapping[str, Tensor],
+        weights: Sequence[Tensor | None],
+        biases: int,
+        targets: Tensor,
+        ignore_index: int,
+        *,
+        kept: bool,
+    ) -> Plan | None:
+        """How the loss of features like these is made in one node; None where that cannot be."""
+        hooks, settings = self._attached().places, self.settings
+        # Rows that were read already need no pooling.
+        pooled = [(hooks[name].pooled if feature.ndim > 2 else None) or Pooled() for name, feature in sources.items()]
+        for (name, feature), kind in zip(sources.items(), pooled, strict=True):
+            self._check_feature(name, self.head(name), feature, feature.shape[kind.width])
+        batches = {feature.shape[kind.batch] for feature, kind in zip(sources.values(), pooled, strict=True)}
+        kinds = {None if weight is None else (weight.dtype, weight.device) for weight in weights}
         # Tensors of a kind of their own (sharded, quantised) know the operations of torch, and not how to share memory.
-        plain = all(type(source.feature) is Tensor for source in sources.values())
+        plain = all(type(feature) is Tensor for feature in sources.values())
+        plain &= all(type(weight) is nn.Parameter for weight in weights)
+        # A bias that is no parameter is computed from others (torch.nn.utils.parametrize).
+        plain &= biases == sum(getattr(self.head(name), "bias", None) is not None for name in sources)
         if len(batches) != 1 or len(kinds) != 1 or not plain:
             return None
-        ((dtype, device),) = kinds
-        given = {source.feature.dtype for source in sources.values()}
-        if any(torch.promote_types(kind, torch.float32) != dtype for kind in given):
+        weight, objective = weights[0], settings.objective
+        assert weight is not None
+        assert isinstance(objective, Objective)
+        given = {feature.dtype for feature in sources.values()}
+        if any(torch.promote_types(kind, torch.float32) != weight.dtype for kind in given):
             return None
-        self._refuse_copying(targets, ignore_index)
-        shape = (batches.pop(), heads[0].live.shape[0])
-        settings.objective.check(torch.empty(shape, device="meta"), targets, ignore_index)
-        biases = [head.bias for head in heads if head.bias is not None]
-        return fused_loss(
-            list(sources.values()), [head.live for head in heads], biases, _on(device, targets), settings.objective,
-            settings.class_reduction, ignore_index, [settings.weights.get(name, 1.0) for name in sources],
+        objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
+        shares = [settings.weights.get(name, 1.0) for name in sources]
+        return make_plan(
+            list(sources.values()), pooled, weight, objective, settings.class_reduction, ignore_index, shares,
+            by_index=targets.ndim == 1, kept=kept,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -224,7 +286,8 @@ class Branches(nn.Module):
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
-        groups = align(self._given(logits), self._positions, targets, self._mask(mask), self.settings)
+        given = self._given(logits)
+        groups = align(given, self._positions, targets, self._mask(mask), self.settings, self._products())
         return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
     def _losses(
@@ -236,8 +299,16 @@ class Branches(nn.Module):
             self._attached().check_has_gradients()
         given = self._given(logits)
         self._refuse_copying(targets, ignore_index)
-        for group in align(given, self._positions, targets, self._mask(mask), self.settings):
+        for group in align(given, self._positions, targets, self._mask(mask), self.settings, self._products()):
             yield group.names, losses_of(group, ignore_index, self.settings)
+
+    def _products(self) -> tuple[Product, ...]:
+        """Those of the latest logits, once: nobody is to keep them alive after their loss."""
+        if self._capture is None:
+            return ()
+        forward = self._capture.forward
+        products, forward.products = forward.products, ()
+        return products
 
     def _by_place(self, parts: Iterable[tuple[tuple[str, ...], Tensor]]) -> dict[str, Tensor]:
         """Values of places that came together (K,), by place and in the places' order."""
@@ -321,10 +392,10 @@ class Branches(nn.Module):
         logits = self._make_logits(capture)
         # A compiled graph then need not give the features out beside the logits.
         forward = capture.forward
-        mask, tokens = forward.mask, forward.tokens
+        mask, tokens, products = forward.mask, forward.tokens, forward.products
         forward.forget()
         # The loss is still to be taken of these logits.
-        forward.mask, forward.tokens, forward.taken = mask, tokens, True
+        forward.mask, forward.tokens, forward.products, forward.taken = mask, tokens, products, True
         return logits
 
     def _attached(self) -> Capture:
@@ -449,6 +520,14 @@ def _on(device: torch.device, targets: Tensor) -> Tensor:
     return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype)
 
 
+def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
+    """Whether these are surely indices of classes, none ignored: one call, where the check with its message is many."""
+    if targets.dtype != torch.int64 or targets.ndim != 1 or not len(targets) or 0 <= ignore_index < classes:
+        return False
+    low, high = targets.aminmax()
+    return int(low) >= 0 and int(high) < classes
+
+
 def _key(place: str) -> str:
     """A place's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
     key = place.translate(_ESCAPES)
@@ -463,6 +542,7 @@ def _former_key(place: str) -> str:
 
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 _EMPTY = nn.ModuleDict()
+_MOST_PLANS = 16  # shapes of batches in one training, of which there are two or three
 
 
 def _drop_parameters(optimizers: Optimizer | Sequence[Optimizer], parameters: Sequence[nn.Parameter]) -> bool:

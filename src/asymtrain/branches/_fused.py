@@ -1,198 +1,282 @@
-"""The loss of linear branches on rows or means in one node of autograd.
+"""The loss of linear branches on rows, means or class tokens in one node of autograd.
 
-A step of a small model is bound by the calls that it makes, not by their arithmetic. Here places share products where
-their widths agree, all share one loss, and the gradients are computed beside it, without a graph:
+A step of a small model is bound by the calls that it makes, not by their arithmetic. Here many places of one width
+share products, all places share one loss, and its gradient by the logits is computed beside it, without a graph:
 
-    features -> rows (B, D) -> logits (K, B, C) -> loss, and its gradients by weights and rows
-    backward    those gradients times the loss's own; a mean's is spread over the positions as a view
+    features -> rows (B, D) -> logits (K, B, C) -> loss, and its gradient by the logits
+    backward    that gradient times the loss's own; from it those of weights and rows; a mean's is spread as a view
 
-The numbers are those of the general way, up to rounding, which second derivatives still take.
+What follows from shapes and settings alone is a `Plan`, made once and kept by the caller. The numbers are those of the
+general way, up to rounding, which second derivatives still take.
 Axis letters: B batch, C classes, D width, K places.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asymtrain.branches._heads import without_autocast
-from asymtrain.branches._pooling import Source
+from asymtrain.branches._pooling import Pooled
 from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows
+
+# Two products cost as many calls as what brings their operands together.
+_SHARED_FROM = 3
+# Gradients of class tokens are zeros but for one position. Up to so many bytes all are made at once, which saves calls;
+# beyond that by autograd, place by place, so that the backward pass frees each before it makes the next.
+_MOST_ZEROS = 1 << 26
+# Of shares that are kept from step to step; they save one call.
+_MOST_ELEMENTS = 1 << 20
+
+
+class Group(NamedTuple):
+    """Places whose features have one shape: one product, or that of a single place."""
+
+    places: tuple[int, ...]
+    shape: tuple[int, ...]  # of a feature
+    dtype: torch.dtype
+    pooled: Pooled
+    positions: int  # over which the features are averaged
+    spread: tuple[int, ...]  # the shape of rows that broadcast to features, of all places together
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What stays the same from the forward to the backward."""
+    """What stays the same from step to step, and from the forward to the backward."""
 
-    axes: tuple[tuple[int, ...], ...]  # of each place
-    groups: tuple[tuple[int, ...], ...]  # places that share a product
-    order: tuple[int, ...]  # the places, group by group
-    positions: tuple[int, ...]  # over which each group's features are averaged
-    shares: tuple[float, ...] | None  # of the places in the sum, in that order; None where each is 1
+    shape: tuple[int, int, int]  # of the logits: K, B, C
+    groups: tuple[Group, ...]
+    sizes: list[int]  # of the groups
+    order: tuple[int, ...]  # the places, group by group: the order of the logits
+    shares: Tensor | None  # of the places in the sum, in that order; None where each is 1
+    closed_form: bool  # whether the objective is the sigmoid of class indices
+    elements: Tensor | None  # for it (B, C), the share of each element in a mean; None where each step makes its own
+    views: tuple[int | None, ...]  # by place, the axis along which autograd takes the class token; empty where none
     objective: Objective
     class_reduction: ClassReduction
     ignore_index: int
 
 
-def fused_loss(
-    sources: Sequence[Source],
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    targets: Tensor,
+def make_plan(
+    features: Sequence[Tensor],
+    pooled: Sequence[Pooled],
+    weight: Tensor,
     objective: Objective,
     class_reduction: ClassReduction,
     ignore_index: int,
     shares: Sequence[float],
-) -> Tensor:
-    """The weighted sum over places of their losses; `biases` is empty, or has one for each place."""
-    kinds = tuple([(source.feature.shape, source.feature.dtype, source.axes) for source in sources])
-    plan = _plan(kinds, tuple(shares), objective, class_reduction, ignore_index)
-    features = [source.feature for source in sources]
-    loss: Tensor = _FusedLoss.apply(plan, targets, *features, *weights, *biases)  # type: ignore[no-untyped-call]
-    return loss
-
-
-@lru_cache
-def _plan(
-    kinds: tuple[tuple[torch.Size, torch.dtype, tuple[int, ...]], ...],
-    shares: tuple[float, ...],
-    objective: Objective,
-    class_reduction: ClassReduction,
-    ignore_index: int,
+    by_index: bool,
+    kept: bool,
 ) -> Plan:
-    groups: dict[tuple[torch.Size, torch.dtype, tuple[int, ...]], list[int]] = {}
-    for place, kind in enumerate(kinds):
-        groups.setdefault(kind, []).append(place)
-    order = [place for group in groups.values() for place in group]
-    positions = [math.prod(shape[axis] for axis in axes) for shape, _, axes in groups]
+    """The plan for features of these shapes and types, rows of which have the type and device of a weight (C, D).
+
+    `by_index` says that targets are indices of classes, not values; `kept` that the plan serves later steps.
+    """
+    zeros = sum(feature.nbytes for feature, kind in zip(features, pooled, strict=True) if kind.token is not None)
+    views = tuple(kind.token for kind in pooled) if zeros > _MOST_ZEROS else ()
+    alike: dict[tuple[tuple[int, ...], torch.dtype, Pooled], list[int]] = {}
+    for place, (feature, kind) in enumerate(zip(features, pooled, strict=True)):
+        shape = tuple(feature.shape)
+        if views and kind.token is not None:
+            shape, kind = shape[: kind.token] + shape[kind.token + 1 :], Pooled()
+        alike.setdefault((shape, feature.dtype, kind), []).append(place)
+    groups = []
+    for (shape, dtype, kind), places in alike.items():
+        spread = tuple(1 if axis in kind.axes else size for axis, size in enumerate(shape))
+        positions = math.prod(shape[axis] for axis in kind.axes)
+        if len(places) >= _SHARED_FROM:
+            groups.append(Group(tuple(places), shape, dtype, kind, positions, (len(places), *spread)))
+        else:
+            groups += [Group((place,), shape, dtype, kind, positions, spread) for place in places]
+    order = tuple(place for group in groups for place in group.places)
+    batch, classes = features[0].shape[pooled[0].batch], weight.shape[0]
+    closed_form = objective is OBJECTIVES["sigmoid"] and by_index and batch > 0
+    elements = None
+    if closed_form and kept and batch * classes <= _MOST_ELEMENTS:
+        elements = weight.new_full((batch, classes), 1 / (batch * (classes if class_reduction == "mean" else 1)))
     return Plan(
-        tuple(axes for _, _, axes in kinds), tuple(map(tuple, groups.values())), tuple(order), tuple(positions),
-        None if set(shares) == {1.0} else tuple(shares[place] for place in order), objective, class_reduction,
-        ignore_index,
-    )  # fmt: skip
+        shape=(len(features), batch, classes),
+        groups=tuple(groups),
+        sizes=[len(group.places) for group in groups],
+        order=order,
+        # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
+        shares=None if set(shares) == {1.0} else weight.new_tensor([shares[place] for place in order]),
+        closed_form=closed_form,
+        elements=elements,
+        views=views,
+        objective=objective,
+        class_reduction=class_reduction,
+        ignore_index=ignore_index,
+    )
 
 
-def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Tensor:
-    """The same loss as operations that autograd knows, for derivatives of its gradient."""
-    count = len(plan.axes)
-    total = torch.zeros((), device=targets.device)
-    for place, (feature, weight) in enumerate(zip(tensors[:count], tensors[count : 2 * count], strict=True)):
-        rows = (feature.mean(plan.axes[place]) if plan.axes[place] else feature).to(weight.dtype)
-        logits = F.linear(rows, weight, tensors[2 * count + place] if len(tensors) > 2 * count else None)
-        options = {"class_reduction": plan.class_reduction, "ignore_index": plan.ignore_index}
-        loss = plan.objective.loss(logits, targets, **options)  # type: ignore[arg-type]
-        total = total + loss * (1.0 if plan.shares is None else plan.shares[plan.order.index(place)])
-    return total
+def fused_loss(
+    plan: Plan,
+    targets: Tensor,
+    features: Sequence[Tensor],
+    weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
+    complete: bool,
+) -> Tensor:
+    """The weighted sum over places of their losses; `biases` is empty, or has one for each place.
+
+    `complete` says that no target is ignored; one that nobody has looked at may be.
+    """
+    if plan.views:
+        pairs = zip(features, plan.views, strict=True)
+        features = [feature if axis is None else feature.select(axis, 0) for feature, axis in pairs]
+    loss: Tensor = _FusedLoss.apply(plan, complete, targets, *features, *weights, *biases)  # type: ignore[no-untyped-call]
+    return loss
 
 
 class _FusedLoss(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, plan: Plan, targets: Tensor, *tensors: Tensor) -> Tensor:
-        count = len(plan.axes)
+    def forward(ctx: Any, plan: Plan, complete: bool, targets: Tensor, *tensors: Tensor) -> Tensor:
+        count = plan.shape[0]
         features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
-        with without_autocast(weights[0]):
-            rows = [
-                _rows([features[place] for place in group], plan.axes[group[0]], weights[0]) for group in plan.groups
-            ]
-            stacks = [_stacked([weights[place] for place in group]) for group in plan.groups]
-            sizes = [len(group) for group in plan.groups]
-            logits = weights[0].new_empty(count, rows[0].shape[1], weights[0].shape[0])
-            for row, stack, part in zip(rows, stacks, logits.split(sizes), strict=True):
-                torch.bmm(row, stack.mT, out=part)
-            if biases:
-                logits += torch.stack([biases[place] for place in plan.order]).unsqueeze(1)
-            shares = None if plan.shares is None else logits.new_tensor(plan.shares)
-            loss, gradient = _loss_and_gradient(logits, targets, plan, shares)
-            saved = []
-            for row, stack, part, count in zip(rows, stacks, gradient.split(sizes), plan.positions, strict=True):
-                saved += [torch.bmm(part.mT, row), torch.baddbmm(row, part, stack, beta=0, alpha=1 / count)]
-            if biases:
-                saved.append(gradient.sum(1))
-        ctx.plan, ctx.saved = plan, len(saved)
-        ctx.save_for_backward(*saved, targets, *tensors)
+        # In the weights' own precision, so that the loss is the same inside and outside autocast.
+        with torch._C._DisableAutocast():
+            logits = weights[0].new_empty(plan.shape)
+            rows: list[Tensor] = []
+            stacks: list[Tensor | None] = []  # None where the weight is among the inputs
+            for group, part in zip(plan.groups, _parts(logits, plan.sizes), strict=True):
+                of_places = [_row(features[place], group.pooled, weights[0].dtype) for place in group.places]
+                if len(of_places) == 1:
+                    (place,) = group.places
+                    bias = biases[place] if biases else None
+                    F.linear(of_places[0], weights[place], bias, out=part)  # type: ignore[call-arg]
+                    rows.append(of_places[0])
+                    stacks.append(None)
+                else:
+                    row, stack = torch.stack(of_places), torch.stack([weights[place] for place in group.places])
+                    torch.bmm(row, stack.mT, out=part)
+                    if biases:
+                        part += torch.stack([biases[place] for place in group.places]).unsqueeze(1)
+                    rows.append(row)
+                    stacks.append(stack)
+            loss, gradient = _loss_and_gradient(logits, targets, plan, complete)
+        ctx.plan = plan
+        ctx.save_for_backward(gradient, *rows, *stacks, targets, *tensors)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         plan: Plan = ctx.plan
-        kept = ctx.saved_tensors
-        saved, targets, tensors = kept[: ctx.saved], kept[ctx.saved], kept[ctx.saved + 1 :]
-        count = len(plan.axes)
+        count, parts, saved = plan.shape[0], len(plan.groups), ctx.saved_tensors
+        rows, stacks, tensors = saved[1 : 1 + parts], saved[1 + parts : 1 + 2 * parts], saved[2 + 2 * parts :]
         if torch.is_grad_enabled():  # a second derivative is wanted
             # By views: of two places one may feed the other, and each must have its own part alone.
             views = [tensor.view_as(tensor) for tensor in tensors]
             wanted = [view for view in views if view.requires_grad]
-            loss = _general_loss(plan, targets, views)
+            loss = _general_loss(plan, saved[1 + 2 * parts], views)
             given = iter(torch.autograd.grad(loss, wanted, gradients[0], create_graph=True, allow_unused=True))
-            return None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
-        scaled = list(torch._foreach_mul(list(saved), gradients[0]))
-        by_feature: list[Tensor | None] = [None] * count
-        by_weight: list[Tensor | None] = [None] * count
-        by_bias: list[Tensor | None] = [None] * (len(tensors) - 2 * count)
-        for index, group in enumerate(plan.groups):
-            feature = tensors[group[0]]
-            spread = scaled[2 * index + 1].to(feature.dtype)
-            axes = plan.axes[group[0]]
-            for axis in axes:
-                spread = spread.unsqueeze(axis + 1)
-            spread = spread.expand(len(group), *feature.shape) if axes else spread
-            for place, of_weight, of_rows in zip(group, scaled[2 * index].unbind(), spread.unbind(), strict=True):
-                by_weight[place], by_feature[place] = of_weight, of_rows
-        if by_bias:
-            for place, of_bias in zip(plan.order, scaled[-1].unbind(), strict=True):
-                by_bias[place] = of_bias
-        return None, None, *by_feature, *by_weight, *by_bias
+            return None, None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
+        answer: list[Tensor | None] = [None] * len(tensors)
+        with torch._C._DisableAutocast():
+            gradient = saved[0] * gradients[0]
+            for group, row, stack, part in zip(plan.groups, rows, stacks, _parts(gradient, plan.sizes), strict=True):
+                if stack is None:
+                    (place,) = group.places
+                    answer[count + place] = part.t() @ row
+                    if tensors[place].requires_grad:
+                        of_row = torch.addmm(row, part, tensors[count + place], beta=0, alpha=1 / group.positions)
+                        answer[place] = _spread(of_row, group)
+                    continue
+                of_rows = torch.baddbmm(row, part, stack, beta=0, alpha=1 / group.positions)
+                of_features = _spread(of_rows, group).unbind()
+                for place, of_weight, of_feature in zip(
+                    group.places, torch.bmm(part.mT, row).unbind(), of_features, strict=True
+                ):
+                    answer[count + place], answer[place] = of_weight, of_feature
+            if len(tensors) > 2 * count:
+                for place, of_bias in zip(plan.order, gradient.sum(1).unbind(), strict=True):
+                    answer[2 * count + place] = of_bias
+        return None, None, None, *answer
 
 
-def _stacked(tensors: Sequence[Tensor]) -> Tensor:
-    return tensors[0][None] if len(tensors) == 1 else torch.stack(list(tensors))
+def _parts(logits: Tensor, sizes: list[int]) -> Sequence[Tensor]:
+    """Logits of each group, (k, B, C) of several places and (B, C) of one."""
+    if len(sizes) == len(logits):
+        return logits.unbind()
+    if len(sizes) == 1:
+        return (logits,)
+    return [part[0] if len(part) == 1 else part for part in logits.split_with_sizes(sizes)]
 
 
-def _rows(features: Sequence[Tensor], axes: tuple[int, ...], weight: Tensor) -> Tensor:
-    """Rows (k, B, D) in the weights' type, of features of one shape."""
-    if not axes:
-        return _stacked(features).to(weight.dtype)
-    if len(features) == 1:
-        return features[0].mean(axes, dtype=weight.dtype)[None]
-    first = features[0]
-    kept = [size for axis, size in enumerate(first.shape) if axis not in axes]
-    rows = weight.new_empty(len(features), *kept)
-    for row, feature in zip(rows, features, strict=True):
-        torch.mean(feature, axes, dtype=weight.dtype, out=row)
-    return rows
+def _row(feature: Tensor, pooled: Pooled, dtype: torch.dtype) -> Tensor:
+    """Rows (B, D) in the weights' type."""
+    if pooled.axes:
+        return feature.mean(pooled.axes, dtype=dtype)
+    row = feature if pooled.token is None else feature.select(pooled.token, 0)
+    return row if row.dtype == dtype else row.to(dtype)
 
 
-def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, shares: Tensor | None) -> tuple[Tensor, Tensor]:
+def _spread(rows: Tensor, group: Group) -> Tensor:
+    """The gradient by features, of that by their rows: (B, D), or (k, B, D) of several places."""
+    if rows.dtype != group.dtype:
+        rows = rows.to(group.dtype)
+    more = len(group.spread) - len(group.shape)  # the axis of several places
+    if group.pooled.token is not None:
+        whole = rows.new_zeros((*group.spread[:more], *group.shape))
+        whole.select(more + group.pooled.token, 0).copy_(rows)
+        return whole
+    return rows.view(group.spread).expand(*group.spread[:more], *group.shape) if group.pooled.axes else rows
+
+
+def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Tensor:
+    """The same loss as operations that autograd knows, for derivatives of its gradient."""
+    count = plan.shape[0]
+    total = torch.zeros((), device=targets.device)
+    shares = torch.ones(count, device=targets.device) if plan.shares is None else plan.shares
+    pooled = [group.pooled for group in plan.groups for _ in group.places]
+    for place, kind, share in zip(plan.order, pooled, shares, strict=True):
+        weight = tensors[count + place]
+        bias = tensors[2 * count + place] if len(tensors) > 2 * count else None
+        logits = F.linear(_row(tensors[place], kind, weight.dtype), weight, bias)
+        options = {"class_reduction": plan.class_reduction, "ignore_index": plan.ignore_index}
+        total = total + plan.objective.loss(logits, targets, **options) * share  # type: ignore[arg-type]
+    return total
+
+
+def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bool) -> tuple[Tensor, Tensor]:
     """The sum over places of the objective, and its gradient by logits (K, B, C)."""
-    if plan.objective is OBJECTIVES["sigmoid"] and targets.ndim == 1:
-        return _sigmoid_and_gradient(logits, targets, plan, shares)
+    if plan.closed_form:
+        return _sigmoid_and_gradient(logits, targets, plan, complete)
     leaf = logits.requires_grad_()
     with torch.enable_grad():
         goals, keep = kept_rows(targets, leaf[0], plan.ignore_index, None)
         losses = plan.objective.losses(leaf, goals[None], keep, plan.class_reduction)
-        loss = losses.sum() if shares is None else losses @ shares
+        loss = losses.sum() if plan.shares is None else losses @ plan.shares
         (gradient,) = torch.autograd.grad(loss, leaf)
     return loss.detach(), gradient
 
 
-def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, shares: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Closed form: softplus(x) - x [is the class], and sigmoid(x) - [is the class], each over the rows that count."""
-    keep = targets != plan.ignore_index
-    scale = keep / keep.sum().clamp_(min=1).to(logits.dtype)
-    if plan.class_reduction == "mean":
-        scale = scale / logits.shape[-1]
-    index = targets.where(keep, 0).view(1, -1, 1).expand(logits.shape[0], -1, 1)
-    # A threshold at which float64 is exact too; torch's own is 20.
-    right = logits.gather(2, index)
-    losses = F.softplus(logits, threshold=40).sum(-1) - right.squeeze(2)
+def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bool) -> tuple[Tensor, Tensor]:
+    """Closed form: c softplus(s x) and c s sigmoid(s x), where s is -1 at the class and 1 elsewhere.
+
+    c is the share of an element in the mean over all rows. Works in place of the logits.
+    """
+    beta = plan.shape[1] * (plan.shape[2] if plan.class_reduction == "mean" else 1)  # 1 / c
+    scale, index = None, targets
+    if not complete:
+        keep = targets != plan.ignore_index
+        # By what the mean is over fewer rows; if none counts, the loss is 0. Their index is 0, and their scale as well.
+        scale = keep / keep.mean(dtype=logits.dtype).clamp_(min=1 / plan.shape[1])
+        index = targets * keep
     # Not an addition in place of the index, which is not deterministic on a GPU.
-    gradient = logits.sigmoid_().scatter_(2, index, right.sigmoid_().sub_(1))
-    by_place = losses @ scale
-    if shares is None:
-        return by_place.sum(), gradient.mul_(scale.unsqueeze(1))
-    return by_place @ shares, gradient.mul_(scale.unsqueeze(1) * shares.view(-1, 1, 1))
+    elements = logits.new_full(plan.shape[1:], 1 / beta) if plan.elements is None else plan.elements
+    weights = elements.scatter(1, index.unsqueeze(1), -1 / beta)
+    signed = logits.mul_(weights)
+    # A threshold at which float64 is exact too; torch's own is 20.
+    losses = F.softplus(signed, beta, 40)
+    if scale is not None:
+        weights.mul_(scale.unsqueeze(1))
+    gradient = torch.ops.aten.softplus_backward.default(weights, signed, beta, 40)
+    if plan.shares is not None:
+        gradient *= plan.shares.view(-1, 1, 1)
+        by_place = losses.sum((1, 2)) if scale is None else losses.sum(2) @ scale
+        return by_place @ plan.shares, gradient
+    return losses.sum() if scale is None else losses.sum((0, 2)) @ scale, gradient

@@ -180,8 +180,8 @@ class LinearHead(Head):
         return product.unflatten(-1, weight.shape[:2]).movedim(-2, 0) if weight.ndim == 3 else product
 
 
-def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor], step: Tensor | None) -> list[Tensor]:
-    """Logits of several places of one width, one dtype and one batch by one product."""
+def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor], step: Tensor | None) -> Tensor:
+    """Logits (K, B, C) or (K, N, B, C) of several places of one width, one dtype and one batch by one product."""
     weights, biases = zip(*(head.live_weights(step) for head in heads), strict=True)
     weight = torch.stack(weights)  # (K, C, D) or (K, N, C, D)
     with without_autocast(weight):
@@ -193,7 +193,7 @@ def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor], step: Te
             product = torch.baddbmm(torch.stack(biases).flatten(1).unsqueeze(1), features, flat)
     if weight.ndim == 4:
         product = product.unflatten(-1, weight.shape[1:3]).transpose(1, 2)
-    return list(product.unbind())
+    return product
 
 
 def without_autocast(weight: Tensor) -> AbstractContextManager[object]:

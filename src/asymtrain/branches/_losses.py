@@ -41,6 +41,21 @@ class Settings:
 
 
 @dataclass(frozen=True)
+class Product:
+    """Logits of places that share one product: as one tensor, and as the parts of it that users see."""
+
+    names: tuple[str, ...]
+    whole: Tensor  # (K, B, C), or (K, N, B, C)
+    parts: tuple[Tensor, ...]
+
+    def made(self, names: list[str], logits: Mapping[str, Tensor]) -> bool:
+        """Whether the logits of these places are its parts, and none is missing."""
+        if tuple(names) != self.names:
+            return False
+        return all(logits[name] is part for name, part in zip(self.names, self.parts, strict=True))
+
+
+@dataclass(frozen=True)
 class Aligned:
     """Places of one shape, position by position beside their targets."""
 
@@ -76,6 +91,7 @@ def align(
     targets: Tensor,
     mask: Tensor | None,
     settings: Settings,
+    products: tuple[Product, ...] = (),
 ) -> Iterator[Aligned]:
     """Places of one shape together, beside their targets."""
     if not isinstance(targets, Tensor):
@@ -87,7 +103,9 @@ def align(
         groups.setdefault(alike, []).append(name)
     for names in groups.values():
         parts, count = [logits[name] for name in names], positions[names[0]]
-        values = parts[0][None] if len(parts) == 1 else torch.stack(parts)
+        # Parts of one product need not be brought together again: a compiler makes a kernel of each that is copied.
+        whole = [product.whole for product in products if product.made(names, logits)]
+        values = whole[0] if whole else parts[0][None] if len(parts) == 1 else torch.stack(parts)
         if settings.activation == "all":
             values = values.flatten(0, 1)
         if count > 1:

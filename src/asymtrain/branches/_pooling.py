@@ -90,13 +90,13 @@ def _masked_mean(feature: Tensor, mask: Tensor) -> Tensor:
     return total / keep.sum(1).clamp(min=1)
 
 
-class Source(NamedTuple):
-    """Where rows (B, D) come from: a feature, and the axes over which it is averaged."""
+class Pooled(NamedTuple):
+    """How a feature becomes rows (B, D): a mean over axes, or the first position along one; and the axes of B and D."""
 
-    feature: Tensor
-    axes: tuple[int, ...]
-    batch: int
-    width: int
+    axes: tuple[int, ...] = ()
+    token: int | None = None
+    batch: int = 0
+    width: int = 1
 
 
 @dataclass(frozen=True)
@@ -114,12 +114,15 @@ class Reader:
         return 0 if self.pool != "none" or self.layout is None else len(self.layout) - 2
 
     @property
-    def averaged(self) -> tuple[tuple[int, ...], int, int] | None:
-        """The axes over which a mean gives rows (B, D), and those of B and D; None where rows are made otherwise."""
+    def pooled(self) -> Pooled | None:
+        """How rows (B, D) are made of a feature; None where that is no mean and no class token, or gives (D, B)."""
         kept = [axis for axis, letter in enumerate(self.layout or "") if letter in "BCD"]
-        if self.layout is None or self.pool != "mean" or self.layout[kept[0]] != "B":
+        if self.layout is None or self.pool not in ("mean", "class_token") or self.layout[kept[0]] != "B":
             return None
-        return tuple(axis for axis in range(len(self.layout)) if axis not in kept), kept[0], kept[1]
+        positions = tuple(axis for axis in range(len(self.layout)) if axis not in kept)
+        if self.pool == "mean" or not positions:
+            return Pooled(positions, None, *kept)
+        return Pooled((), positions[0], *kept) if len(positions) == 1 else None
 
     def check(self) -> None:
         """Raise a `UsageError` where the layout or the pooling rule is none."""

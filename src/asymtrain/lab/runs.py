@@ -64,14 +64,23 @@ class RunSpec:
     aggregator: Literal["sum", "pcgrad", "upgrad", "mgda", "imtl_g", "aligned_mtl"] = "sum"
     # How it is trained.
     label_smoothing: float = 0.0  # of the main loss
+    optimizer: Literal["adamw", "sgd"] = "adamw"
+    momentum: float = 0.9  # of sgd: Nesterov's; 0 is none
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
     decay: Literal["all", "matrices", "backbone_matrices"] = "all"  # what weight decay acts on
     batch: int = 128
     last_batch: Literal["keep", "drop"] = "keep"  # of an epoch, where it is shorter
     epochs: int = 10
-    schedule: Literal["constant", "cosine"] = "constant"
-    augmentation: Literal["none", "flip_shift"] = "none"
+    schedule: Literal["constant", "cosine", "linear", "one_cycle"] = "constant"
+    schedule_by: Literal["epoch", "step"] = "epoch"  # how often the rate moves
+    warmup: float = 0.0  # epochs in which the rate rises from near 0
+    clip: float = 0.0  # largest norm of a run's gradient, branches included; 0 is none
+    averaging: float = 0.0  # decay of a moving average of the weights, which is evaluated in their place; 0 is none
+    augmentation: Literal["none", "flip_shift", "trivial"] = "none"  # trivial: flips, shifts and one transform more
+    erasing: float = 0.0  # probability that a rectangle of an image is erased
+    mixup: float = 0.0  # parameter of the Beta distribution of a batch's shares; 0 is none
+    cutmix: float = 0.0  # the same; where both are above 0, each batch takes one of them
     precision: Literal["fp32", "tf32", "bf16"] = "fp32"
     seed: int = 42
     # What is recorded.
@@ -129,7 +138,8 @@ class Epoch:
     epoch: int  # from 1
     main_loss: float
     auxiliary_loss: float | None
-    train_accuracy: float  # on the batches as they were trained, dropout and augmentation included
+    # On the batches as they were trained, dropout and augmentation included; of a mixed image, each label by its share.
+    train_accuracy: float
     validation_accuracy: float | None
     test_accuracy: float | None
     cosine: float | None  # mean over the measured steps
@@ -199,8 +209,10 @@ PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ fro
 _OBJECTIVES = ("sigmoid", "softmax", "mse", "huber")  # of the registry, which loads torch: a spec is read without it
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
-    "label_noise": 0, "per_class": 1, "split_seed": 0, "label_smoothing": 0,
+    "label_noise": 0, "per_class": 1, "split_seed": 0, "label_smoothing": 0, "momentum": 0, "warmup": 0, "clip": 0,
+    "averaging": 0, "erasing": 0, "mixup": 0, "cutmix": 0,
 }  # fmt: skip
+_BELOW_ONE = ("label_smoothing", "momentum", "averaging")
 
 
 def choices(field: str) -> tuple[str, ...]:
@@ -305,8 +317,17 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         raise UsageError(f"learning_rate must be above 0, got {spec.learning_rate}")
     if spec.label_noise > 1:
         raise UsageError(f"label_noise is a share between 0 and 1, got {spec.label_noise}")
-    if spec.label_smoothing >= 1:
-        raise UsageError(f"label_smoothing is a share below 1, got {spec.label_smoothing}")
+    for name in _BELOW_ONE:
+        if getattr(spec, name) >= 1:
+            raise UsageError(f"{name} is a share below 1, got {getattr(spec, name)}")
+    if spec.erasing > 1:
+        raise UsageError(f"erasing is a probability between 0 and 1, got {spec.erasing}")
+    if spec.optimizer != "sgd" and spec.momentum != DEFAULTS["momentum"]:
+        raise UsageError(f"{spec.optimizer} has no momentum: leave it out, or set optimizer to 'sgd'")
+    if spec.warmup and spec.warmup >= spec.epochs:
+        raise UsageError(f"warmup must be shorter than the {spec.epochs} epochs of the run, got {spec.warmup:g}")
+    if spec.warmup and spec.schedule == "one_cycle":
+        raise UsageError("one_cycle rises by itself: leave warmup out, or choose another schedule")
     if spec.branch_bias == "prior" and spec.head != "linear":
         raise UsageError(f"branch_bias is for head='linear', and the head is {spec.head!r}")
     if is_named(spec.arch):

@@ -12,8 +12,8 @@ import math
 import multiprocessing
 import random
 import warnings
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -48,12 +48,14 @@ class Inputs:
     shape: tuple[int, ...]
     kind: Kind
 
-    def sample(self, size: int | None = None) -> "Tensor":
-        """Two of them, all zeros; images of another size where one is given."""
+    def sample(self, size: int | None = None, *, filled: bool = False) -> "Tensor":
+        """Two of them, all zeros, or `filled` with numbers of a wave; images of another size where one is given."""
         import torch
 
-        shape = self.shape if size is None else (self.shape[0], size, size)
-        return torch.zeros(2, *shape, dtype=torch.int64 if self.kind == "tokens" else torch.float32)
+        shape = (2, *(self.shape if size is None else (self.shape[0], size, size)))
+        if self.kind == "tokens":
+            return torch.zeros(shape, dtype=torch.int64)  # which other numbers stand for words is not known here
+        return torch.arange(math.prod(shape)).double().sin().float().view(shape) if filled else torch.zeros(shape)
 
     def __str__(self) -> str:
         if self.kind == "images":
@@ -151,7 +153,7 @@ def build_model(
     model = _build_seeded(named, classes, inputs, seed)
     if key not in _CHECKED:
         _check_outputs(named, model, classes, inputs)
-        if fingerprint(_build_seeded(named, classes, inputs, seed), exact=True) != fingerprint(model, exact=True):
+        if not _is_equal(model, _build_seeded(named, classes, inputs, seed)):
             raise UsageError(
                 f"{name} is not deterministic: two models that were built with the same seed differ; draw its initial "
                 "values from torch's, Python's or numpy's global random state, which are set from the run's seed"
@@ -168,49 +170,93 @@ def build_model(
 _CHECKED: set[tuple[object, ...]] = set()  # models whose kind was built in this process
 
 
-def fingerprint(model: "nn.Module", *, exact: bool = False) -> str:
-    """What a model is: a hash of the names, shapes and types of its parameters and buffers, and two sums of its values.
+def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
+    """What a model is: a hash of the names, shapes and types of its parameters and buffers, and sums of their values.
 
-    Values that were drawn by another processor or version of torch may differ in their last digits, so the sums are
-    compared by `same_fingerprint`. Whole numbers are hashed; with `exact` all values are, bit by bit.
+    With `inputs` sums of its logits for two of them too, which change with what it computes from the same parameters.
+    Whole numbers are hashed. Values that another processor or version of torch drew may differ in their last digits:
+    `same_fingerprint` compares sums.
     """
     import torch
 
-    digest = hashlib.sha256()
-    squares, projection, count = 0.0, 0.0, 0
-    tensors = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
-    for name, tensor in sorted(tensors, key=lambda item: item[0]):
+    digest, values = hashlib.sha256(), []
+    for name, tensor in _named_tensors(model):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
-        values = tensor.detach().cpu().contiguous()
-        if exact or not (values.is_floating_point() or values.is_complex()):
-            digest.update(values.reshape(-1).view(torch.uint8).numpy().tobytes())
-            continue
-        numbers = torch.view_as_real(values) if values.is_complex() else values
-        numbers = numbers.to(torch.float64).reshape(-1).nan_to_num(posinf=0.0, neginf=0.0)  # masks hold -inf
-        # Each value has a factor of its own, so that values which change places are noticed.
-        places = torch.arange(count, count + len(numbers), dtype=torch.float64)
-        squares += float(numbers @ numbers)
-        projection += float(numbers @ (places * GOLDEN_RATIO % 1 - 0.5))
-        count += len(numbers)
-    text = digest.hexdigest()[:16]
-    return text if exact else f"{text}:{math.sqrt(squares):.9g}:{projection:.9g}"
+        if tensor.is_floating_point() or tensor.is_complex():
+            values.append(tensor)
+        else:
+            digest.update(_bytes_of(tensor))
+    parts = [_sums(values)]
+    if inputs is not None:
+        with _undisturbed(model):
+            torch.default_generator.manual_seed(0)  # for what draws outside of training too
+            logits = _logits_in(model(inputs.sample(filled=True)))
+        parts.append(_sums([] if logits is None else [logits]))
+    return ":".join([digest.hexdigest()[:16], *(f"{number:.9g}" for part in parts for number in part)])
 
 
 def same_fingerprint(first: str, second: str) -> bool:
     """Are these fingerprints of one model, or of one dataset?"""
+    return difference(first, second) is None
+
+
+def difference(first: str, second: str) -> str | None:
+    """What differs between the models of two fingerprints, in words; None where they are the same."""
     one, *sums = first.split(":")
     other, *other_sums = second.split(":")
-    if one != other or len(sums) != len(other_sums):
-        return False
-    with suppress(ValueError):
-        numbers, others = [float(value) for value in sums], [float(value) for value in other_sums]
-        scale = max([1e-12, *map(abs, numbers[:1])])
-        return all(abs(a - b) <= SUM_TOLERANCE * scale for a, b in zip(numbers, others, strict=True))
-    return first == second
+    if one != other:
+        return "names, shapes or types of its parameters and buffers"
+    try:
+        numbers, others = list(map(float, sums)), list(map(float, other_sums))
+    except ValueError:  # one that was imported may hold anything
+        return "its fingerprint"
+    for place, (what, tolerance) in enumerate(TOLERANCES.items()):
+        part, other_part = numbers[2 * place : 2 * place + 2], others[2 * place : 2 * place + 2]
+        if part and other_part:
+            allowed = tolerance * max(part[0], other_part[0])
+            if any(abs(a - b) > allowed for a, b in zip(part, other_part, strict=True)):
+                return what
+    return None
 
 
+# Of the norm of all values: what is drawn differently moves a sum by about the norm, rounding by a millionth of it.
+TOLERANCES = {"its initial values": 1e-5, "what it computes from its parameters": 1e-3}
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples are spread evenly over [0, 1)
-SUM_TOLERANCE = 1e-5  # of the norm of all values; another seed moves the sum by about the norm
+
+
+def _sums(tensors: "Iterable[Tensor]") -> tuple[float, float]:
+    """The norm of all values, and their sum with a factor for each place, so that values must not change places."""
+    import torch
+
+    squares, projection, count = 0.0, 0.0, 0
+    for tensor in tensors:
+        values = tensor.detach().cpu()
+        values = torch.view_as_real(values) if values.is_complex() else values
+        values = values.to(torch.float64).reshape(-1).nan_to_num(posinf=0.0, neginf=0.0)  # masks hold -inf
+        places = torch.arange(count, count + len(values), dtype=torch.float64)
+        squares += float(values @ values)
+        projection += float(values @ (places * GOLDEN_RATIO % 1 - 0.5))
+        count += len(values)
+    return math.sqrt(squares), projection
+
+
+def _named_tensors(model: "nn.Module") -> "list[tuple[str, Tensor]]":
+    """Parameters and buffers, by name; those that a state dict leaves out too."""
+    both = (*model.named_parameters(remove_duplicate=False), *model.named_buffers(remove_duplicate=False))
+    return sorted(both, key=lambda item: item[0])
+
+
+def _bytes_of(tensor: "Tensor") -> bytes:
+    import torch
+
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _is_equal(first: "nn.Module", second: "nn.Module") -> bool:
+    """Bit by bit."""
+    pairs = zip(_named_tensors(first), _named_tensors(second), strict=False)
+    same_names = [name for name, _ in _named_tensors(first)] == [name for name, _ in _named_tensors(second)]
+    return same_names and all(a.shape == b.shape and _bytes_of(a) == _bytes_of(b) for (_, a), (_, b) in pairs)
 
 
 def parse_option(text: str) -> tuple[str, Any]:
@@ -252,12 +298,7 @@ def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.
 
 def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
     """One forward of two rows: does the model take what it is given, and answer for every class?"""
-    import torch
-
-    from asymtrain.branches._dry_run import attributes_kept, undisturbed
-    from asymtrain.branches._nested import first_feature, select
-
-    with undisturbed(model), attributes_kept(model):
+    with _undisturbed(model):
         try:
             output = model(inputs.sample())
         except Exception as error:
@@ -265,8 +306,7 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
     patch = _patch_of(model)
     if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):
         raise UsageError(f"{named.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}")
-    first = isinstance(output, torch.Tensor | tuple | list)
-    logits = first_feature(output) if first else select(output, "logits")  # as the engine reads them
+    logits = _logits_in(output)
     if logits is None:
         raise UsageError(
             f"{named.name} gives a {type(output).__name__} without logits: give a tensor of them, a tuple that begins "
@@ -277,6 +317,23 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
             f"{named.name} gives logits of shape {tuple(logits.shape)} for two inputs, and the data has {classes} "
             f"classes: it must give (2, {classes}); a function is given their number as `classes`"
         )
+
+
+@contextmanager
+def _undisturbed(model: "nn.Module") -> Iterator[None]:
+    from asymtrain.branches._dry_run import attributes_kept, undisturbed
+
+    with undisturbed(model), attributes_kept(model):
+        yield
+
+
+def _logits_in(output: object) -> "Tensor | None":
+    """As the engine reads them; None where there are none."""
+    from torch import Tensor
+
+    from asymtrain.branches._nested import first_feature, select
+
+    return first_feature(output) if isinstance(output, Tensor | tuple | list) else select(output, "logits")
 
 
 def _patch_of(model: "nn.Module") -> int:
@@ -290,13 +347,11 @@ def _patch_of(model: "nn.Module") -> int:
 
 
 def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -> UsageError:
-    from asymtrain.branches._dry_run import undisturbed
-
     why = error_line(error)
     if inputs.kind != "images":
         return UsageError(f"{named.name} does not take {inputs} ({why}): {named.cure}")
     for size in (size for size in LARGER if size > max(inputs.shape[1:])):
-        with suppress(Exception), undisturbed(model):
+        with suppress(Exception), _undisturbed(model):
             model(inputs.sample(size))
             larger = f"give images of {size} x {size} or larger, or another model"
             return UsageError(f"{inputs} are too small for {named.name} ({why}): {larger}")

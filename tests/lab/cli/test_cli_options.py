@@ -21,10 +21,14 @@ from asymtrain.lab.cli.options import (
     parse_archs,
     parse_data_options,
     parse_seeds,
+    parse_settings,
     parse_values,
 )
+from asymtrain.lab.recipes import FIELDS, RECIPES
+from asymtrain.lab.runs import DEFAULTS
 from asymtrain.lab.scales import SCALES, get_scale, scaled_spec
 from asymtrain.models import BACKBONES
+from run_values import LATER_FIELDS, NEEDS, RECIPE_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -69,6 +73,24 @@ def test_more_seeds_than_anyone_wants(text):
 def test_values_are_finite_numbers(text):
     with pytest.raises(UsageError, match=r"--alphas .*: write numbers with commas"):
         parse_values("--alphas", text, ())
+
+
+def test_models_by_name():
+    assert parse_archs(["timm:resnet18,mlp", "a.b:net"]) == ("timm:resnet18", "mlp", "a.b:net")
+    with pytest.raises(UsageError, match="names no model"):
+        parse_archs(["timm:"])
+    with pytest.raises(UsageError, match="unknown backbone 'timm:resnet18'"):
+        parse_archs(["timm:resnet18"], by_name=False)
+    (spec,) = ScaleOptions(arch=["timm:resnet18"], arch_option=["drop_rate=0.1"]).base_specs()
+    assert (spec.arch_options, spec.learning_rate, spec.weight_decay, spec.alpha, spec.epochs, spec.batch) == (
+        (("drop_rate", 0.1),), 1e-3, 1e-2, 0.1, 5, 32,
+    )  # fmt: skip
+    (spec,) = ScaleOptions(arch=["vit"], arch_option=["depth=2"]).base_specs()
+    assert dict(spec.arch_options) == {"depth": 2, "width": 48, "heads": 4, "patch": 8}  # joins those of the scale
+    with pytest.raises(UsageError, match="--arch-option depth: write NAME=VALUE"):
+        ScaleOptions(arch=["vit"], arch_option=["depth"]).base_specs()
+    with pytest.raises(UsageError, match="unknown option of mlp 'depth'"):
+        ScaleOptions(arch=["mlp"], arch_option=["depth=2"]).base_specs()
 
 
 def test_archs():
@@ -152,9 +174,33 @@ def test_fields_that_a_derived_group_adds_are_fields_of_the_specs():
     assert RunOptions().parse_seeds([1]) == (1,)
 
 
+def test_what_is_typed_wins_over_the_recipe_and_that_over_the_scale():
+    (scaled,) = RunOptions(arch=["cnn"]).base_specs()
+    (spec,) = RunOptions(arch=["cnn"], recipe="strong").base_specs()
+    assert (spec.batch, spec.epochs, spec.alpha) == (scaled.batch, scaled.epochs, scaled.alpha)
+    assert {name: getattr(spec, name) for name in RECIPES["strong"]} == {**RECIPES["strong"], "warmup": 0.5}
+    chosen = RunOptions(arch=["cnn"], recipe="strong", epochs=40, learning_rate=0.1, weight_decay=0.0, batch=8)
+    (spec,) = chosen.base_specs(**parse_settings(["mixup=0", "schedule=linear", "clip=2.5"]))
+    assert (spec.epochs, spec.warmup, spec.learning_rate, spec.weight_decay, spec.batch) == (40, 4.0, 0.1, 0.0, 8)
+    assert (spec.mixup, spec.schedule, spec.clip, spec.cutmix) == (0.0, "linear", 2.5, 1.0)
+    assert RunOptions(arch=["cnn"], recipe="paper").base_specs() == [scaled]
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_every_part_of_a_recipe_can_be_given(name):
+    value = {**LATER_FIELDS, **RECIPE_FIELDS, "decay": "matrices", "schedule": "linear", "augmentation": "trivial"}.get(
+        name
+    )
+    if name in ("learning_rate", "weight_decay"):
+        assert name in vars(RunOptions())
+        return
+    (spec,) = RunOptions(arch=["mlp"]).base_specs(**NEEDS.get(name, {}), **parse_settings([f"{name}={value}"]))
+    assert getattr(spec, name) == value != DEFAULTS[name]
+
+
 # Of the search its own: it has seeds and epochs of its own. Of the probe: it trains short runs by steps.
 OWN = {("search", "--seeds"), ("search", "--epochs"), ("search", "--alpha"), ("report", "--out")}
-OWN |= {("probe", name) for name in ("--seeds", "--scale", "--minutes")}
+OWN |= {("probe", name) for name in ("--seeds", "--scale", "--minutes", "--batch", "--learning-rate", "--weight-decay")}
 
 
 @pytest.mark.parametrize("name", ["run", "search", "probe", "report", "status"])

@@ -19,6 +19,7 @@ from asymtrain.lab.paper.study import SIZES
 from asymtrain.lab.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table, make_rows, missing_cells
 from asymtrain.lab.store import Store
+from asymtrain.models import MLP
 from small_backbones import THIN_FIELDS
 
 TINY = dataclasses.replace(
@@ -275,3 +276,14 @@ def test_missing_cifar_is_said_before_any_training(refused, monkeypatch, scale):
     monkeypatch.setattr("asymtrain.lab.data.archives.download", offline)
     monkeypatch.setattr(executors, "execute", never)
     assert "--data-root" in refused("paper", "run", "table1", *scale)
+
+
+def test_runs_of_a_changed_backbone_are_not_mixed(cli, monkeypatch, tmp_path):
+    assert cli("paper", "run", "table3", "--arch", "mlp", "--out", "study").code == 0
+    build = MLP.forward
+    monkeypatch.setattr(MLP, "forward", lambda self, x: 2 * build(self, x))
+    before = (tmp_path / "study" / "runs.sqlite").read_bytes()
+    result = cli("paper", "run", "table3", "--arch", "mlp", "--out", "study", "--seeds", "4")
+    assert result.code == 2
+    assert "the model mlp changed since 4 runs in study/runs.sqlite were trained: what it computes" in result.err
+    assert (tmp_path / "study" / "runs.sqlite").read_bytes() == before

@@ -11,10 +11,12 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
-from asymtrain.lab import executors
+from asymtrain.lab import executors, sources
 from asymtrain.lab.cli.app import app
+from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.report import FILES
 from asymtrain.lab.scales import SCALES
@@ -217,6 +219,19 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--set", "signal"), "write signal=gradient|"),
         (("--set", "alpha=3"), "an option of its own, --alpha"),
         (("--set", "cosine_by=layer"), "no such field"),
+        (("--set", "learning_rate=1"), "an option of its own, --learning-rate"),
+        (("--set", "clip=much"), "--set clip=much: write a number, such as clip=0.5"),
+        (("--set", "mixup=nan"), "write a number"),
+        (("--set", "erasing=2"), "erasing is a probability between 0 and 1"),
+        (("--set", "averaging=1"), "averaging is a share below 1"),
+        (("--set", "optimizer=muon"), "write optimizer=adamw|sgd"),
+        (("--set", "momentum=0.5"), "adamw has no momentum: leave it out, or set optimizer to 'sgd'"),
+        (("--set", "warmup=1"), "warmup must be shorter than the 1 epochs of the run"),
+        (("--recipe", "strng"), "unknown recipe 'strng': did you mean 'strong'"),
+        (("--learning-rate", "0"), "--learning-rate must be above 0"),
+        (("--weight-decay", "-1"), "weight_decay must be 0 or more"),
+        (("--batch", "0"), "--batch must be 1 or more"),
+        (("--from-search", "nowhere"), "--from-search names runs with all their settings: leave out --arch"),
         (("--set", "signal=noise", "--set", "signal=gated"), "signal is already set to noise"),
         (("--scale", "huge"), "unknown scale 'huge'"),
         (("--alpha",), "--alpha"),
@@ -396,3 +411,129 @@ def test_data_of_your_own_that_are_wrong_leave_nothing_behind(refused, tmp_path,
         *ONE_PAIR, "--data", "own_chance:vectors", "--data-option", "image_size=8"
     )
     assert {path.name for path in tmp_path.iterdir()} <= {"own_chance.py", "data.npz", "__pycache__"}
+
+
+NETS = """
+import itertools, torch
+from torch import nn
+
+def net(classes, channels, image_size, width=4):
+    first = nn.Linear(channels * image_size**2, width)
+    blocks = nn.Sequential(*(nn.Sequential(nn.Linear(width, width), nn.ReLU()) for _ in range(3)))
+    return nn.Sequential(nn.Flatten(), first, blocks, nn.Linear(width, classes))
+
+def broken(classes):
+    raise OSError("the file of my layers is gone")
+
+def drifting(classes):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))
+    nn.init.constant_(model[1].bias, next(NUMBERS))
+    return model
+
+NUMBERS = itertools.count()
+
+def other(classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(3072, 1000))
+
+def deep(classes):
+    steps = [nn.Conv2d(3, 3, 3, stride=2) for _ in range(5)]
+    return nn.Sequential(*steps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes))
+"""
+
+
+@pytest.fixture
+def own_nets(tmp_path, monkeypatch):
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    monkeypatch.setattr(sources, "_CHECKED", set())
+    (tmp_path / "own_nets.py").write_text(NETS)
+    yield tmp_path / "own_nets.py"
+    sys.modules.pop("own_nets", None)
+
+
+def test_a_model_of_your_own_until_its_code_changes(own_nets, cli, refused, photos, tmp_path):
+    command = (
+        "run",
+        "--arch",
+        "own_nets:net",
+        "--data",
+        photos,
+        "--seeds",
+        1,
+        "--epochs",
+        1,
+        "--arch-option",
+        "width=3",
+    )
+    result = cli(*command)
+    assert result.code == 0, result.err
+    assert "own_nets:net" in result.out
+    with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
+        assert {run.spec.arch_options for run in store.runs()} == {(("width", 3),)}
+        assert len({(run.model_fingerprint, run.data_fingerprint) for run in store.runs()}) == 1
+    del sys.modules["own_nets"]
+    own_nets.write_text(NETS.replace("nn.ReLU()", "nn.GELU()"))
+    told = refused(*command)
+    assert "the model own_nets:net changed since 2 runs in asymtrain-report/runs.sqlite were trained: what it" in told
+    assert "give another --store, or train again what is asked for with --fresh" in told
+    assert "changed since 2 runs" in refused(*command, "--seeds", "43,")
+    store = ("--store", "asymtrain-report/runs.sqlite")
+    other = ("search", *command[1:5], "--arch-option", "width=3", "--epochs", 1, "--out", "search", *store)
+    assert "the model own_nets:net changed since 2 runs" in refused(*other)
+    assert cli(*command, "--fresh").code == 0
+    assert cli(*command).code == 0
+    (tmp_path / "photos" / "red" / "0.png").unlink()
+    load_for.__globals__["_LOADED"].clear()  # as in a new process
+    assert "the data folder:photos changed since 2 runs in" in refused(*command)
+
+
+@pytest.mark.parametrize(
+    ("arch", "text"),
+    [
+        (
+            "own_nets:broken",
+            "own_nets:broken cannot be built (OSError: the file of my layers is gone): mend the function",
+        ),
+        ("own_nets:drifting", "own_nets:drifting is not deterministic"),
+        ("own_nets:other", "gives logits of shape (2, 1000) for two inputs, and the data has 9 classes"),
+        ("own_nets:deep", "images of 32 x 32 are too small for own_nets:deep"),
+        ("own_nets:nett", "did you mean 'net'?"),
+        ("own_net:net", "own_net cannot be imported"),
+        ("__main__:net", "put the function into one"),
+        ("hf:ViTConfg", "did you mean 'ViTConfig'"),
+        ("hf:google/vit", "nothing is downloaded"),
+        ("timm:resnet18", "timm is not installed: pip install timm"),
+    ],
+)
+@pytest.mark.parametrize("command", ["run", "search"])
+def test_a_model_that_cannot_be_built_is_one_line_and_leaves_nothing_behind(
+    own_nets, refused, monkeypatch, command, arch, text
+):
+    if arch.startswith("hf"):
+        pytest.importorskip("transformers")
+    monkeypatch.setitem(sys.modules, "timm", None)
+    assert text in refused(command, "--arch", arch, "--epochs", "1")
+
+
+def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
+    from safetensors.torch import save_file
+
+    command = ("run", "--arch", "own_nets:net", "--data", photos, "--seeds", 1, "--epochs", 1)
+    values = {f"2.{block}.0.{part}": torch.ones(4, 4)[0 if part == "bias" else slice(None)].clone()
+              for block in range(3) for part in ("weight", "bias")}  # fmt: skip
+    values |= {"1.weight": torch.ones(4, 3072), "1.bias": torch.ones(4), "3.bias": torch.ones(7)}
+    weights = ("--initial-weights", "net.safetensors")
+    assert "there are no weights at net.safetensors" in refused(*command, *weights)
+    save_file(values, "net.safetensors")
+    assert "net.safetensors does not fit own_nets:net: it lacks 3.weight" in refused(*command, *weights)
+    save_file({**values, "3.weight": torch.ones(7, 5)}, "net.safetensors")
+    assert "3.weight has another shape ((7, 5) in the file, (3, 4) in the model)" in refused(*command, *weights)
+    save_file({**values, "3.weight": torch.ones(7, 4)}, "net.safetensors")
+    result = cli(*command, *weights)
+    assert result.code == 0, result.err
+    assert result.err.count("3.weight, 3.bias of net.safetensors is for 7 classes, and the data has 3") == 1
+    with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
+        assert {run.spec.initial_weights for run in store.runs()} == {"net.safetensors"}
+    save_file({**values, "1.bias": torch.zeros(4), "3.weight": torch.ones(7, 4)}, "net.safetensors")
+    assert "own_nets:net changed since 2 runs in asymtrain-report/runs.sqlite were trained: its initial" in refused(
+        *command, *weights
+    )

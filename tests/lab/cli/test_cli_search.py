@@ -112,3 +112,37 @@ def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
 )
 def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, arguments, text):
     assert text in refused("search", "--arch", "mlp", *arguments)
+
+
+def test_what_a_search_chose_is_trained_by_run(cli, tmp_path):
+    assert cli("search", *TINY, "--recipe", "ordinary").code == 0
+    (found,) = json.loads((tmp_path / "asymtrain-search" / "search.json").read_text())["searches"]
+    result = cli("run", "--from-search", "asymtrain-search", "--seeds", "1", "--json")
+    assert result.code == 0, result.err
+    (comparison,) = json.loads(result.out)["comparisons"]
+    assert comparison["n"] == 1
+    with Store(tmp_path / "asymtrain-report" / "runs.sqlite", read_only=True) as store:
+        specs = {record.run.spec.variant: record.run.spec for record in store.records()}
+    for variant, spec in specs.items():
+        assert {name: getattr(spec, name) for name in found["chosen"][variant]} == found["chosen"][variant]
+        assert (spec.seed, spec.schedule, spec.augmentation, spec.test) == (42, "cosine", "flip_shift", "last")
+        assert spec.epochs == found["base"]["epochs"]
+
+
+def test_a_search_that_cannot_be_trained_is_refused(cli, refused, tmp_path):
+    folder = tmp_path / "found"
+    folder.mkdir()
+    call = ("run", "--from-search", "found")
+    assert "found has no search.json: give the folder that asymtrain search wrote to" in refused(*call)
+    document = {"complete": True, "base": {"epochs": 2}, "chosen": {"plain": {"learning_rate": 0.1}, "asymmetric": {}}}
+    for content, text in [
+        ("{", "found/search.json cannot be read (JSONDecodeError): run the search again"),
+        ("[]", "found/search.json cannot be read (TypeError)"),
+        (json.dumps({"searches": [{**document, "complete": False}]}), "the search in found is not finished"),
+        (json.dumps({"searches": [{**document, "base": {"mood": 1}}]}), "unknown field of a run"),
+        (json.dumps({"searches": [document]}), "chose another learning_rate for Plain than for Asymmetric"),
+    ]:
+        (folder / "search.json").write_text(content)
+        assert text in refused(*call)
+    for option in (("--learning-rate", "0.1"), ("--recipe", "strong"), ("--set", "clip=1")):
+        assert f"names runs with all their settings: leave out {option[0]}" in refused(*call, *option)

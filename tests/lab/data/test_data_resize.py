@@ -1,10 +1,11 @@
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset, Examples
-from asymtrain.lab.data.resize import resize_bytes, resized
+from asymtrain.lab.data.resize import _resize_on, resize_bytes, resized
 
 
 def draw(count, channels, height, width):
@@ -40,6 +41,14 @@ def test_it_is_what_pillow_does():
     pillow = np.asarray(Image.fromarray(image[0].transpose(1, 2, 0)).resize((9, 9), Image.Resampling.BILINEAR))
     apart = resize_bytes(image, 9)[0].transpose(1, 2, 0).astype(int) - pillow
     assert np.abs(apart).max() <= 1
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("side", [5, 24, 48, 64, 224])
+def test_the_gpu_gives_the_same_bytes(side):
+    images = draw(20, 3, 48, 36)
+    np.testing.assert_array_equal(_resize_on("cuda", images, side), _resize_on("cpu", images, side))
 
 
 def test_a_dataset_of_another_size():

@@ -67,15 +67,20 @@ def mixed_specs(base: RunSpec, runs: int = 4) -> list[RunSpec]:
 def reference_after(
     spec: RunSpec, dataset: Dataset, steps: int, device: str, perturb: float = 0.0
 ) -> tuple[Named, Named]:
-    """Backbone and live branches of the reference after so many steps."""
+    """Backbone, with its average where the run has one, and live branches of the reference after so many steps."""
     key = (spec, id(dataset), steps, device, perturb)
     if key not in _REFERENCES:
         attached: list[Any] = []
+        averages: list[Any] = []
         found: list[tuple[Named, Named]] = []
 
         def attach(*arguments: Any) -> Any:
             attached.append(original(*arguments))
             return attached[-1]
+
+        def averaged(*arguments: Any) -> Any:
+            averages.append(original_average(*arguments))
+            return averages[-1]
 
         def look(step: int, backbone: torch.nn.Module) -> None:
             if step + 1 == steps:
@@ -90,11 +95,14 @@ def reference_after(
                     if head.bias is not None:
                         branches[f"branch.{k}.bias"] = head.bias.reshape(-1, head.bias.shape[-1])
                 trained = {name: value for name, value in backbone.named_parameters() if value.requires_grad}
+                for average in averages:
+                    trained |= {f"average.{n}": v for n, v in average.module.named_parameters() if v.requires_grad}
                 found.append((_copied(trained), _copied(branches)))
                 raise _Enough
 
-        original = reference._attach
-        with patch.object(reference, "_attach", attach), suppress(_Enough):
+        original, original_average = reference._attach, reference._averaged
+        patches = patch.multiple(reference, _attach=attach, _averaged=averaged)
+        with patches, suppress(_Enough):
             train_reference(spec, dataset, device=device, on_step=look, perturb=perturb)
         _REFERENCES[key] = found[0]
     return _REFERENCES[key]
@@ -103,7 +111,7 @@ def reference_after(
 def stack_after(
     specs: list[RunSpec], dataset: Dataset, steps: int, device: str, strategy: str
 ) -> list[tuple[Named, Named]]:
-    """Backbone and live branches of each run of a stack after so many steps."""
+    """Backbone, with its average where the run has one, and live branches of each run of a stack after some steps."""
     with products_of(specs[0].precision):
         stack = Stack(specs, dataset, device=device, strategy=strategy)
         total = stack.data.steps
@@ -119,6 +127,9 @@ def stack_after(
     for r, spec in enumerate(specs):
         one = _copied({name: views[name][r] for name in stack.names[r]})
         branches = {name: one.pop(name) for name in list(one) if name.startswith("branch.")}
+        if spec.averaging:
+            averages = stack.parameters.views(stack.average)
+            one |= _copied({f"average.{name}": averages[name][r] for name in list(one)})
         runs.append((one, branches if spec.redundancy else {}))
     return runs
 

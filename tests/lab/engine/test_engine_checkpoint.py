@@ -58,10 +58,22 @@ def assert_same_state(first, second):
         ]
 
 
+STRONG = {
+    "schedule": "cosine", "schedule_by": "step", "warmup": 0.5, "augmentation": "trivial", "erasing": 0.3, "mixup": 0.2,
+    "cutmix": 1.0, "label_smoothing": 0.1, "clip": 1.0, "averaging": 0.99, "decay": "matrices", "test": "every",
+}  # fmt: skip
+RECIPES = {
+    "simple": {"augmentation": "flip_shift", "schedule": "cosine"},
+    "strong": STRONG,
+    "strong, by sgd": {**STRONG, "optimizer": "sgd"},
+}
+
+
 @pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 11])
-def test_a_stack_goes_on_from_any_step_to_the_same_bits(stop_at, strategy, dataset, tmp_path):
-    specs = specs_of(augmentation="flip_shift", schedule="cosine")
+@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
+def test_a_stack_goes_on_from_any_step_to_the_same_bits(recipe, stop_at, strategy, dataset, tmp_path):
+    specs = specs_of(**recipe)
     whole = Stack(specs, dataset, strategy=strategy)
     while not whole.finished:
         whole.advance()

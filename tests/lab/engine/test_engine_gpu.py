@@ -22,7 +22,7 @@ from equivalence import (
 )
 
 from asymtrain import models, streams
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.data import Dataset, load
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.plan import strategy_for
@@ -122,6 +122,44 @@ def test_accuracies_agree_over_seeds(arch, precision, dataset, alone):
     print(f"\n{arch} {strategy} {precision}: test accuracy after 3 epochs, stack minus float32 reference; "
           f"{time.perf_counter() - start:.0f} s\n    {found.row()}")  # fmt: skip
     assert_within_a_point(found)
+
+
+MODULES = {
+    "any_models:resnet": {},
+    "any_models:mixer": {"layout": "BTD"},  # draws: its step is captured without being compiled
+    "timm:resnet18": {},
+    "timm:convnext_atto": {},
+    "timm:vit_tiny_patch16_224": {"arch_options": {"img_size": 32, "patch_size": 4, "depth": 4}},
+}
+
+
+@pytest.mark.parametrize("arch", MODULES)
+def test_models_that_are_no_backbone(arch):
+    """Compiled and captured, with a last batch of its own size and its own graph."""
+    if arch.startswith("timm:"):
+        pytest.importorskip("timm")
+    data = patterns(size=500, image_size=8 if arch == "any_models:mixer" else 32)
+    fields = {"batch": 64, "epochs": 3, "learning_rate": 3e-4, "cosine_every": 4, **MODULES[arch]}
+    start = time.perf_counter()
+    found = measure_distances(
+        mixed_specs(RunSpec(arch=arch, **fields), 4), data, device=DEVICE, strategy="side_by_side", steps=8
+    )
+    p = probability_of_being_no_farther(found)
+    print(f"\n{arch}: 8 steps in fp32; p = {p:.2g}; {time.perf_counter() - start:.0f} s")
+    for run in found:
+        print("   ", run.row())
+    assert_near_the_reference_together(found)
+
+
+def test_a_model_that_reads_values_on_the_host_trains_by_a_slower_path():
+    data = patterns(size=100)
+    spec = RunSpec(arch="any_models:host_reader", batch=24, epochs=2, test="last")
+    stack = Stack([spec, RunSpec(arch=spec.arch, batch=24, epochs=2, seed=7)], data, device=DEVICE)
+    with pytest.warns(UsageWarning, match="any_models:host_reader reads values from the device in its forward"):
+        stack.advance()
+    stack.advance()
+    assert stack.captured is None
+    assert [run.outcome for run in stack.results()] == ["finished"] * 2
 
 
 def test_random_streams_are_the_same_bits_on_the_gpu():

@@ -82,7 +82,7 @@ def test_another_seed_moves_all_of_them(arch, dataset):
     assert differ(weights_of(first), weights_of(second))
     assert not torch.equal(first.data.validation, second.data.validation)
     for field in next(batches_of(first, 0)):
-        if field == "weight" or (field == "keep" and not first.backbone.dropout_width):
+        if field == "weight" or (field == "keep" and not first.network.dropout_width):
             continue
         pairs = zip(batches_of(first, 0), batches_of(second, 0), strict=True)
         assert any(not torch.equal(one[field], two[field]) for one, two in pairs), field

@@ -7,44 +7,57 @@ import torch
 from equivalence import patterns
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.optim import lr_scheduler
 
 from asymtrain.lab.engine import Stack
-from asymtrain.lab.engine.optimizer import Moments, adamw_
+from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, adamw_, average_, clipped
 from asymtrain.lab.engine.parameters import ALIGNMENT, FlatParameters
-from asymtrain.lab.engine.setup import decays, dropout_mask, learning_rate
+from asymtrain.lab.engine.setup import decays, dropout_mask, learning_rates
 from asymtrain.lab.engine.tally import Tally
 from asymtrain.lab.runs import RunSpec
 
-# AdamW.
+# The optimisers.
 
-RATES, DECAYS = [1e-4, 1e-2, 3.0], [0.0, 0.1, 1e-2]
+RATES, DECAYS, MOMENTA = [1e-4, 1e-2, 3.0], [0.0, 0.1, 1e-2], [0.9, 0.5, 0.0]
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-7, 1e-9, 1e6], ids=str)  # 1e-9: epsilon matters
 @pytest.mark.parametrize("masked", [False, True])
-def test_the_optimizer_is_torch_s_adamw_for_each_run(size, masked):
+@pytest.mark.parametrize("form", ["fused", "elementwise"])
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_the_optimizer_is_torch_s_for_each_run(name, form, size, masked):
     drawn = torch.Generator().manual_seed(0)
     start = torch.randn(3, 40, dtype=torch.float64, generator=drawn)
     gradients = size * torch.randn(30, 3, 40, dtype=torch.float64, generator=drawn)
     gradients[:, :, 7] = 0.0  # a gap, or a parameter that no loss reaches
     gradients[5:, :, 8] = 0.0
-    flat, moments = start.clone(), Moments.zeros(start)
-    rate, decay = torch.tensor(RATES).double()[:, None], torch.tensor(DECAYS).double()[:, None]
+    flat, moments = start.clone(), Moments.zeros(start, name)
+    rate, decay, momentum = (torch.tensor(values).double()[:, None] for values in (RATES, DECAYS, MOMENTA))
     if masked:
         decay = decay * (torch.arange(40) < 20)
+    settings = (rate, decay, momentum) if name == "sgd" else (rate, decay)
+    update, elementwise = OPTIMIZERS[name]
     for gradient in gradients:
-        adamw_(flat, gradient, moments, rate, decay)
+        if form == "fused":
+            update(flat, gradient, moments, *settings)
+        else:
+            moments.updates.add_(1)
+            elementwise(flat, gradient, moments.first, moments.second, moments.updates, *settings)
+    assert moments.updates.item() == len(gradients)
     for r in range(3):
         parts = [torch.nn.Parameter(part.clone()) for part in start[r].split(20)]
         groups = [{"params": [p], "weight_decay": DECAYS[r] * (i == 0 or not masked)} for i, p in enumerate(parts)]
         optimizer = torch.optim.AdamW(groups, lr=RATES[r])
+        if name == "sgd":
+            optimizer = torch.optim.SGD(groups, lr=RATES[r], momentum=MOMENTA[r], nesterov=MOMENTA[r] > 0)
         for gradient in gradients:
             for parameter, part in zip(parts, gradient[r].split(20), strict=True):
                 parameter.grad = part.clone()
             optimizer.step()
         expected = torch.cat([p.detach() for p in parts])
         # The bias corrections are rounded to float32: a relative error of 6e-8 in each of 30 steps.
-        assert (flat[r] - expected).abs().max() <= 1e-6 * RATES[r] * len(gradients)
+        scale = max(1.0, expected.abs().max().item()) if name == "sgd" else RATES[r] * len(gradients)
+        assert (flat[r] - expected).abs().max() <= 1e-6 * scale
 
 
 def test_a_gap_stays_zero():
@@ -54,6 +67,34 @@ def test_a_gap_stays_zero():
         adamw_(flat, torch.zeros(2, 64), moments, torch.ones(2, 1), torch.ones(2, 1))
     assert not flat.any()
     assert moments.updates.item() == 3
+
+
+def test_gradients_are_clipped_as_torch_does_for_each_run():
+    gradient = torch.randn(4, 50, generator=torch.Generator().manual_seed(0))
+    limits = [0.0, 0.5, 100.0, 1e-3]
+    for row, limit, found in zip(gradient, limits, clipped(gradient, torch.tensor(limits)[:, None]), strict=True):
+        parts = [torch.nn.Parameter(torch.zeros(25)) for _ in range(2)]
+        for parameter, part in zip(parts, row.split(25), strict=True):
+            parameter.grad = part.clone()
+        if limit:
+            torch.nn.utils.clip_grad_norm_(parts, limit)
+        assert torch.allclose(found, torch.cat([p.grad for p in parts]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(3, 7), (3, 2, 5), (3,)])
+def test_an_average_forgets_its_start_and_then_decays(shape):
+    decays_of_runs = [0.0, 0.5, 0.9]
+    values = torch.randn(40, *shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    average = torch.full(shape, 1e6, dtype=torch.float64)
+    for count, value in enumerate(values):
+        average_(average, value, torch.tensor(decays_of_runs).double()[:, None], torch.tensor(count).double())
+    for r, decay in enumerate(decays_of_runs):
+        expected = values[0, r]
+        for count, value in enumerate(values):
+            kept = min(decay, count / (count + 9))
+            expected = kept * expected + (1 - kept) * value[r]
+        assert torch.allclose(average[r], expected, rtol=1e-9)
+    assert torch.equal(average[0], values[-1, 0]), "a run that averages nothing keeps its weights to the bit"
 
 
 # The flat matrix.
@@ -153,12 +194,56 @@ def test_one_run_s_nan_is_its_own():
 # Settings.
 
 
+def all_rates(steps=1, **fields):
+    spec = RunSpec(learning_rate=0.2, **fields)
+    return [rate for epoch in range(spec.epochs) for rate in learning_rates(spec, epoch, steps)]
+
+
 def test_the_schedule_falls_from_the_rate_to_nearly_zero():
-    constant, cosine = RunSpec(learning_rate=0.2, epochs=4), RunSpec(learning_rate=0.2, epochs=4, schedule="cosine")
-    assert [learning_rate(constant, e) for e in range(4)] == [0.2] * 4
-    assert [learning_rate(cosine, e) for e in range(4)] == pytest.approx(
-        [0.2, 0.1 * (1 + math.sqrt(0.5)), 0.1, 0.1 * (1 - math.sqrt(0.5))]
-    )
+    assert all_rates(epochs=4) == [0.2] * 4
+    cosine = [0.2, 0.1 * (1 + math.sqrt(0.5)), 0.1, 0.1 * (1 - math.sqrt(0.5))]
+    assert all_rates(epochs=4, schedule="cosine") == pytest.approx(cosine)
+    assert all_rates(3, epochs=4, schedule="cosine") == pytest.approx([rate for rate in cosine for _ in range(3)])
+    assert all_rates(epochs=4, schedule="linear") == pytest.approx([0.2, 0.15, 0.1, 0.05])
+
+
+SCHEDULERS = {
+    "cosine": lambda optimizer, count: lr_scheduler.CosineAnnealingLR(optimizer, T_max=count),
+    "linear": lambda optimizer, count: lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=count),
+    "one_cycle": lambda optimizer, count: lr_scheduler.OneCycleLR(optimizer, max_lr=0.2, total_steps=count),
+}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULERS)
+@pytest.mark.parametrize(("epochs", "steps"), [(5, 8), (7, 1), (40, 3)])
+def test_rates_by_step_are_those_of_torch_s_schedulers(schedule, epochs, steps):
+    optimizer = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.2)
+    scheduler, rates = SCHEDULERS[schedule](optimizer, epochs * steps), []
+    for step in range(epochs * steps):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        if step + 1 < epochs * steps:
+            scheduler.step()
+    found = all_rates(steps, epochs=epochs, schedule=schedule, schedule_by="step")
+    assert found == pytest.approx(rates, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("epochs", [1, 2, 3, 4])
+def test_one_cycle_of_a_few_epochs_has_rates(epochs):
+    assert all(0 < rate <= 0.2 for rate in all_rates(epochs=epochs, schedule="one_cycle"))
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine", "linear"])
+def test_a_warm_up_rises_in_equal_parts_and_the_schedule_takes_the_rest(schedule):
+    rates = all_rates(4, epochs=5, warmup=1.5, schedule=schedule, schedule_by="step")
+    assert rates[:6] == pytest.approx([0.2 * (step + 1) / 6 for step in range(6)])
+    rest = [0.2] * 14
+    if schedule != "constant":
+        falls = {"cosine": lambda part: 0.5 * (1 + math.cos(math.pi * part)), "linear": lambda part: 1 - part}
+        rest = [0.2 * falls[schedule](step / 14) for step in range(14)]
+    assert rates[6:] == pytest.approx(rest)
+    by_epoch = all_rates(4, epochs=5, warmup=2, schedule=schedule)
+    assert by_epoch[:8] == pytest.approx([0.1] * 4 + [0.2] * 4)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from asymtrain.lab.engine import StackPlan, load_for, plan
 from asymtrain.lab.engine.plan import bytes_of_run
 from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
 from asymtrain.models import BACKBONES, build
-from run_values import LATER_FIELDS
+from run_values import LATER_FIELDS, MODEL_FIELDS, NEEDS, RECIPE_FIELDS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -33,6 +33,8 @@ OTHER = {
     "alpha": 0.1,
     "over_classes": "sum",
     **LATER_FIELDS,
+    **RECIPE_FIELDS,
+    **MODEL_FIELDS,
     "learning_rate": 0.1,
     "weight_decay": 0.1,
     "decay": "matrices",
@@ -47,13 +49,14 @@ OTHER = {
 }
 SHARED = {
     "label_noise", "label_smoothing", "split_seed", "draw", "alpha", "alpha_schedule", "learning_rate", "weight_decay",
-    "seed", "redundancy",
+    "seed", "redundancy", "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging",
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("field", DEFAULTS)
 def test_specs_share_a_stack_where_a_stack_can_tell_them_apart(field):
-    specs = [RunSpec(), RunSpec(**{field: OTHER[field]})]
+    needed = NEEDS.get(field, {})
+    specs = [RunSpec(**needed), RunSpec(**needed, **{field: OTHER[field]})]
     assert specs[0] != specs[1]
     assert len(plan(specs, CPU)) == (1 if field in SHARED else 2)
 
@@ -75,6 +78,11 @@ def test_runs_side_by_side_may_differ_in_the_loss_of_their_branches(other, monke
     specs = {arch: [RunSpec(arch=arch).plain(), RunSpec(arch=arch), RunSpec(arch=arch, **other)] for arch in BACKBONES}
     assert len(plan(specs["cnn"], GPU)) == (2 if apart else 1)
     assert [len(plan(specs[arch], GPU)) for arch in ("mlp", "vit")] == [2, 2]  # batched: one program for all
+
+
+@pytest.mark.parametrize("field", ["erasing", "mixup", "cutmix"])
+def test_runs_that_all_erase_or_mix_share_a_stack_however_much(field):
+    assert len(plan(grid(RunSpec(), **{field: [0.1, 0.2]}), CPU)) == 1
 
 
 @pytest.mark.parametrize("activation", ["all", "random", "cycle"])

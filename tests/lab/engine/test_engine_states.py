@@ -28,7 +28,7 @@ def test_states_are_those_that_training_passes_through(dataset):
     start, second, end = states_at([spec], [3, 0, 2])
     assert [state.epoch for state in (start, second, end)] == [0, 2, 3]
     assert_same_bits(
-        backbone(start), {n: v.detach() for n, v in module.Stack([spec], dataset).backbone.named_parameters()}
+        backbone(start), {n: v.detach() for n, v in module.Stack([spec], dataset).network.named_parameters()}
     )
     assert_same_bits(backbone(end), weights_of(stack_of([spec], dataset)))
     assert_same_bits(backbone(second), trained(dataclasses.replace(spec, epochs=2), dataset, "batched")[1])

@@ -87,3 +87,10 @@ def test_an_interval_that_is_cut_at_one_side_is_given_by_its_ends():
     cell = table_json(table)["rows"][0][2]
     assert (cell["text"], cell["value"], cell["low"], cell["high"]) == ("0.300 (0.000 to 0.900)", 0.3, 0.0, 0.9)
     assert "cut there and given by its ends" in table.note
+
+
+@pytest.mark.parametrize(("channels", "shown"), [(1, (0, 0, 0)), (2, (0, 0, 0)), (3, (0, 1, 2)), (5, (0, 1, 2))])
+def test_images_of_any_number_of_channels_are_shown(channels, shown):
+    pixels = np.arange(channels * 16, dtype=np.uint8).reshape(channels, 4, 4)
+    picture = map_image(pixels).pixels
+    np.testing.assert_array_equal(picture, pixels[list(shown)].transpose(1, 2, 0) / 255)

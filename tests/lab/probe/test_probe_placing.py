@@ -6,7 +6,7 @@ from probe_models import build
 from torch import nn
 
 from asymtrain import models
-from asymtrain.lab.engine.modules import find_blocks
+from asymtrain.branches._blocks import find_blocks
 from asymtrain.lab.probe import probe
 
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data import load
+from asymtrain.lab.data import Dataset, Examples, load
 from asymtrain.lab.engine import train
 from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.probe.sources import ImageBatches
@@ -85,3 +85,6 @@ def test_image_batches_are_normalised_and_disjoint():
         ImageBatches(DATA, 300)
     with pytest.raises(UsageError, match="too small"):
         ImageBatches(DATA, 1)
+    vectors = Examples(np.zeros((99, 4), np.float32), np.arange(99) % 3)
+    with pytest.raises(UsageError, match="works on images, and the dataset holds vectors"):
+        ImageBatches(Dataset("vectors", vectors, vectors, ("a", "b", "c")), 16)

@@ -6,6 +6,7 @@ import pytest
 from search_examples import Laboratory, base_of, run_of
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.search import (
     chosen_spec,
     dual_search,
@@ -14,7 +15,7 @@ from asymtrain.lab.search import (
     gold_standard,
     replay,
 )
-from asymtrain.lab.search.grids import LEARNING_RATES, LOG_ALPHAS, WEIGHT_DECAYS
+from asymtrain.lab.search.grids import LEARNING_RATES, LOG_ALPHAS, WEIGHT_DECAYS, plain_extras
 
 
 def finish(search, rule):
@@ -219,3 +220,11 @@ def test_an_unfinished_search_says_what_is_known_and_what_is_missing():
     assert result.chosen == {"plain": {}, "asymmetric": {}}
     with pytest.raises(UsageError, match="3 runs are missing"):
         chosen_spec(result, "plain")
+
+
+def test_regularisers_of_a_model_by_name():
+    """What is known of its dropout is what its spec says."""
+    base = RunSpec(arch="timm:resnet18")
+    assert [sorted(extra) for extra in plain_extras(base, 2)] == [["label_smoothing"]] * 3
+    with_dropout = dataclasses.replace(base, arch_options={"dropout": 0.25})
+    assert [extra["dropout"] for extra in plain_extras(with_dropout, 2)] == [0.25, 0.75, 0.25]

@@ -82,6 +82,7 @@ DATA_OPTION = typer.Option(
     help="An option of the data, such as image_size=64; may be repeated. An unknown one lists all.",
 )
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
+AT = typer.Option("--at", help="Places: module names or globs. Default: the model's blocks.")
 REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
 ALPHA = typer.Option("--alpha", help="Weight of the auxiliary objective.")
 PRECISION = typer.Option(
@@ -89,10 +90,16 @@ PRECISION = typer.Option(
     help="Precision of the training: fp32 (the default), tf32 or bf16.",
     autocompletion=offered("fp32", "tf32", "bf16"),
 )
+RECIPE = typer.Option(
+    "--recipe",
+    help="How runs are trained: paper, ordinary or strong. Default: as the scale says.",
+    autocompletion=offered("paper", "ordinary", "strong"),
+)
 SETTINGS = typer.Option(
     "--set",
     metavar="FIELD=VALUE",
-    help="A control, such as signal=noise or objective=softmax; may be repeated. An unknown one lists all.",
+    help="A control, such as signal=noise, or a part of the recipe, such as clip=1; may be repeated. An unknown one "
+    "lists all.",
 )
 RUN_IDS = typer.Option("--run", help="Id of a stored run, or its beginning; several with commas; or all.")
 # Where and for how long they are trained.
@@ -135,6 +142,7 @@ class ScaleOptions:
         ),
     ] = None
     seeds: Annotated[str | None, SEEDS] = None
+    recipe: Annotated[str | None, RECIPE] = None
 
     def given(self) -> list[str]:
         return [name for name, value in vars(self).items() if value is not None]
@@ -151,17 +159,21 @@ class ScaleOptions:
     def base_specs(self, archs: Sequence[str] = (), **fields: Any) -> "list[RunSpec]":
         """The Asymmetric spec of each backbone that is given, else of `archs`, else of all; seeds are left out.
 
-        `fields` are further fields of the specs; None leaves the scale's value.
+        `fields` are further fields of the specs; None leaves the recipe's value, and without one the scale's.
         """
+        from asymtrain.lab.recipes import recipe_fields
         from asymtrain.lab.scales import scaled_spec
 
-        own = ("data", "data_option", "arch", "arch_option", "scale", "seeds")
-        added = {name: value for name, value in vars(self).items() if name not in own}
+        own = ("data", "data_option", "arch", "arch_option", "scale", "seeds", "recipe")
+        added = {name: value for name, value in vars(self).items() if name not in own} | fields
         names, scale = parse_archs(self.arch or archs), self.get_scale()
         if self.data_option:
             known = scale.datasets.get(self.data or scale.dataset, {}).get("dataset_options", {})
             added["dataset_options"] = {**known, **parse_data_options(self.data_option)}
-        specs = [scaled_spec(scale, name, self.data, **added, **fields) for name in names]
+        if self.recipe is not None:
+            given = {name: value for name, value in added.items() if value is not None}
+            added = recipe_fields(self.recipe, given.get("epochs", scale.fields["epochs"]), given)
+        specs = [scaled_spec(scale, name, self.data, **added) for name in names]
         if not self.arch_option:
             return specs
         options = parse_arch_options(self.arch_option)
@@ -174,9 +186,16 @@ class RunOptions(ScaleOptions):
     """Which runs, with what commands that train whole runs let a user change of them."""
 
     epochs: Annotated[int | None, typer.Option(help="Epochs of each run.", callback=one_or_more)] = None
+    batch: Annotated[int | None, typer.Option(help="Images in a batch.", callback=one_or_more)] = None
+    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", callback=above_zero)] = None
+    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None
+    at: Annotated[list[str] | None, AT] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
     alpha: Annotated[float | None, ALPHA] = None
     precision: Annotated[str | None, PRECISION] = None
+    initial_weights: Annotated[
+        str | None, typer.Option(help="A safetensors file that a model by name starts from.", metavar="FILE")
+    ] = None
 
 
 @dataclass(frozen=True)
@@ -310,23 +329,25 @@ def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[s
     return tuple(dict.fromkeys(names or known))
 
 
-def parse_settings(texts: Sequence[str] | None) -> dict[str, str]:
-    """Fields of a run from `FIELD=VALUE`, of those that say what branches are and what of them reaches the backbone."""
-    from asymtrain.lab import runs
+def parse_settings(texts: Sequence[str] | None) -> dict[str, Any]:
+    """Fields of a run from `FIELD=VALUE`: what branches are, what of them reaches the backbone, parts of recipes."""
+    from asymtrain.lab import recipes, runs
 
-    # Alpha and redundancy have options of their own; cosines are recorded, and change nothing.
-    names = [name for name in runs.AUXILIARY if not name.startswith("cosine")]
-    choices = {name: values for name in names if (values := runs.choices(name))}
-    settings: dict[str, str] = {}
+    own = [field.name for field in dataclasses.fields(RunOptions)]
+    # Cosines are recorded, and change nothing.
+    names = [name for name in (*runs.AUXILIARY, *recipes.FIELDS) if not name.startswith("cosine") and name not in own]
+    choices = {name: runs.choices(name) for name in names}
+    settings: dict[str, Any] = {}
     for text in texts or ():
-        name, _, value = (part.strip() for part in text.partition("="))
-        if name in ("alpha", "redundancy"):
-            raise UsageError(f"--set {text}: it has an option of its own, --{name}")
+        name, _, typed = (part.strip() for part in text.partition("="))
+        if name in own and name in runs.DEFAULTS:
+            raise UsageError(f"--set {text}: it has an option of its own, --{name.replace('_', '-')}")
         if name not in choices:
-            listed = ", ".join(f"{field}={'|'.join(values)}" for field, values in choices.items())
+            listed = ", ".join(f"{field}={'|'.join(values) or 'NUMBER'}" for field, values in choices.items())
             raise UsageError(f"--set {text}: there is no such field; write one of {listed}")
-        if value not in choices[name]:
+        if choices[name] and typed not in choices[name]:
             raise UsageError(f"--set {text}: write {name}={'|'.join(choices[name])}")
+        value = typed if choices[name] else _number(f"--set {text}: write a number, such as {name}=0.5", typed)
         if settings.setdefault(name, value) != value:
             raise UsageError(f"--set {text}: {name} is already set to {settings[name]}")
     return settings
@@ -357,6 +378,16 @@ def _parse_options(option: str, example: str, texts: Sequence[str]) -> dict[str,
         if options.setdefault(name, read) != read:
             raise UsageError(f"{option} {text}: {name} is already set to {options[name]}")
     return options
+
+
+def _number(refusal: str, text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise UsageError(refusal)
+    return value
 
 
 def parse_values(option: str, text: str | None, default: Sequence[float]) -> tuple[float, ...]:

@@ -13,6 +13,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
+    AT,
     DATA,
     DATA_OPTION,
     OUT,
@@ -46,7 +47,7 @@ class ModelOptions:
     ]
     data: Annotated[str, DATA] = "shapes"
     data_option: Annotated[list[str] | None, DATA_OPTION] = None
-    at: Annotated[list[str] | None, Option(help="Places: module names or globs. Default: the model's blocks.")] = None
+    at: Annotated[list[str] | None, AT] = None
     batch: Annotated[int | None, Option(help="Images in a batch. Default: 32; for a backbone, the scale's value.")] = (
         None
     )

@@ -2,13 +2,14 @@
 
 import dataclasses
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from asymtrain.errors import UsageError
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
@@ -40,6 +41,9 @@ def run(
     output: OutputOptions,
     tracks: TrackOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
+    from_search: Annotated[
+        Path | None, typer.Option("--from-search", help="Train what a search chose: the folder that it wrote to.")
+    ] = None,
     watch: Annotated[bool, WATCH] = False,
 ) -> None:
     """Compare training without branches (Plain) and with them (Asymmetric).
@@ -53,7 +57,10 @@ def run(
         from asymtrain.lab.report import FILES, write_report
         from asymtrain.lab.runs import pairs
     seeds = chosen.parse_seeds()
-    specs = [spec for base in chosen.base_specs(**parse_settings(settings)) for spec in pairs(base, seeds)]
+    if from_search is not None:
+        specs = searched(from_search, chosen, settings, seeds)
+    else:
+        specs = [spec for base in chosen.base_specs(**parse_settings(settings)) for spec in pairs(base, seeds)]
     output.check()
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
@@ -73,6 +80,25 @@ def run(
     stderr().print(f"Report: {output.out / FILES['report']}")
     if interrupted or failed:
         raise typer.Exit(INTERRUPTED if interrupted else FAILED)
+
+
+def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, seeds: Sequence[int]) -> "list[RunSpec]":
+    """Plain and Asymmetric of each seed with the values that a search chose."""
+    from asymtrain.lab.runs import DEFAULTS
+    from asymtrain.lab.search import chosen_values, final_specs
+
+    given = [f"--{name.replace('_', '-')}" for name in chosen.given() if name != "seeds"] + ["--set"] * bool(settings)
+    if given:
+        raise UsageError(f"--from-search names runs with all their settings: leave out {given[0]}")
+    specs = [spec for result in chosen_values(folder) for spec in final_specs(result, seeds)]
+    for plain, asymmetric in zip(specs[::2], specs[1::2], strict=True):
+        if plain != asymmetric.plain():
+            names = [name for name in DEFAULTS if getattr(plain, name) != getattr(asymmetric.plain(), name)]
+            raise UsageError(
+                f"the search in {folder} chose another {names[0]} for Plain than for Asymmetric, which then are no "
+                "pairs: search with --strategy gold and without --fair"
+            )
+    return specs
 
 
 def train(
@@ -95,6 +121,7 @@ def train(
             stored = opened.finished(wanted)
         begun = checkpointed(store) & wanted - stored
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
+        trained = executors.execute(specs, store=store, progress=update, **options)  # refuses before anything is said
         if stored:
             nothing = ": nothing is left to train" if stored == wanted else ""
             display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")
@@ -102,7 +129,7 @@ def train(
             goes = "goes" if len(begun) == 1 else "go"
             display.console.print(f"{counted(len(begun), 'run')} {goes} on from a checkpoint.")
         try:
-            for finished in executors.execute(specs, store=store, progress=update, **options):
+            for finished in trained:
                 runs.append(finished)
                 if finished.spec.id not in stored:
                     display.finished(finished, len(runs), len(wanted))

@@ -60,11 +60,13 @@ def load_function(
             if option not in known and not takes_any:
                 raise unknown_name(f"option of the dataset {text}", option, {*known, *given})
         chosen = {name: value for name, value in given.items() if name in known and value is not None}
-        seen = set()
-        for _ in range(2):  # one after the other: there is memory for one
-            dataset = _make_dataset(text, _call(text, function, {**chosen, **options}), layout, seed or 0)
-            seen.add(dataset.fingerprint)
-    if len(seen) > 1:
+
+        def call() -> Dataset:
+            return _make_dataset(text, _call(text, function, {**chosen, **options}), layout, seed or 0)
+
+        first = call().fingerprint  # the arrays are not kept: there may be memory for one
+        dataset = call()
+    if dataset.fingerprint != first:
         raise UsageError(f"{text} returned other arrays when it was called again: draw them with a fixed seed")
     return resized(dataset, image_size)
 
@@ -108,7 +110,9 @@ def import_function(text: str) -> Any:
         missing = isinstance(error, ModuleNotFoundError)
         cure = "check the name, and that you are in its folder" if missing else "mend the file"
         raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
-    if module_name == "__main__" or module.__spec__ is None or not module.__spec__.has_location:
+    spec = module.__spec__
+    in_python = spec is not None and spec.origin in ("built-in", "frozen")  # such as os.path
+    if module_name == "__main__" or spec is None or not (spec.has_location or in_python):
         raise UsageError(f"{module_name} is no file that a worker process could import: put the function into one")
     function = getattr(module, name, None)
     if not callable(function):

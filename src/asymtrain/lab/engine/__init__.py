@@ -4,10 +4,11 @@
         rates and alphas of every run; shuffle on the device, one order for each run
         for step in range(steps):                        # on a GPU: replay of one captured graph
             batch     = data.next_batch()                # device_data.py: images, labels, dropout masks of every run
+                                                         # augmented and mixed by data/augment.py
             gradients = of loss(parameters, batch)       # losses.py, by one of two strategies
             measured steps: sums of the two gradients    # parameters.py, tally.py
             gradient  = signal(gradients)                # signals.py, where it is not that of the total loss
-            weights   = AdamW(weights, gradient)         # optimizer.py: one matrix holds all runs
+            weights   = update(weights, clip(gradient))  # optimizer.py: one matrix holds all runs, another an average
         accuracies of every run; what was summed goes to the host, once an epoch -> one `Epoch` for each run
 
     reference.py    one run, the plainest loop that is right: stacks are tested against it

@@ -9,11 +9,20 @@ from torch import Tensor
 from asymtrain import streams
 from asymtrain.branches._heads import choice_key, choose_branch
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.data.augment import flip_and_shift
+from asymtrain.lab.data.augment import erase, flip_and_shift, mix, mixing_weights, transform
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch
 from asymtrain.lab.engine.modules import ModuleNetwork
-from asymtrain.lab.engine.setup import Network, RunData, dropout_mask, random_labels, steps_of, stream_keys
+from asymtrain.lab.engine.setup import (
+    STREAMS,
+    Network,
+    RunData,
+    dropout_mask,
+    mixing_tables,
+    random_labels,
+    steps_of,
+    stream_keys,
+)  # fmt: skip
 from asymtrain.lab.runs import RunSpec
 
 
@@ -40,9 +49,12 @@ class DeviceData:
             torch.stack([torch.as_tensor(getattr(run, name)) for run in data]).to(device)
             for name in ("labels", "train", "validation", "mean", "std")
         )
-        purposes = ("shuffle", "augment", "dropout", "noise", "draws")
-        self.keys = {p: stream_keys(specs, p, device) for p in purposes}
-        self.augmented = lead.augmentation == "flip_shift"
+        self.keys = {purpose: stream_keys(specs, purpose, device) for purpose in STREAMS}
+        self.augmentation = lead.augmentation
+        self.erasing = (
+            torch.tensor([[s.erasing] for s in specs], device=device) if any(s.erasing for s in specs) else None
+        )
+        self.mixup, self.cutmix = (mixing_tables(specs, field, device) for field in ("mixup", "cutmix"))
         self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
         points = range(len(backbone.points))
         self.branch_labels: Tensor | None = None
@@ -87,20 +99,36 @@ class DeviceData:
         images = self.images[indices]
         if self.channels_last:
             images = images.permute(0, 1, 4, 2, 3)
-        if self.augmented:
-            images = flip_and_shift(images, streams.bits(self.keys["augment"][:, None], self.global_step, position))
+        if self.augmentation != "none":
+            images = flip_and_shift(images, self._bits("augment", position))
+        if self.augmentation == "trivial":
+            images = transform(images, self._bits("transform", position))
+        images = normalise(images, self.mean, self.std)
+        if self.erasing is not None:
+            images = erase(images, self._bits("erase", position), self.erasing)
+        share = partners = None
+        if self.mixup is not None or self.cutmix is not None:
+            bits = streams.bits(self.keys["mix"], self.global_step)
+            weights = mixing_weights(bits, self.mixup, self.cutmix, *images.shape[-2:])
+            # The image before; before the first comes the last one that counts, as for a run alone.
+            partner = torch.where(position == 0, (at < self.size).sum() - 1, position - 1)
+            images, share = mix(images, images.index_select(1, partner), weights), weights.mean((1, 2))[:, None]
+            partners = indices.index_select(1, partner)
         keep = None
         if self.backbone.dropout_width and self.backbone.dropout_rate:
             width, rate = self.backbone.dropout_width, self.backbone.dropout_rate
             keep = dropout_mask(self.keys["dropout"], self.global_step, count, width, rate).to(self.dtype)
         batch = Batch(
-            images=self._normalised(images),
+            images=self._cast(images),
             targets=self.labels.gather(1, indices),
             weight=(at < self.size).float(),
             keep=keep,
             live=self._live(),
-            branch_targets=None if self.branch_labels is None else self.branch_labels.gather(1, indices),
+            branch_targets=_chosen(self.branch_labels, indices),
             smoothing=self.smoothing,
+            share=share,
+            other_targets=_chosen(self.labels, partners),
+            other_branch_targets=_chosen(self.branch_labels, partners),
         )
         self.step += 1
         self.global_step += 1
@@ -111,9 +139,15 @@ class DeviceData:
         chosen = images[indices]
         return self._normalised(chosen.permute(0, 1, 4, 2, 3) if self.channels_last else chosen)
 
+    def _bits(self, purpose: str, position: Tensor) -> Tensor:
+        """Random bits for each image of the step, (R, B)."""
+        return streams.bits(self.keys[purpose][:, None], self.global_step, position)
+
     def _normalised(self, images: Tensor) -> Tensor:
-        seen = normalise(images, self.mean, self.std)
-        return seen.to(self.dtype) if seen.is_floating_point() else seen  # tokens are numbers of words
+        return self._cast(normalise(images, self.mean, self.std))
+
+    def _cast(self, inputs: Tensor) -> Tensor:
+        return inputs.to(self.dtype) if inputs.is_floating_point() else inputs  # tokens are numbers of words
 
     def _live(self) -> Tensor | None:
         """Which branch is live, (R, K): a run alone makes the same choices."""
@@ -121,3 +155,8 @@ class DeviceData:
             return None
         step = self.global_step.expand_as(self.choice_keys)
         return choose_branch(self.moving.activation, self.choice_keys, step, self.moving.redundancy)
+
+
+def _chosen(labels: Tensor | None, indices: Tensor | None) -> Tensor | None:
+    """Labels (R, B) of the images at these indices, where there are both."""
+    return None if labels is None or indices is None else labels.gather(1, indices)

@@ -40,6 +40,9 @@ class Batch(NamedTuple):
     branch_targets: Tensor | None = None  # (R, B), where the branches learn other labels
     smoothing: Tensor | None = None  # (R,), label smoothing of the main loss
     training: Training | None = None  # of a module that is no backbone
+    share: Tensor | None = None  # (R, 1), of mixed images: the share of their own targets; the rest is the others'
+    other_targets: Tensor | None = None  # (R, B)
+    other_branch_targets: Tensor | None = None  # (R, B)
 
     def of_run(self, run: int) -> "Batch":
         """The batch of one run, which stays a stack of one."""
@@ -47,6 +50,14 @@ class Batch(NamedTuple):
         shared = ("weight", "training")
         own = {name: value[part] for name, value in self._asdict().items() if value is not None and name not in shared}
         return self._replace(**own, training=self.training and self.training.of_run(run))
+
+    def mixed(self, of: Callable[[Tensor], Tensor], targets: Tensor, others: Tensor | None) -> Tensor:
+        """What `of` makes of targets (R, B), a value (R, B, ...) for each; of mixed images, of both by their shares."""
+        values = of(targets)
+        if self.share is None or others is None:
+            return values
+        share = self.share.view(-1, *[1] * (values.ndim - 1))
+        return share * values + (1 - share) * of(others)
 
 
 class Losses(NamedTuple):
@@ -91,7 +102,8 @@ class StackLoss:
             auxiliary = applied = self._auxiliary(parameters, features, batch, share)
             if self.detached:
                 applied = self._auxiliary(parameters, [point.detach() for point in features], batch, share)
-        correct = (MAIN.correct(logits, batch.targets) * batch.weight).sum(1)
+        right = batch.mixed(lambda goals: MAIN.correct(logits, goals).float(), batch.targets, batch.other_targets)
+        correct = (right * batch.weight).sum(1)
         return Losses((main + alpha * applied).sum(), main, auxiliary, correct)
 
     def logits(self, parameters: Parameters, images: Tensor, buffers: Mapping[str, Tensor]) -> Tensor:
@@ -115,9 +127,12 @@ class StackLoss:
         if batch.live is not None:
             own = {key: _chosen(value, batch.live[:, k]) for key, value in own.items()}
         logits = linear_logits(own, features) if "" in own else mlp_logits(own, features)
-        targets = batch.targets if batch.branch_targets is None else batch.branch_targets
-        assert self.objective.rows is not None  # `choices` of a spec has no other
-        rows = self.objective.rows(logits, targets[:, :, None], self.over_classes)
+        targets, others = batch.branch_targets, batch.other_branch_targets
+        if targets is None:
+            targets, others = batch.targets, batch.other_targets
+        of_rows = self.objective.rows
+        assert of_rows is not None  # `choices` of a spec has no other
+        rows = batch.mixed(lambda goals: of_rows(logits, goals[:, :, None], self.over_classes), targets, others)
         return rows.mean(2) if self.combine == "mean" else rows.sum(2)
 
 
@@ -163,7 +178,11 @@ def stack_loss(specs: Sequence[RunSpec], network: Network) -> StackLoss:
 
 def _main_losses(logits: Tensor, batch: Batch) -> Tensor:
     """Cross-entropy (R, B) of logits (R, B, C); a run's smoothing spreads that share of the target over all classes."""
-    losses = F.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none").view_as(batch.targets)
+
+    def of(targets: Tensor) -> Tensor:
+        return F.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+
+    losses = batch.mixed(of, batch.targets, batch.other_targets)
     if batch.smoothing is None:
         return losses
     smoothing = batch.smoothing[:, None]

@@ -1,9 +1,10 @@
 """Which specs share a stack, how large stacks are, and which strategy trains them.
 
-Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate, weight
-decay, alpha and its schedule, label noise and smoothing, split seed, and whether the run is Plain. Runs that train
-side by side, each by its own program, may also differ in what the loss of their branches is made of. The plan depends
-on the specs and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
+Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
+weight decay, momentum, clipping, averaging, alpha and its schedule, label noise and smoothing, how much is erased or
+mixed, split seed, and whether the run is Plain. Runs that train side by side, each by its own program, may also differ
+in what the loss of their branches is made of. The plan depends on the specs and on the kind of device; nothing is
+timed, so the same specs give the same stacks and the same numbers.
 
 How much of a GPU a run takes is counted, not tried: what the forward pass keeps for the backward pass, on a tiny batch
 on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
@@ -26,7 +27,10 @@ Key = tuple[tuple[str, object], ...]  # the fields of a spec that a stack's runs
 # What a stack holds as a vector over runs.
 _PER_RUN = (
     "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing", "split_seed",
+    "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging",
 )  # fmt: skip
+# The same, where all runs of a stack have some of it or none has any.
+_PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")
 # What only the auxiliary side reads: a Plain run fits into a stack whatever these are. The interval of measured
 # steps is not among them, since Plain's gradient norm is measured at its own.
 _AUXILIARY = tuple(name for name in AUXILIARY if name != "cosine_every")
@@ -89,6 +93,7 @@ def _key(spec: RunSpec, strategy: Strategy) -> Key:
     fields = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in per_run}
     if strategy == "side_by_side" and spec.signal == "detached" and spec.aggregator == "sum":
         fields["signal"] = "gradient"  # which of the two it is, is a matter of the run's loss
+    fields |= {name: bool(fields[name]) for name in _PER_RUN_IF_ANY}
     # Only live branches are in a stack: with one live branch, N and the draw only choose its initial weights.
     fields.pop("draw")
     if spec.activation == "last":
@@ -137,4 +142,4 @@ def bytes_of_run(spec: RunSpec) -> int:
     branches = max(1, spec.redundancy if spec.activation != "last" else 1) * classes * sum(backbone.widths)
     parameters = sum(value.numel() for value in backbone.parameters()) + branches
     del outputs
-    return int(_HEADROOM * activations + _COPIES * 4 * parameters)
+    return int(_HEADROOM * activations + (_COPIES + bool(spec.averaging)) * 4 * parameters)

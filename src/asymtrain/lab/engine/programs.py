@@ -14,7 +14,7 @@ from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine.losses import Batch, Gather, StackLoss
-from asymtrain.lab.engine.optimizer import Moments, adamw_, adamw_elementwise_
+from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, Optimizer, average_, clipped
 from asymtrain.lab.engine.parameters import dialogue_sums
 from asymtrain.models import Parameters
 
@@ -33,7 +33,9 @@ class Programs:
     chunk: Callable[[Tensor, Tensor], Tensor]  # images for evaluation
     signal: Callable[..., Tensor]  # the update's gradient where it is not the total one
     dialogue: Callable[[Tensor, Tensor, Tensor, Tensor], Tensor] = dialogue_sums
-    update: Callable[[Tensor, Tensor, Moments, Tensor, Tensor], None] = adamw_  # the optimiser's step, in place
+    optimizer: Optimizer = OPTIMIZERS["adamw"]
+    clip: Callable[[Tensor, Tensor], Tensor] = clipped
+    average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
     own_losses: Sequence[StackLoss] = ()  # of each run, where runs side by side differ in them
 
     def compiled(self, shape: tuple[object, ...], *, losses: bool = True) -> "Programs":
@@ -41,16 +43,17 @@ class Programs:
 
         Without `losses` these stay as they are.
         """
-        update = _compiled(("update", *shape), adamw_elementwise_)
+        elementwise = self.optimizer.elementwise
+        update = _compiled(("update", elementwise, *shape), elementwise)
 
-        def updated(weights: Tensor, gradient: Tensor, moments: Moments, rate: Tensor, decay: Tensor) -> None:
+        def updated(weights: Tensor, gradient: Tensor, moments: Moments, *settings: Tensor) -> None:
             moments.updates.add_(1)
-            update(weights, gradient, moments.first, moments.second, moments.updates, rate, decay)
+            update(weights, gradient, moments.first, moments.second, moments.updates, *settings)
 
         def compiled_losses(loss: StackLoss) -> Any:
             return _compiled(("losses", loss.settings, *shape), loss) if losses else loss
 
-        kept = ("gather", "forward", "dialogue")
+        kept = ("gather", "forward", "dialogue", "clip", "average")
         return Programs(
             **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
             losses=compiled_losses(self.losses),
@@ -59,7 +62,7 @@ class Programs:
             signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),
             chunk=torch.compile(self.chunk, dynamic=False),
-            update=updated,
+            optimizer=Optimizer(updated, elementwise),
         )
 
 

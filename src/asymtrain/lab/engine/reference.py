@@ -6,7 +6,7 @@
             loss.backward(); optimizer.step()          # every 16th step: the cosine of the two gradients
         accuracy on the validation images, and on the test images where the spec asks
 
-It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own AdamW. What is
+It is the loop a user would write: the backbone as a module, `attach` for the branches, torch's own optimisers. What is
 measured of the two gradients, and what is done with them, is written as its definition says it: parameter by parameter,
 in float64, without closed forms.
 """
@@ -22,17 +22,19 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 from asymtrain import streams
 from asymtrain.branches import Branches, attach
+from asymtrain.branches._nested import read_logits
 from asymtrain.gradients import cosine
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.data.augment import flip_and_shift
+from asymtrain.lab.data.augment import erase, flip_and_shift, mixing_weights, transform
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.devices import device_name, products_of
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.losses import MAIN
-from asymtrain.lab.engine.modules import ModuleNetwork, read_logits
+from asymtrain.lab.engine.modules import ModuleNetwork
 from asymtrain.lab.engine.parameters import FlatParameters, layer_name
 from asymtrain.lab.engine.signals import needs_both_gradients
 from asymtrain.lab.engine.tally import Totals, epoch_record
@@ -89,8 +91,8 @@ class _Loop:
         self.test_images = torch.from_numpy(dataset.test.inputs).to(device)
         self.test_labels = torch.from_numpy(dataset.test.labels).to(device)
         self.mean, self.std = data.mean.to(device), data.std.to(device)
-        purposes = ("shuffle", "augment", "dropout", "noise", "draws")
-        self.keys = {p: setup.stream_keys([spec], p, device) for p in purposes}
+        self.keys = {purpose: setup.stream_keys([spec], purpose, device) for purpose in setup.STREAMS}
+        self.mixup, self.cutmix = (setup.mixing_tables([spec], field, device) for field in ("mixup", "cutmix"))
         self.network = setup.build_network(spec, dataset, device)
         self.model = self.network.module if isinstance(self.network, ModuleNetwork) else self.network.to(device)
         if perturb:
@@ -109,25 +111,27 @@ class _Loop:
             self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
         self.optimizer = _optimizer(spec, self.model, self.branches)
+        self.averaged = _averaged(self.model, spec.averaging) if spec.averaging else None
 
     def run_epoch(self, epoch: int, on_step: Callable[[int, nn.Module], None] | None) -> Epoch | None:
         spec, start = self.spec, time.perf_counter()
-        rate = setup.learning_rate(spec, epoch)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate if rate <= torch.finfo(torch.float32).max else math.inf  # or AdamW raises an error
         order = self.train[streams.permutations(self.keys["shuffle"], epoch, len(self.train))[0]]
         steps, seen = setup.steps_of(spec, len(order))
         batches = order[:seen].split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
         measured: list[Measured] = []
+        rates = setup.learning_rates(spec, epoch, len(batches)).tolist()
         for i, indices in enumerate(batches):
             step = epoch * len(batches) + i
             measure = setup.measures_at(spec.cosine_every, step, steps) and bool(self.shared)
-            logits, main, auxiliary = self.losses(step, indices)
+            for group in self.optimizer.param_groups:
+                # or AdamW raises an error
+                group["lr"] = rates[i] if rates[i] <= torch.finfo(torch.float32).max else math.inf
+            right, main, auxiliary = self.losses(step, indices)
             at_step = self.update(step, main, auxiliary, setup.alpha_at(spec, epoch), measure)
             main_sum = main_sum + main.detach() * len(indices)
             auxiliary_sum = auxiliary_sum + auxiliary.detach() * len(indices)
-            correct = correct + MAIN.correct(logits, self.labels[indices]).sum()
+            correct = correct + right
             if at_step is not None:
                 measured.append(at_step)
             if on_step is not None:
@@ -148,38 +152,58 @@ class _Loop:
     def is_finite(self) -> bool:
         """Weights and moments: all that the next step starts from."""
         weights = [value for group in self.optimizer.param_groups for value in group["params"]]
-        moments = [value for state in self.optimizer.state.values() for value in state.values()]
+        kept = [value for state in self.optimizer.state.values() for value in state.values()]
+        moments = [value for value in kept if value is not None]  # SGD without momentum keeps none
         return all(bool(value.isfinite().all()) for value in (*weights, *moments, *self.model.buffers()))
 
     def losses(self, step: int, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Logits, main and auxiliary loss of a batch, with their graph."""
+        """How many answers are right, main and auxiliary loss of a batch, with their graph."""
         spec, model = self.spec, self.model
         images, targets = self.images[indices], self.labels[indices]
-        if spec.augmentation == "flip_shift":
-            position = torch.arange(len(indices), device=self.device)
+        branch_targets = targets if self.branch_labels is None else self.branch_labels[indices]
+        position = torch.arange(len(indices), device=self.device)
+        if spec.augmentation in ("flip_shift", "trivial"):
             images = flip_and_shift(images, streams.bits(self.keys["augment"], step, position))
+        if spec.augmentation == "trivial":
+            images = transform(images, streams.bits(self.keys["transform"], step, position))
+        images = self.normalised(images)
+        if spec.erasing:
+            images = erase(images, streams.bits(self.keys["erase"], step, position), spec.erasing)
+        share = torch.ones((), device=self.device)
+        if spec.mixup or spec.cutmix:
+            drawn = streams.bits(self.keys["mix"], step)
+            (weights,) = mixing_weights(drawn, self.mixup, self.cutmix, *images.shape[-2:])
+            images, share = weights * images + (1 - weights) * images.roll(1, 0), weights.mean()
         dropout = getattr(model, "dropout", None)
         if isinstance(dropout, KeyedDropout):
             width, rate = self.network.dropout_width, self.network.dropout_rate
             dropout.keep = setup.dropout_mask(self.keys["dropout"], step, len(indices), width, rate)[0]
         model.train()
         with autocast(spec, self.device):
-            logits = self.logits(images, step)
-            main = MAIN.loss(logits.float(), targets)
-            if spec.label_smoothing:
-                main = F.cross_entropy(logits.float(), targets, label_smoothing=spec.label_smoothing)
+            logits = self.logits(model, images, step)
+            main = self.main_loss(logits, targets)
             auxiliary = main.new_zeros(())
             if self.branches is not None:
-                auxiliary = self.branches.loss(targets if self.branch_labels is None else self.branch_labels[indices])
-        return logits, main, auxiliary
+                auxiliary = self.branches.loss(branch_targets)
+            right = MAIN.correct(logits, targets).sum()
+            if spec.mixup or spec.cutmix:
+                main = share * main + (1 - share) * self.main_loss(logits, targets.roll(1))
+                right = share * right + (1 - share) * MAIN.correct(logits, targets.roll(1)).sum()
+                if self.branches is not None:
+                    auxiliary = share * auxiliary + (1 - share) * self.branches.loss(branch_targets.roll(1))
+        return right, main, auxiliary
 
-    def logits(self, images: Tensor, step: int | None = None) -> Tensor:
+    def main_loss(self, logits: Tensor, targets: Tensor) -> Tensor:
+        if self.spec.label_smoothing:
+            return F.cross_entropy(logits.float(), targets, label_smoothing=self.spec.label_smoothing)
+        return MAIN.loss(logits.float(), targets)
+
+    def logits(self, model: nn.Module, inputs: Tensor, step: int | None = None) -> Tensor:
         """Logits (B, C); at a step of training a module draws from the run's own streams."""
-        inputs = self.normalised(images)
         if not isinstance(self.network, ModuleNetwork):
-            return self.model(inputs)
+            return model(inputs)
         with nullcontext() if step is None else self.network.drawing(self.keys["draws"][0], step):
-            output = self.model(inputs)
+            output = model(inputs)
         return read_logits(output, 0 if isinstance(output, tuple | list) else None)
 
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
@@ -202,7 +226,7 @@ class _Loop:
         else:
             (main + alpha * auxiliary).backward()
         if not apart:
-            self.optimizer.step()
+            self.step()
             return None
         # The main gradient is what the auxiliary part leaves of the total: the update stays as it was.
         applied = 0.0 if signal == "detached" else alpha
@@ -218,17 +242,27 @@ class _Loop:
             both = {name: (pairs[name][0], alpha * sent[name]) for name in named}
             for name, gradient in _aggregate(both, self.spec.aggregator).items():
                 named[name].grad = gradient
-        self.optimizer.step()
+        self.step()
         return _measure(pairs) if measure else None
+
+    def step(self) -> None:
+        """The optimiser's step from the gradients as they stand, clipped where the spec says so; and the average."""
+        if self.spec.clip:
+            trained = [value for group in self.optimizer.param_groups for value in group["params"]]
+            nn.utils.clip_grad_norm_(trained, self.spec.clip)
+        self.optimizer.step()
+        if self.averaged is not None:
+            self.averaged.update_parameters(self.model)
 
     @torch.no_grad()
     def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, float]:
         """Which of images[indices] are classified right, without dropout, (n,); their share, NaN where a logit is."""
-        self.model.eval()
+        model = self.model if self.averaged is None else self.averaged
+        model.eval()
         right, finite = [], True
         for chunk in indices.split(EVALUATION_BATCH):
             with autocast(self.spec, self.device):
-                logits = self.logits(images[chunk])
+                logits = self.logits(model, self.normalised(images[chunk]))
             right.append(MAIN.correct(logits, labels[chunk]))
             finite = finite and bool(logits.isfinite().all())
         return torch.cat(right), torch.cat(right).double().mean().item() if finite else math.nan
@@ -273,14 +307,27 @@ def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Ten
     return branches.requires_grad_(spec.branch_weights == "trained")
 
 
-def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> torch.optim.AdamW:
+def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> torch.optim.Optimizer:
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if branches is not None:
         named |= {f"branch.{name}": value for name, value in branches.named_parameters() if value.requires_grad}
     decayed = [value for name, value in named.items() if setup.decays(spec, name, value)]
     others = [value for name, value in named.items() if not setup.decays(spec, name, value)]
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=spec.learning_rate)
+    groups = [group for group in groups if group["params"]]
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD(groups, lr=spec.learning_rate, momentum=spec.momentum, nesterov=spec.momentum > 0)
+    return torch.optim.AdamW(groups, lr=spec.learning_rate)
+
+
+def _averaged(model: nn.Module, decay: float) -> AveragedModel:
+    """A moving average of the model's weights: the first is a copy, and the decay grows with their number."""
+
+    def average(averaged: Tensor, value: Tensor, count: Tensor | int) -> Tensor:
+        kept = min(decay, float(count) / (float(count) + 9))
+        return kept * averaged + (1 - kept) * value
+
+    return AveragedModel(model, avg_fn=average)
 
 
 def _perturb(model: nn.Module, size: float) -> None:

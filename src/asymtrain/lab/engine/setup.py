@@ -17,6 +17,7 @@ from asymtrain.branches import draw_branches
 from asymtrain.branches._heads import module_heads
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
+from asymtrain.lab.data.augment import beta_quantiles
 from asymtrain.lab.data.normalise import normalise, statistics
 from asymtrain.lab.data.subsets import few_shot, flip_labels, split
 from asymtrain.lab.engine.modules import ModuleNetwork
@@ -196,6 +197,19 @@ def stream_keys(specs: list[RunSpec], purpose: str, device: torch.device) -> Ten
     return torch.tensor([streams.key(spec.seed, purpose) for spec in specs], device=device)
 
 
+STREAMS = ("shuffle", "augment", "transform", "erase", "mix", "dropout", "noise", "draws")
+"""Purposes of what is drawn at every epoch or step."""
+
+
+def mixing_tables(specs: list[RunSpec], field: str, device: torch.device) -> Tensor | None:
+    """The shares that mixup or cutmix chooses from in each run, (R, Q); None where there is no such mixing."""
+    parameters = [getattr(spec, field) for spec in specs]
+    if not any(parameters):
+        return None
+    assert all(parameters), "runs that mix and runs that do not are planned apart"
+    return torch.stack([beta_quantiles(value) for value in parameters]).to(device)
+
+
 def dropout_mask(keys: Tensor, step: Tensor | int, batch: int, width: int, rate: float) -> Tensor:
     """The scaled dropout mask of R runs at a step, (R, B, width): 0 or 1 / (1 - rate)."""
     position = torch.arange(batch * width, device=keys.device)
@@ -203,11 +217,32 @@ def dropout_mask(keys: Tensor, step: Tensor | int, batch: int, width: int, rate:
     return (drawn >= rate).to(torch.float32) / (1 - rate)
 
 
-def learning_rate(spec: RunSpec, epoch: int) -> float:
-    """The rate in an epoch (from 0): constant, or half a cosine from the start to zero."""
-    if spec.schedule == "constant":
-        return spec.learning_rate
-    return spec.learning_rate * 0.5 * (1 + np.cos(np.pi * epoch / spec.epochs)).item()
+def learning_rates(spec: RunSpec, epoch: int, steps: int) -> npt.NDArray[np.float64]:
+    """The rate at each of the steps of an epoch (from 0): one for the whole epoch, or one for each step.
+
+    After the warm-up, a rise in equal parts, the schedule takes the updates that are left: constant; cosine and
+    linear fall to zero; one_cycle rises from a 25th for three tenths of the training and falls to almost nothing,
+    both by half a cosine, as `torch.optim.lr_scheduler.OneCycleLR` does.
+    """
+    by_step = spec.schedule_by == "step"
+    unit = steps if by_step else 1  # moves of the rate in an epoch
+    at = epoch * unit + np.arange(unit, dtype=np.float64)
+    warm, total = spec.warmup * unit, spec.epochs * unit
+    done, left = np.maximum(at - warm, 0), total - warm
+    if spec.schedule == "cosine":
+        rates = spec.learning_rate * 0.5 * (1 + np.cos(np.pi * done / left))
+    elif spec.schedule == "linear":
+        rates = spec.learning_rate * (1 - done / left)
+    elif spec.schedule == "one_cycle":
+        top, last, low = 0.3 * total - 1, total - 1, spec.learning_rate / 25
+        rise = low + (spec.learning_rate - low) * 0.5 * (1 - np.cos(np.pi * at / max(top, 1)))
+        fall = low / 1e4 + (spec.learning_rate - low / 1e4) * 0.5 * (1 + np.cos(np.pi * (at - top) / (last - top)))
+        rates = np.where(at < top, rise, fall)
+    else:
+        rates = np.full(unit, spec.learning_rate)
+    if warm:
+        rates = rates * np.minimum(1, (at + 1) / warm)
+    return rates if by_step else np.repeat(rates, steps)
 
 
 def alpha_at(spec: RunSpec, epoch: int) -> float:

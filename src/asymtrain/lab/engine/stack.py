@@ -21,7 +21,7 @@ from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, gradients, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
-from asymtrain.lab.engine.optimizer import Moments
+from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
 from asymtrain.lab.engine.programs import CapturedSteps, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
@@ -68,15 +68,20 @@ class Stack:
         self.buffers = {
             name: torch.stack([start.buffers[name] for start in starts]).to(self.device) for name in starts[0].buffers
         }
-        self.moments = Moments.zeros(self.weights)
+        self.moments = Moments.zeros(self.weights, specs[0].optimizer)
         # A module casts by itself (autocast); the backbones' stacked forms compute in the type of what they are given.
         half = specs[0].precision == "bf16" and not isinstance(self.network, ModuleNetwork)
         self.dtype = torch.bfloat16 if half else torch.float32
         self.data = DeviceData(specs, dataset, data, self.network, self.device, self.dtype)
         self.alpha = torch.zeros(len(specs), device=self.device)
-        self.rate = torch.zeros(len(specs), 1, device=self.device)
+        self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
         self.decay = self._decay(largest)
         self.reaching = torch.tensor([float(not loss.detached) for loss in self.own_losses], device=self.device)
+        self.momentum = [self._vector("momentum")] if specs[0].optimizer == "sgd" else []
+        self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
+        self.averaging = self._vector("averaging")
+        # What is evaluated where runs average their weights; that of a run which does not is its weights.
+        self.average = self.weights.clone() if any(spec.averaging for spec in specs) else None
         image_shape = dataset.train.inputs.shape[1:]
         self.shared = self._shared_names(image_shape)
         self.layers = layers_of(self.parameters, self.shared, self.device)
@@ -103,7 +108,8 @@ class Stack:
         steps, every = self.data.steps, self.lead.cosine_every
         if isinstance(self.network, ModuleNetwork) and not self.network.points:
             every = 0  # which gradients would be compared is a matter of places
-        self.rate.copy_(_column([setup.learning_rate(spec, self.epoch) for spec in self.specs]))
+        rates = [setup.learning_rates(spec, self.epoch, steps) for spec in self.specs]
+        self.rates.copy_(torch.from_numpy(np.stack(rates)))  # what float32 cannot hold becomes inf, and no error
         self.alpha.copy_(_column([setup.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
         self.data.start_epoch(self.epoch, self.step)
         while self.step < steps:
@@ -175,7 +181,12 @@ class Stack:
                 self.layers.members,
                 self.layers.inside,
             )
-        self.programs.update(self.weights, gradient, self.moments, self.rate, self.decay)
+        if self.clip is not None:
+            gradient = self.programs.clip(gradient, self.clip)
+        rate = self.rates.index_select(1, (self.data.step - 1)[None])  # the counter has moved on
+        self.programs.optimizer.update(self.weights, gradient, self.moments, rate, self.decay, *self.momentum)
+        if self.average is not None:
+            self.programs.average(self.average, self.weights, self.averaging, self.moments.updates - 1)
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
 
     @torch.no_grad()
@@ -185,7 +196,7 @@ class Stack:
         That of a run whose logits are not all finite is NaN.
         """
         runs, count = indices.shape
-        weights = self.weights.to(self.dtype)
+        weights = (self.weights if self.average is None else self.average).to(self.dtype)
         if isinstance(self.network, ModuleNetwork):
             self.network.set_mode(False)
         size = min(count, max(1, EVALUATION_IMAGES // runs) if self.strategy == "batched" else EVALUATION_IMAGES)
@@ -217,6 +228,7 @@ class Stack:
             "second": self.moments.second,
             "updates": self.moments.updates,
             **{f"buffer.{name}": value for name, value in self.buffers.items()},
+            **({} if self.average is None else {"average": self.average}),
             **self.tally.state(),
         }
 
@@ -257,6 +269,7 @@ class Stack:
             next_batch=self.data.next_batch,
             chunk=self.data.chunk,
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
+            optimizer=OPTIMIZERS[self.specs[0].optimizer],
             own_losses=self.own_losses if any(loss != self.loss for loss in self.own_losses) else (),
         )
         if self.device.type != "cuda" or self.captured is None:
@@ -297,10 +310,14 @@ class Stack:
                 self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
         return list(zip(validation, test, strict=True))
 
+    def _vector(self, field: str) -> Tensor:
+        """A field of each run, (R, 1)."""
+        return _column([getattr(spec, field) for spec in self.specs]).float().to(self.device)
+
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
         members = [spec if spec.redundancy else self.lead for spec in self.specs]
         decayed = [{name for name, value in start.items() if setup.decays(spec, name, value)} for spec in members]
-        strength = _column([spec.weight_decay for spec in self.specs]).float().to(self.device)
+        strength = self._vector("weight_decay")
         if all(len(names) == len(start) for names in decayed):
             return strength
         same = all(names == decayed[0] for names in decayed)

@@ -28,7 +28,7 @@ from asymtrain.lab.runs import RunSpec
 
 @dataclass(frozen=True)
 class State:
-    """A run's weights after an epoch; epoch 0 is before training.
+    """A run's weights after an epoch, as they are trained: not their average. Epoch 0 is before training.
 
     `parameters`: float32 on the host, those of the backbone by name and, where the spec has branches, the live ones
     as `branch.k` (N_live, C, D_k), with their biases as `branch.k.bias` where they have some.

@@ -68,16 +68,29 @@ def execute(
 
     With a `store`, runs and checkpoints outlive this process: the same call goes on where it stopped. `minutes`
     ends it cleanly at the next epoch. `fresh` trains again what the store holds. A run that another process is
-    training with the same store is left to it, with a note.
+    training with the same store is left to it, with a note. A model that cannot be built, or that is not the one of
+    the store's runs, is refused at once, before anything is written.
     """
     deadline = None if minutes is None else time.time() + 60 * minutes
     missing = list(dict.fromkeys(specs))
-    check_sources(missing, store, data_root=data_root, fresh=fresh)  # before anything is written
-    with _open_executor(executor, address, device) as chosen:
+    check_sources(missing, store, data_root=data_root, fresh=fresh)  # now, and not when the first run is asked for
+    job = Job(data_root, None if store is None else checkpoints_of(store), deadline, checkpoint_seconds)
+    return _execute(missing, store, job, (executor, address, device), fresh, progress)
+
+
+def _execute(
+    missing: list[RunSpec],
+    store: Path | None,
+    job: Job,
+    where: tuple[str, str | None, str | None],
+    fresh: bool,
+    progress: Callable[[Progress], None] | None,
+) -> Iterator[Run]:
+    with _open_executor(*where) as chosen:
         workers = max(1, chosen.workers)
         chosen.check_functions(_functions(missing, None if fresh else store))
         if store is None:
-            stacks, job = plan(missing, chosen.device, workers=workers), Job(data_root, None, deadline)
+            stacks = plan(missing, chosen.device, workers=workers)
             yield from _results(chosen, stacks, job, ProgressSum(stacks, progress))
             return
         with Store(store) as record, _renewed_claims(record):
@@ -91,7 +104,6 @@ def execute(
             elsewhere = len(wanted) - len(missing) - (0 if fresh else len(stored))
             if elsewhere:
                 total(f"{elsewhere} runs are being trained by another process")
-            job = Job(data_root, checkpoints, deadline, checkpoint_seconds)
             with closing(_results(chosen, stacks, job, total, record, again=fresh)) as runs:
                 yield from (run for run in runs if run.spec.id in asked)
             tidy(record, checkpoints)

@@ -15,7 +15,7 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.setup import build_module
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.sources import fingerprint, is_named, same_fingerprint
+from asymtrain.lab.sources import Inputs, difference, fingerprint, is_named
 from asymtrain.lab.store import Store, store_exists
 
 
@@ -63,17 +63,15 @@ def check_sources(
         if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
             continue
         dataset = load_for(spec, data_root)
-        now = dataset.fingerprint
-        _compare(f"the data {spec.dataset}", "they hold other examples, labels or classes", now, data[kind[:2]], store)
-        model = _model_fingerprint(spec, dataset)
-        if others := models[kind]:
-            same_shapes = model.partition(":")[0] == others[-1].partition(":")[0]
-            changed = "its initial values" if same_shapes else "names, shapes or types of its parameters and buffers"
-            _compare(f"the model {spec.arch}", f"it builds another one now ({changed} changed)", model, others, store)
+        others = sum(earlier != dataset.fingerprint for earlier in data[kind[:2]])
+        _refuse(f"the data {spec.dataset}", others, "they hold other examples, labels or classes", store)
+        now = _model_fingerprint(spec, dataset)
+        changes = [change for earlier in models[kind] if (change := difference(now, earlier))]
+        _refuse(f"the model {spec.arch}", len(changes), f"{', '.join(dict.fromkeys(changes))} changed", store)
 
 
-def _compare(what: str, how: str, now: str, stored: Sequence[str], store: Path | None) -> None:
-    others = sum(not same_fingerprint(now, earlier) for earlier in stored)
+def _refuse(what: str, others: int, how: str, store: Path | None) -> None:
+    """Where there are runs of others."""
     if others:
         runs = f"{others} runs in {store} were" if others > 1 else f"a run in {store} was"
         cure = "give another --store, or train again what is asked for with --fresh (of run and search)"
@@ -81,4 +79,5 @@ def _compare(what: str, how: str, now: str, stored: Sequence[str], store: Path |
 
 
 def _model_fingerprint(spec: RunSpec, dataset: Dataset) -> str:
-    return fingerprint(build_module(dataclasses.replace(spec, seed=0), dataset))
+    model = build_module(dataclasses.replace(spec, seed=0), dataset)
+    return fingerprint(model, Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind))

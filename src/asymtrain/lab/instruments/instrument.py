@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.report.table import Table
     from asymtrain.lab.runs import Run, RunSpec
 
-RUN_OPTIONS = ("run", "data", "arch", "scale", "seeds", "epochs", "redundancy", "alpha", "precision")
+RUN_OPTIONS = ("run", "data", "data_option", "arch", "scale", "seeds", "epochs", "redundancy", "alpha", "precision")
 Say = Callable[..., None]  # say(text), and say(text, brief=True) for what a terminal alone shows
 Options = TypeVar("Options")
 Result = TypeVar("Result")

@@ -7,11 +7,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._dry_run import call, undisturbed
-from asymtrain.branches._nested import Selector
+from asymtrain.branches._nested import Selector, read_logits
 from asymtrain.branches._places import Where, find_places
 from asymtrain.errors import UsageError, error_line
-from asymtrain.lab.engine.modules import find_blocks, read_logits
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit, notes_on_time, plan_trials
 from asymtrain.lab.probe.inputs import Batches, Source, fresh_model, gather
 from asymtrain.lab.probe.result import Probe, Shadow, Trial

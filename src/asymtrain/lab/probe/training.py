@@ -25,10 +25,9 @@ from torch.optim import Optimizer
 
 from asymtrain.branches import Branches, attach
 from asymtrain.branches._dry_run import call
-from asymtrain.branches._nested import Selector
+from asymtrain.branches._nested import Selector, read_logits
 from asymtrain.errors import UsageError
 from asymtrain.gradients._intervals import batch_means, mean
-from asymtrain.lab.engine.modules import read_logits
 from asymtrain.lab.probe.budget import Plan
 from asymtrain.lab.probe.evidence import median, trend
 from asymtrain.lab.probe.inputs import Batch, Batches, Source, fresh_model

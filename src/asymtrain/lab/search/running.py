@@ -1,11 +1,13 @@
 """Results of searches: train what is missing, read what a store holds, or take values from elsewhere."""
 
 import functools
+import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.results import SearchResult, replay
 from asymtrain.lab.search.stages import Search, Settings, Variant
@@ -54,6 +56,25 @@ def given_values(base: RunSpec, plain: Settings, asymmetric: Settings) -> Search
     """Values from elsewhere, such as the paper's own, in the form of a search's result: nothing is trained."""
     chosen: dict[Variant, Settings] = {"plain": dict(plain), "asymmetric": dict(asymmetric)}
     return SearchResult(Search("given", base, (), seeds=()), (), chosen, ())
+
+
+def chosen_values(folder: Path) -> list[SearchResult]:
+    """What the finished searches chose whose page lies in this folder."""
+    file = folder / "search.json"
+    try:
+        searches = json.loads(file.read_bytes())["searches"]
+        if not all(search["complete"] for search in searches):
+            raise UsageError(f"the search in {folder} is not finished: run it again to continue")
+        return [
+            given_values(RunSpec.from_dict(search["base"]), search["chosen"]["plain"], search["chosen"]["asymmetric"])
+            for search in searches
+        ]
+    except FileNotFoundError:
+        raise UsageError(f"{folder} has no search.json: give the folder that asymtrain search wrote to") from None
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        if isinstance(problem, UsageError):
+            raise
+        raise UsageError(f"{file} cannot be read ({type(problem).__name__}): run the search again") from problem
 
 
 def _drive(searches: Sequence[Search], fetch: Fetch, data_root: Path | None) -> list[SearchResult]:

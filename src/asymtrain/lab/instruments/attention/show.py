@@ -161,8 +161,12 @@ def maps_figure(
 
 
 def map_image(pixels: Any, heat: Floats | None = None, title: str = "", *, is_map: bool = False, **look: Any) -> Image:
-    """An image (3, H, W) of bytes, under a map (patches,) where it is one; one that is undefined is said to be none."""
-    picture = np.asarray(pixels).transpose(1, 2, 0) / 255
+    """An image (C, H, W) of bytes, under a map (patches,) where it is one; one that is undefined is said to be none.
+
+    Of more than three channels the first three are shown as colours, of fewer the first as grey.
+    """
+    channels = (0, 1, 2) if len(pixels) >= 3 else (0, 0, 0)
+    picture = np.asarray(pixels)[list(channels)].transpose(1, 2, 0) / 255
     if not is_map:
         return Image(title, picture, **look)
     if heat is None or not np.isfinite(heat).all():

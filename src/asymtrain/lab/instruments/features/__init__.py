@@ -42,7 +42,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
 
     name = "features"
     options = FeatureOptions
-    run_options = ("data", "arch", "scale", "seeds", "redundancy", "alpha")
+    run_options = ("data", "data_option", "arch", "scale", "seeds", "redundancy", "alpha")
 
     def measure(self, options: FeatureOptions, bench: Bench) -> "dict[RunSpec, Followed]":
         """The features of each run by step: from the store, or followed and kept there one run after the other."""

@@ -74,7 +74,7 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
 
     name = "landscape"
     options = LandscapeOptions
-    run_options = ("run", "data", "arch", "scale", "seeds", "epochs", "alpha", "states")
+    run_options = ("run", "data", "data_option", "arch", "scale", "seeds", "epochs", "alpha", "states")
 
     def measure(self, options: LandscapeOptions, bench: Bench) -> Measured:
         """A landscape for each backbone and setting, by label, with the specs that it is of."""

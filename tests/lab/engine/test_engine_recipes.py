@@ -1,0 +1,180 @@
+"""Invariant 2 (CONTRIBUTING.md) for what recipes are made of: each part alone, and all of them together."""
+
+import dataclasses
+
+import pytest
+import torch
+from equivalence import (
+    assert_near_the_reference_together,
+    distance,
+    measure_distances,
+    mixed_specs,
+    patterns,
+    reference_after,
+    stack_after,
+)
+from near_reference import assert_stack_is_near
+from small_runs import STRATEGIES, TRAINERS, spec_of, stack_of, trained
+
+from asymtrain.lab.engine import Stack
+from asymtrain.lab.engine.plan import strategy_for
+from asymtrain.lab.runs import RunSpec
+from small_backbones import LEARNING, SMALL
+
+
+@pytest.fixture(scope="module")
+def dataset():
+    return patterns()
+
+
+def base_spec(arch, **fields):
+    """Ten epochs of five steps, the last of them with 2 images instead of 32."""
+    defaults = {"per_class": 26, "batch": 32, "epochs": 10, "redundancy": 2}
+    return RunSpec(arch=arch, **{"arch_options": LEARNING[arch], **defaults, **fields})
+
+
+SGD = {"optimizer": "sgd", "learning_rate": 0.02}
+PARTS = {
+    "sgd": SGD,
+    "sgd without momentum": {**SGD, "momentum": 0},
+    "sgd, decay of matrices": {**SGD, "decay": "matrices", "weight_decay": 0.1},
+    "linear": {"schedule": "linear"},
+    "one cycle": {"schedule": "one_cycle", "schedule_by": "step"},
+    "cosine by step, warm-up": {"schedule": "cosine", "schedule_by": "step", "warmup": 1.5},
+    "constant, warm-up by epoch": {"warmup": 3},
+    "clip": {"clip": 0.3},
+    "clip of sgd": {**SGD, "clip": 0.3},
+    "averaging": {"averaging": 0.7},
+    "trivial": {"augmentation": "trivial"},
+    "erasing": {"erasing": 0.6},
+    "mixup": {"mixup": 0.4},
+    "cutmix": {"cutmix": 1.0},
+    "mixup or cutmix": {"mixup": 0.4, "cutmix": 1.0},
+    "mixup, random labels, softmax": {"mixup": 0.4, "branch_labels": "random", "objective": "softmax"},
+    "mixup, regression of classes": {"mixup": 0.4, "objective": "mse"},
+    "cutmix, all live, smoothing": {"cutmix": 1.0, "activation": "all", "label_smoothing": 0.2},
+    "mixup, one at random, cosines": {"mixup": 0.4, "activation": "random", "cosine_every": 3},
+}
+TOGETHER = {
+    "schedule": "cosine", "schedule_by": "step", "warmup": 1.5, "decay": "matrices", "clip": 0.5, "averaging": 0.9,
+    "label_smoothing": 0.1, "activation": "random", "augmentation": "trivial", "erasing": 0.3, "mixup": 0.4,
+    "cutmix": 1.0,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_each_part_alone(part, dataset):
+    assert_stack_is_near(mixed_specs(base_spec("mlp", **part), runs=3), dataset, *STRATEGIES)
+
+
+@pytest.mark.slow  # all of them together are tried below
+@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+def test_each_part_alone_with_convolutions(part, dataset):
+    specs = mixed_specs(base_spec("cnn", arch_options=SMALL["cnn"], **part), runs=3)
+    assert_stack_is_near(specs, dataset, "side_by_side")
+
+
+@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("arch", ["mlp", "cnn"])
+def test_all_parts_together(arch, optimizer, dataset):
+    specs = mixed_specs(base_spec(arch, arch_options=SMALL[arch], **TOGETHER, **optimizer), runs=3)
+    assert_stack_is_near(specs, dataset, "batched")
+
+
+def test_runs_of_one_stack_differ_in_what_it_keeps_for_each(dataset):
+    base = base_spec("mlp", erasing=0.5, mixup=0.2, cutmix=0.3, **SGD)
+    changes = [
+        {"clip": 0.1, "cutmix": 3.0},
+        {"averaging": 0.9, "seed": 1, "erasing": 0.9},
+        {"momentum": 0.5, "schedule": "cosine", "redundancy": 0},
+        {"schedule": "linear", "schedule_by": "step", "warmup": 1, "label_smoothing": 0.2, "mixup": 0.5},
+    ]
+    assert_stack_is_near([dataclasses.replace(base, **changed) for changed in changes], dataset, *STRATEGIES)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
+@pytest.mark.parametrize("arch", ["mlp", "cnn"])
+def test_all_parts_together_on_a_gpu(arch, optimizer, dataset):
+    specs = mixed_specs(base_spec(arch, **TOGETHER, **optimizer), runs=10)
+    strategy = strategy_for(arch, torch.device("cuda"))
+    assert_near_the_reference_together(measure_distances(specs, dataset, device="cuda", strategy=strategy))
+
+
+# What a careless engine could get wrong by a hair.
+MISTAKES = {
+    "optimizer": ({}, SGD),
+    "momentum": (SGD, {"momentum": 0.91}),
+    "schedule by step": ({"schedule": "cosine"}, {"schedule_by": "step"}),
+    "warm-up": ({"schedule_by": "step"}, {"warmup": 0.4}),
+    "clip": ({**SGD, "clip": 0.3}, {"clip": 0.301}),  # AdamW does not see the scale of gradients
+    "averaging": ({"averaging": 0.7}, {"averaging": 0.701}),
+    "trivial": ({"augmentation": "flip_shift"}, {"augmentation": "trivial"}),
+    "erasing": ({"erasing": 0.5}, {"erasing": 0.52}),
+    "mixup": ({"mixup": 0.4}, {"mixup": 0.401}),
+    "cutmix": ({"cutmix": 1.0}, {"cutmix": 0.9}),
+}
+
+
+@pytest.mark.parametrize(("given", "changed"), MISTAKES.values(), ids=MISTAKES)
+def test_the_yardstick_sees_small_mistakes(given, changed, dataset):
+    spec = base_spec("mlp", **given)
+    wrong = dataclasses.replace(spec, **changed)
+    alone, moved = (reference_after(spec, dataset, 50, "cpu", perturb)[0] for perturb in (0.0, 1e-6))
+    ((other, _),) = stack_after([wrong], dataset, 50, "cpu", "batched")
+    assert distance(alone, other) > 3 * distance(alone, moved)
+
+
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_average_is_evaluated_and_not_trained(trainer):
+    dataset = patterns(noise=3.0)  # so hard that two networks never agree on all of it
+    plain = spec_of(learning_rate=0.05, test="every", epochs=3)
+    averaged = dataclasses.replace(plain, averaging=0.999)
+    (raw, raw_weights), (run, weights) = (trained(spec, dataset, trainer) for spec in (plain, averaged))
+    assert all(torch.equal(raw_weights[name], weights[name]) for name in weights)
+    assert [epoch.main_loss for epoch in raw.history] == [epoch.main_loss for epoch in run.history]
+    assert [epoch.test_accuracy for epoch in raw.history] != [epoch.test_accuracy for epoch in run.history]
+
+
+def test_a_run_without_an_average_is_evaluated_as_it_stands_beside_one_with(dataset):
+    specs = [spec_of(averaging=0.999, test="every"), spec_of(test="every")]
+    stack = stack_of(specs, dataset)
+    assert torch.equal(stack.average[1], stack.weights[1])
+    assert not torch.equal(stack.average[0], stack.weights[0])
+
+
+@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
+def test_a_step_is_one_graph_without_a_look_at_its_numbers(optimizer, dataset):
+    """As a captured graph needs it: what is compiled whole reads nothing back."""
+
+    def whole(function):
+        return torch.compile(function, fullgraph=True, dynamic=False, backend="aot_eager")
+
+    spec = base_spec("mlp", **TOGETHER, branch_labels="random", **optimizer)
+    first, second = (Stack([spec, spec.plain()], dataset) for _ in range(2))
+    compiled = whole(first.data.next_batch)
+    for stack in (first, second):
+        stack.data.start_epoch(0, 3)
+    for _ in range(2):  # the last one is shorter
+        pairs = zip(compiled(), second.data.next_batch(), strict=True)
+        assert all(torch.equal(one, two) if two is not None else one is None for one, two in pairs)
+
+    for stack, form in ((first, whole), (second, lambda function: function)):
+        programs, moments = stack.programs, stack.moments
+        gradient = form(programs.clip)(torch.ones_like(stack.weights), stack.clip)
+        rate = form(lambda rates, step: rates.index_select(1, (step - 1)[None]) + 0.1)(stack.rates, stack.data.step)
+        memory = (moments.first, moments.second, moments.updates.add_(1))
+        form(programs.optimizer.elementwise)(stack.weights, gradient, *memory, rate, stack.decay, *stack.momentum)
+        form(programs.average)(stack.average, stack.weights, stack.averaging, moments.updates - 1)
+    for name, value in first.state().items():
+        assert torch.allclose(value, second.state()[name]), name
+
+
+def test_what_a_spec_does_not_ask_for_is_not_kept(dataset):
+    stack = Stack([spec_of()], dataset)
+    assert stack.average is None
+    assert stack.clip is None
+    assert "average" not in stack.state()
+    assert Stack([spec_of(optimizer="sgd")], dataset).moments.second.numel() == 0

@@ -1,0 +1,70 @@
+"""Named recipes: what they hold, and what wins over them."""
+
+import dataclasses
+import re
+from pathlib import Path
+
+import pytest
+
+from asymtrain import UsageError
+from asymtrain.lab.recipes import FIELDS, RECIPES, recipe_fields, recipe_table, with_recipe
+from asymtrain.lab.runs import DEFAULTS, RunSpec
+
+PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
+
+
+def test_the_paper_s_recipe_is_what_a_spec_does_by_itself():
+    spec = RunSpec(arch="cnn", learning_rate=3e-4, weight_decay=1e-3, epochs=200)
+    assert with_recipe(spec, "paper") == spec
+    assert with_recipe(spec, "paper").id == spec.id
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_says_all_that_one_of_them_says_and_makes_a_spec(name):
+    of_the_scale = {"learning_rate", "weight_decay"} if name == "paper" else set()
+    assert RECIPES[name].keys() | of_the_scale | {"momentum"} == set(FIELDS)
+    for epochs in (1, 5, 200):
+        spec = with_recipe(RunSpec(epochs=epochs), name)
+        assert all(getattr(spec, field) == value for field, value in RECIPES[name].items() if field != "warmup")
+        assert spec.warmup == min(RECIPES[name]["warmup"], epochs / 10)
+
+
+def test_the_recipes_differ_as_their_names_promise():
+    ordinary, strong = RECIPES["ordinary"], RECIPES["strong"]
+    assert (ordinary["schedule"], ordinary["schedule_by"], ordinary["decay"]) == ("cosine", "step", "matrices")
+    assert not any(ordinary[name] for name in ("label_smoothing", "mixup", "cutmix", "erasing", "clip", "averaging"))
+    assert all(strong[name] for name in ("label_smoothing", "mixup", "cutmix", "erasing", "clip", "averaging"))
+
+
+def test_what_is_given_wins():
+    spec = with_recipe(RunSpec(epochs=100), "strong", learning_rate=0.5, mixup=0, warmup=7, seed=3)
+    assert (spec.learning_rate, spec.mixup, spec.warmup, spec.seed, spec.cutmix) == (0.5, 0.0, 7.0, 3, 1.0)
+    assert with_recipe(RunSpec(epochs=100), "ordinary", epochs=20).warmup == 2
+
+
+def test_sgd_has_a_rate_and_a_decay_of_its_own():
+    spec = with_recipe(RunSpec(), "ordinary", optimizer="sgd")
+    assert (spec.learning_rate, spec.weight_decay, spec.momentum) == (0.05, 5e-4, 0.9)
+    assert with_recipe(RunSpec(), "ordinary", optimizer="sgd", learning_rate=0.3).learning_rate == 0.3
+    assert with_recipe(RunSpec(), "paper", optimizer="sgd").learning_rate == DEFAULTS["learning_rate"]
+
+
+def test_one_cycle_takes_the_place_of_the_warm_up():
+    spec = with_recipe(RunSpec(epochs=100), "ordinary", schedule="one_cycle")
+    assert (spec.schedule, spec.warmup) == ("one_cycle", 0.0)
+
+
+def test_an_unknown_recipe_names_the_nearest():
+    with pytest.raises(UsageError, match="unknown recipe 'ordinery': did you mean 'ordinary'"):
+        recipe_fields("ordinery", 10, {})
+
+
+def test_plain_and_asymmetric_of_a_recipe_are_a_pair():
+    spec = with_recipe(RunSpec(redundancy=4), "strong")
+    assert dataclasses.replace(spec.plain(), redundancy=4, alpha=spec.alpha) == spec
+
+
+def test_the_page_has_the_table_that_the_module_prints():
+    shown = re.search(r"<!-- recipes -->\n(.*)\n<!-- end of recipes -->", PAGE.read_text(), re.DOTALL)
+    assert shown is not None
+    assert shown[1].strip() == recipe_table()
