@@ -239,6 +239,8 @@ def gradients(
     each = own_losses or [losses] * len(weights)
     runs = [(weights[r : r + 1], batch.of_run(r), alpha[r : r + 1], each[r]) for r in range(len(weights))]
     parts = _on_streams(of_rows, runs) if weights.is_cuda else [of_rows(*run) for run in runs]
+    if len(parts) == 1:
+        return parts[0]  # `cat` would copy the whole gradient
     return Gradients._make(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 

@@ -112,9 +112,10 @@ class ModuleNetwork:
         state = training.buffers if training else buffers
         if state is None:
             state = {name: value.expand(len(images), *value.shape) for name, value in self.buffers().items()}
-        rows = []
+        rows, chosen = [], {name: parameters[name] for name in self.trained}
         for r, inputs in enumerate(images):
-            own = {name: parameters[name][r] for name in self.trained}
+            # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
+            own = {name: value.squeeze(0) if len(images) == 1 else value[r] for name, value in chosen.items()}
             own |= {name: value[r] for name, value in state.items()}
             rows.append(self._forward(own, inputs, (training.keys[r], training.step) if training else None))
         if len(rows) == 1:
