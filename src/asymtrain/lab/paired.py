@@ -88,9 +88,18 @@ def compare(
             names. Without a test set a fifth of each class is held out. Arrays too keep training in this process.
         seeds: how many (5: 42 to 46), or which.
         recipe: paper, ordinary, strong; None for the scale's own settings.
-        epochs, batch, learning_rate, weight_decay: of every run.
+        epochs: of each run.
+        batch: inputs in a batch.
+        learning_rate: the highest.
+        weight_decay: of AdamW, or of SGD.
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
-        pool, layout, head, objective, bias, redundancy, alpha: of the branches.
+        pool: mean, or class_token.
+        layout: the axes of a place's output, such as BTD, where they cannot be told.
+        head: linear, or mlp.
+        objective: the loss of a branch: sigmoid, softmax, mse or huber.
+        bias: prior, for branches with a bias that begins at the classes' shares.
+        redundancy: branches at each place.
+        alpha: the weight of the auxiliary objective.
         precision: fp32, tf32 or bf16.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
