@@ -122,6 +122,8 @@ def test_the_result(folder):
     page = result.page("page")
     assert page.read_bytes() == result.page("again").read_bytes()
     assert "asymtrain.compare" in page.read_text()
+    assert result.command.endswith("seeds=2, recipe='paper', epochs=2, learning_rate=0.01, at='1')")
+    assert ", recipe=None, " in compare(recipe=None).command
 
 
 def test_the_runs_of_a_seed_are_a_pair():

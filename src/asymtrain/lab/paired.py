@@ -138,10 +138,10 @@ def compare(
             raise UsageError(f"no pair of runs can be compared: {left}")
         warnings.warn(left, UsageWarning, stacklevel=2)
     versions = current_versions() if record is None else versions_in(record, runs)
-    shown: dict[str, Any] = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe}
-    shown |= {_OWN.get(name, name): value for name, value in given.items()}
-    shown |= {"build_options": build_options, "data_options": data_options}
-    result = Comparison(tuple(runs), summary, _call_text(base, shown), versions)
+    fixed = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe}
+    options = {"build_options": build_options, "data_options": data_options}
+    command = _call_text(base, fixed | given | {name: value for name, value in options.items() if value})
+    result = Comparison(tuple(runs), summary, command, versions)
     if folder is not None:
         result.page(folder)
     return result
@@ -362,5 +362,5 @@ def _display(shows: bool) -> Iterator[Display | None]:
 
 def _call_text(base: RunSpec, given: Mapping[str, Any]) -> str:
     """The call as a page shows it: what is not a name stands there by the name that its runs have."""
-    shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    shown = [f"{_OWN.get(name, name)}={value!r}" for name, value in given.items()]
     return f"asymtrain.compare({', '.join([repr(base.arch), repr(base.dataset), *shown])})"
