@@ -122,6 +122,8 @@ def test_the_result(folder):
     page = result.page("page")
     assert page.read_bytes() == result.page("again").read_bytes()
     assert "asymtrain.compare" in page.read_text()
+    assert result.command.endswith("seeds=2, recipe='paper', epochs=2, learning_rate=0.01, at='1')")
+    assert ", recipe=None, " in compare(recipe=None).command
 
 
 def test_the_runs_of_a_seed_are_a_pair():
@@ -233,7 +235,10 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"seeds": []}, "seeds must be how many"),
         ({"seeds": [-1]}, "seed must be 0 or more"),
         ({"recipe": "ordinry"}, "did you mean 'ordinary'"),
-        ({"recipe": "ordinary"}, "flip_shift changes images, and data holds vectors"),
+        ({"recipe": "ordinary"}, "flip_shift changes images, and data holds vectors: leave the augmentation out"),
+        ({"erasing": 0.5}, "erasing changes images, and data holds vectors: leave the erasing out (--set erasing=0)"),
+        ({"mixup": 0.2}, "mixup changes images, and data holds vectors"),
+        ({"cutmix": 1.0}, "cutmix changes images, and data holds vectors"),
         ({"seeds": itertools.count()}, "seeds must be how many, from 1 to 10000"),
         ({"epochs": 0}, "epochs must be 1 or more"),
         ({"epochs": "3"}, "epochs must be a number, got '3'"),

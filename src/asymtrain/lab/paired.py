@@ -88,9 +88,18 @@ def compare(
             names. Without a test set a fifth of each class is held out. Arrays too keep training in this process.
         seeds: how many (5: 42 to 46), or which.
         recipe: paper, ordinary, strong; None for the scale's own settings.
-        epochs, batch, learning_rate, weight_decay: of every run.
+        epochs: of each run.
+        batch: inputs in a batch.
+        learning_rate: the highest.
+        weight_decay: of AdamW, or of SGD.
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
-        pool, layout, head, objective, bias, redundancy, alpha: of the branches.
+        pool: mean, or class_token.
+        layout: the axes of a place's output, such as BTD, where they cannot be told.
+        head: linear, or mlp.
+        objective: the loss of a branch: sigmoid, softmax, mse or huber.
+        bias: prior, for branches with a bias that begins at the classes' shares.
+        redundancy: branches at each place.
+        alpha: the weight of the auxiliary objective.
         precision: fp32, tf32 or bf16.
         build_options: further arguments of the builder.
         data_options: such as image_size, layout or seed.
@@ -129,10 +138,10 @@ def compare(
             raise UsageError(f"no pair of runs can be compared: {left}")
         warnings.warn(left, UsageWarning, stacklevel=2)
     versions = current_versions() if record is None else versions_in(record, runs)
-    shown: dict[str, Any] = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe}
-    shown |= {_OWN.get(name, name): value for name, value in given.items()}
-    shown |= {"build_options": build_options, "data_options": data_options}
-    result = Comparison(tuple(runs), summary, _call_text(base, shown), versions)
+    fixed = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe}
+    options = {"build_options": build_options, "data_options": data_options}
+    command = _call_text(base, fixed | given | {name: value for name, value in options.items() if value})
+    result = Comparison(tuple(runs), summary, command, versions)
     if folder is not None:
         result.page(folder)
     return result
@@ -353,5 +362,5 @@ def _display(shows: bool) -> Iterator[Display | None]:
 
 def _call_text(base: RunSpec, given: Mapping[str, Any]) -> str:
     """The call as a page shows it: what is not a name stands there by the name that its runs have."""
-    shown = [f"{name}={value!r}" for name, value in given.items() if value is not None]
+    shown = [f"{_OWN.get(name, name)}={value!r}" for name, value in given.items()]
     return f"asymtrain.compare({', '.join([repr(base.arch), repr(base.dataset), *shown])})"

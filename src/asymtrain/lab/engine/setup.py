@@ -21,11 +21,12 @@ from asymtrain.lab.data.augment import beta_quantiles
 from asymtrain.lab.data.normalise import normalise, statistics
 from asymtrain.lab.data.subsets import few_shot, flip_labels, split
 from asymtrain.lab.engine.modules import ModuleNetwork
-from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.runs import DEFAULTS, RunSpec
 from asymtrain.models import BACKBONES, Backbone, build
 
 Indices = npt.NDArray[np.int64]
 Network = Backbone | ModuleNetwork
+_OF_IMAGES = ("augmentation", "erasing", "mixup", "cutmix")  # parts of a recipe
 _SAMPLE = 4  # rows on which a model is called once, to see what it does
 
 
@@ -42,11 +43,13 @@ class RunData:
 
 def check_data(spec: RunSpec, dataset: Dataset) -> None:
     """Refuse data that the spec cannot be trained on: an augmentation needs images, a backbone square ones."""
-    if spec.augmentation != "none" and dataset.kind != "images":
-        raise UsageError(
-            f"{spec.augmentation} changes images, and {dataset.name} holds {dataset.kind}: leave the augmentation out "
-            "(--set augmentation=none)"
-        )
+    for name in _OF_IMAGES if dataset.kind != "images" else ():
+        value, none = getattr(spec, name), DEFAULTS[name]
+        if value != none:
+            raise UsageError(
+                f"{value if name == 'augmentation' else name} changes images, and {dataset.name} holds {dataset.kind}: "
+                f"leave the {name} out (--set {name}={none if name == 'augmentation' else 0})"
+            )
     if is_backbone(spec):
         _square_images(dataset)
 
