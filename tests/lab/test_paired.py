@@ -254,7 +254,7 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"device": "cpus"}, "unknown device 'cpus'"),
         ({"store": "."}, "is a folder: give the path of a file"),
     ],
-    ids=str,
+    ids=lambda value: value if isinstance(value, str) else "-".join(value),
 )  # fmt: skip
 def test_bad_input_is_one_line_and_leaves_nothing_behind(folder, options, text):
     options = {"store": "runs.sqlite", **options}
