@@ -375,6 +375,7 @@ def test_every_benchmark_imports_without_old_names():
     subprocess.run([sys.executable, "-c", IMPORTS, *names], cwd=folder, check=True)
 
 
+@pytest.mark.slow
 def test_a_study_is_timed_part_by_part(tmp_path):
     """Its clock watches functions by their names."""
     command = [sys.executable, ROOT / "benchmarks" / "study.py", "--arch", "mlp", "--epochs", "1", "--runs", "2"]

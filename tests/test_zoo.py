@@ -23,7 +23,10 @@ def case_of(cases, family):
     return next(case for case in cases if case.family == family)
 
 
-@pytest.mark.parametrize("family", ["albert", "bert", "gpt2", "swin", "t5", "vit", "wav2vec2"])
+@pytest.mark.parametrize(
+    "family",
+    ["albert", "bert", "gpt2", "t5", "wav2vec2", *(pytest.param(f, marks=pytest.mark.slow) for f in ("swin", "vit"))],
+)
 @pytest.mark.filterwarnings("ignore")  # the library's own
 def test_models_of_transformers_pass(family):
     pytest.importorskip("transformers", reason="transformers does not import here: pip install -e '.[dev]'")

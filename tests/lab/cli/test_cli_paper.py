@@ -119,6 +119,7 @@ def test_show_finds_the_store_of_its_folder_then_that_of_run_and_says_where_it_l
     assert f"from page/{STORE_NAME}" in cli("paper", "show", "table3", "--out", "page").err
 
 
+@pytest.mark.slow
 def test_show_of_many_recipes_is_an_overview_and_full_has_their_tables(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "120")
     with Store(tmp_path / "asymtrain-paper" / STORE_NAME):

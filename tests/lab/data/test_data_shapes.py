@@ -80,6 +80,7 @@ def test_masks_hold_the_object():
     assert np.median(gap) > 40
 
 
+@pytest.mark.slow
 def test_a_linear_classifier_beats_chance_and_no_more(ten):
     """Ridge regression on the pixels, at the strength that suits it best."""
     x, t = (torch.tensor(p.images).flatten(1).float() / 255 for p in (ten.train, ten.test))

@@ -35,7 +35,7 @@ def base_spec(arch, **fields):
     return RunSpec(arch=arch, **{"arch_options": LEARNING[arch], **defaults, **fields})
 
 
-@pytest.mark.parametrize("arch", models.BACKBONES)
+@pytest.mark.parametrize("arch", ["mlp", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("cnn", "vit"))])
 def test_runs_that_differ_in_everything_a_stack_keeps_for_each(arch, dataset):
     assert_stack_is_near(mixed_specs(base_spec(arch)), dataset, *STRATEGIES)
 

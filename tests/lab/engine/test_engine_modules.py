@@ -70,6 +70,7 @@ def test_a_few_epochs_are_those_of_the_reference(case, datasets):
     equivalence.assert_near_the_reference(found)
 
 
+@pytest.mark.slow
 def test_a_hidden_layer_in_the_branches_of_a_backbone(datasets):
     specs = equivalence.mixed_specs(spec_of("mlp", head="mlp", epochs=20))
     found = equivalence.measure_distances(specs, datasets["images"], device="cpu", strategy="batched")

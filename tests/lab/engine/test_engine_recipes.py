@@ -62,7 +62,13 @@ TOGETHER = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+QUICK = ("sgd", "cosine by step, warm-up", "clip", "averaging", "mixup or cutmix")  # the others are slow tests
+
+
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, part in PARTS.items()],
+)
 def test_each_part_alone(part, dataset):
     assert_stack_is_near(mixed_specs(base_spec("mlp", **part), runs=3), dataset, *STRATEGIES)
 

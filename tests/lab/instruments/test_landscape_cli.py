@@ -54,6 +54,7 @@ def test_a_fresh_spec_with_figures_and_a_page(call, tmp_path):
     assert all((tmp_path / path).exists() for path in found["files"].values())
 
 
+@pytest.mark.slow
 def test_the_tables_on_a_screen(call):
     shown = call(*SMALL, "--redundancy", "0,20", "--loss", "total", "--arch", "vit")
     assert "Deviation of the surface, vit on shapes" in shown

@@ -87,6 +87,7 @@ def test_a_family_is_measured_kept_and_written(tmp_path, monkeypatch, capsys):
         probe_results.with_scores("nothing here", "table")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["text_classification", "graph_classification"])
 def test_a_model_of_the_examples_is_a_family(name, tmp_path, monkeypatch):
     if name == "graph_classification":

@@ -106,6 +106,7 @@ def test_the_correlation_is_spearmans_and_its_interval_is_over_families():
         correlation(cases[:2], lambda one: one.alignment)
 
 
+@pytest.mark.slow
 def test_both_parts_are_scored_and_shown():
     tune = [case(g, 0.7, family=f, level=g * 50) for f, g in (("a", HELPED), ("b", HURT), ("c", HELPED))]
     scored = [case(g, 0.7, family=f, level=g * 50) for f, g in (("d", HELPED), ("e", HURT))]

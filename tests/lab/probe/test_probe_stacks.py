@@ -57,6 +57,7 @@ def test_places_become_points():
     assert dict(spec.arch_options)["widths"] == (24, 24, 24)
 
 
+@pytest.mark.slow
 def test_a_backbone_is_probed_in_a_few_seconds():
     found = probe_backbone(BASE, DATA, alphas=(1.0,), seeds=2, steps=60, device="cpu")
     assert [one.place for one in found.shadow.places] == list(build_backbone(BASE, DATA).points)
