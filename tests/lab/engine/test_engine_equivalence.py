@@ -19,7 +19,6 @@ from equivalence import (
 from near_reference import DRAWS, assert_stack_is_near
 from small_runs import STRATEGIES
 
-from asymtrain import models
 from asymtrain.lab.runs import RunSpec, grid
 from small_backbones import LEARNING
 
