@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from functools import partial
 
 import any_models
 import equivalence
@@ -14,7 +15,8 @@ from torch import nn
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.arrays import Examples
-from asymtrain.lab.engine import Stack, StackPlan, train_reference, train_stack
+from asymtrain.lab.devices import compiler_settings
+from asymtrain.lab.engine import Stack, StackPlan, programs, train_reference, train_stack
 from asymtrain.lab.engine.modules import ModuleNetwork
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.runs import RunSpec
@@ -170,6 +172,21 @@ def test_a_run_that_diverges_leaves_its_neighbours(datasets):
     stack = stack_of([dataclasses.replace(calm, learning_rate=1e30), calm], datasets["images"], "side_by_side")
     assert [run.outcome for run in stack.results()] == ["diverged", "finished"]
     assert_same_bits(weights_of(stack, 1), weights_of(stack_of([calm], datasets["images"], "side_by_side")))
+
+
+def test_a_second_stack_shares_compiled_programs_and_trains_in_training_mode(datasets, monkeypatch):
+    """Compiled forms keep the first stack's module, which its last evaluation left in evaluation mode."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(programs, "_COMPILED", {})
+    spec = module_spec("vector_network", epochs=1)
+    for seed in (1, 2):
+        alone, shared = (Stack([dataclasses.replace(spec, seed=seed)], datasets["vectors"]) for _ in range(2))
+        shared.programs = shared.programs.compiled(("shared",))
+        alone.advance()
+        with compiler_settings():
+            shared.advance()
+        for name, value in alone.buffers.items():
+            assert torch.allclose(value, shared.buffers[name], atol=1e-4), name
 
 
 def test_a_stack_is_of_one_model_and_one_set_of_places():

@@ -123,10 +123,8 @@ class Stack:
     def run_step(self, measure: bool) -> None:
         """One step of every run; on a GPU it is captured at its first call and replayed."""
         count = self.data.count_at(self.step)
-        if isinstance(self.network, ModuleNetwork):
-            self.network.set_mode(True)
-            if self.captured is not None and not self.checked:
-                self._check_capture(count)
+        if isinstance(self.network, ModuleNetwork) and self.captured is not None and not self.checked:
+            self._check_capture(count)
         if self.captured is None:
             self._train_step(measure, count)
         else:
@@ -197,8 +195,6 @@ class Stack:
         """
         runs, count = indices.shape
         weights = (self.weights if self.average is None else self.average).to(self.dtype)
-        if isinstance(self.network, ModuleNetwork):
-            self.network.set_mode(False)
         size = min(count, max(1, EVALUATION_IMAGES // runs) if self.strategy == "batched" else EVALUATION_IMAGES)
         right, finite = [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
