@@ -2,6 +2,7 @@
 
 import dataclasses
 import sys
+from collections import OrderedDict
 from functools import partial
 
 import any_models
@@ -9,6 +10,7 @@ import equivalence
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from small_runs import assert_same_bits, spec_of, stack_of, weights_of, without_time
 from torch import nn
 
@@ -17,6 +19,7 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.arrays import Examples
 from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine import Stack, StackPlan, programs, train_reference, train_stack
+from asymtrain.lab.engine.draws import Draws
 from asymtrain.lab.engine.modules import ModuleNetwork
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.runs import RunSpec
@@ -52,6 +55,7 @@ CASES = {
     "stochastic depth": ("mixer", "images", {"layout": "BTD"}),
     "dropout and tied weights": ("text_transformer", "tokens", {}),
     "vectors": ("vector_network", "vectors", {}),
+    "replaced, infinite and frozen": ("centred", "vectors", {}),
     "one place": ("resnet", "images", {"at": ("blocks.1",)}),
     "mlp heads": ("resnet", "images", {"head": "mlp"}),
     "prior bias": ("resnet", "images", {"branch_bias": "prior", "objective": "softmax"}),
@@ -207,6 +211,11 @@ class Network(nn.Module):
         return self.head(self.blocks(x if self.draw is None else self.draw(x)))
 
 
+def frozen_blocks(network):
+    network.blocks.requires_grad_(False)
+    return network
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -214,6 +223,9 @@ class Network(nn.Module):
         (lambda: Network(5, lambda x: x[torch.randperm(len(x))]), "cannot be keyed by a run's seed"),
         (lambda: Network(5, lambda x: x @ x), r"cannot be called|cannot be run"),
         (lambda: Network(5).requires_grad_(False), "no parameter of the model is trained"),
+        (lambda: frozen_blocks(Network(5)), "no trained parameter lies before the places blocks.0, blocks.1"),
+        (lambda: Network(5, F.dropout), "draws random numbers in evaluation too"),
+        (lambda: nn.Sequential(OrderedDict(branch=Network(5))), "a part named `branch`"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused(model, message):
@@ -232,6 +244,22 @@ def test_dropping_the_only_batch_is_refused(datasets):
     spec = module_spec("vector_network", batch=500, last_batch="drop")
     with pytest.raises(UsageError, match="160 images are fewer than one batch of 500"):
         Stack([spec], datasets["vectors"], strategy="side_by_side")
+
+
+def test_a_last_batch_of_one_is_refused_where_the_model_needs_more(datasets):
+    spec = module_spec("vector_network", batch=53)
+    with pytest.raises(UsageError, match="the last batch of an epoch has one example, and the model needs more"):
+        Stack([spec], datasets["vectors"])
+    Stack([dataclasses.replace(spec, last_batch="drop")], datasets["vectors"])
+
+
+def test_dropout_drops_the_same_on_every_device():
+    """A GPU has one operation for it, a CPU several."""
+    ones, kept = torch.ones(1000), []
+    for drop in (lambda: F.dropout(ones, 0.3), lambda: torch.ops.aten.native_dropout(ones, 0.3, True)[0]):
+        with Draws(torch.tensor(5), 3):
+            kept.append(drop())
+    assert torch.equal(*kept)
 
 
 assert any_models.__name__ in sys.modules  # specs name it: it must be importable

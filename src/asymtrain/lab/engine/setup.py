@@ -80,7 +80,7 @@ def build_network(
     rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
     sample = normalise(rows, data.mean, data.std).to(device)
     module = build_module(spec, dataset).to(device)
-    return ModuleNetwork(
+    network = ModuleNetwork(
         module,
         dataset.classes,
         sample,
@@ -90,6 +90,9 @@ def build_network(
         layout=places.layout,
         autocast=torch.bfloat16 if spec.precision == "bf16" else None,
     )
+    if steps_of(spec, len(data.train))[1] % spec.batch == 1 or spec.batch == 1:
+        network.try_batch_of_one()
+    return network
 
 
 def build_module(spec: RunSpec, dataset: Dataset) -> nn.Module:

@@ -68,6 +68,8 @@ class Stack:
         self.buffers = {
             name: torch.stack([start.buffers[name] for start in starts]).to(self.device) for name in starts[0].buffers
         }
+        # Others are infinite by intent: the mask of an attention.
+        self.finite_buffers = [value for value in self.buffers.values() if value.isfinite().all()]
         self.moments = Moments.zeros(self.weights, specs[0].optimizer)
         # A module casts by itself (autocast); the backbones' stacked forms compute in the type of what they are given.
         half = specs[0].precision == "bf16" and not isinstance(self.network, ModuleNetwork)
@@ -240,7 +242,7 @@ class Stack:
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.seen)
         # A last step may lose what its loss does not show, and a second moment of inf holds its weight fast for good.
-        held = (self.weights, self.moments.first, self.moments.second, *self.buffers.values())
+        held = (self.weights, self.moments.first, self.moments.second, *self.finite_buffers)
         finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in held]).all(0).tolist()
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
@@ -323,7 +325,7 @@ class Stack:
     def _shared_names(self, image_shape: tuple[int, ...]) -> list[str]:
         """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
         if isinstance(self.network, ModuleNetwork):
-            return self.network.reached()
+            return self.network.reached
         views = self.parameters.views(self.weights[:1].cpu())
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         _, features = self.network.stacked(leaves, torch.zeros(1, 2, *image_shape))
