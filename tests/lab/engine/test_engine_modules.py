@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from small_runs import assert_same_bits, spec_of, stack_of, weights_of, without_time
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
@@ -211,6 +212,15 @@ class Network(nn.Module):
         return self.head(self.blocks(x if self.draw is None else self.draw(x)))
 
 
+class Recomputed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Linear(10, 10)
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
 def frozen_blocks(network):
     network.blocks.requires_grad_(False)
     return network
@@ -225,6 +235,7 @@ def frozen_blocks(network):
         (lambda: Network(5).requires_grad_(False), "no parameter of the model is trained"),
         (lambda: frozen_blocks(Network(5)), "no trained parameter lies before the places blocks.0, blocks.1"),
         (lambda: Network(5, F.dropout), "draws random numbers in evaluation too"),
+        (lambda: Network(5, Recomputed()), "computes parts of its forward again in the backward"),
         (lambda: nn.Sequential(OrderedDict(branch=Network(5))), "a part named `branch`"),
     ],
 )

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from asymtrain.branches import attach
 from asymtrain.branches._blocks import find_blocks
@@ -202,7 +203,7 @@ class ModuleNetwork:
 
     def _dry_run(self, sample: Tensor) -> bool:
         """Whether a forward in training draws; its logits must be those of the classes."""
-        state = {name: value.clone() for name, value in {**dict(self.named_parameters()), **self.buffers()}.items()}
+        state = self._state()
         counting = Draws(torch.tensor(0), 0)
         try:
             attention = sdpa_kernel(SDPBackend.MATH) if self._spelled_out else nullcontext()
@@ -212,6 +213,7 @@ class ModuleNetwork:
             self._spelled_out = True
             return self._dry_run(sample)
         self._refuse_draws_in_evaluation(state, sample)
+        self._refuse_recomputing(state, sample)
         if logits.shape[-1] != self.classes:
             raise UsageError(
                 f"the model gives {logits.shape[-1]} logits, and the data has {self.classes} classes: build it for them"
@@ -231,9 +233,31 @@ class ModuleNetwork:
                 "training alone, for example F.dropout(x, p, self.training)"
             )
 
+    def _refuse_recomputing(self, state: Parameters, sample: Tensor) -> None:
+        """What is computed again in a backward pass would be so with the module's own weights, not with a run's."""
+        leaves = {name: state[name].detach().requires_grad_() for name in self.trained}
+        again: list[nn.Module] = []
+        attention = sdpa_kernel(SDPBackend.MATH) if self._spelled_out else nullcontext()
+        with torch.enable_grad(), attention, Draws(torch.tensor(0), 0):
+            logits, _ = self._forward({**state, **leaves}, sample, (torch.tensor(0), 0))
+        if not logits.requires_grad:
+            raise UsageError("no trained parameter of the model changes its logits: unfreeze some (requires_grad)")
+        hook = register_module_forward_pre_hook(lambda module, _: again.append(module))
+        try:
+            torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
+        except Exception as error:
+            raise UsageError(f"the model has no backward pass ({error_line(error)}): try one by hand") from error
+        finally:
+            hook.remove()
+        if again:
+            raise UsageError(
+                "the model computes parts of its forward again in the backward pass (activation checkpointing), which "
+                "the engine cannot follow: turn that off"
+            )
+
     def try_batch_of_one(self) -> None:
         """Refuse a last batch of one example, where a forward in training needs more of them."""
-        state = {name: value.clone() for name, value in {**dict(self.named_parameters()), **self.buffers()}.items()}
+        state = self._state()
         try:
             with torch.no_grad():
                 self._forward(state, self.sample[:1], (torch.tensor(0), 0))
@@ -242,6 +266,10 @@ class ModuleNetwork:
                 f"the last batch of an epoch has one example, and the model needs more ({error_line(error)}): give "
                 "last_batch=drop, or another batch"
             ) from error
+
+    def _state(self) -> dict[str, Tensor]:
+        """A copy of the module's own parameters and buffers."""
+        return {name: value.clone() for name, value in {**dict(self.named_parameters()), **self.buffers()}.items()}
 
     def _unkeyed(self, state: Parameters, sample: Tensor) -> Outputs:
         self.draws = False
