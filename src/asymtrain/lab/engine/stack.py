@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -30,7 +31,8 @@ from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.models import Parameters
 from asymtrain.models._kernels import load_kernels
 
-EVALUATION_IMAGES = 4000  # in one forward pass: of all runs together, or of each by itself
+EVALUATION_IMAGES = 4000  # in one forward pass, of 32 x 32 pixels: of all runs together, or of each by itself
+_NUMBERS = 3 * 32 * 32  # of such an image
 
 
 class Stack:
@@ -197,7 +199,9 @@ class Stack:
         """
         runs, count = indices.shape
         weights = (self.weights if self.average is None else self.average).to(self.dtype)
-        size = min(count, max(1, EVALUATION_IMAGES // runs) if self.strategy == "batched" else EVALUATION_IMAGES)
+        # Of larger images fewer: a batch of them fits, since it was trained on.
+        most = EVALUATION_IMAGES * _NUMBERS // max(_NUMBERS, prod(self.image_shape))
+        size = min(count, max(1, most // runs) if self.strategy == "batched" else max(most, self.data.batch))
         right, finite = [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
