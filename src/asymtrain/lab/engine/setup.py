@@ -292,5 +292,7 @@ def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
         return False
     if spec.decay == "all":
         return True
-    matrix = not name.endswith("bias") and value.ndim >= 2 and "token" not in name and "position" not in name
+    # A class token by its own name: layers that mix tokens have matrices like any other.
+    matrix = not name.endswith("bias") and value.ndim >= 2 and "position" not in name
+    matrix = matrix and "token" not in name.rpartition(".")[2]
     return matrix and not (branch and spec.decay == "backbone_matrices")
