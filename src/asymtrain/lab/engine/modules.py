@@ -43,7 +43,7 @@ class Training(NamedTuple):
 class ModuleNetwork:
     """A module with places, in the form of a `Backbone`; its R runs go through it one after the other."""
 
-    channels_last = batches_well = bound_by_calls = False
+    channels_last = False
     dropout_width, dropout_rate = 0, 0.0
 
     def __init__(
