@@ -413,6 +413,9 @@ def test_a_fingerprint_tells_what_changed_and_forgives_rounding(nets):
     assert sources.difference(*prints) == "what it computes from its parameters"
     drops = nn.Sequential(kinds[0], nn.Dropout(0.5))
     assert fingerprint(drops, inputs) == fingerprint(drops, inputs)
+    rates = [fingerprint(nn.Sequential(nn.Flatten(), nn.Dropout(rate)), inputs) for rate in (0.1, 0.2)]
+    assert sources.difference(*rates) == "settings of its parts, such as the rate of a dropout"
+    assert same_fingerprint(rates[0].rpartition(":")[0].rpartition(":")[0], rates[1])  # of an earlier version
     assert not same_fingerprint("abc:1:2", "abc:1:x")
     assert same_fingerprint("abc", "abc")
     assert not same_fingerprint("abc", "abd")

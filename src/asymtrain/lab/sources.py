@@ -233,7 +233,8 @@ _CHECKED: set[tuple[object, ...]] = set()  # models whose kind was built in this
 def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
     """What a model is: a hash of the names, shapes and types of its parameters and buffers, and sums of their values.
 
-    With `inputs` sums of its logits for two of them too, which change with what it computes from the same parameters.
+    With `inputs` sums of its logits for two of them too, which change with what it computes from the same parameters,
+    and of the settings of its parts, such as the rate of a dropout, which evaluation does not show.
     Whole numbers are hashed. Values that another processor or version of torch drew may differ in their last digits:
     `same_fingerprint` compares sums.
     """
@@ -252,6 +253,7 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
             torch.default_generator.manual_seed(0)  # for what draws outside of training too
             logits = _logits_in(model(inputs.sample(filled=True)))
         parts.append(_sums([] if logits is None else [logits]))
+        parts.append(_sums([torch.tensor(list(_settings(model)), dtype=torch.float64)]))
     return ":".join([digest.hexdigest()[:16], *(f"{number:.9g}" for part in parts for number in part)])
 
 
@@ -280,8 +282,19 @@ def difference(first: str, second: str) -> str | None:
 
 
 # Of the norm of all values: what is drawn differently moves a sum by about the norm, rounding by a millionth of it.
-TOLERANCES = {"its initial values": 1e-5, "what it computes from its parameters": 1e-3}
+TOLERANCES = {
+    "its initial values": 1e-5,
+    "what it computes from its parameters": 1e-3,
+    "settings of its parts, such as the rate of a dropout": 1e-5,
+}
 GOLDEN_RATIO = (math.sqrt(5) - 1) / 2  # its multiples are spread evenly over [0, 1)
+
+
+def _settings(model: "nn.Module") -> Iterator[float]:
+    """Numbers that its modules were built with: attributes that are floats."""
+    for module in model.modules():
+        own = vars(module)
+        yield from (own[name] for name in sorted(own) if isinstance(own[name], float) and math.isfinite(own[name]))
 
 
 def _sums(tensors: "Iterable[Tensor]") -> tuple[float, float]:

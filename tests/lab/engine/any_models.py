@@ -106,6 +106,27 @@ def vector_network(classes):
     return nn.Sequential(nn.Sequential(*blocks), nn.Linear(sizes[-1], classes))
 
 
+class Centred(nn.Module):
+    """A buffer that a forward replaces, one that is infinite by intent, and a first block that is not trained."""
+
+    def __init__(self, classes: int) -> None:
+        super().__init__()
+        self.blocks = nn.Sequential(*(nn.Sequential(nn.Linear(10, 10), nn.ReLU()) for _ in range(3)))
+        self.blocks[0].requires_grad_(False)
+        self.head = nn.Linear(10, classes)
+        self.register_buffer("centre", torch.zeros(10))
+        self.register_buffer("mask", torch.full((3, 3), -torch.inf).triu(1))
+
+    def forward(self, vectors):
+        if self.training:
+            self.centre = 0.9 * self.centre + 0.1 * vectors.mean(0)
+        return self.head(self.blocks(vectors - self.centre))
+
+
+def centred(classes):
+    return Centred(classes)
+
+
 class HostReader(ResNet):
     """What it computes depends on a value that goes to the host."""
 

@@ -151,6 +151,18 @@ def test_models_that_are_no_backbone(arch):
     assert_near_the_reference_together(found)
 
 
+def test_a_second_stack_of_a_model_trains_in_training_mode():
+    """It gets the compiled programs of the first, whose module is in evaluation by then."""
+    data = patterns(size=100)
+    for seed in (1, 2):
+        spec = RunSpec(arch="any_models:resnet", batch=24, epochs=2, seed=seed)
+        stack = Stack([spec], data, device=DEVICE, strategy="side_by_side")
+        while not stack.finished:
+            stack.advance()
+        seen = [value.item() for name, value in stack.buffers.items() if name.endswith("num_batches_tracked")]
+        assert set(seen) == {2 * stack.data.steps}
+
+
 def test_a_model_that_reads_values_on_the_host_trains_by_a_slower_path():
     data = patterns(size=100)
     spec = RunSpec(arch="any_models:host_reader", batch=24, epochs=2, test="last")

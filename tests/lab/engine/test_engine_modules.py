@@ -2,19 +2,25 @@
 
 import dataclasses
 import sys
+from collections import OrderedDict
+from functools import partial
 
 import any_models
 import equivalence
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from small_runs import assert_same_bits, spec_of, stack_of, weights_of, without_time
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.arrays import Examples
-from asymtrain.lab.engine import Stack, StackPlan, train_reference, train_stack
+from asymtrain.lab.devices import compiler_settings
+from asymtrain.lab.engine import Stack, StackPlan, programs, train_reference, train_stack
+from asymtrain.lab.engine.draws import Draws
 from asymtrain.lab.engine.modules import ModuleNetwork
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.runs import RunSpec
@@ -50,6 +56,7 @@ CASES = {
     "stochastic depth": ("mixer", "images", {"layout": "BTD"}),
     "dropout and tied weights": ("text_transformer", "tokens", {}),
     "vectors": ("vector_network", "vectors", {}),
+    "replaced, infinite and frozen": ("centred", "vectors", {}),
     "one place": ("resnet", "images", {"at": ("blocks.1",)}),
     "mlp heads": ("resnet", "images", {"head": "mlp"}),
     "prior bias": ("resnet", "images", {"branch_bias": "prior", "objective": "softmax"}),
@@ -173,6 +180,21 @@ def test_a_run_that_diverges_leaves_its_neighbours(datasets):
     assert_same_bits(weights_of(stack, 1), weights_of(stack_of([calm], datasets["images"], "side_by_side")))
 
 
+def test_a_second_stack_shares_compiled_programs_and_trains_in_training_mode(datasets, monkeypatch):
+    """Compiled forms keep the first stack's module, which its last evaluation left in evaluation mode."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    monkeypatch.setattr(programs, "_COMPILED", {})
+    spec = module_spec("vector_network", epochs=1)
+    for seed in (1, 2):
+        alone, shared = (Stack([dataclasses.replace(spec, seed=seed)], datasets["vectors"]) for _ in range(2))
+        shared.programs = shared.programs.compiled(("shared",))
+        alone.advance()
+        with compiler_settings():
+            shared.advance()
+        for name, value in alone.buffers.items():
+            assert torch.allclose(value, shared.buffers[name], atol=1e-4), name
+
+
 def test_a_stack_is_of_one_model_and_one_set_of_places():
     base = module_spec("resnet")
     others = [dataclasses.replace(base, at=("blocks.0",)), dataclasses.replace(base, head="mlp")]
@@ -191,6 +213,20 @@ class Network(nn.Module):
         return self.head(self.blocks(x if self.draw is None else self.draw(x)))
 
 
+class Recomputed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.block = nn.Linear(10, 10)
+
+    def forward(self, x):
+        return checkpoint(self.block, x, use_reentrant=False)
+
+
+def frozen_blocks(network):
+    network.blocks.requires_grad_(False)
+    return network
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [
@@ -198,6 +234,10 @@ class Network(nn.Module):
         (lambda: Network(5, lambda x: x[torch.randperm(len(x))]), "cannot be keyed by a run's seed"),
         (lambda: Network(5, lambda x: x @ x), r"cannot be called|cannot be run"),
         (lambda: Network(5).requires_grad_(False), "no parameter of the model is trained"),
+        (lambda: frozen_blocks(Network(5)), "no trained parameter lies before the places blocks.0, blocks.1"),
+        (lambda: Network(5, F.dropout), "draws random numbers in evaluation too"),
+        (lambda: Network(5, Recomputed()), "computes parts of its forward again in the backward"),
+        (lambda: nn.Sequential(OrderedDict(branch=Network(5))), "a part named `branch`"),
     ],
 )
 def test_a_model_that_cannot_be_trained_is_refused(model, message):
@@ -216,6 +256,22 @@ def test_dropping_the_only_batch_is_refused(datasets):
     spec = module_spec("vector_network", batch=500, last_batch="drop")
     with pytest.raises(UsageError, match="160 images are fewer than one batch of 500"):
         Stack([spec], datasets["vectors"], strategy="side_by_side")
+
+
+def test_a_last_batch_of_one_is_refused_where_the_model_needs_more(datasets):
+    spec = module_spec("vector_network", batch=53)
+    with pytest.raises(UsageError, match="the last batch of an epoch has one example, and the model needs more"):
+        Stack([spec], datasets["vectors"])
+    Stack([dataclasses.replace(spec, last_batch="drop")], datasets["vectors"])
+
+
+def test_dropout_drops_the_same_on_every_device():
+    """A GPU has one operation for it, a CPU several."""
+    ones, kept = torch.ones(1000), []
+    for drop in (lambda: F.dropout(ones, 0.3), lambda: torch.ops.aten.native_dropout(ones, 0.3, True)[0]):
+        with Draws(torch.tensor(5), 3):
+            kept.append(drop())
+    assert torch.equal(*kept)
 
 
 assert any_models.__name__ in sys.modules  # specs name it: it must be importable

@@ -190,6 +190,15 @@ def test_the_paths_are_two(dataset, monkeypatch):
     assert sizes == {"batched": [3] * steps, "side_by_side": [1] * (3 * steps)}
 
 
+@every_strategy
+def test_of_large_images_fewer_are_evaluated_at_once(strategy, monkeypatch):
+    stack = Stack([spec_of(epochs=1)], patterns(classes=4, size=100, test_size=1100, image_size=64), strategy=strategy)
+    sizes, chunk = [], stack.programs.chunk
+    monkeypatch.setattr(stack.programs, "chunk", lambda x, indices: sizes.append(indices.shape[1]) or chunk(x, indices))
+    stack.advance()
+    assert max(sizes) == 1000  # numbers of 4000 images of 32 x 32
+
+
 def test_stacks_of_two_controls_share_every_compiled_part_but_the_signal(dataset, monkeypatch):
     monkeypatch.setattr("asymtrain.lab.engine.programs._COMPILED", {})
     stacks = [Stack([spec_of(signal=signal)], dataset) for signal in ("noise", "gated", "noise")]

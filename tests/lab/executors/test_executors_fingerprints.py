@@ -13,6 +13,7 @@ from executor_examples import DATA, examples
 from asymtrain.errors import UsageError
 from asymtrain.lab import sources
 from asymtrain.lab.data import Dataset
+from asymtrain.lab.engine.setup import run_data
 from asymtrain.lab.executors import check_sources, execute, fingerprints
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import same_fingerprint
@@ -97,6 +98,15 @@ def test_a_model_that_changed_is_told_before_anything_is_trained(store: Path, mo
     assert len(list(execute(others, store=store, device="cpu"))) == 2
     assert len(list(execute(SPECS, store=store, device="cpu", fresh=True))) == 2
     assert len(list(execute(SPECS, store=store, device="cpu"))) == 2  # what is read now is of the new model
+
+
+def test_a_plain_run_that_would_fail_in_training_is_told_before_anything_is_written(nets, tmp_path) -> None:
+    nets.write_text(NET.replace("nn.Linear(width", "nn.BatchNorm1d(width), nn.Linear(width"))
+    spec = RunSpec(arch="own_nets:net", dataset_options=DATA, epochs=1, redundancy=0)
+    images = len(run_data(spec, fingerprints.load_for(spec)).train)
+    with pytest.raises(UsageError, match="the last batch of an epoch has one example"):
+        next(execute([dataclasses.replace(spec, batch=images - 1)], store=tmp_path / "runs.sqlite"))
+    assert not (tmp_path / "runs.sqlite").exists()
 
 
 def test_data_that_changed_are_told_before_anything_is_trained(store: Path, data_print: list[str]) -> None:

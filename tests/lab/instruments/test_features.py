@@ -11,7 +11,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import load
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.reference import train_reference
-from asymtrain.lab.engine.setup import run_data
+from asymtrain.lab.engine.setup import run_data, steps_of
 from asymtrain.lab.instruments import feature_statistics, follow_features
 from asymtrain.lab.instruments.features.measure import VARIANTS, feature_variants, variant_of
 from asymtrain.lab.instruments.features.show import WORDS, group_features
@@ -112,6 +112,13 @@ def test_variants_are_told_apart():
 def test_steps_that_the_run_does_not_have_are_refused(steps, dataset):
     with pytest.raises(UsageError, match=r"steps must lie in 0\.\."):
         follow_features(quick("mlp"), dataset, steps)
+
+
+def test_a_batch_that_is_dropped_is_no_step(dataset):
+    spec = dataclasses.replace(quick("mlp"), batch=99, epochs=1)
+    steps, _ = steps_of(spec, len(run_data(spec, dataset).train))
+    with pytest.raises(UsageError, match=rf"steps must lie in 0\.\.{steps - 1}, "):
+        follow_features(dataclasses.replace(spec, last_batch="drop"), dataset, [steps])
 
 
 def test_more_images_than_there_are_is_refused(dataset):

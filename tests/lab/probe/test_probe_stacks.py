@@ -30,6 +30,8 @@ def test_paired_specs_have_the_steps_asked_for_and_touch_no_test_image():
     assert {(spec.epochs, spec.per_class, spec.test, spec.validation) for spec in specs} == {
         (5, None, "never", "split")
     }
+    dropping = dataclasses.replace(BASE, batch=200, last_batch="drop")  # one step of each epoch is left
+    assert trial_specs(dropping, DATA, alphas=(1.0,), seeds=(7,), steps=6)[0].epochs == 6
     short = trial_specs(BASE, DATA, alphas=(1.0,), seeds=(7, 8), steps=10)
     for spec in short:
         assert spec.epochs == 2

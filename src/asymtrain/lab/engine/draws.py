@@ -74,7 +74,7 @@ def _bernoulli(draws: Draws, input: Tensor, *, generator: object = None) -> Tens
 def _dropout(draws: Draws, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     if not train or p == 0:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
-    keep = draws.uniform(input.float()) >= p
+    keep = draws.uniform(input.float()) < 1 - p  # as where a CPU takes dropout apart: ones with that probability
     return input * keep / (1 - p) if p < 1 else torch.zeros_like(input), keep
 
 

@@ -112,6 +112,11 @@ class StackLoss:
             return self.network.stacked(parameters, images, buffers=buffers)[0]
         return self.network.stacked(parameters, images)[0]
 
+    def set_mode(self, training: bool) -> None:
+        """Of a module; a backbone is told by what it is given."""
+        if isinstance(self.network, ModuleNetwork):
+            self.network.set_mode(training)
+
     def _auxiliary(self, parameters: Parameters, features: Sequence[Tensor], batch: Batch, share: Tensor) -> Tensor:
         points = [self.point(parameters, k, h, batch) for k, h in enumerate(features)]
         return (torch.stack(points).sum(0) * share).sum(1)

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_pre_hook
 
 from asymtrain.branches import attach
 from asymtrain.branches._blocks import find_blocks
@@ -42,7 +43,7 @@ class Training(NamedTuple):
 class ModuleNetwork:
     """A module with places, in the form of a `Backbone`; its R runs go through it one after the other."""
 
-    channels_last = batches_well = bound_by_calls = False
+    channels_last = False
     dropout_width, dropout_rate = 0, 0.0
 
     def __init__(
@@ -69,6 +70,8 @@ class ModuleNetwork:
         self.trained = frozenset(name for name, value in module.named_parameters() if value.requires_grad)
         if not self.trained:
             raise UsageError("no parameter of the model is trained (requires_grad is False everywhere): unfreeze some")
+        if any(name.startswith("branch.") for name in (*self.trained, *self.buffers())):
+            raise UsageError("the model has a part named `branch`, the engine's name for its own: give it another name")
         self._caught: dict[str, Tensor | str] = {}
         self._spelled_out = False  # whether attention is computed by single operations
         self.draws = self._dry_run(sample)
@@ -83,6 +86,7 @@ class ModuleNetwork:
             for place, path in self.paths.items()
         ]
         self.layout = {place: reader.layout for place, reader in self.readers.items() if reader.layout}
+        self.reached = self._reached()  # names of the trained parameters before a place
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Those that are trained."""
@@ -128,13 +132,19 @@ class ModuleNetwork:
         logits, points = self.stacked({name: value[None] for name, value in self.named_parameters()}, images[None])
         return logits[0], [point[0] for point in points]
 
-    def reached(self) -> list[str]:
-        """Names of the trained parameters before a place, for which an auxiliary loss has a gradient."""
+    def _reached(self) -> list[str]:
+        """Those for which an auxiliary loss has a gradient."""
         if not self.points:
             return []
         named = {name: value.detach().requires_grad_() for name, value in self.named_parameters()}
         _, features = self._forward({**named, **self.buffers()}, self.sample, None)
-        reached = torch.autograd.grad([f.sum() for f in features], list(named.values()), allow_unused=True)
+        trained = [feature.sum() for feature in features if feature.requires_grad]
+        if not trained:
+            raise UsageError(
+                f"no trained parameter lies before the places {', '.join(self.points)}, so branches there change "
+                "nothing: name later places with --at, or unfreeze parameters (requires_grad)"
+            )
+        reached = torch.autograd.grad(trained, list(named.values()), allow_unused=True)
         return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
     def drawing(self, key: Tensor, step: Tensor | int) -> AbstractContextManager[object]:
@@ -153,8 +163,15 @@ class ModuleNetwork:
             self.set_mode(drawn is not None)
         self._caught.clear()
         casting = torch.autocast(inputs.device.type, self.autocast) if self.autocast else nullcontext()
+        held = dict(state)
         with casting, self.drawing(*drawn) if drawn else nullcontext():
-            output = functional_call(self.module, dict(state), (inputs,))
+            output = functional_call(self.module, held, (inputs,))
+        if drawn:
+            # A forward may put another tensor in a buffer's place, which `functional_call` then leaves in `held`. One
+            # of another shape is a cache: it is made anew where it is needed.
+            for name, value in state.items():
+                if held[name] is not value and not value.requires_grad and held[name].shape == value.shape:
+                    value.copy_(held[name].detach())
         # Of several outputs the first, as is the custom; what follows are auxiliary heads of the model's own.
         logits = read_logits(output, 0 if isinstance(output, tuple | list) else None)
         features = []
@@ -186,7 +203,7 @@ class ModuleNetwork:
 
     def _dry_run(self, sample: Tensor) -> bool:
         """Whether a forward in training draws; its logits must be those of the classes."""
-        state = {name: value.clone() for name, value in {**dict(self.named_parameters()), **self.buffers()}.items()}
+        state = self._state()
         counting = Draws(torch.tensor(0), 0)
         try:
             attention = sdpa_kernel(SDPBackend.MATH) if self._spelled_out else nullcontext()
@@ -195,11 +212,64 @@ class ModuleNetwork:
         except FusedDropoutError:
             self._spelled_out = True
             return self._dry_run(sample)
+        self._refuse_draws_in_evaluation(state, sample)
+        self._refuse_recomputing(state, sample)
         if logits.shape[-1] != self.classes:
             raise UsageError(
                 f"the model gives {logits.shape[-1]} logits, and the data has {self.classes} classes: build it for them"
             )
         return counting.count > 0
+
+    def _refuse_draws_in_evaluation(self, state: Parameters, sample: Tensor) -> None:
+        counting = Draws(torch.tensor(0), 0)
+        try:
+            with torch.no_grad(), counting:
+                self._forward(state, sample, None)
+        except FusedDropoutError:
+            counting.count += 1
+        if counting.count:
+            raise UsageError(
+                "the model draws random numbers in evaluation too, so its accuracies could not be repeated: draw in "
+                "training alone, for example F.dropout(x, p, self.training)"
+            )
+
+    def _refuse_recomputing(self, state: Parameters, sample: Tensor) -> None:
+        """What is computed again in a backward pass would be so with the module's own weights, not with a run's."""
+        leaves = {name: state[name].detach().requires_grad_() for name in self.trained}
+        again: list[nn.Module] = []
+        attention = sdpa_kernel(SDPBackend.MATH) if self._spelled_out else nullcontext()
+        with torch.enable_grad(), attention, Draws(torch.tensor(0), 0):
+            logits, _ = self._forward({**state, **leaves}, sample, (torch.tensor(0), 0))
+        if not logits.requires_grad:
+            raise UsageError("no trained parameter of the model changes its logits: unfreeze some (requires_grad)")
+        hook = register_module_forward_pre_hook(lambda module, _: again.append(module))
+        try:
+            torch.autograd.grad(logits.sum(), list(leaves.values()), allow_unused=True)
+        except Exception as error:
+            raise UsageError(f"the model has no backward pass ({error_line(error)}): try one by hand") from error
+        finally:
+            hook.remove()
+        if again:
+            raise UsageError(
+                "the model computes parts of its forward again in the backward pass (activation checkpointing), which "
+                "the engine cannot follow: turn that off"
+            )
+
+    def try_batch_of_one(self) -> None:
+        """Refuse a last batch of one example, where a forward in training needs more of them."""
+        state = self._state()
+        try:
+            with torch.no_grad():
+                self._forward(state, self.sample[:1], (torch.tensor(0), 0))
+        except ValueError as error:
+            raise UsageError(
+                f"the last batch of an epoch has one example, and the model needs more ({error_line(error)}): give "
+                "last_batch=drop, or another batch"
+            ) from error
+
+    def _state(self) -> dict[str, Tensor]:
+        """A copy of the module's own parameters and buffers."""
+        return {name: value.clone() for name, value in {**dict(self.named_parameters()), **self.buffers()}.items()}
 
     def _unkeyed(self, state: Parameters, sample: Tensor) -> Outputs:
         self.draws = False

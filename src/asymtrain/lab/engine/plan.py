@@ -112,9 +112,8 @@ def _join_plain(groups: dict[Key, list[RunSpec]]) -> list[list[RunSpec]]:
 
 def runs_that_fit(spec: RunSpec, device: torch.device) -> int:
     if spec.arch not in BACKBONES:
-        return _MOST_ON_GPU[
-            "side_by_side"
-        ]  # what a model takes shows when it trains: a stack that is too large is halved
+        # What a model takes shows when it trains: a stack that is too large is halved.
+        return _MOST_ON_GPU["side_by_side"]
     total = torch.cuda.get_device_properties(device).total_memory
     return max(1, int(_SHARE * total / bytes_of_run(spec)))
 

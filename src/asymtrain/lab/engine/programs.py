@@ -7,6 +7,7 @@ pays only the capture. Nothing here knows a stack: it hands over what is needed,
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -51,13 +52,16 @@ class Programs:
             update(weights, gradient, moments.first, moments.second, moments.updates, *settings)
 
         def compiled_losses(loss: StackLoss) -> Any:
-            return _compiled(("losses", loss.settings, *shape), loss) if losses else loss
+            if not losses:
+                return loss
+            return _compiled(("losses", loss.settings, *shape), loss, partial(loss.set_mode, True))
 
-        kept = ("gather", "forward", "dialogue", "clip", "average")
+        kept = ("gather", "dialogue", "clip", "average")
         return Programs(
             **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
             losses=compiled_losses(self.losses),
             own_losses=[compiled_losses(loss) for loss in self.own_losses],
+            forward=_compiled(("forward", *shape), self.forward, partial(self.losses.set_mode, False)),
             # There is one function for each control, so that stacks of other controls share all the rest.
             signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),
@@ -119,12 +123,22 @@ class CapturedSteps:
         return graph
 
 
-def _compiled(key: tuple[object, ...], function: Callable[..., Any]) -> Any:
-    """The compiled function of this key, made at most once in a process."""
+def _compiled(key: tuple[object, ...], function: Callable[..., Any], prepare: Callable[[], None] = lambda: None) -> Any:
+    """The compiled function of this key, made at most once in a process.
+
+    `prepare` is called before each call: a function that a later stack gets still runs the first stack's module, whose
+    mode nobody else sets.
+    """
     if key not in _COMPILED:
 
         def wrapped(*arguments: Any) -> Any:  # `function` is the guard that keeps the compiled forms apart
             return function(*arguments)
 
-        _COMPILED[key] = torch.compile(wrapped, dynamic=False)
+        compiled = torch.compile(wrapped, dynamic=False)
+
+        def prepared(*arguments: Any) -> Any:
+            prepare()
+            return compiled(*arguments)
+
+        _COMPILED[key] = prepared
     return _COMPILED[key]

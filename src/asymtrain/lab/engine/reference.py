@@ -97,6 +97,8 @@ class _Loop:
         self.model = self.network.module if isinstance(self.network, ModuleNetwork) else self.network.to(device)
         if perturb:
             _perturb(self.model, perturb)
+        # An attention's mask is infinite by intent.
+        self.finite_buffers = {name for name, value in self.model.named_buffers() if value.isfinite().all()}
         self.branches: Branches | None = None
         self.branch_labels: Tensor | None = None
         self.answers: bytes | None = None
@@ -154,7 +156,8 @@ class _Loop:
         weights = [value for group in self.optimizer.param_groups for value in group["params"]]
         kept = [value for state in self.optimizer.state.values() for value in state.values()]
         moments = [value for value in kept if value is not None]  # SGD without momentum keeps none
-        return all(bool(value.isfinite().all()) for value in (*weights, *moments, *self.model.buffers()))
+        buffers = [value for name, value in self.model.named_buffers() if name in self.finite_buffers]
+        return all(bool(value.isfinite().all()) for value in (*weights, *moments, *buffers))
 
     def losses(self, step: int, indices: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """How many answers are right, main and auxiliary loss of a batch, with their graph."""
@@ -279,7 +282,7 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
 def reached_by_branches(model: setup.Network, sample: Tensor) -> list[str]:
     """Names of the parameters that the auxiliary loss has a gradient for."""
     if isinstance(model, ModuleNetwork):
-        return model.reached()
+        return model.reached
     named = dict(model.named_parameters())
     features = model.features(sample)[1]
     reached = torch.autograd.grad([f.sum() for f in features], list(named.values()), allow_unused=True)

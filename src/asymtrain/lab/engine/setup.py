@@ -80,7 +80,7 @@ def build_network(
     rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
     sample = normalise(rows, data.mean, data.std).to(device)
     module = build_module(spec, dataset).to(device)
-    return ModuleNetwork(
+    network = ModuleNetwork(
         module,
         dataset.classes,
         sample,
@@ -90,6 +90,9 @@ def build_network(
         layout=places.layout,
         autocast=torch.bfloat16 if spec.precision == "bf16" else None,
     )
+    if steps_of(spec, len(data.train))[1] % spec.batch == 1 or spec.batch == 1:
+        network.try_batch_of_one()
+    return network
 
 
 def build_module(spec: RunSpec, dataset: Dataset) -> nn.Module:
@@ -289,5 +292,7 @@ def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
         return False
     if spec.decay == "all":
         return True
-    matrix = not name.endswith("bias") and value.ndim >= 2 and "token" not in name and "position" not in name
+    # A class token by its own name: layers that mix tokens have matrices like any other.
+    matrix = not name.endswith("bias") and value.ndim >= 2 and "position" not in name
+    matrix = matrix and "token" not in name.rpartition(".")[2]
     return matrix and not (branch and spec.decay == "backbone_matrices")

@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from math import prod
 from typing import Literal
 
 import numpy as np
@@ -30,7 +31,8 @@ from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.models import Parameters
 from asymtrain.models._kernels import load_kernels
 
-EVALUATION_IMAGES = 4000  # in one forward pass: of all runs together, or of each by itself
+EVALUATION_IMAGES = 4000  # in one forward pass, of 32 x 32 pixels: of all runs together, or of each by itself
+_NUMBERS = 3 * 32 * 32  # of such an image
 
 
 class Stack:
@@ -68,6 +70,8 @@ class Stack:
         self.buffers = {
             name: torch.stack([start.buffers[name] for start in starts]).to(self.device) for name in starts[0].buffers
         }
+        # Others are infinite by intent: the mask of an attention.
+        self.finite_buffers = [value for value in self.buffers.values() if value.isfinite().all()]
         self.moments = Moments.zeros(self.weights, specs[0].optimizer)
         # A module casts by itself (autocast); the backbones' stacked forms compute in the type of what they are given.
         half = specs[0].precision == "bf16" and not isinstance(self.network, ModuleNetwork)
@@ -123,10 +127,8 @@ class Stack:
     def run_step(self, measure: bool) -> None:
         """One step of every run; on a GPU it is captured at its first call and replayed."""
         count = self.data.count_at(self.step)
-        if isinstance(self.network, ModuleNetwork):
-            self.network.set_mode(True)
-            if self.captured is not None and not self.checked:
-                self._check_capture(count)
+        if isinstance(self.network, ModuleNetwork) and self.captured is not None and not self.checked:
+            self._check_capture(count)
         if self.captured is None:
             self._train_step(measure, count)
         else:
@@ -197,9 +199,9 @@ class Stack:
         """
         runs, count = indices.shape
         weights = (self.weights if self.average is None else self.average).to(self.dtype)
-        if isinstance(self.network, ModuleNetwork):
-            self.network.set_mode(False)
-        size = min(count, max(1, EVALUATION_IMAGES // runs) if self.strategy == "batched" else EVALUATION_IMAGES)
+        # Of larger images fewer: a batch of them fits, since it was trained on.
+        most = EVALUATION_IMAGES * _NUMBERS // max(_NUMBERS, prod(self.image_shape))
+        size = min(count, max(1, most // runs) if self.strategy == "batched" else max(most, self.data.batch))
         right, finite = [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
@@ -244,7 +246,7 @@ class Stack:
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.seen)
         # A last step may lose what its loss does not show, and a second moment of inf holds its weight fast for good.
-        held = (self.weights, self.moments.first, self.moments.second, *self.buffers.values())
+        held = (self.weights, self.moments.first, self.moments.second, *self.finite_buffers)
         finite = torch.stack([value.isfinite().reshape(len(value), -1).all(1) for value in held]).all(0).tolist()
         accuracies = self._accuracies()
         self.seconds += time.perf_counter() - start
@@ -327,7 +329,7 @@ class Stack:
     def _shared_names(self, image_shape: tuple[int, ...]) -> list[str]:
         """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
         if isinstance(self.network, ModuleNetwork):
-            return self.network.reached()
+            return self.network.reached
         views = self.parameters.views(self.weights[:1].cpu())
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         _, features = self.network.stacked(leaves, torch.zeros(1, 2, *image_shape))

@@ -18,6 +18,9 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import Inputs, difference, fingerprint, is_named
 from asymtrain.lab.store import Store, store_exists
 
+# What a forward in training depends on, the last one of an epoch among them.
+_TRIED = ("at", "pool", "layout", "batch", "last_batch", "validation", "per_class")
+
 
 class Fingerprints(NamedTuple):
     """Of the model with the initial values of seed 0, and of the data."""
@@ -69,9 +72,10 @@ def check_sources(
         changes = [change for earlier in models[kind] if (change := difference(now, earlier))]
         _refuse(f"the model {spec.arch}", len(changes), f"{', '.join(dict.fromkeys(changes))} changed", store)
         if is_named(spec.arch):
-            same = [other for other in specs if other.redundancy and kind_of(other) == kind]
-            for placed in {(other.at, other.pool, other.layout): other for other in same}.values():
-                build_network(placed, dataset)  # refuses places that are not there, or that no branch can read
+            same = [other for other in specs if kind_of(other) == kind]
+            same = [other for other in same if other.redundancy] or same  # a Plain run has no places
+            for tried in {tuple(getattr(other, name) for name in _TRIED): other for other in same}.values():
+                build_network(tried, dataset)  # refuses what would fail in training, and places that no branch can read
 
 
 def _refuse(what: str, others: int, how: str, store: Path | None) -> None:

@@ -11,7 +11,7 @@ import torch
 from asymtrain.lab import executors
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import Progress, default_device
-from asymtrain.lab.engine.setup import build_backbone, run_data
+from asymtrain.lab.engine.setup import build_backbone, run_data, steps_of
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit
 from asymtrain.lab.probe.inputs import gather
 from asymtrain.lab.probe.probing import FIRST_SEED, conduct, shadow_of_model
@@ -101,7 +101,7 @@ def trial_specs(
     first = dataclasses.replace(
         base, seed=FIRST_SEED, validation="split", test="never", redundancy=max(1, base.redundancy)
     )
-    epoch_steps = -(-len(run_data(first, dataset).train) // base.batch)
+    epoch_steps, _ = steps_of(first, len(run_data(first, dataset).train))
     per_class = base.per_class
     if steps < LEAST_EPOCHS * epoch_steps:
         wanted = max(1, steps * base.batch // (LEAST_EPOCHS * dataset.classes))

@@ -19,7 +19,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.reference import train_reference
-from asymtrain.lab.engine.setup import build_backbone, run_data
+from asymtrain.lab.engine.setup import build_backbone, run_data, steps_of
 from asymtrain.lab.instruments.curves import in_variants
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone
@@ -138,7 +138,7 @@ def follow_features(
 def check_steps(spec: RunSpec, dataset: Dataset, steps: Sequence[int]) -> list[int]:
     """The steps in their order, each once; refuses what the run does not have."""
     wanted = sorted(set(steps))
-    most = spec.epochs * -(-len(run_data(spec, dataset).train) // spec.batch)
+    most = spec.epochs * steps_of(spec, len(run_data(spec, dataset).train))[0]
     if not wanted or wanted[0] < 0 or wanted[-1] > most:
         raise UsageError(f"steps must lie in 0..{most}, the steps of this run, got {list(steps)}")
     return wanted
