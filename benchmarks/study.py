@@ -20,7 +20,7 @@ unless `--cache` names its folder. The parts:
 Beside it stands the expert's loop of loops.py, training the same runs one after another: of a Plain run and of one with
 branches, the step and the evaluation are timed in this process after the study, and multiplied by the steps, epochs and
 runs of the study. It measures no cosine and stores nothing. Its compilation is not in the first ratio; in the second it
-is, once for each kind.
+is, once for each program: alpha and labels are inputs of one.
 """
 
 import time
@@ -253,8 +253,14 @@ def _random_data(file: Path, images: int) -> str:
     return f"npz:{file}"
 
 
-def _kind(spec: "RunSpec") -> tuple[object, ...]:
-    return tuple(getattr(spec, name) for name in dict.fromkeys(name for kind in KINDS.values() for name in kind))
+def _kind(spec: "RunSpec", without: tuple[str, ...] = ()) -> tuple[object, ...]:
+    names = dict.fromkeys(name for kind in KINDS.values() for name in kind)
+    return tuple(getattr(spec, name) for name in names if name not in without)
+
+
+def _program(spec: "RunSpec") -> tuple[object, ...]:
+    """What the expert would compile once: alpha and labels are inputs of a step."""
+    return _kind(spec, ("alpha", "alpha_schedule", "branch_labels"))
 
 
 def _sizes(spec: "RunSpec") -> tuple[int, int]:
@@ -266,7 +272,7 @@ def _sizes(spec: "RunSpec") -> tuple[int, int]:
 
 
 def _expert(specs: "list[RunSpec]", device: Any, steps: int, chosen: argparse.Namespace) -> tuple[float, float]:
-    """Seconds of training these runs one after another, and of compiling each kind once."""
+    """Seconds of training these runs one after another, and of compiling each of their programs once."""
     from asymtrain.lab.engine import load_for
     from common import Timer
     from loops import Loop
@@ -286,7 +292,7 @@ def _expert(specs: "list[RunSpec]", device: Any, steps: int, chosen: argparse.Na
         print(f"  {'Plain' if plain else 'branches'}: {own[0].batch / step:,.0f} images/s in steps, "
               f"{evaluation * 1e3:.1f} ms for an evaluation, warm after {warm_up:.1f} s")  # fmt: skip
         whole += len(own) * chosen.epochs * (steps * step + evaluation)
-        compiled += warm_up * len({_kind(spec) for spec in own})
+        compiled += warm_up * len({_program(spec) for spec in own})
     return whole, compiled
 
 
