@@ -168,7 +168,7 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
         torch.cuda.empty_cache()
     loop, warm_up = _expert(specs, device, steps, chosen)
     print(f"expert's loop, one run after another: {loop:.1f} s, {trained / loop:,.0f} images/s; "
-          f"its compilation, once for each kind: {warm_up:.1f} s")  # fmt: skip
+          f"its compilation, once for each program: {warm_up:.1f} s")  # fmt: skip
     print(f"whole study / expert's loop without its compilation: {loop / total:.2f}x; with it: "
           f"{(loop + warm_up) / total:.2f}x")  # fmt: skip
     if device.type == "cuda":

@@ -255,6 +255,7 @@ def test_a_warm_up_rises_in_equal_parts_and_the_schedule_takes_the_rest(schedule
         ("norm.weight", (3,), {"all"}),
         ("class_token", (1, 1, 8), {"all"}),
         ("positions", (1, 5, 8), {"all"}),
+        ("pos_embed", (1, 65, 8), {"all"}),
         ("blocks.0.mlp_tokens.fc1.weight", (8, 8), {"all", "matrices", "backbone_matrices"}),
         ("branch.0", (2, 3, 4), {"all", "matrices"}),
     ],

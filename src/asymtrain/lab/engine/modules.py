@@ -104,7 +104,6 @@ class ModuleNetwork:
         self,
         parameters: Parameters,
         images: Tensor,
-        keep: Tensor | None = None,
         *,
         buffers: Mapping[str, Tensor] | None = None,
         training: Training | None = None,

@@ -293,6 +293,6 @@ def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
     if spec.decay == "all":
         return True
     # A class token by its own name: layers that mix tokens have matrices like any other.
-    matrix = not name.endswith("bias") and value.ndim >= 2 and "position" not in name
+    matrix = not name.endswith("bias") and value.ndim >= 2 and "position" not in name and "pos_embed" not in name
     matrix = matrix and "token" not in name.rpartition(".")[2]
     return matrix and not (branch and spec.decay == "backbone_matrices")
