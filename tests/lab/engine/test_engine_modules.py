@@ -98,7 +98,7 @@ TIMM = {
     "resnet18": {},
     "convnext_atto": {"drop_path_rate": 0.1},
     "vit_tiny_patch16_224": {"img_size": 32, "patch_size": 8, "depth": 4, "drop_path_rate": 0.2},
-    "mixer_s32_224": {"img_size": 32, "patch_size": 8, "num_blocks": 3, "embed_dim": 32},
+    "mixer_s16_224": {"img_size": 32},
 }
 
 
