@@ -1,0 +1,151 @@
+"""What the final runs say: differences to Plain with verdicts, epochs to Plain's accuracy, calibration.
+
+The rules are those of docs/practice-protocol.md. An effect is of one arm of one task; its p is
+corrected over the models of its table by Holm's method.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from asymtrain.lab.practice.protocol import BLOCKS, NONE, Arm, Part, Study, Task, final_specs
+from asymtrain.lab.practice.selection import Known, Selection, final_arms, select
+from asymtrain.lab.runs import Run
+from asymtrain.lab.statistics import holm
+from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
+
+MARGIN = 0.5  # points of accuracy that an interval of a harmless form stays above, below 0
+LEVEL = 0.05  # of p, corrected
+
+Verdict = Literal["helps", "hurts", "harmless", "open", "few seeds"]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An arm against Plain, seed by seed."""
+
+    task: Task
+    arm: Arm
+    row: Mapping[str, Any]  # of `comparisons.compare`
+    differences: tuple[float, ...]  # in points, of each seed
+    epochs: tuple[
+        tuple[int | None, int | None], ...
+    ]  # of each seed: until Plain and the arm have Plain's last accuracy
+    calibration: Estimate  # of the differences of calibration errors
+    calibration_errors: tuple[float | None, float | None]  # means of Plain and of the arm
+    spec_ids: tuple[str, ...]
+    wanted: int  # seeds of the protocol
+    p_holm: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.row["n"] < self.wanted:
+            return "few seeds"
+        if self.p_holm is not None and self.p_holm < LEVEL:
+            return "helps" if self.row["points"] > 0 else "hurts"
+        low = self.row["points"] if self.row["points_low"] is None else self.row["points_low"]  # without spread
+        return "harmless" if low > -MARGIN else "open"
+
+
+def tasks_of(part: Part) -> list[Task]:
+    """Tasks of all blocks that ask for this part, in the order of the protocol."""
+    return [task for block in BLOCKS.values() for task in block.tasks if task.part == part]
+
+
+def selections(study: Study, known: Known) -> list[Selection]:
+    """What was selected so far; where the second wave is missing, from the first."""
+    found = (select(study, task, known) for task in tasks_of("study"))
+    return [selection for selection in found if selection is not None]
+
+
+def selected_effects(study: Study, known: Known) -> list[Effect]:
+    """The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe."""
+    chosen = [(one.task, one.selected) for one in selections(study, known) if one.complete]
+    effects = [effect for task, form in chosen for effect in _effects(study, task, known, [form])]
+    return corrected(effects)
+
+
+def form_effects(study: Study, known: Known) -> dict[str, list[Effect]]:
+    """The best candidate of each form on every model; each form is a family of its own."""
+    return _by_arm(effect for task in tasks_of("study") for effect in _effects(study, task, known))
+
+
+def part_effects(study: Study, part: Part, known: Known) -> list[Effect]:
+    """The arms of the tasks of another part; each arm on one dataset is a family of its own."""
+    effects = [effect for task in tasks_of(part) for effect in _effects(study, task, known)]
+    families: dict[tuple[str, str], list[int]] = {}
+    for i, effect in enumerate(effects):
+        families.setdefault((effect.arm.name, effect.task.data), []).append(i)
+    for members in families.values():
+        for i, effect in zip(members, corrected([effects[i] for i in members]), strict=True):
+            effects[i] = effect
+    return effects
+
+
+def _by_arm(effects: Iterable[Effect]) -> dict[str, list[Effect]]:
+    arms: dict[str, list[Effect]] = {}
+    for effect in effects:
+        arms.setdefault(effect.arm.name, []).append(effect)
+    return {name: corrected(family) for name, family in arms.items()}
+
+
+def corrected(effects: Sequence[Effect]) -> list[Effect]:
+    """The effects as one family: with p by Holm's method. One without p takes no part."""
+    tested = [effect.row["p"] for effect in effects if effect.row["p"] is not None]
+    adjusted = iter(holm(tested))
+    return [
+        effect if effect.row["p"] is None else dataclasses.replace(effect, p_holm=next(adjusted)) for effect in effects
+    ]
+
+
+def _effects(study: Study, task: Task, known: Known, names: Iterable[str] | None = None) -> list[Effect]:
+    arms = final_arms(study, task, known) or []
+    wanted = [arm for arm in arms[1:] if names is None or arm.name in names]
+    compared = (compare_arm(study, task, arm, known) for arm in wanted)
+    return [effect for effect in compared if effect is not None]
+
+
+def compare_arm(study: Study, task: Task, arm: Arm, known: Known) -> Effect | None:
+    """An arm against Plain over the seeds of which both are stored; None where there is none."""
+    from asymtrain.lab.comparisons import compare, paired
+    from asymtrain.lab.report.frames import rows_frame
+    from asymtrain.lab.report.summary import records
+
+    plain, other = (
+        {spec.seed: known[spec.id] for spec in final_specs(study, task, [side]) if spec.id in known}
+        for side in (NONE, arm)
+    )
+    seeds = [seed for seed in study.seeds if seed in plain and seed in other]
+    if not seeds or plain[seeds[0]].spec == other[seeds[0]].spec:  # an arm may turn out to be Plain
+        return None
+    sides = {plain[seed].spec.id: "plain" for seed in seeds} | {other[seed].spec.id: "asymmetric" for seed in seeds}
+    frame = rows_frame([run for seed in seeds for run in (plain[seed], other[seed])])
+    # Also where both have no branches, such as Plain with label smoothing.
+    frame["variant"] = frame["id"].map(sides)
+    pairs, _ = paired(frame, ["dataset"])
+    errors = [(plain[seed].calibration_error, other[seed].calibration_error) for seed in seeds]
+    return Effect(
+        task,
+        arm,
+        records(compare(frame, ["dataset"]))[0],
+        tuple(map(float, 100 * (pairs["asymmetric"] - pairs["plain"]))),
+        tuple(epochs_to_plain(plain[seed], other[seed]) for seed in seeds),
+        estimate([None if None in pair else pair[1] - pair[0] for pair in errors], within=DIFFERENCES),  # type: ignore[operator]
+        (estimate([pair[0] for pair in errors]).mean, estimate([pair[1] for pair in errors]).mean),
+        tuple(sides),
+        len(study.seeds),
+    )
+
+
+def epochs_to_plain(plain: Run, other: Run) -> tuple[int | None, int | None]:
+    """The first epoch at which each has the test accuracy that Plain of the seed ends with; None if it never has."""
+    target = plain.test_accuracy
+    if target is None or plain.outcome == "diverged":
+        return None, None
+    return _first_epoch(plain, target), None if other.outcome == "diverged" else _first_epoch(other, target)
+
+
+def _first_epoch(run: Run, target: float) -> int | None:
+    reached = (epoch.epoch for epoch in run.history if (epoch.test_accuracy or 0.0) >= target)
+    return next(reached, None)
