@@ -151,12 +151,14 @@ def _train(
 
 def _show(context: typer.Context, output: PracticeOutput) -> None:
     with loading():
+        from asymtrain.lab.practice.analysis import analyse
         from asymtrain.lab.practice.page import document, sentences, tables, write_practice
         from asymtrain.lab.practice.running import read_runs
-    study, known = output.study, read_runs(output.store_path)
-    files = write_practice(output.out, study, known, _facts(context, output.store_path, list(known.values())))
-    shown = [table for table in tables(study, known) if not table.detail]
-    show_page(files, document(study, known), shown, sentences(study, known), json=output.json)
+    known = read_runs(output.store_path)
+    results = analyse(output.study, known)
+    files = write_practice(output.out, results, _facts(context, output.store_path, list(known.values())))
+    shown = [table for table in tables(results) if not table.detail]
+    show_page(files, document(results), shown, sentences(results), json=output.json)
 
 
 def _facts(context: typer.Context, store: Path, runs: "list[Run]") -> dict[str, str]:

@@ -5,11 +5,11 @@ corrected over the models of its table by Holm's method.
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
-from asymtrain.lab.practice.protocol import BLOCKS, NONE, Arm, Part, Study, Task, final_specs
+from asymtrain.lab.practice.protocol import BLOCKS, FORMS, MODELS, NONE, Arm, Part, Study, Task, final_specs
 from asymtrain.lab.practice.selection import Known, Selection, final_arms, select
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import holm
@@ -48,46 +48,51 @@ class Effect:
         return "harmless" if low > -MARGIN else "open"
 
 
-def tasks_of(part: Part) -> list[Task]:
-    """Tasks of all blocks that ask for this part, in the order of the protocol."""
-    return [task for block in BLOCKS.values() for task in block.tasks if task.part == part]
+@dataclass(frozen=True)
+class Results:
+    """What the stored runs say."""
+
+    study: Study
+    selections: tuple[Selection, ...]  # where the second wave is missing, of the first
+    # The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe.
+    selected: tuple[Effect, ...]
+    forms: Mapping[str, tuple[Effect, ...]]  # the best candidate of each objective on every model
+    parts: Mapping[Part, tuple[Effect, ...]]  # of the other blocks
 
 
-def selections(study: Study, known: Known) -> list[Selection]:
-    """What was selected so far; where the second wave is missing, from the first."""
-    found = (select(study, task, known) for task in tasks_of("study"))
-    return [selection for selection in found if selection is not None]
+def analyse(study: Study, known: Known) -> Results:
+    """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part."""
+    effects = {part: _part_effects(study, part, known) for part in get_args(Part)}
+    selections = [select(study, task, known) for task in _tasks("study")]
+    made = tuple(selection for selection in selections if selection is not None)
+    chosen = {(selection.task, selection.selected) for selection in made}
+    studied = effects.pop("study")
+    forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
+    selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
+    return Results(study, made, tuple(selected), forms, effects)
 
 
-def selected_effects(study: Study, known: Known) -> list[Effect]:
-    """The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe."""
-    chosen = [(one.task, one.selected) for one in selections(study, known) if one.complete]
-    effects = [effect for task, form in chosen for effect in _effects(study, task, known, [form])]
-    return corrected(effects)
+def _tasks(part: Part) -> list[Task]:
+    """Tasks of all blocks that ask for this part, models in the order of the protocol."""
+    tasks = [task for block in BLOCKS.values() for task in block.tasks if task.part == part]
+    datasets, models = list(dict.fromkeys(task.data for task in tasks)), list(MODELS)
+    return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
 
 
-def form_effects(study: Study, known: Known) -> dict[str, list[Effect]]:
-    """The best candidate of each form on every model; each form is a family of its own."""
-    return _by_arm(effect for task in tasks_of("study") for effect in _effects(study, task, known))
-
-
-def part_effects(study: Study, part: Part, known: Known) -> list[Effect]:
-    """The arms of the tasks of another part; each arm on one dataset is a family of its own."""
-    effects = [effect for task in tasks_of(part) for effect in _effects(study, task, known)]
+def _part_effects(study: Study, part: Part, known: Known) -> tuple[Effect, ...]:
+    effects = [
+        effect
+        for task in _tasks(part)
+        for arm in (final_arms(study, task, known) or [])[1:]
+        if (effect := compare_arm(study, task, arm, known)) is not None
+    ]
     families: dict[tuple[str, str], list[int]] = {}
     for i, effect in enumerate(effects):
         families.setdefault((effect.arm.name, effect.task.data), []).append(i)
     for members in families.values():
         for i, effect in zip(members, corrected([effects[i] for i in members]), strict=True):
             effects[i] = effect
-    return effects
-
-
-def _by_arm(effects: Iterable[Effect]) -> dict[str, list[Effect]]:
-    arms: dict[str, list[Effect]] = {}
-    for effect in effects:
-        arms.setdefault(effect.arm.name, []).append(effect)
-    return {name: corrected(family) for name, family in arms.items()}
+    return tuple(effects)
 
 
 def corrected(effects: Sequence[Effect]) -> list[Effect]:
@@ -97,13 +102,6 @@ def corrected(effects: Sequence[Effect]) -> list[Effect]:
     return [
         effect if effect.row["p"] is None else dataclasses.replace(effect, p_holm=next(adjusted)) for effect in effects
     ]
-
-
-def _effects(study: Study, task: Task, known: Known, names: Iterable[str] | None = None) -> list[Effect]:
-    arms = final_arms(study, task, known) or []
-    wanted = [arm for arm in arms[1:] if names is None or arm.name in names]
-    compared = (compare_arm(study, task, arm, known) for arm in wanted)
-    return [effect for effect in compared if effect is not None]
 
 
 def compare_arm(study: Study, task: Task, arm: Arm, known: Known) -> Effect | None:

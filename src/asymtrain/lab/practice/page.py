@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab.practice import analysis
-from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect
+from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results
 from asymtrain.lab.practice.protocol import ALPHAS, FORMS, TITLES, VARIATIONS, Part, Study
-from asymtrain.lab.practice.selection import Known, Selection, Trial, mean_ranks
+from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.table import Cell, Column, Mean, Table, duration, interval, make_rows, table_json
 
@@ -25,7 +24,7 @@ RULE = (
 )
 
 
-def write_practice(out: Path, study: Study, known: Known, facts: Mapping[str, str]) -> dict[str, Path]:
+def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dict[str, Path]:
     """Write practice.html, practice.json and the figures into the folder `out`."""
     from asymtrain.lab.report.page import write_page
 
@@ -33,57 +32,53 @@ def write_practice(out: Path, study: Study, known: Known, facts: Mapping[str, st
         out,
         "practice",
         title="Branches in practice",
-        lead="\n\n".join(sentences(study, known)) or "No model is finished yet.",
-        tables=tables(study, known),
-        figures=figures(study, known),
+        lead="\n\n".join(sentences(results)) or "No model is finished yet.",
+        tables=tables(results),
+        figures=figures(results),
         facts=facts,
-        document=document(study, known),
+        document=document(results),
     )
 
 
-def document(study: Study, known: Known) -> dict[str, Any]:
+def document(results: Results) -> dict[str, Any]:
     """Everything as JSON values."""
     return {
-        "sentences": sentences(study, known),
-        "effects": [_effect_json(effect) for effect in analysis.selected_effects(study, known)],
-        "tables": [table_json(table) for table in tables(study, known)],
+        "sentences": sentences(results),
+        "effects": [_effect_json(effect) for effect in results.selected],
+        "tables": [table_json(table) for table in tables(results)],
     }
 
 
-def sentences(study: Study, known: Known) -> list[str]:
+def sentences(results: Results) -> list[str]:
     """One for each finished model of the main table."""
-    preferred = {
-        one.task: one.first[0].mean >= one.best(one.selected).mean for one in analysis.selections(study, known)
+    no_better = {
+        selection.task: selection.first[0].mean >= selection.best(selection.selected).mean
+        for selection in results.selections
     }
-    return [_sentence(effect, preferred[effect.task]) for effect in analysis.selected_effects(study, known)]
+    return [_sentence(effect, no_better[effect.task]) for effect in results.selected]
 
 
-def _sentence(effect: Effect, none_was_better: bool) -> str:
+def _sentence(effect: Effect, no_better: bool) -> str:
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
     seeds = f"{row['n']} seed{'s' if row['n'] > 1 else ''}"
     text = (
         f"{effect.task.title}: {effect.verdict}, {row['points']:+.1f} points ({ends}{seeds}) with {effect.arm.label}."
     )
-    return text + (" Validation accuracy was no better than without branches." if none_was_better else "")
+    return text + (" Validation accuracy was no better than without branches." if no_better else "")
 
 
-def tables(study: Study, known: Known) -> list[Table]:
+def tables(results: Results) -> list[Table]:
     """The main table and what it rests on; a table without rows is left out."""
-    selected = analysis.selected_effects(study, known)
-    forms = [effect for effects in analysis.form_effects(study, known).values() for effect in effects]
-    parts = [
-        effects_table(part, title, analysis.part_effects(study, part, known), study) for part, title in PARTS.items()
-    ]
-    selections = analysis.selections(study, known)
+    forms = [effect for effects in results.forms.values() for effect in effects]
     made = [
-        effects_table("selected", "The form that validation selected", selected, study, note=RULE),
-        target_table(selected),
-        calibration_table(selected),
-        *parts,
-        dataclasses.replace(effects_table("forms", "The best of each objective", forms, study), detail=True),
-        dataclasses.replace(selection_table(selections), detail=True),
-        dataclasses.replace(ranks_table(selections), detail=True),
+        effects_table("selected", "The form that validation selected", results.selected, results.study, note=RULE),
+        target_table(results.selected),
+        calibration_table(results.selected),
+        *(effects_table(part, title, results.parts[part], results.study) for part, title in PARTS.items()),
+        dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
+        dataclasses.replace(selection_table(results.selections), detail=True),
+        dataclasses.replace(ranks_table(results.selections), detail=True),
     ]
     return [table for table in made if table.rows]
 
@@ -237,14 +232,14 @@ def blocks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     return Table("blocks", "", columns, make_rows(cells), note)
 
 
-def figures(study: Study, known: Known) -> list[Figure]:
+def figures(results: Results) -> list[Figure]:
     """The forest plot, the same for each objective, and one for each other part."""
-    selected, forms = analysis.selected_effects(study, known), analysis.form_effects(study, known)
-    made = [forest("forest", "Difference to Plain, of the form that validation selected", {"": selected})]
-    titled = {TITLES[form]: forms[form] for form in FORMS if form in forms}
-    made.append(forest("forms", "Difference to Plain, of the best of each objective", titled))
-    for part, title in PARTS.items():
-        made.append(forest(part, title, {"": analysis.part_effects(study, part, known)}))
+    titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
+    made = [
+        forest("forest", "Difference to Plain, of the form that validation selected", {"": results.selected}),
+        forest("forms", "Difference to Plain, of the best of each objective", titled),
+        *(forest(part, title, {"": results.parts[part]}) for part, title in PARTS.items()),
+    ]
     return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
 
 

@@ -4,8 +4,9 @@ A change here is a change of the protocol: docs/practice-protocol.md says the sa
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, Literal
 
 from asymtrain.errors import unknown_name
@@ -56,7 +57,7 @@ class Data:
     selection_epochs: int = 10
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Study:
     """How large the study is."""
 
@@ -149,31 +150,36 @@ class Block:
     tasks: tuple[Task, ...]
 
 
-def _block(name: str, title: str, models: Iterable[str], data: Iterable[str] = ("cifar100",), **fields: Any) -> Block:
-    return Block(name, title, tuple(Task(model, one, **fields) for one in data for model in models))
+def _block(name: str, title: str, *models: str, data: str = "cifar100", **fields: Any) -> Block:
+    return Block(name, title, tuple(Task(model, data, **fields) for model in models))
 
 
+_SMALL = ("mlp", "cnn", "vit", "plain18", "convnext")
 _SUBSET = ("cnn", "vit", "resnet18")
+_TENTH = ("cifar100-tenth", "cifar10-tenth")
 # By information a minute: new models first, the cheap ones before the dear.
 BLOCKS: Mapping[str, Block] = {
     block.name: block
     for block in (
-        _block("backbones", "the paper's backbones on CIFAR-100", ("mlp", "cnn", "vit")),
-        _block("convolutions", "ConvNeXt and Plain-18 on CIFAR-100", ("convnext", "plain18")),
-        _block("mixers", "Swin and MLP-Mixer on CIFAR-100", ("swin", "mixer")),
-        _block("resnet18", "ResNet-18 on CIFAR-100", ("resnet18",)),
-        _block("vit-tiny", "ViT-Tiny on CIFAR-100", ("vit_tiny",)),
-        _block("fixed", "one setting for all models, on CIFAR-100", MODELS, part="fixed"),
-        _block(
-            "small-data",
-            "10% of CIFAR-100 and of CIFAR-10",
-            ("mlp", "cnn", "vit", "convnext", "plain18", "swin"),
-            ("cifar100-tenth", "cifar10-tenth"),
-            part="transfer",
+        _block("backbones", "the paper's backbones on CIFAR-100", "mlp", "vit", "cnn"),
+        *(
+            _block(model.replace("_", "-"), f"{MODELS[model].title} on CIFAR-100", model)
+            for model in ("plain18", "mixer", "convnext", "swin", "resnet18", "vit_tiny")
         ),
-        _block("cifar10", "CIFAR-10", ("mlp", "cnn", "vit", "convnext", "plain18"), ("cifar10",), part="transfer"),
-        _block("strong", "the recipe strong on CIFAR-100", ("mlp", *_SUBSET), recipe="strong", part="strong"),
-        _block("controls", "controls on CIFAR-100", _SUBSET, part="controls"),
+        _block("fixed", "one setting for all models: the small ones", *_SMALL, part="fixed"),
+        _block(
+            "fixed-large",
+            "one setting for all models: the others",
+            "mixer",
+            "swin",
+            "resnet18",
+            "vit_tiny",
+            part="fixed",
+        ),
+        *(_block(data, FULL.data[data].title, *_SMALL, "swin", data=data, part="transfer") for data in _TENTH),
+        _block("cifar10", FULL.data["cifar10"].title, *_SMALL, data="cifar10", part="transfer"),
+        _block("strong", "the recipe strong on CIFAR-100", "mlp", *_SUBSET, recipe="strong", part="strong"),
+        _block("controls", "controls on CIFAR-100", *_SUBSET, part="controls"),
     )
 }
 
@@ -190,17 +196,22 @@ class Arm:
 
     name: str
     label: str
-    fields: Mapping[str, Any]
+    settings: tuple[tuple[str, Any], ...]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Of a spec."""
+        return dict(self.settings)
 
 
-NONE = Arm("none", "none", {"redundancy": 0})
+NONE = Arm("none", "none", (("redundancy", 0),))
 
 
 def arm_of(name: str, candidate: Candidate | None, **changes: Any) -> Arm:
     """A form of branches as an arm; without one it is Plain."""
     if candidate is None:
         return dataclasses.replace(NONE, name=name)
-    return Arm(name, candidate.label, {"redundancy": 1, **candidate.fields(), **changes})
+    return Arm(name, candidate.label, (("redundancy", 1), *candidate.fields().items(), *changes.items()))
 
 
 def first_wave() -> list[Arm]:
@@ -223,33 +234,30 @@ def second_wave(best: Mapping[str, Candidate]) -> list[Arm]:
 
 def plain_trials(model: str) -> list[Arm]:
     dropout = MODELS[model].dropout
-    trials = {**PLAIN_TRIALS, **({"dropout": {"arch_options": dropout}} if dropout else {})}
-    return [Arm("Plain, changed", f"Plain, {label}", {"redundancy": 0, **fields}) for label, fields in trials.items()]
+    trials = {**PLAIN_TRIALS, **({"dropout": {"arch_options": tuple(dropout.items())}} if dropout else {})}
+    return [
+        Arm("Plain, changed", f"Plain, {label}", (*NONE.settings, *fields.items())) for label, fields in trials.items()
+    ]
 
 
 def selection_specs(study: Study, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
     """Short runs on seeds of their own, judged by the images that are split off; no test image is read."""
-    epochs = study.data[task.data].selection_epochs
-    return _specs(study, task, arms, study.selection_seeds, epochs, validation="split", test="never")
+    return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=False)))
 
 
 def final_specs(study: Study, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
     """Runs on all training images, tested after every epoch."""
-    epochs = study.data[task.data].epochs
-    return _specs(study, task, arms, study.seeds, epochs, validation="none", test="every")
+    return list(dict.fromkeys(spec for arm in arms for spec in _specs(study, task, arm, final=True)))
 
 
-def _specs(
-    study: Study, task: Task, arms: Iterable[Arm], seeds: Sequence[int], epochs: int, **fields: Any
-) -> list[RunSpec]:
-    model = MODELS[task.model]
-    common = {
-        **recipe_fields(task.recipe, epochs, {}), **study.fields, **study.data[task.data].fields, **fields,
-        "arch": model.arch, "epochs": epochs,
+@lru_cache(maxsize=10_000)  # what is missing is asked for again and again
+def _specs(study: Study, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec, ...]:
+    model, data = MODELS[task.model], study.data[task.data]
+    epochs = data.epochs if final else data.selection_epochs
+    measured = {"validation": "none", "test": "every"} if final else {"validation": "split", "test": "never"}
+    options = {**model.options, **study.archs.get(task.model, {}), **dict(arm.fields.get("arch_options", ()))}
+    fields: dict[str, Any] = {
+        **recipe_fields(task.recipe, epochs, {}), **study.fields, **data.fields, **measured, **arm.fields,
+        "arch": model.arch, "arch_options": options, "epochs": epochs,
     }  # fmt: skip
-    options = {**model.options, **study.archs.get(task.model, {})}
-    specs = []
-    for arm in arms:
-        changed = {**arm.fields, "arch_options": {**options, **arm.fields.get("arch_options", {})}}
-        specs += [RunSpec(**{**common, **changed, "seed": seed}) for seed in seeds]
-    return list(dict.fromkeys(specs))
+    return tuple(RunSpec(**fields, seed=seed) for seed in (study.seeds if final else study.selection_seeds))

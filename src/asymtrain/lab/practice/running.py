@@ -47,11 +47,11 @@ class Left:
 
 
 def left_of(study: Study, tasks: Iterable[Task], known: Known) -> Left:
-    asked = [needs(study, task, known) for task in tasks]
-    specs = list(dict.fromkeys(spec for one in asked for spec in one.specs))
-    later = tuple(spec for one in asked for spec in one.later)
+    wants = [needs(study, task, known) for task in tasks]
+    specs = list(dict.fromkeys(spec for want in wants for spec in want.specs))
+    later = tuple(spec for want in wants for spec in want.later)
     missing = tuple(spec for spec in specs if spec.id not in known)
-    waits = tuple(dict.fromkeys(task for one in asked for task in one.waits_for))
+    waits = tuple(dict.fromkeys(task for want in wants for task in want.waits_for))
     return Left(len(specs) + len(later), len(specs) - len(missing), missing, later, waits)
 
 

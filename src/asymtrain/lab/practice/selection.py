@@ -1,5 +1,6 @@
 """Which candidates go on, and what a task needs next: from validation accuracies of stored runs alone."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -179,11 +180,10 @@ def final_arms(study: Study, task: Task, known: Known) -> list[Arm] | None:
         }
         controls = [arm_of(name, forms[selected], **change) for name, change in changes.items()]
         return [NONE, arm_of(selected, forms[selected]), *controls, *([best] if best is not NONE else [])]
-    selections = [select(study, origin, known) for origin in _origins(task)]
-    if not all(one is not None and one.complete for one in selections):
+    if not all(_is_selected(study, origin, known) for origin in _origins(task)):
         return None
-    whole = [one for one in selections if one is not None]
-    family = MODELS[task.model].family
-    others = [one for one in whole if MODELS[one.task.model].family != family]
-    fixed = {"fixed": fixed_setting(whole), "fixed by the other families": fixed_setting(others)}
-    return [NONE, *(Arm(name, arm.label, arm.fields) for name, arm in fixed.items())]
+    every = [other for origin in _origins(task) if (other := select(study, origin, known)) is not None]
+    own = MODELS[task.model].family
+    others = [other for other in every if MODELS[other.task.model].family != own]
+    settings = {"fixed": fixed_setting(every), "fixed by the other families": fixed_setting(others)}
+    return [NONE, *(dataclasses.replace(arm, name=name) for name, arm in settings.items())]
