@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from invented_study import invented_run, invented_study
 
-from asymtrain.lab.practice.analysis import analyse, compare_arm, corrected, epochs_to_plain
+from asymtrain.lab.practice.analysis import analyse, compare_arms, corrected, epochs_to_plain
 from asymtrain.lab.practice.page import document, figures, ranks_table, sentences, tables, write_practice
 from asymtrain.lab.practice.protocol import FULL, NONE, Task, arm_of, at_alpha, final_specs
 
@@ -40,14 +40,14 @@ def test_verdicts_follow_the_rule(gain, verdict):
         spec.id: invented_run(spec, lambda spec: gain * bool(spec.redundancy))
         for spec in final_specs(FULL, task, [NONE, arm])
     }
-    effect = corrected([compare_arm(FULL, task, arm, runs)])[0]
+    effect = corrected(compare_arms(FULL, [(task, arm)], runs))[0]
     assert effect.verdict == verdict
     wide = dataclasses.replace(effect, p_holm=0.5, row={**effect.row, "points_low": -0.6})
     assert wide.verdict == "open"
     few = {spec_id: run for spec_id, run in runs.items() if run.spec.seed != 42}
-    assert compare_arm(FULL, task, arm, few).verdict == "few seeds"
-    assert compare_arm(FULL, task, NONE, runs) is None
-    assert compare_arm(FULL, task, arm, {}) is None
+    assert compare_arms(FULL, [(task, arm)], few)[0].verdict == "few seeds"
+    assert compare_arms(FULL, [(task, NONE)], runs) == []
+    assert compare_arms(FULL, [(task, arm)], {}) == []
 
 
 def test_a_run_that_never_has_plains_accuracy_has_no_epoch():

@@ -5,7 +5,7 @@ corrected over the models of its table by Holm's method.
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -17,6 +17,7 @@ from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
 
 MARGIN = 0.5  # points of accuracy that an interval of a harmless form stays above, below 0
 LEVEL = 0.05  # of p, corrected
+_COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
 
 Verdict = Literal["helps", "hurts", "harmless", "open", "few seeds"]
 
@@ -80,12 +81,8 @@ def _tasks(part: Part) -> list[Task]:
 
 
 def _part_effects(study: Study, part: Part, known: Known) -> tuple[Effect, ...]:
-    effects = [
-        effect
-        for task in _tasks(part)
-        for arm in (final_arms(study, task, known) or [])[1:]
-        if (effect := compare_arm(study, task, arm, known)) is not None
-    ]
+    arms = [(task, arm) for task in _tasks(part) for arm in (final_arms(study, task, known) or [])[1:]]
+    effects = compare_arms(study, arms, known)
     families: dict[tuple[str, str], list[int]] = {}
     for i, effect in enumerate(effects):
         families.setdefault((effect.arm.name, effect.task.data), []).append(i)
@@ -104,36 +101,55 @@ def corrected(effects: Sequence[Effect]) -> list[Effect]:
     ]
 
 
-def compare_arm(study: Study, task: Task, arm: Arm, known: Known) -> Effect | None:
-    """An arm against Plain over the seeds of which both are stored; None where there is none."""
+def compare_arms(study: Study, asked: Iterable[tuple[Task, Arm]], known: Known) -> list[Effect]:
+    """Arms against Plain, each over the seeds of which both are stored; one without such a seed is left out."""
     from asymtrain.lab.comparisons import compare, paired
     from asymtrain.lab.report.frames import rows_frame
     from asymtrain.lab.report.summary import records
 
-    plain, other = (
-        {spec.seed: known[spec.id] for spec in final_specs(study, task, [side]) if spec.id in known}
-        for side in (NONE, arm)
-    )
-    seeds = [seed for seed in study.seeds if seed in plain and seed in other]
-    if not seeds or plain[seeds[0]].spec == other[seeds[0]].spec:  # an arm may turn out to be Plain
-        return None
-    sides = {plain[seed].spec.id: "plain" for seed in seeds} | {other[seed].spec.id: "asymmetric" for seed in seeds}
-    frame = rows_frame([run for seed in seeds for run in (plain[seed], other[seed])])
-    # Also where both have no branches, such as Plain with label smoothing.
-    frame["variant"] = frame["id"].map(sides)
-    pairs, _ = paired(frame, ["dataset"])
-    errors = [(plain[seed].calibration_error, other[seed].calibration_error) for seed in seeds]
-    return Effect(
-        task,
-        arm,
-        records(compare(frame, ["dataset"]))[0],
-        tuple(map(float, 100 * (pairs["asymmetric"] - pairs["plain"]))),
-        tuple(epochs_to_plain(plain[seed], other[seed]) for seed in seeds),
-        estimate([None if None in pair else pair[1] - pair[0] for pair in errors], within=DIFFERENCES),  # type: ignore[operator]
-        (estimate([pair[0] for pair in errors]).mean, estimate([pair[1] for pair in errors]).mean),
-        tuple(sides),
-        len(study.seeds),
-    )
+    sides = []  # task, arm, and the two runs of each seed
+    for task, arm in asked:
+        plain, other = (
+            {spec.seed: known[spec.id] for spec in final_specs(study, task, [side]) if spec.id in known}
+            for side in (NONE, arm)
+        )
+        pairs = [(plain[seed], other[seed]) for seed in study.seeds if seed in plain and seed in other]
+        if pairs and pairs[0][0].spec != pairs[0][1].spec:  # an arm may turn out to be Plain
+            sides.append((task, arm, pairs))
+    if not sides:
+        return []
+    rows = rows_frame([run for *_, pairs in sides for pair in pairs for run in pair])[_COMPARED]
+    # By number, so that a run of Plain can be in several; and by side, since Plain with label smoothing is an arm too.
+    places = [
+        (number, variant, run.spec.id)
+        for number, (*_, pairs) in enumerate(sides)
+        for pair in pairs
+        for variant, run in zip(("plain", "asymmetric"), pair, strict=True)
+    ]
+    numbers, variants, ids = zip(*places, strict=True)
+    frame = rows.set_index("id", drop=False).loc[list(ids)].reset_index(drop=True)
+    frame = frame.assign(comparison=numbers, variant=variants)
+    seeds, _ = paired(frame, ["comparison"])
+    differences = 100 * (seeds["asymmetric"] - seeds["plain"])
+    effects = []
+    for number, row in enumerate(records(compare(frame, ["comparison"]))):
+        task, arm, pairs = sides[number]
+        own, others = ([run.calibration_error for run in runs] for runs in zip(*pairs, strict=True))
+        both = [None if a is None or b is None else b - a for a, b in zip(own, others, strict=True)]
+        effects.append(
+            Effect(
+                task,
+                arm,
+                row,
+                tuple(map(float, differences[seeds["comparison"] == number])),
+                tuple(epochs_to_plain(*pair) for pair in pairs),
+                estimate(both, within=DIFFERENCES),
+                (estimate(own).mean, estimate(others).mean),
+                tuple(run.spec.id for pair in pairs for run in pair),
+                len(study.seeds),
+            )
+        )
+    return effects
 
 
 def epochs_to_plain(plain: Run, other: Run) -> tuple[int | None, int | None]:

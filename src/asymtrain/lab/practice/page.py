@@ -98,9 +98,9 @@ def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study
         Column("With it", "number"),
         Column("Difference (points)", "number", digits=2, signed=True, short="Points"),
         Column("95% interval", "number", digits=2, signed=True),
+        Column("Verdict"),
         Column("p (Holm)", "p"),
         Column("n", "count"),
-        Column("Verdict"),
     )
     rows = make_rows(
         (
@@ -110,9 +110,9 @@ def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study
             *(_accuracy(effect, side) for side in ("plain", "asymmetric")),
             Cell(effect.row["points"], effect.spec_ids),
             interval(effect.row["points_low"], effect.row["points_high"]),
+            effect.verdict,
             effect.p_holm,
             effect.row["n"],
-            effect.verdict,
         )
         for i, effect in enumerate(effects)
     )

@@ -214,9 +214,10 @@ def arm_of(name: str, candidate: Candidate | None, **changes: Any) -> Arm:
     return Arm(name, candidate.label, (("redundancy", 1), *candidate.fields().items(), *changes.items()))
 
 
-def first_wave() -> list[Arm]:
+@lru_cache
+def first_wave() -> tuple[Arm, ...]:
     """Plain, and every form at every alpha, at all places and constant."""
-    return [NONE, *(arm_of(name, at_alpha(name, alpha)) for name in FORMS for alpha in ALPHAS)]
+    return (NONE, *(arm_of(name, at_alpha(name, alpha)) for name in FORMS for alpha in ALPHAS))
 
 
 def at_alpha(form: str, alpha: float) -> Candidate:
