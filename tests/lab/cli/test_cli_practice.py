@@ -67,6 +67,7 @@ def first_missing(cli):
     return next(name for name, row in listed.items() if row["runs_there"] < row["runs_needed"])
 
 
+@pytest.mark.slow
 def test_next_does_the_first_block_that_is_not_finished(cli, tiny, monkeypatch):
     monkeypatch.setattr(running, "BLOCKS", {"backbones": BLOCKS["backbones"]})
     command = ("practice", "next", "--quick", "--device", "cpu", "--store", "s.sqlite")

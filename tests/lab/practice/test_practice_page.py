@@ -7,7 +7,7 @@ from invented_study import invented_run, invented_study
 
 from asymtrain.lab.practice.analysis import analyse, compare_arms, corrected, epochs_to_plain
 from asymtrain.lab.practice.page import document, figures, ranks_table, sentences, tables, write_practice
-from asymtrain.lab.practice.protocol import FULL, NONE, Task, arm_of, at_alpha, final_specs
+from asymtrain.lab.practice.protocol import BLOCKS, FULL, NONE, Task, arm_of, at_alpha, final_specs
 
 TASKS = [Task("mlp"), Task("cnn")]
 
@@ -65,7 +65,17 @@ def test_controls_and_other_data_have_tables_of_their_own(results):
     assert [effect.arm.name for effect in controls][:3] == ["softmax", "random labels", "frozen branches"]
     assert [effect.task.data for effect in results.parts["transfer"]] == ["cifar10"] * 3
     names = [table.name for table in tables(results)]
-    assert names == ["selected", "target", "calibration", "transfer", "controls", "forms", "selection", "ranks"]
+    assert names == [
+        "selected",
+        "target",
+        "calibration",
+        "transfer",
+        "controls",
+        "forms",
+        "selection",
+        "ranks",
+        "missing",
+    ]
     assert [figure.name for figure in figures(results)] == ["forest", "forms", "transfer", "controls"]
 
 
@@ -92,7 +102,9 @@ def test_the_page_is_the_same_when_it_is_written_again(results, tmp_path):
 
 def test_an_empty_store_has_an_empty_page(tmp_path):
     empty = analyse(FULL, {})
-    assert tables(empty) == figures(empty) == []
+    assert figures(empty) == []
+    (missing,) = tables(empty)
+    assert [row[0] for row in missing.texts()] == list(BLOCKS)
     assert "No model is finished yet." in write_practice(tmp_path, empty, {})["page"].read_text()
 
 

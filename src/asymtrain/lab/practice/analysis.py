@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from asymtrain.lab.practice.protocol import BLOCKS, FORMS, MODELS, NONE, Arm, Part, Study, Task, final_specs
+from asymtrain.lab.practice.protocol import BLOCKS, FORMS, MODELS, NONE, Arm, Block, Part, Study, Task, final_specs
+from asymtrain.lab.practice.running import Left, left_of
 from asymtrain.lab.practice.selection import Known, Selection, final_arms, select
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import holm
@@ -59,6 +60,7 @@ class Results:
     selected: tuple[Effect, ...]
     forms: Mapping[str, tuple[Effect, ...]]  # the best candidate of each objective on every model
     parts: Mapping[Part, tuple[Effect, ...]]  # of the other blocks
+    unfinished: tuple[tuple[Block, Left], ...]
 
 
 def analyse(study: Study, known: Known) -> Results:
@@ -70,7 +72,8 @@ def analyse(study: Study, known: Known) -> Results:
     studied = effects.pop("study")
     forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
-    return Results(study, made, tuple(selected), forms, effects)
+    left = [(block, left_of(study, block.tasks, known)) for block in BLOCKS.values()]
+    return Results(study, made, tuple(selected), forms, effects, tuple(pair for pair in left if not pair[1].is_done))
 
 
 def _tasks(part: Part) -> list[Task]:

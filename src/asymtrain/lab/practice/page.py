@@ -79,6 +79,7 @@ def tables(results: Results) -> list[Table]:
         dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
         dataclasses.replace(selection_table(results.selections), detail=True),
         dataclasses.replace(ranks_table(results.selections), detail=True),
+        missing_table(results),
     ]
     return [table for table in made if table.rows]
 
@@ -214,6 +215,12 @@ def ranks_table(selections: Sequence[Selection]) -> Table:
     rows.sort(key=lambda row: row[1])
     note = f"Over {len(selections)} models, by validation accuracy in the first wave."
     return Table("ranks", "One setting for all models: ranks", columns, make_rows(rows), note)
+
+
+def missing_table(results: Results) -> Table:
+    """The blocks that are not finished."""
+    rows = make_rows((block.name, block.title, f"{left.stored}/{left.needed}") for block, left in results.unfinished)
+    return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
 
 
 def blocks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
