@@ -20,7 +20,7 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import compiler_settings, device_name
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.device_data import DeviceData
-from asymtrain.lab.engine.losses import MAIN, gradients, stack_loss
+from asymtrain.lab.engine.losses import MAIN, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
@@ -36,9 +36,8 @@ _NUMBERS = 3 * 32 * 32  # of such an image
 
 
 class Stack:
-    """R runs that train together. They may differ in seed, alpha, rates, noise and in being Plain.
-
-    Side by side they may differ in the loss of their branches as well: `plan.py` says in what.
+    """R runs that train together. They may differ in seed, alpha, rates, noise, in the loss of their branches and in
+    being Plain: `plan.py` says in what.
     """
 
     def __init__(
@@ -54,9 +53,10 @@ class Stack:
         # What the runs share on the auxiliary side; Plain runs have nothing to say there.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
         self.network = setup.build_network(specs[0], dataset, self.device, places=self.lead)
-        self.loss = stack_loss(specs, self.network)
-        # Plain runs take part in that of the others.
-        self.own_losses = [stack_loss([spec, self.lead], self.network) for spec in specs]
+        self.loss, kinds = stack_loss(specs, self.network), kinds_of(specs)
+        self.kind = None  # of each run, where they differ
+        if len(self.loss.kinds) > 1:
+            self.kind = torch.tensor([self.loss.kinds.index(kind) for kind in kinds], device=self.device)
         data = [setup.run_data(spec, dataset) for spec in specs]
         starts = [
             setup.initial_state(spec, dataset, own_data, self.network, self.lead)
@@ -80,7 +80,7 @@ class Stack:
         self.alpha = torch.zeros(len(specs), device=self.device)
         self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
         self.decay = self._decay(largest)
-        self.reaching = torch.tensor([float(not loss.detached) for loss in self.own_losses], device=self.device)
+        self.reaching = torch.tensor([float(not kind.detached) for kind in kinds], device=self.device)
         self.momentum = [self._vector("momentum")] if specs[0].optimizer == "sgd" else []
         self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
         self.averaging = self._vector("averaging")
@@ -151,13 +151,15 @@ class Stack:
             )
 
     def _train_step(self, measure: bool, count: int) -> None:
-        batch = self.programs.next_batch(count)
+        # The last batch of an epoch is one step of many: compiling for its size would take longer than it gains.
+        whole = count == self.data.batch
+        batch = (self.programs.next_batch if whole else self.data.next_batch)(count)._replace(kind=self.kind)
         if isinstance(self.network, ModuleNetwork):
             # The counter has moved on.
             batch = batch._replace(training=Training(self.buffers, self.data.keys["draws"], self.data.global_step - 1))
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
         step = gradients(
-            self.programs.losses,
+            self.programs.losses if whole else self.loss,
             self.parameters,
             weights,
             batch,
@@ -165,7 +167,6 @@ class Stack:
             strategy=self.strategy,
             gather=self.programs.gather,
             shared=self.shared if self.loss.branches and (measure or self.whole) else None,
-            own_losses=self.programs.own_losses,
         )
         if measure:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
@@ -272,17 +273,17 @@ class Stack:
             chunk=self.data.chunk,
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
             optimizer=OPTIMIZERS[self.specs[0].optimizer],
-            own_losses=self.own_losses if any(loss != self.loss for loss in self.own_losses) else (),
         )
         if self.device.type != "cuda" or self.captured is None:
             return programs
         spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
         shapes = (self.image_shape, self.parameters, self.dtype, runs, spec.batch)
         key = (spec.arch, spec.arch_options, self.network.classes, *shapes)
+        batched = self.strategy == "batched"
         if not isinstance(self.network, ModuleNetwork):
-            return programs.compiled(key)
+            return programs.compiled(key, gather=batched)
         # The compiler cannot see into keyed draws; such a step is captured as it is.
-        return programs.compiled((*key, self.network.settings), losses=not self.network.draws)
+        return programs.compiled((*key, self.network.settings), losses=not self.network.draws, gather=batched)
 
     def _logits(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout, by the stack's strategy."""
