@@ -27,7 +27,7 @@ from asymtrain.models import Parameters
 from asymtrain.objectives import OBJECTIVES, Objective, find_objective
 
 MAIN = find_objective("softmax")  # what the network itself learns by
-_STREAMS = 8
+_STREAMS = 10  # at most
 
 
 class Batch(NamedTuple):
@@ -314,9 +314,13 @@ def gradients(
 def _on_streams(
     of_rows: Callable[[Tensor, Batch, Tensor], Gradients], runs: Sequence[tuple[Tensor, Batch, Tensor]]
 ) -> list[Gradients]:
-    """Run r on stream r modulo _STREAMS: the small layers of one run fill the gaps of another."""
+    """Runs in turn on streams: the small layers of one run fill the gaps of another.
+
+    Each stream has as many runs as the others, or one less: of ten runs on eight streams, two would be left alone.
+    """
     current = torch.cuda.current_stream()
-    streams = [torch.cuda.Stream() for _ in range(min(_STREAMS, len(runs)))]
+    rounds = -(-len(runs) // _STREAMS)
+    streams = [torch.cuda.Stream() for _ in range(-(-len(runs) // rounds))]
     done = []
     for stream in streams:
         stream.wait_stream(current)

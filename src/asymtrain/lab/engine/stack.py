@@ -33,6 +33,7 @@ from asymtrain.models._kernels import load_kernels
 
 EVALUATION_IMAGES = 4000  # in one forward pass, of 32 x 32 pixels: of all runs together, or of each by itself
 _NUMBERS = 3 * 32 * 32  # of such an image
+_EVALUATED_BATCHES = 8  # that take no more memory without gradients than one does with them
 
 
 class Stack:
@@ -57,11 +58,7 @@ class Stack:
         self.kind = None  # of each run, where they differ
         if len(self.loss.kinds) > 1:
             self.kind = torch.tensor([self.loss.kinds.index(kind) for kind in kinds], device=self.device)
-        data = [setup.run_data(spec, dataset) for spec in specs]
-        starts = [
-            setup.initial_state(spec, dataset, own_data, self.network, self.lead)
-            for spec, own_data in zip(specs, data, strict=True)
-        ]
+        data, starts = setup.starts_of(specs, dataset, self.network, self.lead)
         # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
         largest = max((start.parameters for start in starts), key=_size)
         self.parameters = FlatParameters.of(largest)
@@ -202,7 +199,12 @@ class Stack:
         weights = (self.weights if self.average is None else self.average).to(self.dtype)
         # Of larger images fewer: a batch of them fits, since it was trained on.
         most = EVALUATION_IMAGES * _NUMBERS // max(_NUMBERS, prod(self.image_shape))
-        size = min(count, max(1, most // runs) if self.strategy == "batched" else max(most, self.data.batch))
+        if self.strategy == "side_by_side":
+            most = max(most, self.data.batch)
+        else:
+            # On a GPU no fewer than take the memory of a training step: many small chunks are bound by launches.
+            most = max(1, most // runs, 0 if self.captured is None else _EVALUATED_BATCHES * self.data.batch)
+        size = -(-count // max(1, -(-count // most)))  # chunks of equal size: none is filled up with much
         right, finite = [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
