@@ -58,6 +58,7 @@ def test_a_search_never_looks_at_the_test_images(trainer, trap):
 def test_accuracies_are_recorded_when_asked_for(trainer, when, seen, dataset):
     run, _ = trained(spec_of(test=when), dataset, trainer)
     assert [epoch.test_accuracy is not None for epoch in run.history] == seen
+    assert (run.calibration_error is None) == (when == "never")
     assert all(epoch.validation_accuracy is not None for epoch in run.history)
     run, _ = trained(spec_of(validation="none"), dataset, trainer)
     assert all(epoch.validation_accuracy is None for epoch in run.history)
@@ -216,7 +217,12 @@ def test_stacks_of_two_controls_share_every_compiled_part_but_the_signal(dataset
 def test_losses_of_several_kinds_are_one_graph_for_the_compiler(strategy):
     """A break would leave a part of every step to Python, and say nothing."""
     base = {"arch_options": {"widths": (8, 8)}, "batch": 8, "epochs": 1}
-    kinds = [{}, {"objective": "softmax"}, {"branch_bias": "prior", "over_classes": "sum"}, {"branch_weights": "frozen"}]
+    kinds = [
+        {},
+        {"objective": "softmax"},
+        {"branch_bias": "prior", "over_classes": "sum"},
+        {"branch_weights": "frozen"},
+    ]
     specs = [RunSpec(**base, **kind) for kind in [*kinds, {"signal": "detached"}, {"redundancy": 0}]]
     stack = Stack(specs, patterns(classes=4, size=40, test_size=8), strategy=strategy)
     losses = torch.compile(lambda *given: stack.loss(*given), backend="eager", fullgraph=True, dynamic=False)
