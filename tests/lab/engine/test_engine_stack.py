@@ -200,7 +200,7 @@ def test_of_large_images_fewer_are_evaluated_at_once(strategy, monkeypatch):
     sizes, chunk = [], stack.programs.chunk
     monkeypatch.setattr(stack.programs, "chunk", lambda x, indices: sizes.append(indices.shape[1]) or chunk(x, indices))
     stack.advance()
-    assert max(sizes) == 1000  # numbers of 4000 images of 32 x 32
+    assert sizes == [20, 550, 550]  # equal chunks of at most 1000, as many numbers as 4000 images of 32 x 32
 
 
 def test_stacks_of_two_controls_share_every_compiled_part_but_the_signal(dataset, monkeypatch):

@@ -176,8 +176,8 @@ class StackLoss:
             if losses is None:
                 losses = of_form
             else:
-                own = self._runs_of([kind.form == form for kind in self.kinds], batch)
-                losses = torch.where(own[:, None], of_form, losses)
+                runs = self._runs_of([kind.form == form for kind in self.kinds], batch)
+                losses = torch.where(runs[:, None], of_form, losses)
         assert losses is not None
         return losses
 

@@ -1,7 +1,7 @@
 """Bias and GELU of a feed-forward layer in one pass over memory, and their gradient in one more.
 
-The normal distribution comes from a polynomial (Abramowitz and Stegun 7.1.26, within 1e-7) whose exponential is the
-density too: the exact functions of the GPU's library take longer than the memory does.
+The normal distribution comes from a polynomial (Abramowitz and Stegun 7.1.26, within 1e-7) times an exponential, which
+is the density too: fewer operations than `erf` and `exp` by themselves.
 
 Shapes: raw (R, M, D) before its bias (R, D); D is a power of two.
 """
@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-# As measured on an H200: small programs of two warps hide the wait for memory best.
+# The quickest of seven shapes, each timed once on an H200.
 _TILE = 1024  # values at a time
 _ROWS = 64  # of a program
 
