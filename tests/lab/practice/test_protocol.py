@@ -28,20 +28,20 @@ from asymtrain.lab.practice.selection import final_arms, fixed_setting, mean_ran
 
 # Where a number changes, the protocol does: docs/practice-protocol.md then lists it as a deviation.
 PINNED = {
-    "backbones": (192, "5c86c543286c"),
-    "plain18": (64, "145f282b0c36"),
-    "mixer": (64, "63cdf19d1621"),
-    "convnext": (64, "1fde40e309a6"),
-    "swin": (64, "d87570e2a288"),
-    "resnet18": (64, "26dfa31d76a6"),
-    "vit-tiny": (64, "5019670a2930"),
-    "fixed": (50, "65d6f9defb96"),
-    "fixed-large": (40, "993382447e83"),
-    "cifar100-tenth": (120, "775e79e3ae48"),
-    "cifar10-tenth": (120, "0f306f4e6781"),
-    "cifar10": (100, "672c34cdc56e"),
-    "strong": (40, "e702d5d64d09"),
-    "controls": (97, "fea98e705761"),
+    "backbones": (192, "5ee19aba373a"),
+    "plain18": (64, "b7865c67fa44"),
+    "mixer": (64, "ddc1f3c1376c"),
+    "convnext": (64, "a1c7cffb7228"),
+    "swin": (64, "47b59800d94e"),
+    "resnet18": (64, "eee7197fe9a8"),
+    "vit-tiny": (64, "5cf9e29460fe"),
+    "fixed": (50, "6790cf73e65a"),
+    "fixed-large": (40, "c5648295962a"),
+    "cifar100-tenth": (120, "f39284efb8d9"),
+    "cifar10-tenth": (120, "474acdbd524d"),
+    "cifar10": (100, "277b5bd3935b"),
+    "strong": (40, "1c5f844e09d8"),
+    "controls": (97, "db152f8cbcfd"),
 }
 
 

@@ -76,7 +76,7 @@ FULL = Study(
         "cifar100-tenth": Data("10% of CIFAR-100", {"dataset": "cifar100", "per_class": 50}, epochs=100),
         "cifar10-tenth": Data("10% of CIFAR-10", {"dataset": "cifar10", "per_class": 500}, epochs=100),
     },
-    fields={"batch": 128, "last_batch": "drop", "precision": "bf16"},
+    fields={"batch": 128, "last_batch": "drop", "precision": "bf16", "cosine_every": 0},
 )
 # The whole chain in minutes on a CPU, to try it: no part of the study.
 QUICK = Study(
@@ -89,7 +89,7 @@ QUICK = Study(
         )
         for name, size in zip(FULL.data, (160, 192, 224, 256), strict=True)
     },
-    fields={"batch": 32, "last_batch": "drop"},
+    fields={"batch": 32, "last_batch": "drop", "cosine_every": 0},
     archs={name: settings.get("arch_options", {}) for name, settings in get_scale("quick").archs.items()},
 )
 
