@@ -3,7 +3,7 @@
 import pytest
 import torch
 from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs, patterns
-from test_engine_controls import CONTROLS, fifty_steps
+from test_engine_controls import CONTROLS, KINDS, fifty_steps
 
 from asymtrain.lab.engine import Stack
 
@@ -22,6 +22,13 @@ def test_a_captured_stack_does_what_the_reference_does(control):
     specs = mixed_specs(fifty_steps("mlp", **control), runs=6)
     found = measure_distances(specs, dataset, device="cuda", strategy="batched")
     assert_near_the_reference_together(found)
+
+
+@pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
+def test_a_captured_stack_of_several_kinds_does_what_the_reference_does(strategy):
+    dataset = patterns(classes=4, size=100, test_size=40)
+    specs = [fifty_steps("mlp", weight_decay=0.5, **fields) for fields in KINDS]
+    assert_near_the_reference_together(measure_distances(specs, dataset, device="cuda", strategy=strategy))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
