@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import signal
 import threading
@@ -32,6 +33,18 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if not {"browser", "kitchen"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+
+
+# What the tests import stays to the end: garbage is not looked for while it is imported, and never in it. Some
+# libraries collect after every training, which would search hundreds of thousands of objects each time.
+gc.disable()
+
+
+def pytest_collection_finish():
+    """Everything is imported."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

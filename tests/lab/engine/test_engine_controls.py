@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from equivalence import distance, mixed_specs, patterns
-from near_reference import assert_stack_is_near
+from near_reference import assert_stack_is_near, few_steps_or_all
 from small_runs import (
     STRATEGIES,
     TRAINERS,
@@ -52,10 +52,11 @@ def fifty_steps(arch, **fields):
     return RunSpec(arch=arch, **{**defaults, **fields})
 
 
+@few_steps_or_all
 @pytest.mark.parametrize("control", CONTROLS.values(), ids=CONTROLS)
-def test_every_strategy_does_what_the_reference_does(control, dataset):
-    specs = mixed_specs(fifty_steps("mlp", **control), runs=3)
-    assert_stack_is_near(specs, dataset, *STRATEGIES)
+def test_every_strategy_does_what_the_reference_does(control, steps, dataset):
+    specs = mixed_specs(fifty_steps("mlp", epochs=-(-steps // 4), **control), runs=3)
+    assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
 
 
 SIDE_BY_SIDE = [
@@ -68,9 +69,10 @@ SIDE_BY_SIDE = [
 ]
 
 
-def test_runs_side_by_side_have_losses_of_their_own(dataset):
+@few_steps_or_all
+def test_runs_side_by_side_have_losses_of_their_own(steps, dataset):
     specs = [fifty_steps("mlp", weight_decay=0.5, **fields) for fields in SIDE_BY_SIDE]
-    assert_stack_is_near(specs, dataset, "side_by_side")
+    assert_stack_is_near(specs, dataset, "side_by_side", steps=steps)
 
 
 @pytest.mark.parametrize("fields", SIDE_BY_SIDE, ids=str)
