@@ -29,9 +29,9 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that open pages in a browser, or wait for a study of the whole paper, are slow, wherever they stand."""
+    """What waits for a browser, a study of the whole paper or the documentation site is slow, wherever it stands."""
     for item in items:
-        if not {"browser", "kitchen"}.isdisjoint(getattr(item, "fixturenames", ())):
+        if not {"browser", "kitchen", "site"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
 
 

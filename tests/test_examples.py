@@ -52,6 +52,9 @@ def fitted(example, monkeypatch):
     for name, size in (("TRAIN_SIZE", 50), ("DATA_SIZE", 300)):
         if hasattr(example, name):
             monkeypatch.setattr(example, name, size)
+    for name in ("texts", "graphs"):
+        if draw := getattr(example, name, None):
+            monkeypatch.setattr(example, name, lambda count, seed, draw=draw: draw(min(count, 300), seed))
 
     def recorded(model, branches, alpha, epochs, batches, main_loss=F.cross_entropy, **more):
         losses = []
@@ -333,6 +336,7 @@ def test_gradients_of_branches_reach_the_thin_matrices_alone(example, fitted):
     assert all(".up." in name or ".down." in name for name in reached)
 
 
+@pytest.mark.slow  # other tests train in several processes too
 @examples("fsdp2")
 def test_two_processes_train_what_one_would(example, tmp_path, monkeypatch):
     """The full state dict loads into the bare model, and is that of one process with the batches of both."""
