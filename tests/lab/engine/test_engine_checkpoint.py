@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import itertools
 import json
 import math
@@ -69,15 +70,25 @@ RECIPES = {
 }
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(dataset):
+    """Trained stacks, each of them once."""
+
+    @functools.cache
+    def stack(recipe, strategy):
+        whole = Stack(specs_of(**RECIPES[recipe]), dataset, strategy=strategy)
+        while not whole.finished:
+            whole.advance()
+        return whole
+
+    return stack
+
+
 @pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
 @pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 11])
-@pytest.mark.parametrize("recipe", RECIPES.values(), ids=RECIPES)
-def test_a_stack_goes_on_from_any_step_to_the_same_bits(recipe, stop_at, strategy, dataset, tmp_path):
-    specs = specs_of(**recipe)
-    whole = Stack(specs, dataset, strategy=strategy)
-    while not whole.finished:
-        whole.advance()
-
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_stack_goes_on_from_any_step_to_the_same_bits(recipe, stop_at, strategy, dataset, uninterrupted, tmp_path):
+    specs, whole = specs_of(**RECIPES[recipe]), uninterrupted(recipe, strategy)
     place = open_checkpoint(tmp_path, StackPlan(tuple(specs), strategy))
     begun = Stack(specs, dataset, strategy=strategy)
     assert not load_checkpoint(place, begun)
