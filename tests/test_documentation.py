@@ -44,8 +44,8 @@ def run_blocks(page, text):
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
 
 
-# They train for as long as a reader would wait. Every part of the library that they call is in quicker pages or tests.
-LONG = ("practitioner.md", "researcher.md", "attach_to_your_model.ipynb")
+# They train or start processes for as long as a reader would wait. What they call is in quicker pages and tests too.
+LONG = ("cluster.md", "practitioner.md", "researcher.md", "attach_to_your_model.ipynb")
 
 
 def each_of(files, name):

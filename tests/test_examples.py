@@ -373,6 +373,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_every_benchmark_imports_without_old_names():
     folder = ROOT / "benchmarks"
     names = sorted(path.stem for path in folder.glob("*.py"))

@@ -62,8 +62,18 @@ TOGETHER = {
 }  # fmt: skip
 
 
+# A case of each part; the others are slow tests.
+QUICK = (
+    "sgd", "linear", "one cycle", "cosine by step, warm-up", "clip", "averaging", "trivial", "erasing",
+    "mixup or cutmix",
+)  # fmt: skip
+
+
 @few_steps_or_all
-@pytest.mark.parametrize("part", PARTS.values(), ids=PARTS)
+@pytest.mark.parametrize(
+    "part",
+    [pytest.param(part, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, part in PARTS.items()],
+)
 def test_each_part_alone(part, steps, dataset):
     specs = mixed_specs(base_spec("mlp", epochs=steps // 5, **part), runs=3)
     assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
@@ -77,8 +87,15 @@ def test_each_part_alone_with_convolutions(part, dataset):
 
 
 @few_steps_or_all
-@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
-@pytest.mark.parametrize("arch", ["mlp", "cnn"])
+@pytest.mark.parametrize(
+    ("arch", "optimizer"),
+    [
+        pytest.param("mlp", {}, id="mlp-adamw"),
+        pytest.param("mlp", SGD, id="mlp-sgd"),
+        pytest.param("cnn", {}, id="cnn-adamw"),
+        pytest.param("cnn", SGD, id="cnn-sgd", marks=pytest.mark.slow),
+    ],
+)
 def test_all_parts_together(arch, optimizer, steps, dataset):
     specs = mixed_specs(base_spec(arch, arch_options=SMALL[arch], epochs=steps // 5, **TOGETHER, **optimizer), runs=3)
     assert_stack_is_near(specs, dataset, "batched", steps=steps)
