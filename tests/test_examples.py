@@ -120,7 +120,7 @@ def test_alpha_is_all_that_differs(example, fitted):
         assert branches is None or branches.stripped
 
 
-@examples(*BY_MEASURE, "lora")
+@examples(*BY_MEASURE, pytest.param("lora", marks=pytest.mark.slow))
 def test_losses_fall(example, fitted):
     example.train(7, 0.3, 6)
     _, _, losses = fitted[-1]

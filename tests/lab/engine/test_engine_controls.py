@@ -86,8 +86,14 @@ def test_a_run_side_by_side_records_what_it_does_alone(fields, dataset):
         assert seen[0] == pytest.approx(seen[1], rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize("signal", ["noise", "gated", "detached"])
-@pytest.mark.parametrize("arch", ["cnn", "vit"])
+@pytest.mark.parametrize(
+    ("arch", "signal"),
+    [
+        pytest.param(arch, signal, id=f"{arch}-{signal}", marks=() if quick else pytest.mark.slow)
+        for signal, quicker in {"noise": "cnn", "gated": "cnn", "detached": "vit"}.items()
+        for arch, quick in (("cnn", quicker == "cnn"), ("vit", quicker == "vit"))
+    ],
+)
 def test_with_convolutions_and_attention(arch, signal, dataset):
     fields = {"signal": signal, "objective": "softmax", "branch_labels": "random", "branch_bias": "prior"}
     specs = mixed_specs(fifty_steps(arch, **fields), runs=3)

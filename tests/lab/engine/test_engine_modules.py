@@ -131,7 +131,10 @@ def test_rows_and_buffers_are_those_of_the_reference(datasets):
         assert [name for name, _ in ours.layer_cosines] == [name for name, _ in theirs.layer_cosines]
 
 
-@pytest.mark.parametrize(("function", "kind", "fields"), [CASES["stochastic depth"], CASES["dropout and tied weights"]])
+@pytest.mark.parametrize(
+    ("function", "kind", "fields"),
+    [CASES["stochastic depth"], pytest.param(*CASES["dropout and tied weights"], marks=pytest.mark.slow)],
+)
 def test_what_a_run_draws_does_not_depend_on_its_neighbours(function, kind, fields, datasets):
     spec = module_spec(function, epochs=2, **fields)
     neighbours = [dataclasses.replace(spec, seed=seed, alpha=3.0) for seed in (5, 6)]
@@ -157,7 +160,8 @@ def test_plain_is_the_same_beside_any_branches(datasets):
 
 
 @pytest.mark.parametrize(
-    ("function", "kind", "fields"), [CASES["batch normalisation"], CASES["dropout and tied weights"]]
+    ("function", "kind", "fields"),
+    [CASES["batch normalisation"], pytest.param(*CASES["dropout and tied weights"], marks=pytest.mark.slow)],
 )
 def test_killed_and_resumed_it_ends_with_the_same_rows(function, kind, fields, datasets, tmp_path):
     specs = [module_spec(function, epochs=3, seed=seed, **fields) for seed in (1, 2)]

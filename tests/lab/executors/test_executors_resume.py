@@ -37,7 +37,7 @@ def test_without_a_store_nothing_is_written(train_here: Train, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arch", ["mlp", "cnn"])
+@pytest.mark.parametrize("arch", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 def test_a_time_limit_ends_at_an_epoch_and_the_rest_follows(
     arch: str, train_here: Train, train_a_little: Train, store: Path, tmp_path: Path
 ) -> None:
