@@ -18,7 +18,8 @@ demo: $(VENV)/lab
 test: lint
 	$(PYTEST) -m "not slow"
 
-# After the others, the tests that take long: clusters, browsers, killed processes, statistics over many seeds.
+# After the others, the tests that take long: clusters, browsers, killed processes, statistics over many seeds, and
+# further cases of what quick tests hold.
 test-all: test
 	$(PYTEST) -m slow
 

@@ -1,5 +1,6 @@
 """What all tests share."""
 
+import gc
 import os
 import signal
 import threading
@@ -28,10 +29,22 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Tests that open pages in a browser, or wait for a study of the whole paper, are slow, wherever they stand."""
+    """What waits for a browser, a study of the whole paper or the documentation site is slow, wherever it stands."""
     for item in items:
-        if not {"browser", "kitchen"}.isdisjoint(getattr(item, "fixturenames", ())):
+        if not {"browser", "kitchen", "site"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+
+
+# What the tests import stays to the end: garbage is not looked for while it is imported, and never in it. Some
+# libraries collect after every training, which would search hundreds of thousands of objects each time.
+gc.disable()
+
+
+def pytest_collection_finish():
+    """Everything is imported."""
+    gc.collect()
+    gc.freeze()
+    gc.enable()
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ ROOT = Path(__file__).parent.parent
 SOURCE = ROOT / "src" / "asymtrain"
 
 
+@pytest.mark.slow  # `make lint` does it too
 def test_the_import_contracts_hold():
     """Those of pyproject.toml; an undrawn room is an error too."""
     tool = shutil.which("lint-imports", path=str(Path(sys.executable).parent))
@@ -53,33 +54,43 @@ def test_every_room_is_in_the_contract(package, folder):
     assert rooms_in(folder) == drawn
 
 
-def modules_loaded_by(*lines):
-    program = "; ".join(["import json, sys", *lines, "print(json.dumps(sorted(sys.modules)))"])
-    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    return set(json.loads(found.stdout))
+IN_CHILDREN = """
+import json, os, sys
+exec(sys.argv[1])
+for program in sys.argv[2:]:
+    if not (child := os.fork()):
+        exec(program)
+        print(json.dumps(sorted(sys.modules)), flush=True)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0, program
+"""
+
+
+def modules_loaded_by(*programs, first="import torch"):
+    """The modules that each program loads, in processes of their own; what all begin with is done once for all."""
+    command = [sys.executable, "-c", IN_CHILDREN, first, *programs]
+    found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
+    return [set(json.loads(line)) for line in found.stdout.splitlines()]
 
 
 def test_import_asymtrain_loads_nothing_and_its_names_torch_and_the_standard_library_only():
-    bare = modules_loaded_by("import asymtrain") - modules_loaded_by()
-    assert {name.partition(".")[0] for name in bare} - sys.stdlib_module_names == {"asymtrain"}
     # A star import asks for every public name.
-    every = modules_loaded_by("from asymtrain import *") - modules_loaded_by("import torch")
-    assert {name.partition(".")[0] for name in every} - sys.stdlib_module_names == {"asymtrain"}
+    for first, program in (("", "import asymtrain"), ("import torch", "from asymtrain import *")):
+        before, after = modules_loaded_by("", program, first=first)
+        assert {name.partition(".")[0] for name in after - before} - sys.stdlib_module_names == {"asymtrain"}
 
 
 def test_a_stranger_s_import_meets_the_lab_through_probe_and_compare_alone():
     doors = {"probe": "asymtrain.lab.probe", "compare": "asymtrain.lab.paired"}
     names = ", ".join(name for name in asymtrain.__all__ if name not in doors)
-    library = modules_loaded_by(f"from asymtrain import {names}")
+    library, *through = modules_loaded_by(*(f"from asymtrain import {name}" for name in (names, *doors)))
     assert not {name for name in library if name.startswith("asymtrain.lab")}
-    for name, room in doors.items():
-        loaded = modules_loaded_by(f"from asymtrain import {name}")
+    for loaded, room in zip(through, doors.values(), strict=True):
         assert {".".join(part.split(".")[:3]) for part in loaded if part.startswith("asymtrain.lab.")} == {room}
 
 
-@pytest.mark.parametrize("first", ["import asymtrain.gradients._alignment", "import asymtrain.lab.engine", ""])
-def test_the_name_alignment_is_the_function_whatever_was_imported_before(first):
-    program = f"""{first}
+def test_the_name_alignment_is_the_function_whatever_was_imported_before():
+    program = """
 import pickle, types, asymtrain
 from asymtrain import alignment
 assert asymtrain.alignment is alignment is asymtrain.gradients.alignment
@@ -87,7 +98,8 @@ assert isinstance(alignment, types.FunctionType) and isinstance(asymtrain.gradie
 assert pickle.loads(pickle.dumps(alignment)) is alignment
 assert set(asymtrain.__all__) <= set(dir(asymtrain))
 """
-    subprocess.run([sys.executable, "-c", program], check=True)
+    before = ["import asymtrain.gradients._alignment", "import asymtrain.lab.engine", ""]
+    assert len(modules_loaded_by(*(first + program for first in before))) == 3
 
 
 def test_a_name_that_the_package_does_not_have():

@@ -44,7 +44,17 @@ def run_blocks(page, text):
         exec(compile("\n" * (line - 1) + code, str(page), "exec"), namespace)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+# They train or start processes for as long as a reader would wait. What they call is in quicker pages and tests too.
+LONG = ("cluster.md", "practitioner.md", "researcher.md", "attach_to_your_model.ipynb")
+
+
+def each_of(files, name):
+    """Parameters: a file each, the long ones among the slow tests."""
+    marks = {file: pytest.mark.slow if file.name in LONG else () for file in files}
+    return [pytest.param(file, id=getattr(file, name), marks=mark) for file, mark in marks.items()]
+
+
+@pytest.mark.parametrize("page", each_of(PAGES, "name"))
 def test_code_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
@@ -67,7 +77,7 @@ def run_cell(code, name, namespace):
 
 
 # Without Jupyter, whose kernel would be the largest of the development tools: cells are run in order, in one namespace.
-@pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda notebook: notebook.stem)
+@pytest.mark.parametrize("notebook", each_of(NOTEBOOKS, "stem"))
 def test_notebooks_run(notebook, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))

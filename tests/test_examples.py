@@ -52,6 +52,9 @@ def fitted(example, monkeypatch):
     for name, size in (("TRAIN_SIZE", 50), ("DATA_SIZE", 300)):
         if hasattr(example, name):
             monkeypatch.setattr(example, name, size)
+    for name in ("texts", "graphs"):
+        if draw := getattr(example, name, None):
+            monkeypatch.setattr(example, name, lambda count, seed, draw=draw: draw(min(count, 300), seed))
 
     def recorded(model, branches, alpha, epochs, batches, main_loss=F.cross_entropy, **more):
         losses = []
@@ -117,7 +120,7 @@ def test_alpha_is_all_that_differs(example, fitted):
         assert branches is None or branches.stripped
 
 
-@examples(*BY_MEASURE, "lora")
+@examples(*BY_MEASURE, pytest.param("lora", marks=pytest.mark.slow))
 def test_losses_fall(example, fitted):
     example.train(7, 0.3, 6)
     _, _, losses = fitted[-1]
@@ -333,6 +336,7 @@ def test_gradients_of_branches_reach_the_thin_matrices_alone(example, fitted):
     assert all(".up." in name or ".down." in name for name in reached)
 
 
+@pytest.mark.slow  # other tests train in several processes too
 @examples("fsdp2")
 def test_two_processes_train_what_one_would(example, tmp_path, monkeypatch):
     """The full state dict loads into the bare model, and is that of one process with the batches of both."""
@@ -369,6 +373,7 @@ for name in sys.argv[1:]:
 """
 
 
+@pytest.mark.slow
 def test_every_benchmark_imports_without_old_names():
     folder = ROOT / "benchmarks"
     names = sorted(path.stem for path in folder.glob("*.py"))

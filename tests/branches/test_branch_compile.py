@@ -33,6 +33,9 @@ MODELS = {
 }
 
 
+ACTIVATIONS = ["last", "random", *(pytest.param(name, marks=pytest.mark.slow) for name in ("all", "cycle"))]
+
+
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
     torch._dynamo.reset()
@@ -75,7 +78,7 @@ def test_a_compiled_model_feeds_its_branches(name: str) -> None:
     assert not counters["graph_break"]
 
 
-@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_nothing_is_recompiled_from_step_to_step(activation: str) -> None:
     model, branches, x = pair("mlp", activation)
     net = torch.compile(model, backend=BACKEND)
@@ -102,7 +105,7 @@ def test_in_place_and_part_by_part() -> None:
         assert_same_gradients(branches, reference)
 
 
-@pytest.mark.parametrize("activation", ["last", "all", "random", "cycle"])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
 def test_model_and_branches_in_one_graph(activation: str) -> None:
     model, branches, x = pair("cnn", activation)
     eager, reference, _ = pair("cnn", activation)

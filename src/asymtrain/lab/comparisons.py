@@ -39,7 +39,8 @@ def paired(
     accuracy, diverged = _accuracy(rows, measure), rows["outcome"] == "diverged"
     classes = pd.to_numeric(rows["classes"]) if "classes" in rows.columns else pd.Series(np.nan, rows.index)
     low = ~diverged & (accuracy <= chance_limit(classes))
-    runs = rows.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
+    told = rows[list(dict.fromkeys(["variant", "seed", "id", *by]))]  # of some ninety columns
+    runs = told.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
     shared, sides = [name for name in by if name not in AUXILIARY], []
     for variant, keys, more in (("plain", shared, []), ("asymmetric", by, ["cosine"])):
         side = runs[runs["variant"] == variant]
@@ -67,9 +68,12 @@ def separating(rows: pd.DataFrame) -> list[str]:
     """Dataset, backbone, and every setting in which the runs of one dataset and backbone differ."""
     first = ["dataset", "arch"]
     others = [name for name in DEFAULTS if name in rows.columns and name not in (*first, "seed")]
-    sides = {name: rows[rows["variant"] == "asymmetric"] if name in AUXILIARY else rows for name in others}
-    counts = {name: side.groupby(first, dropna=False)[name].nunique(dropna=False) for name, side in sides.items()}
-    return [*first, *(name for name, count in counts.items() if (count > 1).any())]
+    differing: set[str] = set()
+    for side, auxiliary in ((rows, False), (rows[rows["variant"] == "asymmetric"], True)):
+        names = [name for name in others if (name in AUXILIARY) == auxiliary]
+        counts = side.groupby(first, dropna=False)[names].nunique(dropna=False)
+        differing |= {name for name in names if (counts[name] > 1).any()}
+    return [*first, *(name for name in others if name in differing)]
 
 
 def compare(

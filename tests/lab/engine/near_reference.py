@@ -7,9 +7,16 @@ is there with every seed.
 
 import dataclasses
 
+import pytest
 from equivalence import STEPS, assert_near_the_reference, measure_distances
 
 DRAWS = (0, 1000, 2000)  # added to the seeds
+
+# For tests of many settings: each of them over a few epochs, and over as many steps as the invariant says where there
+# is time. What the yardstick sees is tried with both.
+few_steps_or_all = pytest.mark.parametrize(
+    "steps", [pytest.param(20, id="20 steps"), pytest.param(STEPS, id=f"{STEPS} steps", marks=pytest.mark.slow)]
+)
 
 
 def assert_in_one_draw(check, specs):

@@ -8,7 +8,7 @@ import pytest
 import torch
 from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs
 from equivalence import patterns as make_patterns
-from near_reference import assert_stack_is_near
+from near_reference import assert_stack_is_near, few_steps_or_all
 from small_runs import (
     STRATEGIES,
     TRAINERS,
@@ -138,16 +138,18 @@ def test_equal_gradients_have_a_shortest_vector(flat):
     assert torch.allclose(aggregated("mgda")(2 * part, part, layers.members), part, atol=1e-6)
 
 
+@few_steps_or_all
 @every_surgery
-def test_every_strategy_does_what_the_reference_does(name, dataset):
+def test_every_strategy_does_what_the_reference_does(name, steps, dataset):
     specs = mixed_specs(fifty_steps("mlp", aggregator=name), runs=3)
-    assert_stack_is_near(specs, dataset, *STRATEGIES)
+    assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
 
 
+@few_steps_or_all
 @pytest.mark.parametrize("signal", ["noise", "gated"])
-def test_surgery_on_another_signal(signal, dataset):
+def test_surgery_on_another_signal(signal, steps, dataset):
     specs = mixed_specs(fifty_steps("mlp", aggregator="mgda", signal=signal), runs=3)
-    assert_stack_is_near(specs, dataset, "batched")
+    assert_stack_is_near(specs, dataset, "batched", steps=steps)
 
 
 @pytest.mark.parametrize("arch", ["cnn", "vit"])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from equivalence import distance, mixed_specs, patterns
-from near_reference import assert_stack_is_near
+from near_reference import assert_stack_is_near, few_steps_or_all
 from small_runs import (
     STRATEGIES,
     TRAINERS,
@@ -52,10 +52,11 @@ def fifty_steps(arch, **fields):
     return RunSpec(arch=arch, **{**defaults, **fields})
 
 
+@few_steps_or_all
 @pytest.mark.parametrize("control", CONTROLS.values(), ids=CONTROLS)
-def test_every_strategy_does_what_the_reference_does(control, dataset):
-    specs = mixed_specs(fifty_steps("mlp", **control), runs=3)
-    assert_stack_is_near(specs, dataset, *STRATEGIES)
+def test_every_strategy_does_what_the_reference_does(control, steps, dataset):
+    specs = mixed_specs(fifty_steps("mlp", epochs=-(-steps // 4), **control), runs=3)
+    assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
 
 
 KINDS = [
@@ -68,9 +69,10 @@ KINDS = [
 ]
 
 
-def test_runs_of_a_stack_have_losses_of_their_own(dataset):
+@few_steps_or_all
+def test_runs_of_a_stack_have_losses_of_their_own(steps, dataset):
     specs = [fifty_steps("mlp", weight_decay=0.5, **fields) for fields in KINDS]
-    assert_stack_is_near(specs, dataset, *STRATEGIES)
+    assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -85,8 +87,14 @@ def test_a_run_beside_other_kinds_records_what_it_does_alone(fields, strategy, d
         assert seen[0] == pytest.approx(seen[1], rel=1e-3, abs=1e-4)
 
 
-@pytest.mark.parametrize("signal", ["noise", "gated", "detached"])
-@pytest.mark.parametrize("arch", ["cnn", "vit"])
+@pytest.mark.parametrize(
+    ("arch", "signal"),
+    [
+        pytest.param(arch, signal, id=f"{arch}-{signal}", marks=() if quick else pytest.mark.slow)
+        for signal, quicker in {"noise": "cnn", "gated": "cnn", "detached": "vit"}.items()
+        for arch, quick in (("cnn", quicker == "cnn"), ("vit", quicker == "vit"))
+    ],
+)
 def test_with_convolutions_and_attention(arch, signal, dataset):
     fields = {"signal": signal, "objective": "softmax", "branch_labels": "random", "branch_bias": "prior"}
     specs = mixed_specs(fifty_steps(arch, **fields), runs=3)

@@ -16,7 +16,7 @@ from equivalence import (
     reference_after,
     stack_after,
 )
-from near_reference import DRAWS, assert_stack_is_near
+from near_reference import DRAWS, assert_stack_is_near, few_steps_or_all
 from small_runs import STRATEGIES
 
 from asymtrain.lab.runs import RunSpec, grid
@@ -60,10 +60,11 @@ VARIANTS = {
 }
 
 
+@few_steps_or_all
 @pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
-def test_every_setting(variant, dataset):
-    specs = mixed_specs(base_spec("mlp", **variant), runs=3)
-    assert_stack_is_near(specs, dataset, *STRATEGIES)
+def test_every_setting(variant, steps, dataset):
+    specs = mixed_specs(base_spec("mlp", **{"epochs": steps // 5, **variant}), runs=3)
+    assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
 
 
 COMBINED = {
@@ -89,12 +90,13 @@ def test_settings_together(arch, variant, dataset):
     assert_stack_is_near(specs, dataset, "batched")
 
 
+@few_steps_or_all
 @pytest.mark.parametrize("first", [0, 2])
-def test_a_stack_takes_its_runs_in_any_order(first, dataset):
+def test_a_stack_takes_its_runs_in_any_order(first, steps, dataset):
     """`pairs` puts Plain first, and Plain has no branches to take the sizes from."""
     specs = mixed_specs(base_spec("mlp", activation="all"))
     specs = specs[first:] + specs[:first]
-    assert_stack_is_near(specs, dataset, "batched")
+    assert_stack_is_near(specs, dataset, "batched", steps=steps)
 
 
 # What a careless engine could get wrong by a hair.
@@ -114,12 +116,13 @@ MISTAKES = {
 }
 
 
+@few_steps_or_all
 @pytest.mark.parametrize("mistake", MISTAKES.values(), ids=MISTAKES)
-def test_the_yardstick_sees_small_mistakes(mistake, dataset):
-    spec = base_spec("mlp")
+def test_the_yardstick_sees_small_mistakes(mistake, steps, dataset):
+    spec = base_spec("mlp", epochs=steps // 5)
     wrong = dataclasses.replace(spec, **mistake(spec))
-    alone, moved = (reference_after(spec, dataset, 50, "cpu", perturb)[0] for perturb in (0.0, 1e-6))
-    ((other, _),) = stack_after([wrong], dataset, 50, "cpu", "batched")
+    alone, moved = (reference_after(spec, dataset, steps, "cpu", perturb)[0] for perturb in (0.0, 1e-6))
+    ((other, _),) = stack_after([wrong], dataset, steps, "cpu", "batched")
     assert distance(alone, other) > 3 * distance(alone, moved)
 
 

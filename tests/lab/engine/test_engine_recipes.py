@@ -13,7 +13,7 @@ from equivalence import (
     reference_after,
     stack_after,
 )
-from near_reference import assert_stack_is_near
+from near_reference import assert_stack_is_near, few_steps_or_all
 from small_runs import STRATEGIES, TRAINERS, spec_of, stack_of, trained
 
 from asymtrain.lab.engine import Stack
@@ -44,7 +44,7 @@ PARTS = {
     "constant, warm-up by epoch": {"warmup": 3},
     "clip": {"clip": 0.3},
     "clip of sgd": {**SGD, "clip": 0.3},
-    "averaging": {"averaging": 0.7},
+    "averaging": {"averaging": 0.5},  # a larger one begins to count after more steps
     "trivial": {"augmentation": "trivial"},
     "erasing": {"erasing": 0.6},
     "mixup": {"mixup": 0.4},
@@ -62,15 +62,21 @@ TOGETHER = {
 }  # fmt: skip
 
 
-QUICK = ("sgd", "cosine by step, warm-up", "clip", "averaging", "mixup or cutmix")  # the others are slow tests
+# A case of each part; the others are slow tests.
+QUICK = (
+    "sgd", "linear", "one cycle", "cosine by step, warm-up", "clip", "averaging", "trivial", "erasing",
+    "mixup or cutmix",
+)  # fmt: skip
 
 
+@few_steps_or_all
 @pytest.mark.parametrize(
     "part",
     [pytest.param(part, id=name, marks=() if name in QUICK else pytest.mark.slow) for name, part in PARTS.items()],
 )
-def test_each_part_alone(part, dataset):
-    assert_stack_is_near(mixed_specs(base_spec("mlp", **part), runs=3), dataset, *STRATEGIES)
+def test_each_part_alone(part, steps, dataset):
+    specs = mixed_specs(base_spec("mlp", epochs=steps // 5, **part), runs=3)
+    assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
 
 
 @pytest.mark.slow  # all of them together are tried below
@@ -80,22 +86,33 @@ def test_each_part_alone_with_convolutions(part, dataset):
     assert_stack_is_near(specs, dataset, "side_by_side")
 
 
-@pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
-@pytest.mark.parametrize("arch", ["mlp", "cnn"])
-def test_all_parts_together(arch, optimizer, dataset):
-    specs = mixed_specs(base_spec(arch, arch_options=SMALL[arch], **TOGETHER, **optimizer), runs=3)
-    assert_stack_is_near(specs, dataset, "batched")
+@few_steps_or_all
+@pytest.mark.parametrize(
+    ("arch", "optimizer"),
+    [
+        pytest.param("mlp", {}, id="mlp-adamw"),
+        pytest.param("mlp", SGD, id="mlp-sgd"),
+        pytest.param("cnn", {}, id="cnn-adamw"),
+        pytest.param("cnn", SGD, id="cnn-sgd", marks=pytest.mark.slow),
+    ],
+)
+def test_all_parts_together(arch, optimizer, steps, dataset):
+    specs = mixed_specs(base_spec(arch, arch_options=SMALL[arch], epochs=steps // 5, **TOGETHER, **optimizer), runs=3)
+    assert_stack_is_near(specs, dataset, "batched", steps=steps)
 
 
-def test_runs_of_one_stack_differ_in_what_it_keeps_for_each(dataset):
-    base = base_spec("mlp", erasing=0.5, mixup=0.2, cutmix=0.3, **SGD)
+@few_steps_or_all
+def test_runs_of_one_stack_differ_in_what_it_keeps_for_each(steps, dataset):
+    base = base_spec("mlp", epochs=steps // 5, erasing=0.5, mixup=0.2, cutmix=0.3, **SGD)
     changes = [
         {"clip": 0.1, "cutmix": 3.0},
-        {"averaging": 0.9, "seed": 1, "erasing": 0.9},
+        {"averaging": 0.5, "seed": 1, "erasing": 0.9},
         {"momentum": 0.5, "schedule": "cosine", "redundancy": 0},
         {"schedule": "linear", "schedule_by": "step", "warmup": 1, "label_smoothing": 0.2, "mixup": 0.5},
     ]
-    assert_stack_is_near([dataclasses.replace(base, **changed) for changed in changes], dataset, *STRATEGIES)
+    assert_stack_is_near(
+        [dataclasses.replace(base, **changed) for changed in changes], dataset, *STRATEGIES, steps=steps
+    )
 
 
 @pytest.mark.gpu
@@ -116,7 +133,7 @@ MISTAKES = {
     "schedule by step": ({"schedule": "cosine"}, {"schedule_by": "step"}),
     "warm-up": ({"schedule_by": "step"}, {"warmup": 0.4}),
     "clip": ({**SGD, "clip": 0.3}, {"clip": 0.301}),  # AdamW does not see the scale of gradients
-    "averaging": ({"averaging": 0.7}, {"averaging": 0.701}),
+    "averaging": ({"averaging": 0.5}, {"averaging": 0.501}),
     "trivial": ({"augmentation": "flip_shift"}, {"augmentation": "trivial"}),
     "erasing": ({"erasing": 0.5}, {"erasing": 0.52}),
     "mixup": ({"mixup": 0.4}, {"mixup": 0.401}),
@@ -124,12 +141,13 @@ MISTAKES = {
 }
 
 
+@few_steps_or_all
 @pytest.mark.parametrize(("given", "changed"), MISTAKES.values(), ids=MISTAKES)
-def test_the_yardstick_sees_small_mistakes(given, changed, dataset):
-    spec = base_spec("mlp", **given)
+def test_the_yardstick_sees_small_mistakes(given, changed, steps, dataset):
+    spec = base_spec("mlp", epochs=steps // 5, **given)
     wrong = dataclasses.replace(spec, **changed)
-    alone, moved = (reference_after(spec, dataset, 50, "cpu", perturb)[0] for perturb in (0.0, 1e-6))
-    ((other, _),) = stack_after([wrong], dataset, 50, "cpu", "batched")
+    alone, moved = (reference_after(spec, dataset, steps, "cpu", perturb)[0] for perturb in (0.0, 1e-6))
+    ((other, _),) = stack_after([wrong], dataset, steps, "cpu", "batched")
     assert distance(alone, other) > 3 * distance(alone, moved)
 
 

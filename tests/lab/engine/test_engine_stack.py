@@ -11,7 +11,6 @@ from small_runs import (
     STRATEGIES,
     TRAINERS,
     assert_same_bits,
-    every_arch,
     every_strategy,
     spec_of,
     stack_of,
@@ -20,6 +19,7 @@ from small_runs import (
     without_time,
 )
 
+from asymtrain import models
 from asymtrain.lab.data import Dataset, ImageSet
 from asymtrain.lab.engine import Stack, device_data, reference, train_reference
 from asymtrain.lab.engine.losses import gradients
@@ -135,8 +135,15 @@ def undisturbed(dataset):
     return train
 
 
-@every_arch
-@pytest.mark.parametrize("fields", EXTREMES.values(), ids=EXTREMES)
+def each_extreme():
+    """Every one on the smallest backbone, and every backbone with one; the others are slow tests."""
+    for name, fields in EXTREMES.items():
+        for arch in models.BACKBONES:
+            quick = arch == "mlp" or name == "the learning rate"
+            yield pytest.param(fields, arch, id=f"{name}-{arch}", marks=() if quick else pytest.mark.slow)
+
+
+@pytest.mark.parametrize(("fields", "arch"), [*each_extreme()])
 def test_whatever_leaves_the_finite_numbers_makes_a_run_diverge(fields, arch, dataset, undisturbed):
     """In every trainer at the same epoch; all that is kept can be stored. Neighbours keep their bits."""
     calm = spec_of(arch, epochs=3, **{name: value for name, value in fields.items() if isinstance(value, str)})

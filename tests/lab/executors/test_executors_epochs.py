@@ -46,6 +46,7 @@ def test_epochs_and_runs_are_reported_once_each(train_here: Train, reports: Repo
     assert reports.finished() == runs, "what the store has is not trained, so not reported"
 
 
+@pytest.mark.slow
 def test_worker_processes_report_the_same(monkeypatch: pytest.MonkeyPatch, store: Path, reports: Reports) -> None:
     monkeypatch.setattr(local, "cores", lambda: 2)
     specs = examples("mlp", 2, epochs=2)

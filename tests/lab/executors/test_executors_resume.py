@@ -37,7 +37,7 @@ def test_without_a_store_nothing_is_written(train_here: Train, tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("arch", ["mlp", "cnn"])
+@pytest.mark.parametrize("arch", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 def test_a_time_limit_ends_at_an_epoch_and_the_rest_follows(
     arch: str, train_here: Train, train_a_little: Train, store: Path, tmp_path: Path
 ) -> None:
@@ -247,7 +247,9 @@ def test_runs_of_another_process_are_left_to_it(
     others.close()
 
 
-@pytest.mark.parametrize("cores", [1, 2], ids=["in this process", "in two workers"])
+@pytest.mark.parametrize(
+    "cores", [pytest.param(1, id="in this process"), pytest.param(2, id="in two workers", marks=pytest.mark.slow)]
+)
 def test_a_training_that_outlasts_its_claims_is_not_handed_out_again(
     cores: int, train_here: Train, store: Path, other_machine: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:

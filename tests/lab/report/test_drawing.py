@@ -1,6 +1,7 @@
 """Figures as SVG: one figure of every kind, with what all of them share, and then what each kind draws."""
 
 import base64
+import functools
 import io
 import re
 import xml.etree.ElementTree as ET
@@ -57,7 +58,7 @@ PANELS = {
 }
 
 
-def figure(kind, name="f", title="A figure", columns=3):
+def figure(kind, name="f", title='A "figure" & more', columns=3):
     return Figure(name, title, PANELS[kind], 2 if kind == "contours" else columns)
 
 
@@ -69,19 +70,25 @@ def ids(svg):
     return re.findall(r'\bid="([^"]+)"', svg)
 
 
+@functools.cache
+def drawn(kind):
+    """The figure of a kind, drawn once for all tests that only read it."""
+    return draw(figure(kind))
+
+
 every_kind = pytest.mark.parametrize("kind", PANELS)
 
 
 @every_kind
 def test_the_same_figure_gives_the_same_bytes_whatever_the_users_settings(kind):
-    first = draw(figure(kind))
+    first = drawn(kind)
     with mpl.rc_context({"font.size": 30, "lines.linewidth": 9, "svg.fonttype": "path"}):
         assert draw(figure(kind)) == first
 
 
 @every_kind
 def test_a_figure_is_xml_that_says_its_title_and_has_no_dates_style_sheets_or_stand_ins(kind):
-    svg = draw(figure(kind, title='A "figure" & more'))
+    svg = drawn(kind)
     assert ET.fromstring(svg).attrib["aria-label"] == 'A "figure" & more'
     assert "<style" not in svg
     assert not re.search(r"\d{4}-\d{2}-\d{2}", svg)
@@ -92,7 +99,7 @@ def test_a_figure_is_xml_that_says_its_title_and_has_no_dates_style_sheets_or_st
 
 @every_kind
 def test_figures_of_one_page_share_no_ids_and_each_reference_has_its_target(kind):
-    first, second = (draw(figure(kind, name)) for name in ("a", "b"))
+    first, second = drawn(kind), draw(figure(kind, "other"))
     assert ids(first)
     assert not {*ids(first)} & {*ids(second)}
     assert {*re.findall(r'(?:url\(#|href="#)([^")]+)', first)} <= {*ids(first)}
@@ -100,7 +107,7 @@ def test_figures_of_one_page_share_no_ids_and_each_reference_has_its_target(kind
 
 @every_kind
 def test_nothing_is_said_for_nothing(kind):
-    svg = draw(figure(kind))
+    svg = drawn(kind)
     assert svg.count("font-family") == 1
     assert {*ids(svg)} <= {*re.findall(r'(?:url\(#|href="#)([^")]+)', svg)}
     assert "rotate(-0 " not in svg
@@ -108,14 +115,14 @@ def test_nothing_is_said_for_nothing(kind):
 
 @pytest.mark.parametrize("kind", ["lines", "bars"])
 def test_the_two_variants_and_the_ink_take_their_colours_from_the_page(kind):
-    svg = draw(figure(kind))
+    svg = drawn(kind)
     for name in ("--plain", "--asymmetric", "--ink", "--rule"):
         assert f"var({name}, #" in svg
 
 
 @every_kind
 def test_the_size_is_known_without_drawing(kind):
-    shown = ET.fromstring(draw(figure(kind))).attrib["viewBox"].split()
+    shown = ET.fromstring(drawn(kind)).attrib["viewBox"].split()
     assert [float(size) / 72 for size in shown[2:]] == pytest.approx(size_of(figure(kind)), abs=1e-4)
 
 
@@ -321,7 +328,7 @@ def test_an_axis_shows_0_and_no_empty_half():
 
 
 def test_panels_with_the_same_rows_and_words_say_them_once():
-    svg = draw(figure("bars"))
+    svg = drawn("bars")
     assert svg.count(">a<") == 1
     assert svg.count(">effect (%)<") == 1
     other = Figure("f", "", [bars("MLP"), bars("CNN", labels=("c", "d"))], 2)
@@ -387,7 +394,7 @@ def test_labels_of_a_relief_are_not_cut_whichever_side_they_stand_on(degrees):
 
 
 def test_a_relief_names_its_unit_once():
-    assert draw(figure("reliefs")).count("loss - middle in units of 1e-3") == 1
+    assert drawn("reliefs").count("loss - middle in units of 1e-3") == 1
 
 
 # Images
@@ -399,7 +406,7 @@ def pictures_in(svg):
 
 
 def test_a_picture_is_embedded_as_it_is_and_a_map_over_it():
-    svg = draw(figure("images"))
+    svg = drawn("images")
     shown = [picture for picture in pictures_in(svg) if picture.shape[:2] == (16, 16)]  # without the bar of colours
     assert len(shown) == 3
     assert np.array_equal(shown[0][..., :3], np.round(PIXELS * 255))
@@ -410,7 +417,7 @@ def test_a_picture_is_embedded_as_it_is_and_a_map_over_it():
 
 def test_nothing_to_show_is_said():
     assert draw(Figure("f", "", images(missing=True), 3)).count(">none<") == 1
-    assert ">none<" not in draw(figure("images"))
+    assert ">none<" not in drawn("images")
 
 
 def test_an_overlay_is_bright_where_the_map_is():
