@@ -7,6 +7,7 @@ from asymtrain.lab.runs import DEFAULTS, choices
 
 # Fields that specs did not have from the start, each at another value than its default.
 LATER_FIELDS = {
+    "places": "later",
     "alpha_schedule": "early",
     "objective": "softmax",
     "branch_labels": "random",

@@ -29,6 +29,7 @@ PINNED_DEFAULTS = {
     "arch_options": (),
     "initial_weights": "",
     "at": (),
+    "places": "all",
     "pool": "mean",
     "layout": "",
     "head": "linear",

@@ -44,6 +44,7 @@ class RunSpec:
     initial_weights: str = ""  # a safetensors file, where the model does not begin at random
     # The auxiliary objective.
     at: tuple[str, ...] = ()  # places as `attach` takes them; () for a backbone's own, or the repeated blocks
+    places: Literal["all", "later", "middle"] = "all"  # which of them: later is the second half, middle a single one
     pool: Literal["mean", "class_token"] = "mean"  # from a place's output to features; a backbone has its own
     layout: str = ""  # the axes of a place's output (BTD, BCHW), where `attach` cannot tell them
     head: Literal["linear", "mlp"] = "linear"
@@ -172,6 +173,8 @@ class Run:
     # What was trained on what: a spec names them, and what it names can change. None in rows of earlier versions.
     model_fingerprint: str | None = None  # of the model with the initial values of seed 0
     data_fingerprint: str | None = None
+    # Expected calibration error on the test images after the last epoch; None in rows of earlier versions too.
+    calibration_error: float | None = None
 
     @property
     def seconds(self) -> float:
@@ -200,7 +203,7 @@ _FIELDS = dataclasses.fields(RunSpec)
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
 _LITERALS = {field.name: get_args(field.type) for field in _FIELDS if get_origin(field.type) is Literal}
 AUXILIARY = (
-    "at", "pool", "layout", "head", "redundancy", "activation", "combine", "draw", "alpha", "over_classes",
+    "at", "places", "pool", "layout", "head", "redundancy", "activation", "combine", "draw", "alpha", "over_classes",
     "alpha_schedule", "objective", "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator",
     "cosine_every", "cosine_by",
 )  # fmt: skip

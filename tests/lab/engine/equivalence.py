@@ -56,9 +56,17 @@ def mixed_specs(base: RunSpec, runs: int = 4) -> list[RunSpec]:
     """Runs that differ in everything that a stack keeps for each run: the first is the base, the third is Plain."""
     settings: list[dict[str, Any]] = [
         {},
-        {"seed": 43, "alpha": 0.1, "learning_rate": 3e-3, "weight_decay": 0.5, "label_noise": 0.3, "split_seed": 7},
+        {
+            "seed": 43,
+            "alpha": 0.1,
+            "learning_rate": 3e-3,
+            "weight_decay": 0.5,
+            "label_noise": 0.3,
+            "split_seed": 7,
+            "places": "later",
+        },
         {"seed": 42, "redundancy": 0, "weight_decay": 0.1},
-        {"seed": 44, "alpha": 10.0, "learning_rate": 3e-4, "weight_decay": 0.0, "label_noise": 0.9},
+        {"seed": 44, "alpha": 10.0, "learning_rate": 3e-4, "weight_decay": 0.0, "label_noise": 0.9, "places": "middle"},
     ]
     more = [{"seed": 45 + i, "alpha": 0.5 * i, "learning_rate": 1e-3 / (i + 1)} for i in range(max(0, runs - 4))]
     return [dataclasses.replace(base, **changed) for changed in (settings + more)[:runs]]

@@ -171,6 +171,7 @@ def test_killed_and_resumed_it_ends_with_the_same_rows(function, kind, fields, d
     resumed = train_stack(stack_plan, datasets[kind], torch.device("cpu"), checkpoints=tmp_path)
     assert [without_time(run) for run in resumed] == [without_time(run) for run in whole]
     assert [run.answers for run in resumed] == [run.answers for run in whole]
+    assert [run.calibration_error for run in resumed] == [run.calibration_error for run in whole]
 
 
 def test_a_run_that_diverges_leaves_its_neighbours(datasets):

@@ -49,7 +49,7 @@ OTHER = {
 }
 SHARED = {
     "label_noise", "label_smoothing", "split_seed", "draw", "alpha", "alpha_schedule", "learning_rate", "weight_decay",
-    "seed", "redundancy", "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging",
+    "seed", "redundancy", "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging", "places",
 }  # fmt: skip
 
 

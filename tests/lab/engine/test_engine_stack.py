@@ -55,6 +55,7 @@ def test_a_search_never_looks_at_the_test_images(trainer, trap):
 def test_accuracies_are_recorded_when_asked_for(trainer, when, seen, dataset):
     run, _ = trained(spec_of(test=when), dataset, trainer)
     assert [epoch.test_accuracy is not None for epoch in run.history] == seen
+    assert (run.calibration_error is None) == (when == "never")
     assert all(epoch.validation_accuracy is not None for epoch in run.history)
     run, _ = trained(spec_of(validation="none"), dataset, trainer)
     assert all(epoch.validation_accuracy is None for epoch in run.history)

@@ -36,4 +36,5 @@ def example_run(spec: RunSpec, *, epochs: int | None = None, salt: str = "", **f
     )
     answers = random.Random(f"{spec.id}{salt} answers").randbytes(13) if spec.seed % 2 else None
     prints = {"model_fingerprint": f"{spec.id}:1:2", "data_fingerprint": spec.id} if spec.seed % 3 else {}
-    return Run(spec=spec, history=history, **{"answers": answers, **prints, **fields})  # type: ignore[arg-type]
+    calibration = random.Random(f"{spec.id}{salt} calibration").random() if spec.seed % 2 else None
+    return Run(spec=spec, history=history, **{"answers": answers, "calibration_error": calibration, **prints, **fields})  # type: ignore[arg-type]

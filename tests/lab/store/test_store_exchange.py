@@ -260,7 +260,7 @@ def test_foreign_and_newer_folders_are_refused(store: Store, empty: Store, tmp_p
     with pytest.raises(StoreError, match="not an asymtrain export"):
         import_store(empty, tmp_path / "nowhere")
     folder = export_store(store, tmp_path / "export")
-    (folder / MANIFEST).write_text('{"format": "asymtrain export", "version": 4}')
+    (folder / MANIFEST).write_text('{"format": "asymtrain export", "version": 5}')
     with pytest.raises(StoreError, match="upgrade"):
         import_store(empty, folder)
     for text in ('{"name": "my-app"}', "[]"):
@@ -302,6 +302,18 @@ def test_parquet_keeps_numbers_that_hardly_repeat_in_less_space(store: Store, tm
     assert "BYTE_STREAM_SPLIT" in ways["main_loss"]
     assert "RLE_DICTIONARY" in ways["spec_id"]
     assert "RLE_DICTIONARY" in ways["epoch"]
+
+
+def test_a_folder_of_the_third_version_is_read(store: Store, empty: Store, tmp_path: Path) -> None:
+    """It had every column but the last of the runs."""
+    folder = export_store(store, tmp_path / "export")
+    runs, manifest = folder / "runs.csv", json.loads((folder / MANIFEST).read_text())
+    runs.write_text("".join(f"{line.rpartition(',')[0]}\n" for line in runs.read_text().splitlines()))
+    manifest["sha256"]["runs"] = hashlib.sha256(runs.read_bytes()).hexdigest()
+    (folder / MANIFEST).write_text(json.dumps(manifest | {"version": 3}))
+    assert import_store(empty, folder).added > 0
+    assert {run.calibration_error for run in empty.runs()} == {None}
+    assert {run.calibration_error for run in store.runs()} != {None}
 
 
 def test_a_folder_of_the_second_version_is_read(empty: Store) -> None:

@@ -15,7 +15,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Store, StoreError, database, store_exists
 
-VERSION_1, VERSION_3 = (Path(__file__).with_name(f"store_version_{version}.sql") for version in (1, 3))
+VERSION_1, VERSION_3, VERSION_4 = (Path(__file__).with_name(f"store_version_{version}.sql") for version in (1, 3, 4))
 
 
 def connect(path: Path) -> sqlite3.Connection:
@@ -37,7 +37,7 @@ def old_store(path: Path, dump: Path = VERSION_1) -> Path:
 @pytest.mark.parametrize("read_only", [True, False])
 def test_a_store_without_fingerprints_is_read_and_keeps_its_checksums(tmp_path: Path, read_only) -> None:
     """The dump was written when version 3 was current."""
-    without = {"model_fingerprint": None, "data_fingerprint": None}
+    without = {"model_fingerprint": None, "data_fingerprint": None, "calibration_error": None}
     with Store(old_store(tmp_path / "old.sqlite", VERSION_3), read_only=read_only) as store:
         plain, asymmetric = example_spec(2, epochs=2, redundancy=0), example_spec(1, epochs=2)
         assert store.runs() == [example_run(asymmetric, **without), example_run(plain, **without)]
@@ -50,11 +50,26 @@ def test_a_store_without_fingerprints_is_read_and_keeps_its_checksums(tmp_path: 
             assert store.fingerprints() == []  # those of the latest attempts
 
 
+@pytest.mark.parametrize("read_only", [True, False])
+def test_a_store_without_calibration_errors_is_read_and_keeps_its_checksums(tmp_path: Path, read_only) -> None:
+    """The dump was written when version 4 was current."""
+    with Store(old_store(tmp_path / "old.sqlite", VERSION_4), read_only=read_only) as store:
+        specs = example_spec(1, epochs=2), example_spec(2, epochs=2, redundancy=0)
+        assert store.runs() == [example_run(spec, calibration_error=None) for spec in specs]
+        assert store.check().damaged == ()
+        if not read_only:
+            store.add(run := example_run(example_spec(4, epochs=2)))
+            assert run in store.runs()
+
+
+LATER = dict.fromkeys(("model_fingerprint", "data_fingerprint", "calibration_error"))
+
+
 def as_version_1(run: Run) -> Run:
     """The run without what was not recorded then."""
     later = dict.fromkeys(("cosine_std", "conflict", "main_norm", "auxiliary_norm", "layer_cosines"))
     history = tuple(dataclasses.replace(epoch, **later) for epoch in run.history)
-    return dataclasses.replace(run, history=history, answers=None, model_fingerprint=None, data_fingerprint=None)
+    return dataclasses.replace(run, history=history, answers=None, **LATER)
 
 
 def test_a_store_of_version_1_is_read(tmp_path: Path) -> None:

@@ -47,6 +47,7 @@ def save_checkpoint(folder: Path, stack: Stack) -> None:
         "seconds": stack.seconds,
         "diverged": stack.diverged,
         "answers": [None if answers is None else answers.hex() for answers in stack.answers],
+        "calibration": stack.calibration,
         "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
     }
     tensors = {name: value.cpu() for name, value in stack.state().items()}
@@ -74,6 +75,7 @@ def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = la
         stack.load_state(state.tensors)  # not in the block above: a GPU that is lost here says nothing about the file
         stack.epoch, stack.step, stack.seconds = state.epoch, state.step, state.seconds
         stack.diverged, stack.answers, stack.histories = state.diverged, state.answers, state.histories
+        stack.calibration = state.calibration
         return True
     if damaged:
         note(f"{' and '.join(damaged)}: the stack starts anew")
@@ -89,6 +91,7 @@ class _State(NamedTuple):
     seconds: float
     diverged: list[bool]
     answers: list[bytes | None]
+    calibration: list[float | None]
     histories: list[list[Epoch]]
 
 
@@ -101,6 +104,7 @@ def _read(file: Path, stack: Stack) -> _State:
         state = _State(
             tensors,
             answers=[None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]],
+            calibration=progress.get("calibration", [None] * len(stack.specs)),  # none in those of earlier versions
             histories=[[_epoch(values) for values in epochs] for epochs in progress["histories"]],
             **{name: progress[name] for name in ("epoch", "step", "seconds", "diverged")},
         )

@@ -19,6 +19,7 @@ from asymtrain.lab.engine.setup import (
     RunData,
     dropout_mask,
     mixing_tables,
+    place_weights,
     random_labels,
     steps_of,
     stream_keys,
@@ -57,6 +58,8 @@ class DeviceData:
         self.mixup, self.cutmix = (mixing_tables(specs, field, device) for field in ("mixup", "cutmix"))
         self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
         points = range(len(backbone.points))
+        weights = place_weights(specs, len(points))
+        self.places = None if weights is None else weights.to(device)
         self.branch_labels: Tensor | None = None
         self.smoothing: Tensor | None = None
         if any(s.branch_labels == "random" for s in specs):
@@ -129,6 +132,7 @@ class DeviceData:
             share=share,
             other_targets=_chosen(self.labels, partners),
             other_branch_targets=_chosen(self.branch_labels, partners),
+            places=self.places,
         )
         self.step += 1
         self.global_step += 1

@@ -43,6 +43,7 @@ class Batch(NamedTuple):
     share: Tensor | None = None  # (R, 1), of mixed images: the share of their own targets; the rest is the others'
     other_targets: Tensor | None = None  # (R, B)
     other_branch_targets: Tensor | None = None  # (R, B)
+    places: Tensor | None = None  # (R, K), 1 or 0: has a run branches at each point? None where all have
 
     def of_run(self, run: int) -> "Batch":
         """The batch of one run, which stays a stack of one."""
@@ -118,8 +119,10 @@ class StackLoss:
             self.network.set_mode(training)
 
     def _auxiliary(self, parameters: Parameters, features: Sequence[Tensor], batch: Batch, share: Tensor) -> Tensor:
-        points = [self.point(parameters, k, h, batch) for k, h in enumerate(features)]
-        return (torch.stack(points).sum(0) * share).sum(1)
+        points = torch.stack([self.point(parameters, k, h, batch) for k, h in enumerate(features)])
+        if batch.places is not None:
+            points = points * batch.places.T[:, :, None]
+        return (points.sum(0) * share).sum(1)
 
     def point(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> Tensor:
         """Losses (R, B) of point k: features (R, B, D), weights (R, N, C, D), biases, if any, (R, N, C)."""
@@ -192,6 +195,12 @@ def _main_losses(logits: Tensor, batch: Batch) -> Tensor:
         return losses
     smoothing = batch.smoothing[:, None]
     return (1 - smoothing) * losses - smoothing * logits.log_softmax(2).mean(2)
+
+
+def confidence(logits: Tensor) -> Tensor:
+    """The probability (...) that logits (..., C) give to their answer, the largest."""
+    logits = logits.float()
+    return (logits.amax(-1) - logits.logsumexp(-1)).exp()
 
 
 class Gradients(NamedTuple):

@@ -1,10 +1,10 @@
 """Which specs share a stack, how large stacks are, and which strategy trains them.
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
-weight decay, momentum, clipping, averaging, alpha and its schedule, label noise and smoothing, how much is erased or
-mixed, split seed, and whether the run is Plain. Runs that train side by side, each by its own program, may also differ
-in what the loss of their branches is made of. The plan depends on the specs and on the kind of device; nothing is
-timed, so the same specs give the same stacks and the same numbers.
+weight decay, momentum, clipping, averaging, alpha and its schedule, which places have branches, label noise and
+smoothing, how much is erased or mixed, split seed, and whether the run is Plain. Runs that train side by side, each by
+its own program, may also differ in what the loss of their branches is made of. The plan depends on the specs and on the
+kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
 
 How much of a GPU a run takes is counted, not tried: what the forward pass keeps for the backward pass, on a tiny batch
 on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
@@ -27,7 +27,7 @@ Key = tuple[tuple[str, object], ...]  # the fields of a spec that a stack's runs
 # What a stack holds as a vector over runs.
 _PER_RUN = (
     "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing", "split_seed",
-    "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging",
+    "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging", "places",
 )  # fmt: skip
 # The same, where all runs of a stack have some of it or none has any.
 _PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")

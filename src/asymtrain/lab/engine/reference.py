@@ -39,6 +39,7 @@ from asymtrain.lab.engine.parameters import FlatParameters, layer_name
 from asymtrain.lab.engine.signals import needs_both_gradients
 from asymtrain.lab.engine.tally import Totals, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.statistics.estimates import calibration_error
 from asymtrain.models import KeyedDropout
 
 EVALUATION_BATCH = 1000
@@ -76,7 +77,8 @@ def train_reference(
             if record is None:
                 return Run(spec, tuple(history), "diverged", device_name(where))
             history.append(record)
-    return Run(spec, tuple(history), "finished", device_name(where), answers=loop.answers)
+    device_text, calibration = device_name(where), loop.calibration
+    return Run(spec, tuple(history), "finished", device_text, answers=loop.answers, calibration_error=calibration)
 
 
 class _Loop:
@@ -102,6 +104,7 @@ class _Loop:
         self.branches: Branches | None = None
         self.branch_labels: Tensor | None = None
         self.answers: bytes | None = None
+        self.calibration: float | None = None
         sample = self.normalised(self.images[:2])
         if spec.redundancy:
             prior = setup.prior_bias(spec, data, dataset.classes) if spec.branch_bias == "prior" else None
@@ -142,11 +145,12 @@ class _Loop:
         sums = (main_sum.item() / seen, auxiliary_sum.item() / seen, correct.item() / seen)
         validation = test = None
         if len(self.validation):
-            _, validation = self.right_answers(self.images, self.clean_labels, self.validation)
+            *_, validation = self.answer(self.images, self.clean_labels, self.validation)
         if setup.tests_at(spec, epoch):
             everything = torch.arange(len(self.test_labels), device=self.device)
-            right, test = self.right_answers(self.test_images, self.test_labels, everything)
+            right, sure, test = self.answer(self.test_images, self.test_labels, everything)
             self.answers = np.packbits(right.cpu().numpy()).tobytes()  # those of the last epoch stay
+            self.calibration = calibration_error(sure.cpu().numpy(), right.cpu().numpy())
         totals, seconds = _totals(sums, measured, names), time.perf_counter() - start
         record = epoch_record(spec, epoch + 1, totals, (validation, test), seconds, names)
         return record if record.is_finite and self.is_finite() else None
@@ -258,17 +262,22 @@ class _Loop:
             self.averaged.update_parameters(self.model)
 
     @torch.no_grad()
-    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, float]:
-        """Which of images[indices] are classified right, without dropout, (n,); their share, NaN where a logit is."""
+    def answer(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, float]:
+        """Which of images[indices] are classified right, without dropout, (n,); how sure the model is of each answer.
+
+        And the share of right ones, NaN where a logit is.
+        """
         model = self.model if self.averaged is None else self.averaged
         model.eval()
-        right, finite = [], True
+        right, sure, finite = [], [], True
         for chunk in indices.split(EVALUATION_BATCH):
             with autocast(self.spec, self.device):
                 logits = self.logits(model, self.normalised(images[chunk]))
             right.append(MAIN.correct(logits, labels[chunk]))
+            sure.append(logits.float().softmax(1).amax(1))
             finite = finite and bool(logits.isfinite().all())
-        return torch.cat(right), torch.cat(right).double().mean().item() if finite else math.nan
+        joined = torch.cat(right)
+        return joined, torch.cat(sure), joined.double().mean().item() if finite else math.nan
 
     def normalised(self, images: Tensor) -> Tensor:
         return normalise(images, self.mean, self.std)
@@ -290,9 +299,11 @@ def reached_by_branches(model: setup.Network, sample: Tensor) -> list[str]:
 
 
 def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Tensor, bias: Tensor | None) -> Branches:
+    shares = setup.place_weights([spec], len(network.points))
     branches = attach(
         model,
         at=list(network.points),
+        weights=1.0 if shares is None else dict(zip(network.points, shares[0].tolist(), strict=True)),
         sample=sample,
         classes=network.classes,
         redundancy=spec.redundancy,

@@ -4,6 +4,7 @@ Everything is keyed by (seed, purpose) alone, so every loop starts a spec from t
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
@@ -191,6 +192,21 @@ def prior_bias(spec: RunSpec, data: RunData, classes: int) -> Tensor:
     """Logits (C,) at which a branch gives each class its share of the training labels."""
     labels = torch.as_tensor(data.labels[data.train], dtype=torch.int64)
     return objectives.prior_bias(objectives.find_objective(spec.objective), classes, labels)
+
+
+def chosen_places(count: int, places: str) -> range:
+    """Which of a model's places, in their order, have branches where a spec says `places`."""
+    if places == "middle":
+        return range(count // 2, min(count // 2 + 1, count))
+    return range(count // 2 if places == "later" else 0, count)
+
+
+def place_weights(specs: Sequence[RunSpec], count: int) -> Tensor | None:
+    """1 for each place (K of them) at which a run has branches, and 0 elsewhere, (R, K); None where all are 1."""
+    if all(spec.places == "all" for spec in specs):
+        return None
+    chosen = [chosen_places(count, spec.places) for spec in specs]
+    return torch.tensor([[float(k in places) for k in range(count)] for places in chosen])
 
 
 def random_labels(seed: int, count: int, classes: int) -> Tensor:

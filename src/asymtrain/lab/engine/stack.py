@@ -7,6 +7,7 @@ import time
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
+from dataclasses import replace
 from math import prod
 from typing import Literal
 
@@ -20,7 +21,7 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import compiler_settings, device_name
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.device_data import DeviceData
-from asymtrain.lab.engine.losses import MAIN, gradients, stack_loss
+from asymtrain.lab.engine.losses import MAIN, confidence, gradients, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
@@ -28,6 +29,7 @@ from asymtrain.lab.engine.programs import CapturedSteps, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
 from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.statistics.estimates import calibration_error
 from asymtrain.models import Parameters
 from asymtrain.models._kernels import load_kernels
 
@@ -99,6 +101,7 @@ class Stack:
         self.histories: list[list[Epoch]] = [[] for _ in specs]
         self.diverged = [False] * len(specs)
         self.answers: list[bytes | None] = [None] * len(specs)
+        self.calibration: list[float | None] = [None] * len(specs)
         self.seconds = 0.0  # spent in the epoch at hand
 
     @property
@@ -192,17 +195,17 @@ class Stack:
         self.tally.add_losses(step.main_loss, step.auxiliary_loss, step.correct, batch.weight.sum())
 
     @torch.no_grad()
-    def right_answers(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, list[float]]:
-        """Which of images[indices] each run classifies right: indices (R, n) -> (R, n). And each run's accuracy.
+    def answer(self, images: Tensor, labels: Tensor, indices: Tensor) -> tuple[Tensor, Tensor, list[float]]:
+        """Which of images[indices] each run classifies right, and how sure it is: indices (R, n) -> (R, n) twice.
 
-        That of a run whose logits are not all finite is NaN.
+        And each run's accuracy; that of a run whose logits are not all finite is NaN.
         """
         runs, count = indices.shape
         weights = (self.weights if self.average is None else self.average).to(self.dtype)
         # Of larger images fewer: a batch of them fits, since it was trained on.
         most = EVALUATION_IMAGES * _NUMBERS // max(_NUMBERS, prod(self.image_shape))
         size = min(count, max(1, most // runs) if self.strategy == "batched" else max(most, self.data.batch))
-        right, finite = [], torch.ones(runs, dtype=torch.bool, device=self.device)
+        right, sure, finite = [], [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
             filled = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
@@ -210,16 +213,20 @@ class Stack:
                 logits = self._logits(self.parameters.views(weights), self.programs.chunk(images, filled))
             logits = logits[:, : chosen.shape[1]]
             right.append(MAIN.correct(logits, labels[chosen]))
+            sure.append(confidence(logits))
             finite &= logits.isfinite().flatten(1).all(1)
         joined = torch.cat(right, 1)
-        return joined, joined.double().mean(1).where(finite, torch.nan).tolist()
+        return joined, torch.cat(sure, 1), joined.double().mean(1).where(finite, torch.nan).tolist()
 
     def results(self) -> list[Run]:
         """The record of each run; call it when the stack is finished."""
         name, runs = device_name(self.device), []
-        for spec, epochs, lost, answers in zip(self.specs, self.histories, self.diverged, self.answers, strict=True):
+        for r, (spec, epochs) in enumerate(zip(self.specs, self.histories, strict=True)):
+            lost = self.diverged[r]
             outcome: Literal["finished", "diverged"] = "diverged" if lost else "finished"
-            runs.append(Run(spec, tuple(epochs), outcome, name, self.strategy, None if lost else answers))
+            run = Run(spec, tuple(epochs), outcome, name, self.strategy)
+            final = {"answers": self.answers[r], "calibration_error": self.calibration[r]}
+            runs.append(run if lost else replace(run, **final))  # type: ignore[arg-type]
         return runs
 
     def state(self) -> dict[str, Tensor]:
@@ -304,12 +311,14 @@ class Stack:
         validation: Sequence[float | None] = [None] * len(self.specs)
         test = validation
         if self.data.validation.shape[1]:
-            _, validation = self.right_answers(self.data.images, self.data.clean_labels, self.data.validation)
+            *_, validation = self.answer(self.data.images, self.data.clean_labels, self.data.validation)
         if setup.tests_at(self.specs[0], self.epoch):
             everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
-            right, test = self.right_answers(self.data.test_images, self.data.test_labels, everything)
+            right, sure, test = self.answer(self.data.test_images, self.data.test_labels, everything)
             if self.epoch + 1 == self.specs[0].epochs:
-                self.answers = [np.packbits(row).tobytes() for row in right.cpu().numpy()]
+                rows = list(zip(sure.cpu().numpy(), right.cpu().numpy(), strict=True))
+                self.answers = [np.packbits(right).tobytes() for _, right in rows]
+                self.calibration = [calibration_error(sure, right) for sure, right in rows]
         return list(zip(validation, test, strict=True))
 
     def _vector(self, field: str) -> Tensor:

@@ -24,6 +24,7 @@ RESULTS: dict[str, Callable[[Run], Any]] = {
     "best_validation_epoch": lambda run: run.best_validation and run.best_validation.epoch,
     "best_validation_accuracy": lambda run: run.best_validation and run.best_validation.validation_accuracy,
     "test_accuracy_at_best_validation": lambda run: run.best_validation and run.best_validation.test_accuracy,
+    "calibration_error": attrgetter("calibration_error"),
     "mean_cosine": attrgetter("mean_cosine"),
     "seconds": attrgetter("seconds"),
     "device": attrgetter("device"),

@@ -1,14 +1,18 @@
-"""A mean over runs with its interval. What is undefined stays out of it, and `n` says how many are in."""
+"""A mean over runs with its interval, where what is undefined stays out and `n` says how many are in; calibration."""
 
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
 
 from asymtrain.gradients._intervals import ANYTHING, Bounds, cut, deviation, mean, student_interval
 
 SHARES: Bounds = (0.0, 1.0)  # accuracies as well
 DIFFERENCES: Bounds = (-1.0, 1.0)  # of two shares
 POSITIVE: Bounds = (0.0, math.inf)
+CALIBRATION_BINS = 15
 
 
 @dataclass(frozen=True)
@@ -35,3 +39,15 @@ def estimate(values: Iterable[float | None], confidence: float = 0.95, within: B
         return Estimate(len(seen), centre, None, None, None)
     interval = student_interval(centre, spread / len(seen) ** 0.5, len(seen) - 1, confidence)
     return Estimate(len(seen), centre, spread, *cut(*interval, within))
+
+
+def calibration_error(confidence: NDArray[np.floating], right: NDArray[np.bool_]) -> float | None:
+    """Expected calibration error: how far confidence and accuracy are apart in bins of equal width, by their sizes.
+
+    None of a run that diverged, whose confidence is no number.
+    """
+    if not np.isfinite(confidence).all():
+        return None
+    bins = np.minimum((confidence * CALIBRATION_BINS).astype(int), CALIBRATION_BINS - 1)
+    gaps = np.bincount(bins, weights=confidence.astype(float) - right, minlength=CALIBRATION_BINS)
+    return float(np.abs(gaps).sum() / len(right))

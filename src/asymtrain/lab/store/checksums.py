@@ -30,7 +30,7 @@ EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
 PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance))
 RUN_COLUMNS = (
     "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
-    "model_fingerprint", "data_fingerprint",
+    "model_fingerprint", "data_fingerprint", "calibration_error",
 )  # fmt: skip
 _SPEC = ("spec.dataset", "spec.arch", "spec.variant", "spec.seed", "spec.spec")
 

@@ -349,12 +349,14 @@ _CHECKSUMS = (
 
 # Texts, NULL where an earlier version stored the run.
 _FINGERPRINTS = tuple(f"ALTER TABLE runs ADD COLUMN {name}_fingerprint TEXT" for name in ("model", "data"))
+_CALIBRATION = ("ALTER TABLE runs ADD COLUMN calibration_error",)
 
 MIGRATIONS: tuple[tuple[str, ...], ...] = (
     (*_TABLES, *_VIEWS, *_APPEND_ONLY),
     _GRADIENTS_AND_ANSWERS,
     _CHECKSUMS,
     _FINGERPRINTS,
+    _CALIBRATION,
 )
 FIRST_WITH_CHECKSUMS = 3  # version
 # Of `user_version`, in the file's header, the lowest byte is the version. The others are random, and part of the

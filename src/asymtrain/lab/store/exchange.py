@@ -31,9 +31,10 @@ Format = Literal["csv", "parquet"]
 Rows = list[tuple[Any, ...]]
 
 MANIFEST = "manifest.json"
-_HEAD = {"format": "asymtrain export", "version": 3}
-# 2 added gradient norms, deviations and layers of cosines, and the answers to the test images; 3 added fingerprints.
-_VERSIONS = (1, 2, 3)
+_HEAD = {"format": "asymtrain export", "version": 4}
+# 2 added gradient norms, deviations and layers of cosines, and the answers to the test images; 3 added fingerprints;
+# 4 added calibration errors.
+_VERSIONS = (1, 2, 3, 4)
 _LONGEST_CELL = 2**31 - 1  # characters: a measured surface passes the 131072 that Python's reader takes by itself
 
 
@@ -60,12 +61,17 @@ class Table:
 
 
 _SPEC = {"id": str, "dataset": str, "arch": str, "variant": str, "seed": int, "spec": str}
-_RUN = dict.fromkeys(checksums.RUN_COLUMNS, str) | {"attempt": int, "dirty": int, "seconds": float}
+_RUN = dict.fromkeys(checksums.RUN_COLUMNS, str) | {
+    "attempt": int,
+    "dirty": int,
+    "seconds": float,
+    "calibration_error": float,
+}
 _EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int, "layer_cosines": str}
 _VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
 TABLES = (
     Table("specs", _SPEC),
-    Table("runs", _RUN, added=(1, 2)),
+    Table("runs", _RUN, added=(1, 2, 1)),
     Table("epochs", {"spec_id": str, "attempt": int} | _EPOCH, added=(5,)),
     Table("measurements", _VALUE),
 )

@@ -151,7 +151,7 @@ def run_row(record: Record) -> tuple[Any, ...]:
         run.spec.id, record.attempt, run.outcome, run.device, run.path, run.seconds,
         *dataclasses.astuple(record.provenance), record.created,
         None if run.answers is None else base64.b64encode(run.answers).decode(),
-        run.model_fingerprint, run.data_fingerprint,
+        run.model_fingerprint, run.data_fingerprint, run.calibration_error,
     )  # fmt: skip
 
 
@@ -171,9 +171,9 @@ def make_epoch(row: Sequence[Any]) -> Epoch:
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:
     """Inverse of `run_row`."""
     _, attempt, outcome, device, path, _, python, torch, asymtrain, commit, dirty, source, created, *added = row
-    answers, *fingerprints = added
+    answers, *later = added
     bits = base64.b64decode(answers, validate=True) if answers else None
-    run = Run(spec, history, outcome, device, path, bits, *fingerprints)
+    run = Run(spec, history, outcome, device, path, bits, *later)
     return Record(run, attempt, Provenance(python, torch, asymtrain, commit, bool(dirty), source), created)
 
 

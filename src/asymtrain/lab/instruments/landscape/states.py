@@ -14,7 +14,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch, stack_loss
-from asymtrain.lab.engine.setup import alpha_at, build_backbone, random_labels, run_data
+from asymtrain.lab.engine.setup import alpha_at, build_backbone, chosen_places, random_labels, run_data
 from asymtrain.lab.engine.states import State, states_at
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
 from asymtrain.lab.instruments.landscape.result import LandscapeSettings, Level
@@ -165,7 +165,7 @@ def _total_score(spec: RunSpec, dataset: Dataset, sample: Sample, alpha: float) 
     def score(logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
         targets = labels.expand(len(logits), -1)
         batch = Batch(sample.images, targets, torch.ones_like(labels), None, None)
-        points = [objective.point(parameters, k, point, batch) for k, point in enumerate(features)]
+        points = [objective.point(parameters, k, features[k], batch) for k in chosen_places(len(features), spec.places)]
         auxiliary = torch.stack(points).double().mean(2).sum(0)
         return main(logits, features, parameters) + alpha * auxiliary
 

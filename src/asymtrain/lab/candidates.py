@@ -1,0 +1,43 @@
+"""The forms that branches can have, as values: what `tune` races and what the practice study compares."""
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+from asymtrain.lab.runs import RunSpec
+
+_BIAS = {"none": "", "prior": " with prior bias"}
+_PLACES = {"all": "", "later": "later places", "middle": "middle place"}
+_SCHEDULES = {"constant": "", "linear": "falling linearly", "cosine": "falling", "early": "first half only"}
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One form of branches, by the names of a spec; by default the paper's."""
+
+    objective: str = "sigmoid"
+    branch_bias: str = "none"
+    alpha: float = 0.1
+    places: str = "all"
+    alpha_schedule: str = "constant"
+
+    def __post_init__(self) -> None:
+        RunSpec(**self.fields())  # refuses what no run can have
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> "Candidate":
+        """The form of a spec's branches."""
+        return cls(**{field.name: getattr(spec, field.name) for field in fields(cls)})
+
+    def fields(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @property
+    def label(self) -> str:
+        """Short, for tables: "softmax, alpha 0.3, later places, falling"."""
+        words = [
+            f"{self.objective}{_BIAS[self.branch_bias]}",
+            f"alpha {self.alpha:g}",
+            _PLACES[self.places],
+            _SCHEDULES[self.alpha_schedule],
+        ]
+        return ", ".join(filter(None, words))
