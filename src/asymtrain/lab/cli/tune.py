@@ -73,8 +73,8 @@ class TrainingAsked:
         """The Asymmetric spec; all training images, where a scale would take a few."""
         from asymtrain.lab.tune import EPOCHS
 
-        if "," in self.model:
-            raise UsageError(f"{self.model}: tune takes one model at a time")
+        if "," in self.model or not self.model.strip():
+            raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
         shared = {name: value for name, value in vars(self).items() if name not in ("model", "epochs")}
         options = RunOptions(arch=[self.model], epochs=self.epochs or EPOCHS, **shared)
         (spec,) = options.base_specs(**_checked(parse_settings(settings)))

@@ -44,11 +44,11 @@ class Question:
             raise UsageError("tune needs redundancy 1 or more: 0 is Plain, which every candidate is compared with")
         if not self.candidates:
             raise UsageError("there is nothing to try: give one candidate or more")
-        if not 0 < self.minutes < float("inf"):
-            raise UsageError(f"minutes must be above 0, and finite, got {self.minutes:g}")
-        if not RULE.least_seeds <= self.seeds <= MOST_SEEDS:
+        if not _is_number(self.minutes) or not 0 < self.minutes < float("inf"):
+            raise UsageError(f"minutes must be a number above 0, and finite, got {self.minutes!r}")
+        if not isinstance(self.seeds, int) or not RULE.least_seeds <= self.seeds <= MOST_SEEDS:
             raise UsageError(
-                f"seeds must be from {RULE.least_seeds}, of fewer nothing is said, to {MOST_SEEDS}, got {self.seeds}"
+                f"seeds must be from {RULE.least_seeds}, of fewer nothing is said, to {MOST_SEEDS}, got {self.seeds!r}"
             )
         for candidate in self.candidates:
             self.spec(candidate, 1, RACE_SEED)  # what no run can have shows now
@@ -88,6 +88,10 @@ class Question:
             "minutes": self.minutes,
             "seeds": self.seeds,
         }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def as_candidates(given: Iterable[Candidate | Mapping[str, Any]] | None) -> tuple[Candidate, ...]:

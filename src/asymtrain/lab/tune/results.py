@@ -13,6 +13,8 @@ from asymtrain.lab.tune.question import Question
 from asymtrain.lab.tune.rule import Ruling, Standing, judge, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
+Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
+Compared = tuple[Row | None, tuple[Pair, ...]]
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ class Race:
     winner: Candidate | None = None  # of the race, which is confirmed
     confirmation: tuple[Run, ...] = ()  # as far as they are finished
     row: Row | None = None  # of all pairs of the confirmation
-    pairs: tuple[tuple[int, float, float], ...] = ()  # seed, Plain, Asymmetric
+    pairs: tuple[Pair, ...] = ()
     missing: tuple[RunSpec, ...] = ()  # what the rung or the confirmation under way still needs
     failure: str = ""  # why one of these cannot be trained
 
@@ -111,7 +113,13 @@ def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Ra
     for rung in plan.rungs:
         specs = question.rung_specs(rung, living)
         missing = tuple(spec for spec in specs.values() if spec.id not in runs)
-        entries = [_entry(candidate, specs, runs) for candidate in living]
+        compared = compare_with_plain(specs.values(), runs, "validation_accuracy")
+        entries = []
+        for candidate in living:
+            row, pairs = compared.get(candidate, (None, ()))
+            differences = tuple(100 * (after - before) for _, before, after in pairs)
+            ids = tuple(spec.id for (of, _), spec in specs.items() if of == candidate)
+            entries.append(Entry(candidate, row, differences, None, ids))
         order = [] if missing else survivors([entry.standing for entry in entries])
         if not missing:
             entries = [replace(entry, kept=i in order) for i, entry in enumerate(entries)]
@@ -125,35 +133,29 @@ def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Ra
     specs = question.confirmation_specs(best, plan)
     missing = tuple(spec for spec in specs.values() if spec.id not in runs)
     done = tuple(runs[spec.id] for spec in specs.values() if spec.id in runs)
-    row, pairs = compare_with_plain(specs.values(), runs, "test_accuracy")
+    row, pairs = compare_with_plain(specs.values(), runs, "test_accuracy").get(best, (None, ()))
     return Race(question, plan, tuple(rungs), best, done, None if missing else row, pairs, missing)
 
 
-def compare_with_plain(
-    specs: Iterable[RunSpec], runs: Mapping[str, Run], measure: str
-) -> tuple[Row | None, tuple[tuple[int, float, float], ...]]:
-    """The comparison of one candidate with Plain after the last epoch, and (seed, Plain, Asymmetric) of each pair."""
+def compare_with_plain(specs: Iterable[RunSpec], runs: Mapping[str, Run], measure: str) -> dict[Candidate, Compared]:
+    """Each candidate that has a pair, against Plain after the last epoch."""
     from asymtrain.lab.comparisons import compare, paired
     from asymtrain.lab.report.frames import rows_frame
     from asymtrain.lab.report.summary import records
 
-    by = ["dataset", "arch"]
-    rows = rows_frame([runs[spec.id] for spec in specs if spec.id in runs])
-    pairs, _ = paired(rows, by, measure)
-    if not len(pairs):
-        return None, ()
-    seen = tuple((int(p["seed"]), float(p["plain"]), float(p["asymmetric"])) for p in records(pairs))
-    return records(compare(rows, by, measure))[0], seen
-
-
-def _entry(
-    candidate: Candidate, specs: Mapping[tuple[Candidate | None, int], RunSpec], runs: Mapping[str, Run]
-) -> Entry:
-    own = [spec for (of, _), spec in specs.items() if of in (None, candidate)]
-    row, pairs = compare_with_plain(own, runs, "validation_accuracy")
-    differences = tuple(100 * (after - before) for _, before, after in pairs)
-    ids = tuple(spec.id for (of, _), spec in specs.items() if of == candidate)
-    return Entry(candidate, row, differences, None, ids)
+    fields = list(Candidate().fields())
+    frame = rows_frame([runs[spec.id] for spec in specs if spec.id in runs])
+    read = ("id", "variant", "seed", "outcome", "classes", "mean_cosine", measure, "dataset", "arch", *fields)
+    rows = frame[list(read)]  # of sixty columns, which all would be copied again and again
+    pairs: dict[Candidate, list[Pair]] = {}
+    for pair in records(paired(rows, fields, measure)[0]):
+        candidate = Candidate(**{name: pair[name] for name in fields})
+        pairs.setdefault(candidate, []).append((pair["seed"], pair["plain"], pair["asymmetric"]))
+    compared = {
+        Candidate(**{name: row[name] for name in fields}): row for row in records(compare(rows, fields, measure))
+    }
+    shown = {candidate: {name: row[name] for name in row if name not in fields} for candidate, row in compared.items()}
+    return {candidate: (row, tuple(pairs[candidate])) for candidate, row in shown.items()}
 
 
 def _too_short(question: Question, plan: Plan | None) -> str:

@@ -124,6 +124,7 @@ def run_tune(
             write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
     else:
         timing, plan = kept
+        runs |= _stored(store, question.timing_specs())
     race, asked = replay(question, plan, runs), set[str]()
     while wanted := [spec for spec in race.missing if spec.id not in asked]:
         asked.update(spec.id for spec in wanted)  # what does not come now (time is over, it failed) does not come
@@ -213,7 +214,8 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
             layout = network.layout if of_backbone else spec.layout
             code = attach_code(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
     held_out = _held_out(len(dataset.train))
-    return Tuned(race, timing, tuple(runs.values()), places, code, held_out, len(dataset.test))
+    ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
+    return Tuned(race, timing, ordered, places, code, held_out, len(dataset.test))
 
 
 def stage_words(race: Race) -> str:

@@ -12,6 +12,7 @@ _SCHEDULES = {
     "cosine": "{alpha:g} * 0.5 * (1 + math.cos(math.pi * epoch / epochs))",
     "early": "{alpha:g} * (epoch < epochs / 2)",
 }
+_OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 # Names of `attach`, by those of a spec.
 _ARGUMENTS = {
     "redundancy": "redundancy", "activation": "activation", "head": "head", "combine": "branch_reduction",
@@ -49,7 +50,10 @@ def attach_code(spec: RunSpec, places: Sequence[str], classes: int, *, pool: str
         "    model,",
         *(f"    {argument}," for argument in written),
         ")",
-        f"optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr={spec.learning_rate:g})",
+        f"optimizer = torch.optim.{_OPTIMIZERS[spec.optimizer]}(",
+        f"    [*model.parameters(), *branches.parameters()], lr={spec.learning_rate:g}, "
+        f"weight_decay={spec.weight_decay:g}",
+        ")",
         f"epochs = {spec.epochs}",
         "for epoch in range(epochs):",
         f"    alpha = {alpha}",
