@@ -37,7 +37,7 @@ def test_the_sentence_names_what_was_measured(helped):
     assert helped.sentence.startswith("Attach softmax, alpha 1: +")
     assert "5 fresh seeds, 9 epochs, 1,000 test images" in helped.sentence
     assert answer(HURTS).sentence == ("Attach nothing: every candidate was clearly worse than Plain in the race.")
-    assert answer(HELPS, left_out=1).sentence.startswith("Undecided: 1 runs of the confirmation are missing")
+    assert answer(HELPS, left_out=1).sentence.startswith("Undecided: 1 run of the confirmation is missing")
 
 
 def test_the_tables(helped):

@@ -1,11 +1,12 @@
 """Who stays in the race, and what a confirmation says: pure functions, by table."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 
 from asymtrain.lab import comparisons
-from asymtrain.lab.tune import RULE, Standing, is_moving, judge, survivors
+from asymtrain.lab.tune import CANDIDATES, RULE, Standing, is_moving, judge, survivors
 from asymtrain.lab.tune.rule import kept_of
 
 
@@ -113,3 +114,12 @@ def test_as_many_seeds_as_the_words_of_a_comparison_need():
 def test_every_threshold_can_be_set():
     strict = dataclasses.replace(RULE, margin=5.0)
     assert judge(row(-0.1, 1.5), 30, 30, rule=strict).verdict == "none"
+
+
+def test_the_documentation_has_every_threshold_and_every_candidate():
+    page = (Path(__file__).parents[3] / "docs" / "tune.md").read_text()
+    for name, value in dataclasses.asdict(RULE).items():
+        assert f"\n| `{name}` | {value:g} | " in page
+    rows = [[*map(str, candidate.fields().values())] for candidate in CANDIDATES]
+    table = "\n".join(f"| {' | '.join(row)} |".replace(" 1.0 ", " 1 ") for row in rows)
+    assert f"|---|---|---|---|---|\n{table}\n\n" in page

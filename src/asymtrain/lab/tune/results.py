@@ -10,7 +10,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.tune.planning import Plan, Rung
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.rule import Ruling, Standing, judge, survivors
+from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
 Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
@@ -94,7 +94,8 @@ class Race:
         if self.plan is None or not self.plan.rungs:
             return Ruling("undecided", "time", self.failure or _too_short(self.question, self.plan))
         if self.missing:
-            left = f"{len(self.missing)} runs of {self.stage} are missing"
+            are = "is" if len(self.missing) == 1 else "are"
+            left = f"{counted(len(self.missing), 'run')} of {self.stage} {are} missing"
             if self.failure:
                 return Ruling("undecided", "failed", f"{left}: {self.failure}")
             return Ruling("undecided", "time", f"{left}: give the same command again to go on")
@@ -162,4 +163,5 @@ def _too_short(question: Question, plan: Plan | None) -> str:
     if plan is None:
         return "no epoch could be timed yet: give the same command again to go on, or more minutes"
     given = f"{question.minutes:g} minute{' holds' if question.minutes == 1 else 's hold'}"
-    return f"{given} no race with a confirmation: the whole question takes about {math.ceil(plan.needed)}"
+    needed = counted(math.ceil(plan.needed), "minute")
+    return f"{given} no race with a confirmation: the whole question takes about {needed}"

@@ -116,10 +116,8 @@ def run_tune(
         timing = train(specs, words, share=RULE.timing_share).timing(len(specs)) or _timing_of(runs.values())
         plan = None
         if timing is not None:
-            # What is not timed whole within its share has no time left for anything else.
-            left = deadline - time.monotonic() if all(spec.id in runs for spec in specs) else 0.0
-            count, epochs = len(question.candidates), question.base.epochs
-            plan = make_plan(timing, left, candidates=count, epochs=epochs, seeds=question.seeds)
+            left, count = deadline - time.monotonic(), len(question.candidates)
+            plan = make_plan(timing, left, candidates=count, epochs=question.base.epochs, seeds=question.seeds)
         if out is not None and plan is not None and plan.rungs:
             write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
     else:
