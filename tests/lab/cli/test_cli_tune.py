@@ -2,6 +2,8 @@
 
 import json
 import re
+import subprocess
+import sys
 
 import pytest
 
@@ -44,7 +46,7 @@ def test_it_answers_and_the_same_command_trains_nothing_again(cli, tmp_path):
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".html", ".json", ".svg")}
     again = cli(*TINY)
     assert again.out == first.out
-    assert "Timing" not in again.err
+    assert again.err == "Page: asymtrain-tune/report.html\n"
     assert files == {path.name: path.read_bytes() for path in folder.iterdir() if path.name in files}
     other = cli(*TINY, "--learning-rate", "0.5")
     assert other.code == 2
@@ -65,6 +67,12 @@ def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypa
     assert shown["images"] == {"validation": 21, "test": 26}
     assert shown["places"] == ["4"]
     assert shown["question"]["base"]["schedule"] == "cosine"  # of the ordinary recipe
+    # Nothing is left to train, and yet another model by the same name is not answered with these runs.
+    (tmp_path / "mine.py").write_text(NETS.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, bias=False)"))
+    monkeypatch.delitem(sys.modules, "mine")
+    changed = cli(*command, "--candidate", "objective=softmax,alpha=1,places=later")
+    assert changed.code == 2
+    assert "the model mine:tiny changed since" in changed.err
 
 
 def test_ctrl_c_keeps_what_was_measured(cli, monkeypatch, tmp_path):
@@ -121,3 +129,27 @@ def test_bad_input(refused, options, said):
 @pytest.mark.parametrize("model", ["mlp,cnn", "resnet", "nowhere:net", ""])
 def test_models_that_are_none(refused, model):
     assert refused("tune", model)
+
+
+@pytest.mark.slow
+def test_a_kill_loses_nothing(cli, tmp_path):
+    """Killed in the middle of the race, the same command ends with the answer of a call that was left alone."""
+    out = tmp_path / "asymtrain-tune"
+    command = [*TINY, "--epochs", "2", "--data-option", "size=300", "--data-option", "test_size=100"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "asymtrain", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+        if line.startswith("2/") and (out / "tune.json").exists():  # of a rung: the plan is there
+            break
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    plan = (out / "tune.json").read_bytes()
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "tune.json").write_bytes(plan)
+    results = [cli(*command, "--out", folder, "--json") for folder in (out, "alone")]
+    went_on, alone = ({**json.loads(result.out), "files": None} for result in results)
+    assert went_on["plan"] == json.loads(plan)["plan"]
+    assert not went_on["missing"]
+    assert went_on == alone

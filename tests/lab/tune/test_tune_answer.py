@@ -63,7 +63,7 @@ def test_the_page(helped, tmp_path):
     assert document["verdict"] == "attach"
     assert document["comparison"]["n"] == 5
     assert [rung["epochs"] for rung in document["rungs"]] == [3, 9]
-    assert {"race", "course", "curves"} <= files.keys()
+    assert {"rung1", "rung2", "course", "curves"} <= files.keys()
 
 
 def test_the_page_of_an_answer_without_advice(tmp_path):

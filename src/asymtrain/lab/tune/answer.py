@@ -222,7 +222,8 @@ def pairs_table(result: Tuned) -> Table:
 
 
 def tune_figures(result: Tuned) -> list[Figure]:
-    figures = [_race_figure(result.race)] if any(entry.row for rung in result.rungs for entry in rung.entries) else []
+    seen = [(i, rung) for i, rung in enumerate(result.rungs, 1) if any(entry.row for entry in rung.entries)]
+    figures = [_rung_figure(i, rung) for i, rung in seen]
     if len(result.race.course) > 1:
         figures.append(_course_figure(result))
     if result.race.pairs:
@@ -230,32 +231,34 @@ def tune_figures(result: Tuned) -> list[Figure]:
     return figures
 
 
-def _race_figure(race: Race) -> Figure:
-    """A panel for each rung, the best candidate on top."""
-    panels = []
-    for i, result in enumerate(race.rungs, 1):
-        seen = sorted((entry for entry in result.entries if entry.row), key=lambda entry: -entry.standing.points)
-        bars = tuple(
-            Bar(entry.candidate.label, standing.points, standing.low, standing.high, entry.differences)
-            for entry in seen
-            for standing in [entry.standing]
-        )
-        title = f"Rung {i}: {counted(result.rung.epochs, 'epoch')}"
-        if bars:
-            panels.append(Bars(title, "difference to Plain (points of validation accuracy)", "asymmetric", bars))
-    caption = "Diamonds are means over seeds, bars their 95% intervals, dots single pairs."
-    return Figure("race", "The race", panels, caption=caption)
+def _rung_figure(number: int, result: RungResult) -> Figure:
+    """The best candidate on top."""
+    seen = sorted((entry for entry in result.entries if entry.row), key=lambda entry: -entry.standing.points)
+    bars = tuple(
+        Bar(_short(entry.candidate), standing.points, standing.low, standing.high, entry.differences)
+        for entry in seen
+        for standing in [entry.standing]
+    )
+    panel = Bars("", "difference to Plain (points)", "asymmetric", bars)
+    title = f"Rung {number}: {counted(result.rung.epochs, 'epoch')}"
+    caption = "Validation accuracy: diamonds are means, bars their 95% intervals, dots single pairs."
+    return Figure(f"rung{number}", title, [panel], caption=caption)
+
+
+def _short(candidate: Candidate) -> str:
+    """A label that fits beside the rows of a figure: "sigmoid+prior 0.1", "softmax 0.3 later falling"."""
+    objective = candidate.objective + {"prior": "+prior"}.get(candidate.branch_bias, "")
+    where = {"all": ""}.get(candidate.places, candidate.places)
+    when = {"constant": "", "cosine": "falling"}.get(candidate.alpha_schedule, candidate.alpha_schedule)
+    return " ".join(filter(None, [objective, f"{candidate.alpha:g}", where, when]))
 
 
 def _course_figure(result: Tuned) -> Figure:
     """The winner's difference at each length: does it move?"""
-    course = result.race.course
-    lines = [Line("", "asymmetric", tuple(map(float, course)), tuple(course.values()), marker=True)]
-    asked = float(result.race.question.base.epochs)
-    panel = Lines("", "epochs of the training", "difference to Plain (points)", tuple(lines), (asked,), zero=True)
-    caption = (
-        "The winner of the race, trained for each number of epochs. The vertical line is the training asked about."
-    )
+    course, asked = result.race.course, counted(result.race.question.base.epochs, "epoch")
+    line = Line("", "asymmetric", tuple(map(float, course)), tuple(course.values()), marker=True)
+    panel = Lines("", "epochs of the training", "difference to Plain (points)", (line,), zero=True)
+    caption = f"The winner of the race, trained anew for each number of epochs; the question is about {asked}."
     if result.race.row is not None:
         caption += " The longest is the confirmation, on test images; the others are on validation images."
     return Figure("course", "The difference over training length", [panel], caption=caption)

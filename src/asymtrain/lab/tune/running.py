@@ -84,15 +84,18 @@ def run_tune(
 
     check_data(question, data_root)
     kept = None if out is None else read_plan(out, question)
+    timed = question.timing_specs()
+    executors.check_sources(timed, store, data_root=data_root)  # also where everything is stored
     told, notes, runs = watcher or Watcher(), [""], dict[str, Run]()
     deadline = time.monotonic() + 60 * question.minutes
 
     def train(specs: list[RunSpec], words: str, later: float = 0.0, share: float = 1.0) -> Stopwatch:
         """Add the runs of these specs; `later` are the seconds that what follows is planned to take."""
         watch = Stopwatch()
+        runs.update(_stored(store, specs))
+        specs = [spec for spec in specs if spec.id not in runs]
         left = min(deadline - watch.start, 60 * share * question.minutes)
-        if left <= 0:
-            runs.update(_stored(store, specs))
+        if left <= 0 or not specs:
             return watch
 
         def update(state: "Progress") -> None:
@@ -111,9 +114,8 @@ def run_tune(
         return watch
 
     if kept is None:
-        specs = question.timing_specs()
-        words = f"Timing: {len(specs)} runs of {counted(specs[0].epochs, 'epoch')}"
-        timing = train(specs, words, share=RULE.timing_share).timing(len(specs)) or _timing_of(runs.values())
+        words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
+        timing = train(timed, words, share=RULE.timing_share).timing(len(timed)) or _timing_of(runs.values())
         plan = None
         if timing is not None:
             left, count = deadline - time.monotonic(), len(question.candidates)
@@ -122,7 +124,7 @@ def run_tune(
             write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
     else:
         timing, plan = kept
-        runs |= _stored(store, question.timing_specs())
+        runs |= _stored(store, timed)
     race, asked = replay(question, plan, runs), set[str]()
     while wanted := [spec for spec in race.missing if spec.id not in asked]:
         asked.update(spec.id for spec in wanted)  # what does not come now (time is over, it failed) does not come
