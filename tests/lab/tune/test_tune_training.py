@@ -59,7 +59,7 @@ def test_branches_without_weight_are_not(tmp_path):
 
 
 def test_a_call_times_plans_and_answers(tmp_path):
-    asked, stages = Question(TINY, (GOOD,), minutes=10.0), []
+    asked, stages = Question(TINY, (GOOD, NOTHING), minutes=10.0), []
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path, watcher=Watcher(stage=stages.append))
     assert result.timing.epoch > 0
     assert result.race.plan.epochs == 2
@@ -73,6 +73,13 @@ def test_a_call_times_plans_and_answers(tmp_path):
     assert all(epoch.test_accuracy is None for run in race for epoch in run.history)
     assert {run.spec.seed for run in runs if run.spec.test != "never"} == set(range(3100, 3105))
     assert {run.spec.validation for run in runs if run.spec.test != "never"} == {"none"}
+    tested = {(run.spec.seed, run.spec.variant): run.test_accuracy for run in runs if run.spec.test != "never"}
+    assert result.race.pairs == tuple(
+        (seed, tested[seed, "plain"], tested[seed, "asymmetric"]) for seed in range(3100, 3105)
+    )
+    again = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
+    assert [run.spec.id for run in again.runs] == [run.spec.id for run in result.runs]  # those that were timed too
+    assert len(again.runs) == len(runs)
 
 
 class Stop(Exception):
@@ -114,6 +121,7 @@ def test_after_an_interruption_the_same_call_ends_with_the_same_answer(count, an
     watcher = Watcher(progress=lambda state: trained.extend(state.finished))
     result = run_tune(asked, store=store, out=tmp_path, watcher=watcher)
     assert {run.spec.id for run in trained}.isdisjoint(run.spec.id for run in so_far.runs)
+    assert result.race.plan == PLAN
     write_json(tmp_path, result)
     ours, theirs = (json.loads((folder / "tune.json").read_bytes()) for folder in (tmp_path, whole))
     assert without_times(ours) == without_times(theirs)

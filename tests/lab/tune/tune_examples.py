@@ -1,8 +1,5 @@
 """Questions that are answered in seconds: invented runs, and a network that only branches can teach."""
 
-import dataclasses
-import math
-
 import numpy as np
 from torch import nn
 
@@ -67,17 +64,3 @@ def without_times(document):
     return {name: value for name, value in document.items() if name not in ("measured", "plan")} | {
         "plan": {name: value for name, value in document["plan"].items() if name not in ("seconds", "needed")}
     }
-
-
-def shifted(run, share):
-    """A run whose accuracies are lower or higher by a share."""
-    history = tuple(
-        dataclasses.replace(
-            epoch,
-            validation_accuracy=epoch.validation_accuracy + share,
-            test_accuracy=None if epoch.test_accuracy is None else epoch.test_accuracy + share,
-        )
-        for epoch in run.history
-    )
-    assert all(math.isfinite(epoch.validation_accuracy) for epoch in history)
-    return dataclasses.replace(run, history=history)
