@@ -29,7 +29,7 @@ import os
 import platform
 import time
 from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
@@ -67,7 +67,7 @@ def main() -> None:
     options.add_argument("--precision", help="of all columns: fp32 (on a CPU), tf32 or bf16 (on a GPU)")
     options.add_argument("--runs", type=int, help="runs in the engine's stack, and in vmap's ensemble")
     options.add_argument("--seconds", type=float, default=SECONDS, help="of timed work for each figure")
-    options.add_argument("--at-once", type=int, default=8, help="processes that compile at the same time, on a GPU")
+    options.add_argument("--at-once", type=int, default=6, help="processes that compile at the same time, on a GPU")
     options.add_argument("--json", type=str, help="write the rows here too")
     chosen = options.parse_args()
     device = torch.device(chosen.device)
@@ -177,16 +177,23 @@ def in_processes(wanted: list[Wanted], at_once: int, device: torch.device) -> It
 
 def _group(wanted: list[Wanted], device: torch.device) -> Iterator[tuple[Wanted, Figure]]:
     context = multiprocessing.get_context("spawn")
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(max(1, cores() // len(wanted)))
+    threads = max(1, cores() // len(wanted))  # of each: more would wait for each other, and all for them
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = str(threads)
     workers: list[tuple[Wanted, Any, Connection]] = []
     for item in wanted:
         ours, theirs = context.Pipe()
-        process = context.Process(target=_work, args=(theirs, item, device), daemon=True)
+        process = context.Process(target=_work, args=(theirs, item, device, threads), daemon=True)
         process.start()
         theirs.close()
         workers.append((item, process, ours))
-    answers = [_receive(pipe) for *_, pipe in workers]  # all are warm before any is timed
-    for (item, process, pipe), answer in zip(workers, answers, strict=True):
+    begun, answers = time.perf_counter(), {}
+    while len(answers) < len(workers):  # all are warm before any is timed
+        for pipe in wait([pipe for *_, pipe in workers if pipe not in answers]):
+            answers[pipe] = _receive(pipe)
+            (arch, column, *_) = next(item for item, _, own in workers if own is pipe)
+            print(f"  {arch} {column}: ready after {time.perf_counter() - begun:.0f} s", flush=True)
+    for item, process, pipe in workers:
+        answer = answers[pipe]
         if "error" not in answer:
             pipe.send("go")
             answer = _receive(pipe)
@@ -201,8 +208,9 @@ def _receive(pipe: Connection) -> Figure:
         return {"error": "its process died"}
 
 
-def _work(pipe: Connection, item: Wanted, device: torch.device) -> None:
+def _work(pipe: Connection, item: Wanted, device: torch.device, threads: int) -> None:
     arch, column, runs, precision, seconds = item
+    torch.set_num_threads(threads)
     try:
         prepared = Prepared(arch, column, runs, precision, device)
         pipe.send({})

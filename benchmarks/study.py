@@ -6,7 +6,8 @@
 
 36 runs: Plain and the 11 kinds of branches in `KINDS`, 3 seeds, batch 128, flips and shifts, validation at every epoch,
 cosines at every 16th step, each run's rows and checkpoints in a store in a temporary folder. The data is CIFAR-100 if
-$ASYMTRAIN_DATA has it, else random bytes of its shape; writing those is not counted.
+$ASYMTRAIN_DATA has it, else random bytes of its shape; writing those is not counted. Seconds so far go to the error
+stream after each epoch.
 
 Counted is everything from this script's first line to the last run. Compiled code is not taken from an earlier process
 unless `--cache` names its folder. The parts:
@@ -30,6 +31,7 @@ BEGUN = time.perf_counter()
 import argparse  # noqa: E402  (the clock runs from here)
 import gc  # noqa: E402
 import os  # noqa: E402
+import sys  # noqa: E402
 import tempfile  # noqa: E402
 from collections.abc import Callable, Iterator  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
@@ -38,6 +40,7 @@ from pathlib import Path  # noqa: E402
 from typing import TYPE_CHECKING, Any  # noqa: E402
 
 if TYPE_CHECKING:
+    from asymtrain.lab.engine import Progress
     from asymtrain.lab.runs import RunSpec
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -133,14 +136,15 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
     precision = chosen.precision or ("bf16" if device.type == "cuda" else "fp32")
     specs = _specs(chosen, precision, folder, clock)
     notes: list[str] = []
-    runs = list(
-        executors.execute(
-            specs,
-            store=folder / "study.sqlite",
-            device=chosen.device,
-            progress=lambda progress: notes.append(progress.note) if progress.note else None,
-        )
-    )
+
+    def progress(state: "Progress") -> None:
+        if state.note:
+            notes.append(state.note)
+        if state.recorded:  # on the way, for one that is cut off
+            parts = ", ".join(f"{part} {clock.seconds[part]:.1f}" for part in PARTS if clock.seconds[part] >= 0.05)
+            print(f"{state.epochs_done} of {state.epochs_total} epochs of runs: {parts}", file=sys.stderr, flush=True)
+
+    runs = list(executors.execute(specs, store=folder / "study.sqlite", device=chosen.device, progress=progress))
     clock.enter("not counted")  # the study is over
     seconds = dict(clock.seconds)
     total = sum(seconds[part] for part in PARTS)

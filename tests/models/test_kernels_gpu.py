@@ -73,3 +73,25 @@ def test_pooling_shows_nan(operators):
     pooled = operators.pool_relu(maps, torch.zeros(8, device="cuda", dtype=torch.bfloat16))
     assert pooled[0, [3, 4]].isnan().all()
     assert not pooled[0, [0, 1, 2, 5, 6, 7]].isnan().any()
+
+
+@pytest.mark.parametrize(("runs", "rows", "width"), [(3, 325, 512), (1, 128, 64), (2, 7, 1024)])
+def test_gelu_is_that_of_torch(operators, runs, rows, width):
+    torch.manual_seed(0)
+    raw, bias = draw(runs, rows, width), draw(runs, width)
+    grad = draw(runs, rows, width).detach()
+    wanted = F.gelu(raw.double() + bias.double()[:, None])
+    wanted_grads = torch.autograd.grad(wanted, [raw, bias], grad.double())
+    found = operators.bias_gelu(raw, bias)
+    found_grads = torch.autograd.grad(found, [raw, bias], grad)
+    assert apart(found, wanted) < BF16
+    for f, w in zip(found_grads, wanted_grads, strict=True):
+        assert apart(f, w) < BF16
+
+
+def test_gelu_at_the_ends_of_its_range(operators):
+    values = torch.tensor([float("nan"), float("inf"), -200.0, -8.0, 0.0, 200.0], device="cuda").bfloat16()
+    raw = values.repeat(11)[:64].view(1, 1, 64)
+    found = operators.bias_gelu(raw, torch.zeros(1, 64, device="cuda", dtype=torch.bfloat16))
+    assert found[0, 0, 0].isnan()
+    assert torch.allclose(found[0, 0, 1:6].float(), F.gelu(values[1:].float()), atol=1e-6)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
 from asymtrain.models._backbone import Backbone, Outputs, Parameters, stacked_linear
-from asymtrain.models._kernels import attention_kernels
+from asymtrain.models._kernels import attention_kernels, gelu_kernels
 
 
 class Attention(nn.Module):
@@ -135,8 +135,15 @@ class ViT(Backbone):
         mixed = self._stacked_attention(parameters, f"{name}.attention.qkv", normed, batch)
         tokens = tokens + stacked_linear(parameters, f"{name}.attention.proj", mixed)
         normed = stacked_norm(parameters, f"{name}.norm2", tokens)
-        hidden = F.gelu(stacked_linear(parameters, f"{name}.mlp.0", normed))
+        hidden = self._stacked_hidden(parameters, f"{name}.mlp.0", normed)
         return tokens + stacked_linear(parameters, f"{name}.mlp.2", hidden)
+
+    def _stacked_hidden(self, parameters: Parameters, name: str, normed: Tensor) -> Tensor:
+        weight = parameters[f"{name}.weight"]
+        kernels = gelu_kernels(normed, weight.shape[1])
+        if kernels is not None:
+            return kernels.bias_gelu(torch.bmm(normed, weight.mT), parameters[f"{name}.bias"])
+        return F.gelu(stacked_linear(parameters, name, normed))
 
     def _stacked_attention(self, parameters: Parameters, name: str, normed: Tensor, batch: int) -> Tensor:
         runs, rows, width = normed.shape

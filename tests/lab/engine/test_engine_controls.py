@@ -58,7 +58,7 @@ def test_every_strategy_does_what_the_reference_does(control, dataset):
     assert_stack_is_near(specs, dataset, *STRATEGIES)
 
 
-SIDE_BY_SIDE = [
+KINDS = [
     {"redundancy": 0},
     {"over_classes": "sum"},
     {"objective": "softmax", "branch_labels": "random"},
@@ -68,17 +68,18 @@ SIDE_BY_SIDE = [
 ]
 
 
-def test_runs_side_by_side_have_losses_of_their_own(dataset):
-    specs = [fifty_steps("mlp", weight_decay=0.5, **fields) for fields in SIDE_BY_SIDE]
-    assert_stack_is_near(specs, dataset, "side_by_side")
+def test_runs_of_a_stack_have_losses_of_their_own(dataset):
+    specs = [fifty_steps("mlp", weight_decay=0.5, **fields) for fields in KINDS]
+    assert_stack_is_near(specs, dataset, *STRATEGIES)
 
 
-@pytest.mark.parametrize("fields", SIDE_BY_SIDE, ids=str)
-def test_a_run_side_by_side_records_what_it_does_alone(fields, dataset):
-    specs = [spec_of("cnn", weight_decay=0.5, **{"redundancy": 1, **other}) for other in SIDE_BY_SIDE]
-    chosen = SIDE_BY_SIDE.index(fields)
-    together = stack_of(specs, dataset, "side_by_side").results()[chosen]
-    alone = stack_of([specs[chosen]], dataset, "side_by_side").results()[0]
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("fields", KINDS, ids=str)
+def test_a_run_beside_other_kinds_records_what_it_does_alone(fields, strategy, dataset):
+    specs = [spec_of("cnn", weight_decay=0.5, **{"redundancy": 1, **other}) for other in KINDS]
+    chosen = KINDS.index(fields)
+    together = stack_of(specs, dataset, strategy).results()[chosen]
+    alone = stack_of([specs[chosen]], dataset, strategy).results()[0]
     for first, second in zip(together.history, alone.history, strict=True):
         seen = [{**vars(epoch), "seconds": 0, "layer_cosines": 0} for epoch in (first, second)]
         assert seen[0] == pytest.approx(seen[1], rel=1e-3, abs=1e-4)

@@ -76,3 +76,22 @@ def test_the_backbones_take_square_images():
             setup.run_data(backbone, dataset(kind))
     with pytest.raises(UsageError, match="the backbones take square images, images has 6 x 4: give image_size"):
         setup.run_data(backbone, dataset("images"))
+
+
+@pytest.mark.parametrize("augmentation", ["none", "flip_shift", "trivial"])
+def test_batches_and_chunks_keep_channels_innermost(augmentation):
+    """As on a GPU, where a convolution of another layout copies all its maps."""
+    data = dataset("images")
+    spec = dataclasses.replace(SPEC, augmentation=augmentation)
+    network = build("mlp", classes=3, seed=0)
+    held = DeviceData([spec], data, [setup.run_data(spec, data)], network, torch.device("cpu"), torch.float32)
+    held.start_epoch(0)
+    plain = held.next_batch().images
+    held.channels_last = True
+    held.images = held.images.permute(0, 2, 3, 1).contiguous()
+    held.start_epoch(0)
+    images = held.next_batch().images
+    assert torch.equal(images, plain)
+    chunk = held.chunk(held.images, torch.arange(3)[None])
+    for values in (images[0], chunk[0]):
+        assert values.is_contiguous(memory_format=torch.channels_last)

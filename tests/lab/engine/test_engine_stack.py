@@ -5,6 +5,7 @@ import functools
 
 import numpy as np
 import pytest
+import torch
 from equivalence import patterns
 from small_runs import (
     STRATEGIES,
@@ -21,6 +22,8 @@ from small_runs import (
 
 from asymtrain.lab.data import Dataset, ImageSet
 from asymtrain.lab.engine import Stack, device_data, reference, train_reference
+from asymtrain.lab.engine.losses import gradients
+from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store.records import check_whole
 
 
@@ -197,7 +200,7 @@ def test_of_large_images_fewer_are_evaluated_at_once(strategy, monkeypatch):
     sizes, chunk = [], stack.programs.chunk
     monkeypatch.setattr(stack.programs, "chunk", lambda x, indices: sizes.append(indices.shape[1]) or chunk(x, indices))
     stack.advance()
-    assert max(sizes) == 1000  # numbers of 4000 images of 32 x 32
+    assert sizes == [20, 550, 550]  # equal chunks of at most 1000, as many numbers as 4000 images of 32 x 32
 
 
 def test_stacks_of_two_controls_share_every_compiled_part_but_the_signal(dataset, monkeypatch):
@@ -208,3 +211,29 @@ def test_stacks_of_two_controls_share_every_compiled_part_but_the_signal(dataset
     assert noise.forward is gated.forward
     assert noise.signal is again.signal
     assert noise.signal is not gated.signal
+
+
+@pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
+def test_losses_of_several_kinds_are_one_graph_for_the_compiler(strategy):
+    """A break would leave a part of every step to Python, and say nothing."""
+    base = {"arch_options": {"widths": (8, 8)}, "batch": 8, "epochs": 1}
+    kinds = [
+        {},
+        {"objective": "softmax"},
+        {"branch_bias": "prior", "over_classes": "sum"},
+        {"branch_weights": "frozen"},
+    ]
+    specs = [RunSpec(**base, **kind) for kind in [*kinds, {"signal": "detached"}, {"redundancy": 0}]]
+    stack = Stack(specs, patterns(classes=4, size=40, test_size=8), strategy=strategy)
+    losses = torch.compile(lambda *given: stack.loss(*given), backend="eager", fullgraph=True, dynamic=False)
+    stack.data.start_epoch(0)
+    batch = stack.data.next_batch()._replace(kind=stack.kind)
+    found, wanted = (
+        gradients(
+            of, stack.parameters, stack.weights, batch, torch.ones(len(specs)), strategy=strategy,
+            gather=stack.parameters.gather, shared=stack.shared,
+        )
+        for of in (losses, stack.loss)
+    )  # fmt: skip
+    for one, two in zip(found, wanted, strict=True):
+        assert torch.allclose(one, two)

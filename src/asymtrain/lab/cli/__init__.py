@@ -1,4 +1,4 @@
-"""The command line: `asymtrain run | tune | probe | measure | search | paper | report | status | watch | data | store`.
+"""The command line, `asymtrain COMMAND`; `COMMANDS` names them.
 
     app.py        the program, which loads the command that is called (loading.py)
     options.py    the options that commands share, each declared once; groups.py shows them to Typer
@@ -15,6 +15,7 @@ COMMANDS = {
     "measure": "Look at training with an instrument, such as gradient alignment, the loss landscape or attention.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
     "paper": "Reproduce the paper: its tables and figures as recipes, beside its own numbers.",
+    "practice": "Run the practice study: do branches help models that people use, under recipes that people use?",
     "report": "Write the rows and the page of everything that a store holds.",
     "status": "Show what a store holds, what is pending, what diverged or failed and why.",
     "watch": "Show a store on a live page: progress, curves and comparisons as they come, on this machine alone.",

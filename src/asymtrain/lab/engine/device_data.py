@@ -151,7 +151,13 @@ class DeviceData:
         return self._cast(normalise(images, self.mean, self.std))
 
     def _cast(self, inputs: Tensor) -> Tensor:
-        return inputs.to(self.dtype) if inputs.is_floating_point() else inputs  # tokens are numbers of words
+        if not inputs.is_floating_point():
+            return inputs  # tokens are numbers of words
+        inputs = inputs.to(self.dtype)
+        if self.channels_last:
+            # What changes images may lay them out anew, and all maps that follow would have their layout.
+            inputs = inputs.movedim(2, 4).contiguous().movedim(4, 2)
+        return inputs
 
     def _live(self) -> Tensor | None:
         """Which branch is live, (R, K): a run alone makes the same choices."""

@@ -11,6 +11,7 @@ Axis letters: R runs, B batch, C classes, D width, N branches, K points, P param
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal, NamedTuple
 
 import torch
@@ -23,10 +24,10 @@ from asymtrain.lab.engine.parameters import FlatParameters
 from asymtrain.lab.engine.setup import Network
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Parameters
-from asymtrain.objectives import Objective, find_objective
+from asymtrain.objectives import OBJECTIVES, Objective, find_objective
 
 MAIN = find_objective("softmax")  # what the network itself learns by
-_STREAMS = 8
+_STREAMS = 10  # at most
 
 
 class Batch(NamedTuple):
@@ -44,6 +45,7 @@ class Batch(NamedTuple):
     other_targets: Tensor | None = None  # (R, B)
     other_branch_targets: Tensor | None = None  # (R, B)
     places: Tensor | None = None  # (R, K), 1 or 0: has a run branches at each point? None where all have
+    kind: Tensor | None = None  # (R,), of `StackLoss.kinds` that of each run; None where there is one
 
     def of_run(self, run: int) -> "Batch":
         """The batch of one run, which stays a stack of one."""
@@ -70,12 +72,9 @@ class Losses(NamedTuple):
     correct: Tensor  # (R,), training images classified right
 
 
-@dataclass(frozen=True)
-class StackLoss:
-    """The loss of a stack: a backbone's stacked form and the auxiliary settings that its runs share."""
+class Kind(NamedTuple):
+    """The auxiliary settings of a run."""
 
-    network: Network
-    branches: bool  # False where every run is Plain
     combine: str
     over_classes: Literal["mean", "sum"]
     objective: Objective  # of a branch
@@ -84,10 +83,37 @@ class StackLoss:
     detached: bool  # branches learn, and no gradient of theirs reaches the backbone
 
     @property
+    def form(self) -> tuple[str, Literal["mean", "sum"], Objective]:
+        """What a loss is, given logits."""
+        return self.combine, self.over_classes, self.objective
+
+    @classmethod
+    def of(cls, spec: RunSpec) -> "Kind":
+        return cls(
+            spec.combine,
+            spec.over_classes,
+            find_objective(spec.objective),
+            bias=spec.branch_bias != "none",
+            frozen=spec.branch_weights == "frozen",
+            detached=spec.signal == "detached",
+        )
+
+
+@dataclass(frozen=True)
+class StackLoss:
+    """The loss of a stack: a backbone's stacked form and the auxiliary settings of its runs.
+
+    Runs of several kinds share one program: what they differ in is chosen by `Batch.kind`, which is an input.
+    """
+
+    network: Network
+    branches: bool  # False where every run is Plain
+    kinds: tuple[Kind, ...]
+
+    @property
     def settings(self) -> tuple[object, ...]:
         """What a compiled form of this loss depends on, beside the backbone."""
-        chosen = (self.combine, self.over_classes, self.objective, self.bias, self.frozen, self.detached)
-        return (self.network.classes, self.branches, *chosen)
+        return (self.network.classes, self.branches, *self.kinds)
 
     def __call__(self, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
         """Losses of R runs; `alpha` is (R,), 0 for Plain."""
@@ -101,8 +127,9 @@ class StackLoss:
         auxiliary = applied = torch.zeros_like(main)
         if self.branches:
             auxiliary = applied = self._auxiliary(parameters, features, batch, share)
-            if self.detached:
-                applied = self._auxiliary(parameters, [point.detach() for point in features], batch, share)
+            cut = self._runs_with("detached", batch)
+            if cut is not False:
+                applied = self._auxiliary(parameters, [_held(point, cut) for point in features], batch, share)
         right = batch.mixed(lambda goals: MAIN.correct(logits, goals).float(), batch.targets, batch.other_targets)
         correct = (right * batch.weight).sum(1)
         return Losses((main + alpha * applied).sum(), main, auxiliary, correct)
@@ -128,20 +155,58 @@ class StackLoss:
         """Losses (R, B) of point k: features (R, B, D), weights (R, N, C, D), biases, if any, (R, N, C)."""
         name = f"branch.{k}"
         own = {key.removeprefix(name): value for key, value in parameters.items() if _belongs(key, name)}
-        if not self.bias:
+        biased, frozen = self._runs_with("bias", batch), self._runs_with("frozen", batch)
+        if biased is False:
             own.pop(".bias", None)
-        if self.frozen:
-            own = {key: value.detach() for key, value in own.items()}
+        elif isinstance(biased, Tensor) and ".bias" in own:
+            own[".bias"] = own[".bias"] * _beside(biased, own[".bias"])
+        if frozen is not False:
+            own = {key: _held(value, frozen) for key, value in own.items()}
         if batch.live is not None:
             own = {key: _chosen(value, batch.live[:, k]) for key, value in own.items()}
         logits = linear_logits(own, features) if "" in own else mlp_logits(own, features)
         targets, others = batch.branch_targets, batch.other_branch_targets
         if targets is None:
             targets, others = batch.targets, batch.other_targets
-        of_rows = self.objective.rows
-        assert of_rows is not None  # `choices` of a spec has no other
-        rows = batch.mixed(lambda goals: of_rows(logits, goals[:, :, None], self.over_classes), targets, others)
-        return rows.mean(2) if self.combine == "mean" else rows.sum(2)
+        losses: Tensor | None = None
+        for form in dict.fromkeys(kind.form for kind in self.kinds):
+            combine, over_classes, objective = form
+            rows = batch.mixed(partial(_rows, objective, over_classes, logits), targets, others)
+            of_form = rows.mean(2) if combine == "mean" else rows.sum(2)
+            if losses is None:
+                losses = of_form
+            else:
+                runs = self._runs_of([kind.form == form for kind in self.kinds], batch)
+                losses = torch.where(runs[:, None], of_form, losses)
+        assert losses is not None
+        return losses
+
+    def _runs_with(self, setting: str, batch: Batch) -> bool | Tensor:
+        """Do all runs have this setting, or none; or which do, (R,)."""
+        values = [bool(getattr(kind, setting)) for kind in self.kinds]
+        return values[0] if len(set(values)) == 1 else self._runs_of(values, batch)
+
+    @staticmethod
+    def _runs_of(chosen: Sequence[bool], batch: Batch) -> Tensor:
+        """Which runs are of one of the chosen kinds, (R,): compared, since a table would have to go to the device."""
+        assert batch.kind is not None
+        return torch.stack([batch.kind == kind for kind, wanted in enumerate(chosen) if wanted]).any(0)
+
+
+def _rows(objective: Objective, over_classes: Literal["mean", "sum"], logits: Tensor, targets: Tensor) -> Tensor:
+    """Losses (R, B, N) of logits (R, B, N, C) for targets (R, B)."""
+    assert objective.rows is not None  # `choices` of a spec has no other
+    return objective.rows(logits, targets[:, :, None], over_classes)
+
+
+def _held(values: Tensor, runs: Literal[True] | Tensor) -> Tensor:
+    """Values (R, ...) without a gradient, those of all runs or of the chosen (R,)."""
+    return values.detach() if runs is True else torch.where(_beside(runs, values), values.detach(), values)
+
+
+def _beside(runs: Tensor, values: Tensor) -> Tensor:
+    """A value for each run, (R,), in a shape that goes with values (R, ...)."""
+    return runs.view(-1, *[1] * (values.ndim - 1))
 
 
 def linear_logits(weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
@@ -170,18 +235,20 @@ def _belongs(name: str, branch: str) -> bool:
 
 
 def stack_loss(specs: Sequence[RunSpec], network: Network) -> StackLoss:
-    """The loss that all runs of a stack share; Plain runs take part with alpha 0."""
+    """The loss of a stack; Plain runs take part with alpha 0."""
+    return StackLoss(network, any(spec.redundancy for spec in specs), tuple(sorted(set(kinds_of(specs)), key=_by_name)))
+
+
+def kinds_of(specs: Sequence[RunSpec]) -> list[Kind]:
+    """The auxiliary settings of each run; Plain ones have those of another."""
     lead = next((spec for spec in specs if spec.redundancy), specs[0])
-    return StackLoss(
-        network,
-        branches=bool(lead.redundancy),
-        combine=lead.combine,
-        over_classes=lead.over_classes,
-        objective=find_objective(lead.objective),
-        bias=lead.branch_bias != "none",
-        frozen=lead.branch_weights == "frozen",
-        detached=lead.signal == "detached",
-    )
+    return [Kind.of(spec if spec.redundancy else lead) for spec in specs]
+
+
+def _by_name(kind: Kind) -> tuple[object, ...]:
+    """An order in which stacks of the same kinds have the same program."""
+    names = {objective: name for name, objective in OBJECTIVES.items()}
+    return tuple(kind._replace(objective=names[kind.objective]))  # type: ignore[arg-type]
 
 
 def _main_losses(logits: Tensor, batch: Batch) -> Tensor:
@@ -227,14 +294,10 @@ def gradients(
     strategy: Strategy,
     gather: Gather,
     shared: Sequence[str] | None = None,
-    own_losses: Sequence[LossFunction] = (),
 ) -> Gradients:
-    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too.
+    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too."""
 
-    `own_losses`: one for each run in the place of `losses`, where runs side by side differ in theirs.
-    """
-
-    def of_rows(weights: Tensor, batch: Batch, alpha: Tensor, losses: LossFunction = losses) -> Gradients:
+    def of_rows(weights: Tensor, batch: Batch, alpha: Tensor) -> Gradients:
         leaves = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
         result = losses(leaves, batch, alpha)
         auxiliary = None
@@ -250,8 +313,7 @@ def gradients(
 
     if strategy == "batched":
         return of_rows(weights, batch, alpha)
-    each = own_losses or [losses] * len(weights)
-    runs = [(weights[r : r + 1], batch.of_run(r), alpha[r : r + 1], each[r]) for r in range(len(weights))]
+    runs = [(weights[r : r + 1], batch.of_run(r), alpha[r : r + 1]) for r in range(len(weights))]
     parts = _on_streams(of_rows, runs) if weights.is_cuda else [of_rows(*run) for run in runs]
     if len(parts) == 1:
         return parts[0]  # `cat` would copy the whole gradient
@@ -259,12 +321,15 @@ def gradients(
 
 
 def _on_streams(
-    of_rows: Callable[[Tensor, Batch, Tensor, LossFunction], Gradients],
-    runs: Sequence[tuple[Tensor, Batch, Tensor, LossFunction]],
+    of_rows: Callable[[Tensor, Batch, Tensor], Gradients], runs: Sequence[tuple[Tensor, Batch, Tensor]]
 ) -> list[Gradients]:
-    """Run r on stream r modulo _STREAMS: the small layers of one run fill the gaps of another."""
+    """Runs in turn on streams: the small layers of one run fill the gaps of another.
+
+    Each stream has as many runs as the others, or one less: of ten runs on eight streams, two would be left alone.
+    """
     current = torch.cuda.current_stream()
-    streams = [torch.cuda.Stream() for _ in range(min(_STREAMS, len(runs)))]
+    rounds = -(-len(runs) // _STREAMS)
+    streams = [torch.cuda.Stream() for _ in range(-(-len(runs) // rounds))]
     done = []
     for stream in streams:
         stream.wait_stream(current)

@@ -55,6 +55,13 @@ class FlatParameters:
     def gather(self, tensors: Mapping[str, Tensor], runs: int) -> Tensor:
         """One float32 matrix (R, P) from named gradients (R, *shape); a missing one is zero."""
         device = next(iter(tensors.values())).device
+        if runs == 1:
+            # Rows are whole pieces of memory here: a few launches copy all, and nothing has to be compiled. Joining
+            # the hundreds of gradients of a deep module takes the compiler half a minute.
+            flat = torch.zeros(runs, self.size, device=device)
+            views = self.views(flat)
+            torch._foreach_copy_([views[name] for name in tensors], list(tensors.values()))
+            return flat
         pieces, at = [], 0
         for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True):
             if name in tensors:

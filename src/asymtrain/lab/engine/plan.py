@@ -1,10 +1,9 @@
 """Which specs share a stack, how large stacks are, and which strategy trains them.
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
-weight decay, momentum, clipping, averaging, alpha and its schedule, which places have branches, label noise and
-smoothing, how much is erased or mixed, split seed, and whether the run is Plain. Runs that train side by side, each by
-its own program, may also differ in what the loss of their branches is made of. The plan depends on the specs and on the
-kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
+weight decay, momentum, clipping, averaging, alpha and its schedule, which places have branches, what their loss is made
+of, label noise and smoothing, how much is erased or mixed, split seed, and whether the run is Plain. The plan depends
+on the specs and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
 
 How much of a GPU a run takes is counted, not tried: what the forward pass keeps for the backward pass, on a tiny batch
 on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
@@ -35,8 +34,8 @@ _PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")
 # steps is not among them, since Plain's gradient norm is measured at its own.
 _AUXILIARY = tuple(name for name in AUXILIARY if name != "cosine_every")
 
-# What each run side by side has of its own: `losses.StackLoss`.
-_PER_PROGRAM = ("objective", "over_classes", "combine", "branch_labels", "branch_bias", "branch_weights")
+# What the loss chooses for each run: `losses.Kind`, and the labels that branches learn.
+_OF_KIND = ("objective", "over_classes", "combine", "branch_labels", "branch_bias", "branch_weights")
 
 # Runs in one stack, where more no longer pays: benchmarks/stack.py prints the curve.
 _MOST_ON_GPU = {"batched": 128, "side_by_side": 20}
@@ -58,7 +57,7 @@ def plan(
     """
     groups: dict[Key, list[RunSpec]] = {}
     for spec in dict.fromkeys(specs):
-        groups.setdefault(_key(spec, strategy_for(spec.arch, device)), []).append(spec)
+        groups.setdefault(_key(spec), []).append(spec)
     stacks, order = [], {spec: i for i, spec in enumerate(specs)}
     for joined in _join_plain(groups):
         members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
@@ -88,11 +87,10 @@ def strategy_for(arch: str, device: torch.device) -> Strategy:
     return "batched" if batches_well else "side_by_side"
 
 
-def _key(spec: RunSpec, strategy: Strategy) -> Key:
-    per_run = (*_PER_RUN, *_PER_PROGRAM) if strategy == "side_by_side" else _PER_RUN
-    fields = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in per_run}
+def _key(spec: RunSpec) -> Key:
+    fields = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in (*_PER_RUN, *_OF_KIND)}
     fields |= {name: bool(fields[name]) for name in _PER_RUN_IF_ANY}
-    if strategy == "side_by_side" and spec.signal == "detached" and spec.aggregator == "sum":
+    if spec.signal == "detached" and spec.aggregator == "sum":
         fields["signal"] = "gradient"  # which of the two it is, is a matter of the run's loss
     # Only live branches are in a stack: with one live branch, N and the draw only choose its initial weights.
     fields.pop("draw")

@@ -5,7 +5,7 @@ networks are bound by launches otherwise. Compiled parts are kept for stacks of 
 pays only the capture. Nothing here knows a stack: it hands over what is needed, and calls what it gets.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -37,12 +37,11 @@ class Programs:
     optimizer: Optimizer = OPTIMIZERS["adamw"]
     clip: Callable[[Tensor, Tensor], Tensor] = clipped
     average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
-    own_losses: Sequence[StackLoss] = ()  # of each run, where runs side by side differ in them
 
-    def compiled(self, shape: tuple[object, ...], *, losses: bool = True) -> "Programs":
+    def compiled(self, shape: tuple[object, ...], *, losses: bool = True, gather: bool = True) -> "Programs":
         """The same for a GPU. `shape` names all that the compiled parts depend on, but for losses and signal.
 
-        Without `losses` these stay as they are.
+        Without `losses` or `gather` these stay as they are.
         """
         elementwise = self.optimizer.elementwise
         update = _compiled(("update", elementwise, *shape), elementwise)
@@ -52,15 +51,13 @@ class Programs:
             update(weights, gradient, moments.first, moments.second, moments.updates, *settings)
 
         def compiled_losses(loss: StackLoss) -> Any:
-            if not losses:
-                return loss
             return _compiled(("losses", loss.settings, *shape), loss, partial(loss.set_mode, True))
 
-        kept = ("gather", "dialogue", "clip", "average")
+        kept = ("dialogue", "clip", "average")
         return Programs(
             **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
-            losses=compiled_losses(self.losses),
-            own_losses=[compiled_losses(loss) for loss in self.own_losses],
+            losses=compiled_losses(self.losses) if losses else self.losses,
+            gather=_compiled(("gather", *shape), self.gather) if gather else self.gather,
             forward=_compiled(("forward", *shape), self.forward, partial(self.losses.set_mode, False)),
             # There is one function for each control, so that stacks of other controls share all the rest.
             signal=_compiled(("signal", self.signal, *shape), self.signal),

@@ -28,6 +28,7 @@ from asymtrain.models import BACKBONES, Backbone, build
 Indices = npt.NDArray[np.int64]
 Network = Backbone | ModuleNetwork
 _OF_IMAGES = ("augmentation", "erasing", "mixup", "cutmix")  # parts of a recipe
+_OF_DATA = ("seed", "split_seed", "validation", "per_class", "label_noise")  # what `run_data` depends on
 _SAMPLE = 4  # rows on which a model is called once, to see what it does
 
 
@@ -168,12 +169,38 @@ class Start(NamedTuple):
     buffers: dict[str, Tensor]
 
 
-def initial_state(spec: RunSpec, dataset: Dataset, data: RunData, network: Network, lead: RunSpec) -> Start:
+def starts_of(
+    specs: list[RunSpec], dataset: Dataset, network: Network, lead: RunSpec
+) -> tuple[list[RunData], list[Start]]:
+    """Data and start of each run of a stack; what runs of one seed share is made once."""
+    data: dict[tuple[object, ...], RunData] = {}
+    modules: dict[int, nn.Module] = {}
+    found, starts = [], []
+    for spec in specs:
+        key = tuple(getattr(spec, name) for name in _OF_DATA)
+        if key not in data:
+            data[key] = run_data(spec, dataset)
+        if spec.seed not in modules:
+            modules[spec.seed] = build_module(spec, dataset)
+        found.append(data[key])
+        starts.append(initial_state(spec, dataset, data[key], network, lead, modules[spec.seed]))
+    return found, starts
+
+
+def initial_state(
+    spec: RunSpec,
+    dataset: Dataset,
+    data: RunData,
+    network: Network,
+    lead: RunSpec,
+    module: nn.Module | None = None,
+) -> Start:
     """A run's model and, where `lead` has branches, `branch.k` and `branch.k.bias`; `network` is the form of both.
 
-    A Plain run has a branch as well where its neighbours in a stack do; nothing of it reaches the model.
+    A Plain run has a branch as well where its neighbours in a stack do; nothing of it reaches the model. `module` is
+    what `build_module` gives for the spec, where that was done before.
     """
-    module, buffers = build_module(spec, dataset), {}
+    module, buffers = module or build_module(spec, dataset), {}
     start = {name: value.detach() for name, value in module.named_parameters()}
     if isinstance(network, ModuleNetwork):
         buffers = {name: value for name, value in start.items() if name not in network.trained}

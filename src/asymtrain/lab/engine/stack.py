@@ -21,7 +21,7 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import compiler_settings, device_name
 from asymtrain.lab.engine import setup
 from asymtrain.lab.engine.device_data import DeviceData
-from asymtrain.lab.engine.losses import MAIN, confidence, gradients, stack_loss
+from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of
@@ -35,12 +35,12 @@ from asymtrain.models._kernels import load_kernels
 
 EVALUATION_IMAGES = 4000  # in one forward pass, of 32 x 32 pixels: of all runs together, or of each by itself
 _NUMBERS = 3 * 32 * 32  # of such an image
+_EVALUATED_BATCHES = 8  # that take no more memory without gradients than one does with them
 
 
 class Stack:
-    """R runs that train together. They may differ in seed, alpha, rates, noise and in being Plain.
-
-    Side by side they may differ in the loss of their branches as well: `plan.py` says in what.
+    """R runs that train together. They may differ in seed, alpha, rates, noise, in the loss of their branches and in
+    being Plain: `plan.py` says in what.
     """
 
     def __init__(
@@ -56,14 +56,11 @@ class Stack:
         # What the runs share on the auxiliary side; Plain runs have nothing to say there.
         self.lead = next((spec for spec in specs if spec.redundancy), specs[0])
         self.network = setup.build_network(specs[0], dataset, self.device, places=self.lead)
-        self.loss = stack_loss(specs, self.network)
-        # Plain runs take part in that of the others.
-        self.own_losses = [stack_loss([spec, self.lead], self.network) for spec in specs]
-        data = [setup.run_data(spec, dataset) for spec in specs]
-        starts = [
-            setup.initial_state(spec, dataset, own_data, self.network, self.lead)
-            for spec, own_data in zip(specs, data, strict=True)
-        ]
+        self.loss, kinds = stack_loss(specs, self.network), kinds_of(specs)
+        self.kind = None  # of each run, where they differ
+        if len(self.loss.kinds) > 1:
+            self.kind = torch.tensor([self.loss.kinds.index(kind) for kind in kinds], device=self.device)
+        data, starts = setup.starts_of(specs, dataset, self.network, self.lead)
         # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
         largest = max((start.parameters for start in starts), key=_size)
         self.parameters = FlatParameters.of(largest)
@@ -82,7 +79,7 @@ class Stack:
         self.alpha = torch.zeros(len(specs), device=self.device)
         self.rates = torch.zeros(len(specs), self.data.steps, device=self.device)  # of the epoch at hand
         self.decay = self._decay(largest)
-        self.reaching = torch.tensor([float(not loss.detached) for loss in self.own_losses], device=self.device)
+        self.reaching = torch.tensor([float(not kind.detached) for kind in kinds], device=self.device)
         self.momentum = [self._vector("momentum")] if specs[0].optimizer == "sgd" else []
         self.clip = self._vector("clip") if any(spec.clip for spec in specs) else None
         self.averaging = self._vector("averaging")
@@ -154,13 +151,15 @@ class Stack:
             )
 
     def _train_step(self, measure: bool, count: int) -> None:
-        batch = self.programs.next_batch(count)
+        # The last batch of an epoch is one step of many: compiling for its size would take longer than it gains.
+        whole = count == self.data.batch
+        batch = (self.programs.next_batch if whole else self.data.next_batch)(count)._replace(kind=self.kind)
         if isinstance(self.network, ModuleNetwork):
             # The counter has moved on.
             batch = batch._replace(training=Training(self.buffers, self.data.keys["draws"], self.data.global_step - 1))
         weights = self.weights if self.dtype == torch.float32 else self.weights.to(self.dtype)
         step = gradients(
-            self.programs.losses,
+            self.programs.losses if whole else self.loss,
             self.parameters,
             weights,
             batch,
@@ -168,7 +167,6 @@ class Stack:
             strategy=self.strategy,
             gather=self.programs.gather,
             shared=self.shared if self.loss.branches and (measure or self.whole) else None,
-            own_losses=self.programs.own_losses,
         )
         if measure:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
@@ -204,7 +202,12 @@ class Stack:
         weights = (self.weights if self.average is None else self.average).to(self.dtype)
         # Of larger images fewer: a batch of them fits, since it was trained on.
         most = EVALUATION_IMAGES * _NUMBERS // max(_NUMBERS, prod(self.image_shape))
-        size = min(count, max(1, most // runs) if self.strategy == "batched" else max(most, self.data.batch))
+        if self.strategy == "side_by_side":
+            most = max(most, self.data.batch)
+        else:
+            # On a GPU no fewer than take the memory of a training step: many small chunks are bound by launches.
+            most = max(1, most // runs, 0 if self.captured is None else _EVALUATED_BATCHES * self.data.batch)
+        size = -(-count // max(1, -(-count // most)))  # chunks of equal size: none is filled up with much
         right, sure, finite = [], [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
@@ -279,17 +282,17 @@ class Stack:
             chunk=self.data.chunk,
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
             optimizer=OPTIMIZERS[self.specs[0].optimizer],
-            own_losses=self.own_losses if any(loss != self.loss for loss in self.own_losses) else (),
         )
         if self.device.type != "cuda" or self.captured is None:
             return programs
         spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
         shapes = (self.image_shape, self.parameters, self.dtype, runs, spec.batch)
         key = (spec.arch, spec.arch_options, self.network.classes, *shapes)
+        batched = self.strategy == "batched"
         if not isinstance(self.network, ModuleNetwork):
-            return programs.compiled(key)
+            return programs.compiled(key, gather=batched)
         # The compiler cannot see into keyed draws; such a step is captured as it is.
-        return programs.compiled((*key, self.network.settings), losses=not self.network.draws)
+        return programs.compiled((*key, self.network.settings), losses=not self.network.draws, gather=batched)
 
     def _logits(self, parameters: Parameters, images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout, by the stack's strategy."""

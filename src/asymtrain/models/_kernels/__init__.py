@@ -1,8 +1,9 @@
 """Hand-written Triton kernels for stacks in bfloat16, where torch's own leave much of the GPU idle.
 
 attention.py   self-attention over 2^k patches and a class token, one program for an image and head
+gelu.py        bias and GELU of a feed-forward layer
 pooling.py     bias, max-pool and ReLU behind a convolution
-operators.py   both as torch operators with gradients, so that autograd and torch.compile treat them as any other
+operators.py   all of them as torch operators with gradients, so that autograd and torch.compile treat them as any other
 
 They are loaded when an engine asks for them on a GPU (`load_kernels`), never by an import, and held to torch's own
 results by the GPU tests.
@@ -29,6 +30,11 @@ def attention_kernels(tokens: Tensor, count: int, heads: int) -> ModuleType | No
     """The kernels, where they apply to tokens (R, B T, D) of `count` tokens an image; None where torch must do it."""
     suits = count - 1 in (16, 32, 64) and tokens.shape[-1] // heads in (16, 32, 64)
     return _OPERATORS if suits and _half_on_gpu(tokens) else None
+
+
+def gelu_kernels(tokens: Tensor, width: int) -> ModuleType | None:
+    """The kernels, where they apply to tokens (R, M, D) and a hidden layer of `width`; None where torch must do it."""
+    return _OPERATORS if width in (64, 128, 256, 512, 1024) and _half_on_gpu(tokens) else None
 
 
 def pooling_kernels(maps: Tensor) -> ModuleType | None:

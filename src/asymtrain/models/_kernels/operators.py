@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from asymtrain.models._kernels import attention, pooling
+from asymtrain.models._kernels import attention, gelu, pooling
 
 
 @torch.library.custom_op("asymtrain::attend", mutates_args=())
@@ -16,6 +16,18 @@ def attend(qkv: Tensor, bias: Tensor, batch: int, heads: int) -> Tensor:
 def attend_gradient(qkv: Tensor, bias: Tensor, grad: Tensor, batch: int, heads: int) -> Tensor:
     """Its gradient with respect to qkv."""
     return attention.attend_gradient(qkv, bias, grad, batch, heads)
+
+
+@torch.library.custom_op("asymtrain::bias_gelu", mutates_args=())
+def bias_gelu(raw: Tensor, bias: Tensor) -> Tensor:
+    """Bias and GELU; see `gelu.py`."""
+    return gelu.bias_gelu(raw, bias)
+
+
+@torch.library.custom_op("asymtrain::bias_gelu_gradient", mutates_args=())
+def bias_gelu_gradient(raw: Tensor, bias: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    """Its gradients, that of the bias in parts."""
+    return gelu.bias_gelu_gradient(raw, bias, grad)
 
 
 @torch.library.custom_op("asymtrain::pool_relu", mutates_args=())
@@ -45,6 +57,16 @@ def _(qkv: Tensor, bias: Tensor, batch: int, heads: int) -> Tensor:
 @attend_gradient.register_fake
 def _(qkv: Tensor, bias: Tensor, grad: Tensor, batch: int, heads: int) -> Tensor:
     return qkv.new_empty(qkv.shape)
+
+
+@bias_gelu.register_fake
+def _(raw: Tensor, bias: Tensor) -> Tensor:
+    return raw.new_empty(raw.shape)
+
+
+@bias_gelu_gradient.register_fake
+def _(raw: Tensor, bias: Tensor, grad: Tensor) -> tuple[Tensor, Tensor]:
+    return raw.new_empty(raw.shape), raw.new_empty(gelu.parts_shape(raw), dtype=torch.float32)
 
 
 @pool_with_origin.register_fake
@@ -77,6 +99,16 @@ def _attention_backward(ctx, grad):
     return gradient, gradient.sum(1), None, None
 
 
+def _keep_gelu(ctx, inputs, output):
+    ctx.save_for_backward(*inputs)
+
+
+def _gelu_backward(ctx, grad):
+    raw, bias = ctx.saved_tensors
+    gradient, parts = bias_gelu_gradient(raw, bias, grad)
+    return gradient, parts.sum(1).to(bias.dtype)
+
+
 def _keep_pooling(ctx, inputs, output):
     _, origin = output
     ctx.mark_non_differentiable(origin)
@@ -91,4 +123,5 @@ def _pooling_backward(ctx, grad, _):
 
 
 attend.register_autograd(_attention_backward, setup_context=_keep_attention)
+bias_gelu.register_autograd(_gelu_backward, setup_context=_keep_gelu)
 pool_with_origin.register_autograd(_pooling_backward, setup_context=_keep_pooling)

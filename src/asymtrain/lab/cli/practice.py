@@ -1,0 +1,172 @@
+"""`asymtrain practice list | run | next | show`: the study of docs/practice-protocol.md, block by block."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from asymtrain.lab.cli import FAILED, INTERRUPTED
+from asymtrain.lab.cli.groups import flattened
+from asymtrain.lab.cli.loading import command_group, loading
+from asymtrain.lab.cli.options import STORE, ExecutorOptions, OutputOptions, TrackOptions, typed_command
+from asymtrain.lab.cli.screen import counted, progress_display, show_json, show_page, show_table, stderr, stdout
+
+# The rest is imported where it is used: this file is read for --help too.
+if TYPE_CHECKING:
+    from asymtrain.lab.practice.protocol import Block, Study, Task
+    from asymtrain.lab.practice.running import Left
+    from asymtrain.lab.runs import Run
+
+PRACTICE_OUT = Path("asymtrain-practice")
+QUICK = typer.Option("--quick", help="Tiny runs on shapes, to try the commands: no part of the study.")
+practice = command_group("practice")
+
+
+def offered_blocks(incomplete: str) -> list[str]:
+    """For a shell's completion."""
+    from asymtrain.lab.practice.protocol import BLOCKS
+
+    return [name for name in BLOCKS if name.startswith(incomplete)]
+
+
+@dataclass(frozen=True)
+class PracticeOutput(OutputOptions):
+    """The folder and the store of the study."""
+
+    out: Annotated[Path, typer.Option("--out", help="Folder of the page and the store.")] = PRACTICE_OUT
+    store: Annotated[Path | None, STORE] = None
+    quick: Annotated[bool, QUICK] = False
+
+    @property
+    def study(self) -> "Study":
+        from asymtrain.lab.practice import protocol
+
+        return protocol.QUICK if self.quick else protocol.FULL
+
+
+@practice.command("list")
+@flattened
+def list_(
+    output: PracticeOutput,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
+) -> None:
+    """List the blocks in the order of the protocol: what each holds, what is stored, how long the rest takes."""
+    with loading():
+        from asymtrain.lab.cli.paper_work import workers_of
+        from asymtrain.lab.practice.page import blocks_table
+        from asymtrain.lab.practice.running import listing, read_runs
+    workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
+    rows = listing(output.study, read_runs(output.store_path), *workers)
+    if output.json:
+        show_json(rows)
+    else:
+        show_table(blocks_table(rows))
+
+
+@practice.command()
+@flattened
+def run(
+    context: typer.Context,
+    block: Annotated[str, typer.Argument(help="A block of `asymtrain practice list`.", autocompletion=offered_blocks)],
+    training: ExecutorOptions,
+    output: PracticeOutput,
+    tracks: TrackOptions,
+) -> None:
+    """Train what a block still needs: the selection in two waves, then the final runs of what it selected.
+
+    Called again, it goes on where it stopped.
+    """
+    from asymtrain.lab.practice.protocol import get_block
+
+    _train(context, get_block(block), training, output, tracks)
+
+
+@practice.command("next")
+@flattened
+def next_(context: typer.Context, training: ExecutorOptions, output: PracticeOutput, tracks: TrackOptions) -> None:
+    """Do the first block that is not finished."""
+    with loading():
+        from asymtrain.lab.practice.running import first_unfinished, read_runs
+    block = first_unfinished(output.study, read_runs(output.store_path))
+    if block is None:
+        stdout().print("Every block is finished: `asymtrain practice show` has the results.")
+        return
+    _train(context, block, training, output, tracks)
+
+
+@practice.command()
+@flattened
+def show(context: typer.Context, output: PracticeOutput) -> None:
+    """Show what the stored runs say, and write it as a page; nothing is trained."""
+    output.check()
+    _show(context, output)
+
+
+def _train(
+    context: typer.Context, block: "Block", training: ExecutorOptions, output: PracticeOutput, tracks: TrackOptions
+) -> None:
+    with loading():
+        import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
+        from asymtrain.lab.cli.paper_work import failure_reasons, show_trial, workers_of
+        from asymtrain.lab.practice.running import check_block, left_of, read_runs, run_block
+        from asymtrain.lab.report import duration
+        from asymtrain.lab.trackers import tracking
+    study, store, console = output.study, output.store_path, stderr()
+    output.check()
+    check_block(study, block, read_runs(store), training.data_root)
+    tracker = tracks.open(output.out)
+    workers = workers_of(training.executor, training.address, training.device)
+    console.print(f"Block {block.name}: {block.title}.")
+    with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
+
+        def on_wave(tasks: "Sequence[Task]", left: "Left") -> None:
+            seconds = left.seconds(read_runs(store), *workers)
+            time = "" if seconds is None else f", about {duration(seconds)} left"
+            names = ", ".join(task.title for task in tasks)
+            display.console.print(f"{left.stored} of {left.needed} runs are stored{time}; next: {names}.")
+
+        def on_run(finished: "Run", done: int, total: int) -> None:
+            if finished.spec.test == "never":
+                show_trial(display, finished, done, total)
+            else:
+                display.finished(finished, done, total)
+
+        options = {**dataclasses.asdict(training), "progress": update}
+        interrupted = run_block(study, block, store, on_wave=on_wave, on_run=on_run, **options)
+    _show(context, output)
+    left = left_of(study, block.tasks, read_runs(store))
+    reasons = failure_reasons(store, {spec.id for spec in left.specs})
+    for reason in reasons:
+        console.print(f"failed: {reason}")
+    if not left.is_done:
+        opening = "Stopped" if interrupted else "Not finished"
+        rest = counted(len(left.specs) + len(left.later), "run")
+        console.print(f"{opening}: {rest} of {block.name} are left. {display.going_on(training.minutes)}")
+    if interrupted or reasons:
+        raise typer.Exit(INTERRUPTED if interrupted else FAILED)
+
+
+def _show(context: typer.Context, output: PracticeOutput) -> None:
+    with loading():
+        from asymtrain.lab.practice.analysis import analyse
+        from asymtrain.lab.practice.page import document, sentences, tables, write_practice
+        from asymtrain.lab.practice.running import read_runs
+    known = read_runs(output.store_path)
+    results = analyse(output.study, known)
+    files = write_practice(output.out, results, _facts(context, output.store_path, list(known.values())))
+    shown = [table for table in tables(results) if not table.detail]
+    show_page(files, document(results), shown, sentences(results), json=output.json)
+
+
+def _facts(context: typer.Context, store: Path, runs: "list[Run]") -> dict[str, str]:
+    from asymtrain.lab.cli.report import versions_in
+
+    return {
+        "Command": typed_command(context),
+        "Runs": f"{len(runs)}, of which {sum(run.outcome == 'diverged' for run in runs)} diverged",
+        "Device": ", ".join(sorted({run.device for run in runs})) or "none yet",
+        "Versions": ", ".join(f"{name} {version}" for name, version in versions_in(store, runs).items()) or "none yet",
+    }

@@ -1,0 +1,168 @@
+"""What the final runs say: differences to Plain with verdicts, epochs to Plain's accuracy, calibration.
+
+The rules are those of docs/practice-protocol.md. An effect is of one arm of one task; its p is
+corrected over the models of its table by Holm's method.
+"""
+
+import dataclasses
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+from asymtrain.lab.practice.protocol import BLOCKS, FORMS, MODELS, NONE, Arm, Block, Part, Study, Task, final_specs
+from asymtrain.lab.practice.running import Left, left_of
+from asymtrain.lab.practice.selection import Known, Selection, final_arms, select
+from asymtrain.lab.runs import Run
+from asymtrain.lab.statistics import holm
+from asymtrain.lab.statistics.estimates import DIFFERENCES, Estimate, estimate
+
+MARGIN = 0.5  # points of accuracy that an interval of a harmless form stays above, below 0
+LEVEL = 0.05  # of p, corrected
+_COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
+
+Verdict = Literal["helps", "hurts", "harmless", "open", "few seeds"]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An arm against Plain, seed by seed."""
+
+    task: Task
+    arm: Arm
+    row: Mapping[str, Any]  # of `comparisons.compare`
+    differences: tuple[float, ...]  # in points, of each seed
+    epochs: tuple[
+        tuple[int | None, int | None], ...
+    ]  # of each seed: until Plain and the arm have Plain's last accuracy
+    calibration: Estimate  # of the differences of calibration errors
+    calibration_errors: tuple[float | None, float | None]  # means of Plain and of the arm
+    spec_ids: tuple[str, ...]
+    wanted: int  # seeds of the protocol
+    p_holm: float | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        if self.row["n"] < self.wanted:
+            return "few seeds"
+        if self.p_holm is not None and self.p_holm < LEVEL:
+            return "helps" if self.row["points"] > 0 else "hurts"
+        low = self.row["points"] if self.row["points_low"] is None else self.row["points_low"]  # without spread
+        return "harmless" if low > -MARGIN else "open"
+
+
+@dataclass(frozen=True)
+class Results:
+    """What the stored runs say."""
+
+    study: Study
+    selections: tuple[Selection, ...]  # where the second wave is missing, of the first
+    # The main table: of each model the form that validation selected, on CIFAR-100 by the ordinary recipe.
+    selected: tuple[Effect, ...]
+    forms: Mapping[str, tuple[Effect, ...]]  # the best candidate of each objective on every model
+    parts: Mapping[Part, tuple[Effect, ...]]  # of the other blocks
+    unfinished: tuple[tuple[Block, Left], ...]
+
+
+def analyse(study: Study, known: Known) -> Results:
+    """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part."""
+    effects = {part: _part_effects(study, part, known) for part in get_args(Part)}
+    selections = [select(study, task, known) for task in _tasks("study")]
+    made = tuple(selection for selection in selections if selection is not None)
+    chosen = {(selection.task, selection.selected) for selection in made}
+    studied = effects.pop("study")
+    forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
+    selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
+    left = [(block, left_of(study, block.tasks, known)) for block in BLOCKS.values()]
+    return Results(study, made, tuple(selected), forms, effects, tuple(pair for pair in left if not pair[1].is_done))
+
+
+def _tasks(part: Part) -> list[Task]:
+    """Tasks of all blocks that ask for this part, models in the order of the protocol."""
+    tasks = [task for block in BLOCKS.values() for task in block.tasks if task.part == part]
+    datasets, models = list(dict.fromkeys(task.data for task in tasks)), list(MODELS)
+    return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
+
+
+def _part_effects(study: Study, part: Part, known: Known) -> tuple[Effect, ...]:
+    arms = [(task, arm) for task in _tasks(part) for arm in (final_arms(study, task, known) or [])[1:]]
+    effects = compare_arms(study, arms, known)
+    families: dict[tuple[str, str], list[int]] = {}
+    for i, effect in enumerate(effects):
+        families.setdefault((effect.arm.name, effect.task.data), []).append(i)
+    for members in families.values():
+        for i, effect in zip(members, corrected([effects[i] for i in members]), strict=True):
+            effects[i] = effect
+    return tuple(effects)
+
+
+def corrected(effects: Sequence[Effect]) -> list[Effect]:
+    """The effects as one family: with p by Holm's method. One without p takes no part."""
+    tested = [effect.row["p"] for effect in effects if effect.row["p"] is not None]
+    adjusted = iter(holm(tested))
+    return [
+        effect if effect.row["p"] is None else dataclasses.replace(effect, p_holm=next(adjusted)) for effect in effects
+    ]
+
+
+def compare_arms(study: Study, asked: Iterable[tuple[Task, Arm]], known: Known) -> list[Effect]:
+    """Arms against Plain, each over the seeds of which both are stored; one without such a seed is left out."""
+    from asymtrain.lab.comparisons import compare, paired
+    from asymtrain.lab.report.frames import rows_frame
+    from asymtrain.lab.report.summary import records
+
+    sides = []  # task, arm, and the two runs of each seed
+    for task, arm in asked:
+        plain, other = (
+            {spec.seed: known[spec.id] for spec in final_specs(study, task, [side]) if spec.id in known}
+            for side in (NONE, arm)
+        )
+        pairs = [(plain[seed], other[seed]) for seed in study.seeds if seed in plain and seed in other]
+        if pairs and pairs[0][0].spec != pairs[0][1].spec:  # an arm may turn out to be Plain
+            sides.append((task, arm, pairs))
+    if not sides:
+        return []
+    rows = rows_frame([run for *_, pairs in sides for pair in pairs for run in pair])[_COMPARED]
+    # By number, so that a run of Plain can be in several; and by side, since Plain with label smoothing is an arm too.
+    places = [
+        (number, variant, run.spec.id)
+        for number, (*_, pairs) in enumerate(sides)
+        for pair in pairs
+        for variant, run in zip(("plain", "asymmetric"), pair, strict=True)
+    ]
+    numbers, variants, ids = zip(*places, strict=True)
+    frame = rows.set_index("id", drop=False).loc[list(ids)].reset_index(drop=True)
+    frame = frame.assign(comparison=numbers, variant=variants)
+    seeds, _ = paired(frame, ["comparison"])
+    differences = 100 * (seeds["asymmetric"] - seeds["plain"])
+    effects = []
+    for number, row in enumerate(records(compare(frame, ["comparison"]))):
+        task, arm, pairs = sides[number]
+        own, others = ([run.calibration_error for run in runs] for runs in zip(*pairs, strict=True))
+        both = [None if a is None or b is None else b - a for a, b in zip(own, others, strict=True)]
+        effects.append(
+            Effect(
+                task,
+                arm,
+                row,
+                tuple(map(float, differences[seeds["comparison"] == number])),
+                tuple(epochs_to_plain(*pair) for pair in pairs),
+                estimate(both, within=DIFFERENCES),
+                (estimate(own).mean, estimate(others).mean),
+                tuple(run.spec.id for pair in pairs for run in pair),
+                len(study.seeds),
+            )
+        )
+    return effects
+
+
+def epochs_to_plain(plain: Run, other: Run) -> tuple[int | None, int | None]:
+    """The first epoch at which each has the test accuracy that Plain of the seed ends with; None if it never has."""
+    target = plain.test_accuracy
+    if target is None or plain.outcome == "diverged":
+        return None, None
+    return _first_epoch(plain, target), None if other.outcome == "diverged" else _first_epoch(other, target)
+
+
+def _first_epoch(run: Run, target: float) -> int | None:
+    reached = (epoch.epoch for epoch in run.history if (epoch.test_accuracy or 0.0) >= target)
+    return next(reached, None)

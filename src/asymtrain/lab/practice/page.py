@@ -1,0 +1,294 @@
+"""The results of the practice study as tables, the forest plot, sentences, and one page."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results
+from asymtrain.lab.practice.protocol import ALPHAS, FORMS, TITLES, VARIATIONS, Part, Study
+from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
+from asymtrain.lab.report.figure import Bar, Bars, Figure
+from asymtrain.lab.report.table import Cell, Column, Mean, Table, duration, interval, make_rows, table_json
+
+POINTS = "difference to Plain (points of accuracy)"
+PARTS: Mapping[Part, str] = {
+    "fixed": "One setting for all models",
+    "transfer": "Other data",
+    "strong": "The recipe strong",
+    "controls": "Controls",
+}
+RULE = (
+    f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
+    f"it is harmless where its interval lies above -{MARGIN:g} points, and otherwise open."
+)
+
+
+def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dict[str, Path]:
+    """Write practice.html, practice.json and the figures into the folder `out`."""
+    from asymtrain.lab.report.page import write_page
+
+    return write_page(
+        out,
+        "practice",
+        title="Branches in practice",
+        lead="\n\n".join(sentences(results)) or "No model is finished yet.",
+        tables=tables(results),
+        figures=figures(results),
+        facts=facts,
+        document=document(results),
+    )
+
+
+def document(results: Results) -> dict[str, Any]:
+    """Everything as JSON values."""
+    return {
+        "sentences": sentences(results),
+        "effects": [_effect_json(effect) for effect in results.selected],
+        "tables": [table_json(table) for table in tables(results)],
+    }
+
+
+def sentences(results: Results) -> list[str]:
+    """One for each finished model of the main table."""
+    no_better = {
+        selection.task: selection.first[0].mean >= selection.best(selection.selected).mean
+        for selection in results.selections
+    }
+    return [_sentence(effect, no_better[effect.task]) for effect in results.selected]
+
+
+def _sentence(effect: Effect, no_better: bool) -> str:
+    row = effect.row
+    ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
+    seeds = f"{row['n']} seed{'s' if row['n'] > 1 else ''}"
+    text = (
+        f"{effect.task.title}: {effect.verdict}, {row['points']:+.1f} points ({ends}{seeds}) with {effect.arm.label}."
+    )
+    return text + (" Validation accuracy was no better than without branches." if no_better else "")
+
+
+def tables(results: Results) -> list[Table]:
+    """The main table and what it rests on; a table without rows is left out."""
+    forms = [effect for effects in results.forms.values() for effect in effects]
+    made = [
+        effects_table("selected", "The form that validation selected", results.selected, results.study, note=RULE),
+        target_table(results.selected),
+        calibration_table(results.selected),
+        *(effects_table(part, title, results.parts[part], results.study) for part, title in PARTS.items()),
+        dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
+        dataclasses.replace(selection_table(results.selections), detail=True),
+        dataclasses.replace(ranks_table(results.selections), detail=True),
+        missing_table(results),
+    ]
+    return [table for table in made if table.rows]
+
+
+def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:
+    """One row for each effect; data and arm are named where the rows differ in them."""
+    named = {
+        "Data": [study.data[effect.task.data].title for effect in effects],
+        "Arm": [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects],
+    }
+    varied = {heading: words for heading, words in named.items() if len(set(words)) > 1}
+    columns = (
+        Column("Model"),
+        *map(Column, varied),
+        Column("Branches"),
+        Column("Plain", "number"),
+        Column("With it", "number"),
+        Column("Difference (points)", "number", digits=2, signed=True, short="Points"),
+        Column("95% interval", "number", digits=2, signed=True),
+        Column("Verdict"),
+        Column("p (Holm)", "p"),
+        Column("n", "count"),
+    )
+    rows = make_rows(
+        (
+            effect.task.title,
+            *(words[i] for words in varied.values()),
+            effect.arm.label,
+            *(_accuracy(effect, side) for side in ("plain", "asymmetric")),
+            Cell(effect.row["points"], effect.spec_ids),
+            interval(effect.row["points_low"], effect.row["points_high"]),
+            effect.verdict,
+            effect.p_holm,
+            effect.row["n"],
+        )
+        for i, effect in enumerate(effects)
+    )
+    return Table(name, title, columns, rows, note)
+
+
+def _accuracy(effect: Effect, side: str) -> Cell:
+    counts = {
+        word: effect.row[f"{side}_{flag}"] for flag, word in (("diverged", "diverged"), ("at_chance", "at chance"))
+    }
+    marks = [f"{count} {word}" for word, count in counts.items() if count]
+    mean = Mean(effect.row[f"{side}_mean"], effect.row[f"{side}_std"])
+    return Cell(mean, mark=f"({', '.join(marks)})" if marks else "")
+
+
+def target_table(effects: Sequence[Effect]) -> Table:
+    """Epochs until a run has the test accuracy that Plain of its seed ends with."""
+    columns = (
+        Column("Model"),
+        Column("Plain (epochs)", "number", digits=1),
+        Column("With branches (epochs)", "number", digits=1),
+        Column("Seeds that reach it", "number"),
+    )
+    rows = []
+    for effect in effects:
+        plain = [own for own, _ in effect.epochs if own is not None]
+        other = [epoch for _, epoch in effect.epochs if epoch is not None]
+        means = [sum(values) / len(values) if values else None for values in (plain, other)]
+        rows.append((effect.task.title, *means, f"{len(other)} of {len(effect.epochs)}"))
+    note = (
+        "Of each seed the first epoch with the test accuracy that Plain ends with; means over the seeds that reach it."
+    )
+    return Table("target", "Epochs to Plain's final accuracy", columns, make_rows(rows), note)
+
+
+def calibration_table(effects: Sequence[Effect]) -> Table:
+    columns = (
+        Column("Model"),
+        *(Column(side, "share", digits=2) for side in ("Plain", "With branches", "Difference", "95% interval")),
+        Column("n", "count"),
+    )
+    rows = make_rows(
+        (
+            effect.task.title,
+            *effect.calibration_errors,
+            effect.calibration.mean,
+            interval(effect.calibration.low, effect.calibration.high),
+            effect.calibration.n,
+        )
+        for effect in effects
+        if effect.calibration.n
+    )
+    return Table("calibration", "Expected calibration error", columns, rows, "15 bins, after the last epoch.")
+
+
+def selection_table(selections: Sequence[Selection]) -> Table:
+    """Validation accuracy of every trial as a difference to Plain's, in points."""
+    points = {"kind": "number", "digits": 1, "signed": True}
+    columns = (
+        Column("Model"),
+        Column("Plain", "number"),
+        Column("Objective"),
+        *(Column(f"alpha {alpha:g}", **points) for alpha in ALPHAS),  # type: ignore[arg-type]
+        *(Column(name, **points) for name in VARIATIONS),  # type: ignore[arg-type]
+        Column("Selected"),
+    )
+    rows = []
+    for selection in selections:
+        plain = selection.first[0]
+        for form in FORMS:
+            trials = [trial for trial in selection.trials if trial.arm.name == form]
+            cells = [Cell(100 * (trial.mean - plain.mean), trial.spec_ids) for trial in trials]
+            cells += [Cell(missing=True)] * (len(ALPHAS) + len(VARIATIONS) - len(cells))
+            best = selection.best(form).arm.label if selection.complete else None
+            mark = "(goes first)" if selection.complete and form == selection.selected else ""
+            model = Cell(selection.task.title), Cell(plain.mean, plain.spec_ids), Cell(TITLES[form])
+            rows.append((*model, *cells, Cell(best, mark=mark)))
+    note = "Points of validation accuracy after the last epoch, mean over the seeds of the selection, less Plain's."
+    return Table("selection", "Selection", columns, make_rows(rows), note)
+
+
+def ranks_table(selections: Sequence[Selection]) -> Table:
+    """The settings that every model has tried, by their mean rank on validation accuracy."""
+    if not selections:
+        return Table("ranks", "", (), ())
+    columns = (
+        Column("Setting"),
+        Column("Mean rank", "number", digits=2),
+        Column("Mean difference (points)", "number", digits=2, signed=True),
+        Column("Worst difference (points)", "number", digits=2, signed=True),
+    )
+    ranks, rows = mean_ranks(selections), []
+    for i, rank in enumerate(ranks):
+        trials: list[Trial] = [selection.first[i] for selection in selections]
+        differences = [
+            100 * (trial.mean - selection.first[0].mean) for trial, selection in zip(trials, selections, strict=True)
+        ]
+        rows.append((trials[0].arm.label, rank, sum(differences) / len(differences), min(differences)))
+    rows.sort(key=lambda row: row[1])
+    note = f"Over {len(selections)} models, by validation accuracy in the first wave."
+    return Table("ranks", "One setting for all models: ranks", columns, make_rows(rows), note)
+
+
+def missing_table(results: Results) -> Table:
+    """The blocks that are not finished."""
+    rows = make_rows((block.name, block.title, f"{left.stored}/{left.needed}") for block, left in results.unfinished)
+    return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
+
+
+def blocks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The blocks of `running.listing`."""
+    columns = (Column("Block"), Column("Holds"), *(Column(name, "number") for name in ("Runs", "Time left")))
+    cells = (
+        (
+            row["name"],
+            row["title"],
+            f"{row['runs_there']}/{row['runs_needed']}",
+            None if row["seconds_left"] is None else duration(row["seconds_left"]),
+        )
+        for row in rows
+    )
+    note = "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given."
+    return Table("blocks", "", columns, make_rows(cells), note)
+
+
+def figures(results: Results) -> list[Figure]:
+    """The forest plot, the same for each objective, and one for each other part."""
+    titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
+    made = [
+        forest("forest", "Difference to Plain, of the form that validation selected", {"": results.selected}),
+        forest("forms", "Difference to Plain, of the best of each objective", titled),
+        *(forest(part, title, {"": results.parts[part]}) for part, title in PARTS.items()),
+    ]
+    return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
+
+
+def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Figure:
+    """Effects below each other with their intervals; the dots are the seeds."""
+    return Figure(
+        name,
+        title,
+        [
+            Bars(heading, POINTS, "asymmetric", tuple(_bar(effect, effects) for effect in effects))
+            for heading, effects in panels.items()
+        ],
+        columns=max(1, len(panels)),
+        caption="Means with 95% intervals; the dots are the seeds.",
+    )
+
+
+def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:
+    """Labelled by the model, and by what else tells it from the bars beside it."""
+    label = [effect.task.title]
+    if len({other.task.data for other in beside}) > 1:
+        label.append(effect.task.data)
+    if len({other.arm.name for other in beside}) > 1 and any(
+        other.task == effect.task and other.arm.name != effect.arm.name for other in beside
+    ):
+        label.append(TITLES.get(effect.arm.name, effect.arm.name))
+    row = effect.row
+    return Bar(", ".join(label), row["points"], row["points_low"], row["points_high"], effect.differences)
+
+
+def _effect_json(effect: Effect) -> dict[str, Any]:
+    names = ("n", "plain_mean", "asymmetric_mean", "points", "points_low", "points_high", "p")
+    return {
+        "model": effect.task.model,
+        "data": effect.task.data,
+        "recipe": effect.task.recipe,
+        "branches": effect.arm.label,
+        **{name: effect.row[name] for name in names},
+        "p_holm": effect.p_holm,
+        "verdict": effect.verdict,
+        "differences": list(effect.differences),
+        "epochs_to_plain": [list(pair) for pair in effect.epochs],
+        "calibration_errors": list(effect.calibration_errors),
+        "spec_ids": list(effect.spec_ids),
+    }

@@ -1,0 +1,137 @@
+"""Train what a block still needs, wave by wave, since each names the next; the same call goes on where it stopped."""
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.paper.running import RULE, estimate
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.practice.protocol import BLOCKS, MODELS, Block, Study, Task
+from asymtrain.lab.practice.selection import Known, needs
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.store import Store, store_exists
+
+
+def read_runs(store: Path) -> dict[str, Run]:
+    """Runs of a store by spec id; none where there is no store."""
+    if not store_exists(store):
+        return {}
+    with Store(store, read_only=True) as opened:
+        return {run.spec.id: run for run in opened.runs()}
+
+
+@dataclass(frozen=True)
+class Left:
+    """How far a block is."""
+
+    needed: int  # runs in all; at most, as long as some cannot be named
+    stored: int
+    specs: tuple[RunSpec, ...]  # missing ones that can be named
+    later: tuple[RunSpec, ...]  # stand-ins for the others
+    waits_for: tuple[Task, ...]  # tasks of other blocks whose selection is missing
+
+    @property
+    def is_done(self) -> bool:
+        return not self.specs and not self.later
+
+    def seconds(self, known: Known, device: str, workers: int) -> float | None:
+        """Wall time of the rest; None where the rate of a model is not known yet."""
+        specs = [*self.specs, *self.later]
+        rates = {*RULE[device], *(run.spec.arch for run in known.values())}
+        if not {spec.arch for spec in specs} <= rates:
+            return None
+        return estimate(specs, Snapshot(known), device, workers, small=False).seconds
+
+
+def left_of(study: Study, tasks: Iterable[Task], known: Known) -> Left:
+    wants = [needs(study, task, known) for task in tasks]
+    specs = list(dict.fromkeys(spec for want in wants for spec in want.specs))
+    later = tuple(spec for want in wants for spec in want.later)
+    missing = tuple(spec for spec in specs if spec.id not in known)
+    waits = tuple(dict.fromkeys(task for want in wants for task in want.waits_for))
+    return Left(len(specs) + len(later), len(specs) - len(missing), missing, later, waits)
+
+
+def first_unfinished(study: Study, known: Known) -> Block | None:
+    """The first block of the protocol that is not finished."""
+    return next((block for block in BLOCKS.values() if not left_of(study, block.tasks, known).is_done), None)
+
+
+def check_block(study: Study, block: Block, known: Known, data_root: Path | None) -> None:
+    """Refuse a block whose selections are missing, or whose data cannot be read, before anything is trained."""
+    from asymtrain.lab.engine import load_for
+
+    left = left_of(study, block.tasks, known)
+    if left.waits_for:
+        owners = [
+            owner.name
+            for owner in BLOCKS.values()
+            if owner.name != block.name and set(owner.tasks) & set(left.waits_for)
+        ]
+        raise UsageError(
+            f"{block.name} takes what was selected in {', '.join(owners)}: run that first with the same --store, or "
+            f"import its rows with `asymtrain store import STORE results/practice-{owners[0]}`"
+        )
+    for spec in {(spec.dataset, spec.dataset_options): spec for spec in left.specs}.values():
+        load_for(spec, data_root)
+
+
+def run_block(
+    study: Study,
+    block: Block,
+    store: Path,
+    *,
+    minutes: float | None = None,
+    executor: str = "local",
+    on_wave: Callable[[Sequence[Task], Left], None] = lambda tasks, left: None,
+    on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
+    **options: Any,
+) -> bool:
+    """Do what is missing until nothing is, or `minutes` are over; was it interrupted?
+
+    On one machine a model is finished before the next is begun: what an early end leaves is worth keeping. A cluster
+    gets all of them at once. `options` are those of `executors.execute`.
+    """
+    from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
+
+    deadline = None if minutes is None else time.monotonic() + 60 * minutes
+    groups = [list(block.tasks)] if executor == "ray" else [[task] for task in block.tasks]
+    try:
+        for tasks in groups:
+            tried: set[str] = set()  # a training that failed is not asked for again in this call
+            while True:
+                known = read_runs(store)
+                specs = [spec for spec in left_of(study, tasks, known).specs if spec.id not in tried]
+                rest = None if deadline is None else (deadline - time.monotonic()) / 60
+                if not specs or (rest is not None and rest <= 0):
+                    break
+                on_wave(tasks, left_of(study, block.tasks, known))
+                tried.update(spec.id for spec in specs)
+                trained = executors.execute(specs, store=store, executor=executor, minutes=rest, **options)
+                for done, run in enumerate(trained, 1):
+                    on_run(run, done, len(specs))
+    except KeyboardInterrupt:
+        return True
+    return False
+
+
+def listing(study: Study, known: Known, device: str, workers: int) -> list[dict[str, Any]]:
+    """Each block: what it holds, how far it is, and how long the rest takes."""
+    rows = []
+    for block in BLOCKS.values():
+        left = left_of(study, block.tasks, known)
+        rows.append(
+            {
+                "name": block.name,
+                "title": block.title,
+                "models": list(dict.fromkeys(MODELS[task.model].title for task in block.tasks)),
+                "runs_needed": left.needed,
+                "runs_there": left.stored,
+                "seconds_left": left.seconds(known, device, workers),
+                "waits_for": [MODELS[task.model].title for task in left.waits_for],
+            }
+        )
+    return rows

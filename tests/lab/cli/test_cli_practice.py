@@ -1,0 +1,91 @@
+"""`asymtrain practice`: the blocks, the whole chain of a block on tiny runs, and what is refused."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+from asymtrain.lab.practice import protocol, running
+from asymtrain.lab.practice.protocol import BLOCKS, Block, Task
+from asymtrain.lab.store import Store
+
+HALF = {"dataset": "shapes", "dataset_options": {"classes": 4, "size": 40, "test_size": 8}}
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """One block of one model, on a few images."""
+    data = {name: protocol.Data("shapes", HALF, epochs=2, selection_epochs=1) for name in protocol.QUICK.data}
+    study = dataclasses.replace(protocol.QUICK, data=data, seeds=(42, 43), selection_seeds=(1000,))
+    monkeypatch.setattr(protocol, "QUICK", study)
+    monkeypatch.setitem(BLOCKS, "backbones", Block("backbones", "the MLP", (Task("mlp"),)))
+
+
+def rows(result):
+    return {row["name"]: row for row in json.loads(result.out)}
+
+
+def test_blocks_are_listed_with_what_is_stored(cli):
+    listed = rows(cli("practice", "list", "--device", "cpu", "--json"))
+    assert list(listed) == list(BLOCKS)
+    assert listed["backbones"]["runs_needed"] == 192
+    assert listed["backbones"]["seconds_left"] > 0
+    assert listed["resnet18"]["seconds_left"] is None
+    assert "ViT-Tiny on CIFAR-100" in cli("practice", "list", "--device", "cuda").out
+
+
+def test_a_block_selects_and_trains_and_goes_on(cli, tiny):
+    command = ("practice", "run", "backbones", "--quick", "--device", "cpu", "--store", "s.sqlite")
+    cut = cli(*command, "--minutes", "0.001")
+    assert cut.code == 0
+    assert "Not finished: 30 runs of backbones are left." in cut.err
+    done = cli(*command)
+    assert done.code == 0, done.err
+    waves = [line for line in done.err.splitlines() if line.endswith("next: MLP.")]
+    assert [line.split(" runs")[0] for line in waves] == ["0 of 30", "13 of 30", "22 of 30"]
+    assert "MLP: " in done.out
+    with Store("s.sqlite", read_only=True) as store:
+        runs = store.runs()
+    assert len(runs) == 30
+    assert {run.spec.seed for run in runs if run.spec.test == "every"} == {42, 43}
+    listed = rows(cli("practice", "list", "--quick", "--device", "cpu", "--store", "s.sqlite", "--json"))
+    assert listed["backbones"]["runs_there"] == listed["backbones"]["runs_needed"] == 30
+    page = Path("asymtrain-practice/practice.html").read_bytes()
+    shown = cli("practice", "show", "--quick", "--store", "s.sqlite", "--out", "page", "--json")
+    assert shown.code == 0, shown.err
+    assert json.loads(shown.out)["effects"][0]["model"] == "mlp"
+    assert b"MLP" in page
+    again = cli(*command)
+    assert (again.code, "next:" in again.err) == (0, False)
+    # A block of another model is next; it needs timm, which is not there.
+    assert first_missing(cli) == "plain18"
+
+
+def first_missing(cli):
+    listed = rows(cli("practice", "list", "--quick", "--device", "cpu", "--store", "s.sqlite", "--json"))
+    return next(name for name, row in listed.items() if row["runs_there"] < row["runs_needed"])
+
+
+@pytest.mark.slow
+def test_next_does_the_first_block_that_is_not_finished(cli, tiny, monkeypatch):
+    monkeypatch.setattr(running, "BLOCKS", {"backbones": BLOCKS["backbones"]})
+    command = ("practice", "next", "--quick", "--device", "cpu", "--store", "s.sqlite")
+    first = cli(*command)
+    assert first.code == 0, first.err
+    assert "Block backbones: the MLP." in first.err
+    assert "Every block is finished" in cli(*command).out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("run", "backbone"), "block of the practice study"),
+        (("run", "cifar10"), "takes what was selected in backbones, plain18, convnext"),
+        (("run", "backbones", "--minutes", "0"), "--minutes must be above 0"),
+        (("run", "backbones", "--data-root", "nowhere"), "cifar"),
+    ],
+    ids=["unknown", "waits", "minutes", "data"],
+)
+def test_what_cannot_be_run_is_refused(refused, words, told):
+    assert told in refused("practice", *words)

@@ -1,0 +1,113 @@
+"""What final runs say, from invented ones: effects, verdicts, times, tables and the page."""
+
+import dataclasses
+
+import pytest
+from invented_study import invented_run, invented_study
+
+from asymtrain.lab.practice.analysis import analyse, compare_arms, corrected, epochs_to_plain
+from asymtrain.lab.practice.page import document, figures, ranks_table, sentences, tables, write_practice
+from asymtrain.lab.practice.protocol import BLOCKS, FULL, NONE, Task, arm_of, at_alpha, final_specs
+
+TASKS = [Task("mlp"), Task("cnn")]
+
+
+@pytest.fixture(scope="module")
+def results():
+    tasks = [*TASKS, Task("cnn", part="controls"), Task("mlp", "cifar10", part="transfer")]
+    return analyse(FULL, invented_study(FULL, tasks))
+
+
+def test_the_selected_form_is_compared_with_plain_seed_by_seed(results):
+    mlp, cnn = results.selected
+    assert (mlp.task, cnn.task) == tuple(TASKS)
+    assert mlp.arm.label == "softmax, alpha 1, later places"
+    assert mlp.row["n"] == len(mlp.differences) == 5
+    assert mlp.row["points"] == pytest.approx(3.0, abs=0.3)
+    assert mlp.row["p"] <= mlp.p_holm < 0.05
+    assert mlp.verdict == "helps"
+    assert mlp.calibration.mean == pytest.approx(-0.03)
+    # Accuracy rises with the epochs: what ends 3 points higher is where Plain ends before the last.
+    assert all(other < own == 30 for own, other in mlp.epochs)
+
+
+@pytest.mark.parametrize(
+    ("gain", "verdict"), [(-0.03, "hurts"), (0.0, "harmless"), (0.03, "helps")], ids=["hurts", "harmless", "helps"]
+)
+def test_verdicts_follow_the_rule(gain, verdict):
+    task, arm = TASKS[0], arm_of("sigmoid", at_alpha("sigmoid", 1.0))
+    runs = {
+        spec.id: invented_run(spec, lambda spec: gain * bool(spec.redundancy))
+        for spec in final_specs(FULL, task, [NONE, arm])
+    }
+    effect = corrected(compare_arms(FULL, [(task, arm)], runs))[0]
+    assert effect.verdict == verdict
+    wide = dataclasses.replace(effect, p_holm=0.5, row={**effect.row, "points_low": -0.6})
+    assert wide.verdict == "open"
+    few = {spec_id: run for spec_id, run in runs.items() if run.spec.seed != 42}
+    assert compare_arms(FULL, [(task, arm)], few)[0].verdict == "few seeds"
+    assert compare_arms(FULL, [(task, NONE)], runs) == []
+    assert compare_arms(FULL, [(task, arm)], {}) == []
+
+
+def test_a_run_that_never_has_plains_accuracy_has_no_epoch():
+    plain, other = (
+        invented_run(spec, lambda spec: -0.1 * bool(spec.redundancy))
+        for arm in (NONE, arm_of("sigmoid", at_alpha("sigmoid", 1.0)))
+        for spec in final_specs(FULL, TASKS[0], [arm])[:1]
+    )
+    assert epochs_to_plain(plain, other) == (30, None)
+    assert epochs_to_plain(dataclasses.replace(plain, outcome="diverged"), other) == (None, None)
+
+
+def test_controls_and_other_data_have_tables_of_their_own(results):
+    controls = results.parts["controls"]
+    assert [effect.arm.name for effect in controls][:3] == ["softmax", "random labels", "frozen branches"]
+    assert [effect.task.data for effect in results.parts["transfer"]] == ["cifar10"] * 3
+    names = [table.name for table in tables(results)]
+    assert names == [
+        "selected",
+        "target",
+        "calibration",
+        "transfer",
+        "controls",
+        "forms",
+        "selection",
+        "ranks",
+        "missing",
+    ]
+    assert [figure.name for figure in figures(results)] == ["forest", "forms", "transfer", "controls"]
+
+
+def test_the_selection_is_shown_as_differences_to_plain(results):
+    selection = next(table for table in tables(results) if table.name == "selection")
+    row = next(row for row in selection.texts() if row[:1] == ["MLP"] and "softmax" in row[2])
+    assert row[-1] == "softmax, alpha 1, later places (goes first)"
+    assert [cell[0] for cell in row[3:7]] == ["+"] * 4
+    ranks = ranks_table(results.selections)
+    assert ranks.texts()[0][0] == "softmax, alpha 1"
+    assert len(ranks.rows) == 13
+
+
+def test_the_page_is_the_same_when_it_is_written_again(results, tmp_path):
+    first, second = (write_practice(tmp_path / name, results, {"Command": "x"}) for name in "ab")
+    assert first["page"].read_bytes() == second["page"].read_bytes()
+    page = first["page"].read_text()
+    for sentence in sentences(results):
+        assert sentence in page
+    assert "MLP: helps, +" in page
+    assert (tmp_path / "a" / "practice-forest.svg").exists()
+    assert document(results)["effects"][0]["verdict"] == "helps"
+
+
+def test_an_empty_store_has_an_empty_page(tmp_path):
+    empty = analyse(FULL, {})
+    assert figures(empty) == []
+    (missing,) = tables(empty)
+    assert [row[0] for row in missing.texts()] == list(BLOCKS)
+    assert "No model is finished yet." in write_practice(tmp_path, empty, {})["page"].read_text()
+
+
+def test_where_validation_prefers_none_the_sentence_says_so():
+    known = invented_study(FULL, TASKS[:1], lambda spec: -0.05 * bool(spec.redundancy))
+    assert sentences(analyse(FULL, known))[0].endswith("Validation accuracy was no better than without branches.")
