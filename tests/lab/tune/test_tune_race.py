@@ -112,7 +112,7 @@ def test_a_short_confirmation_that_moves_is_undecided():
 def test_which_runs_answer():
     asked = question()
     race, confirmation = asked.race_spec(GOOD, 3, RACE_SEED), asked.confirmation_spec(GOOD, 9, CONFIRMATION_SEED)
-    assert (race.validation, race.test, race.epochs) == ("split", "never", 3)
+    assert (race.validation, race.test, race.epochs, race.cosine_every) == ("split", "never", 3, 0)
     assert (confirmation.validation, confirmation.test) == ("none", "every")
     assert race.warmup == pytest.approx(BASE.warmup / 3)  # a whole schedule, only shorter
     assert Candidate.of(race) == GOOD

@@ -56,7 +56,8 @@ class Question:
     def spec(self, candidate: Candidate | None, epochs: int, seed: int, **fields: Any) -> RunSpec:
         """A run with a candidate's branches, or with None a Plain one; its schedule is whole at any length."""
         warmup = self.base.warmup * epochs / self.base.epochs
-        spec = dataclasses.replace(self.base, epochs=epochs, warmup=warmup, seed=seed, **fields)
+        # The cosine is not measured: it would cost time, and nothing here asks for it.
+        spec = dataclasses.replace(self.base, epochs=epochs, warmup=warmup, seed=seed, cosine_every=0, **fields)
         return spec.plain() if candidate is None else dataclasses.replace(spec, **candidate.fields())
 
     def race_spec(self, candidate: Candidate | None, epochs: int, seed: int) -> RunSpec:
