@@ -31,7 +31,7 @@ The losses are plain functions: `softmax_loss`, `sigmoid_loss` and `dialogue`. F
 compiled graph, wrap both in `WithBranches`. `AlignmentLog` gathers alignments through training,
 `backward_with_alignment` makes the update from the two passes that an alignment needs, and `probe` advises before you
 train. `compare` trains a model with and without branches, in pairs, and tells whether they helped; on the command line
-that is `asymtrain run`.
+that is `asymtrain run`. `tune` finds the branches for a model, or says that none help.
 
 A name is loaded, and torch with it, when it is first used: `asymtrain --help` does not wait for torch.
 """
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from asymtrain.gradients import Alignment, AlignmentLog, alignment, backward_with_alignment
     from asymtrain.lab.paired import compare
     from asymtrain.lab.probe import probe
+    from asymtrain.lab.tuning import tune
     from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
 
 __version__ = VERSION
@@ -69,6 +70,7 @@ __all__ = [
     "probe",
     "sigmoid_loss",
     "softmax_loss",
+    "tune",
 ]
 
 # Where each public name lives. The library never imports the lab; its face may offer what the lab has.
@@ -77,6 +79,7 @@ _HOMES = {
     "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
     "lab.paired": ("compare",),
     "lab.probe": ("probe",),
+    "lab.tuning": ("tune",),
     "models": (),
     "objectives": ("dialogue", "sigmoid_loss", "softmax_loss"),
     "streams": (),

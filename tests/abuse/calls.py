@@ -87,7 +87,8 @@ VALUES: dict[str, list[str]] = {
 SHORT = {"--data": "folder:photos", "--minutes": "1e-9", "--epochs": "1", "--seeds": "1", "--arch": "mlp",
          "--draws": "1", "--grid": "3", "--sample": "4", "--images": "4", "--redundancy": "1"}  # fmt: skip
 OWN = {  # where a command has a short value of its own
-    "run": {"--minutes": "0.01"}, "search": {"--minutes": "0.005", "--learning-rates": "0.001"},
+    "run": {"--minutes": "0.01"}, "tune": {"--minutes": "0.01", "--seeds": "5"},
+    "search": {"--minutes": "0.005", "--learning-rates": "0.001"},
     "probe": {"--steps": "2", "--minutes": "0.05", "--batch": "8"}, "measure attention": {"--arch": "vit"},
     "measure features": {"--steps": "0,1"}, "paper run": {"--data": "shapes"},
     "paper show": {"--data": "shapes"}, "paper list": {"--data": "shapes"},
@@ -181,7 +182,7 @@ def draw(source: random.Random, commands: dict[str, Any]) -> Call:
         pool = values.get(opt, WORDS)
         value = pool[0] if source.random() < 0.3 else source.choice(pool)
         words += [value] if opt in arguments else [opt, value]
-    if not arguments or name in ("probe", "paper run", "paper show"):
+    if not arguments or name in ("probe", "tune", "paper run", "paper show"):
         short = {**SHORT, **OWN.get(name, {})}
         words += [word for opt, value in short.items() if opt in options and opt not in chosen for word in (opt, value)]
     if source.random() < 0.05:

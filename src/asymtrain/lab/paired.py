@@ -8,26 +8,22 @@ from __future__ import annotations
 import html
 import itertools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asymtrain.errors import UsageError, UsageWarning, unknown_name
+from asymtrain.errors import UsageError, UsageWarning
 
 if TYPE_CHECKING:
     import pandas as pd
     from torch import nn
 
-    from asymtrain.lab.cli.screen import Display
     from asymtrain.lab.data import Dataset
     from asymtrain.lab.engine import Progress
     from asymtrain.lab.report import Summary
     from asymtrain.lab.runs import Run, RunSpec
-
-_OWN = {"arch": "build", "arch_options": "build_options", "dataset": "data", "dataset_options": "data_options"}
-_OWN |= {"seed": "seeds", "branch_bias": "bias"}  # fields of a run that have another name here
 
 
 def compare(
@@ -117,18 +113,22 @@ def compare(
         "pool": pool, "layout": layout, "head": head, "objective": objective, "branch_bias": bias,
         "redundancy": redundancy, "alpha": alpha, "precision": precision,
     }  # fmt: skip
-    _import_lab()
+    from asymtrain.lab.calls import OWN, as_path, base_spec, call_text, check_places, checked_fields, import_lab
+
+    import_lab("compare")
     from asymtrain.lab.cli.options import STORE_NAME
     from asymtrain.lab.cli.report import versions_in
     from asymtrain.lab.report import current_versions, summarise
     from asymtrain.lab.runs import pairs
 
-    given = {name: value for name, value in chosen.items() if value is not None} | _checked_fields(fields)
-    numbers, folder, root = _seeds(seeds), _path(out), _path(data_root)
-    record = _path(store) or (folder and folder / STORE_NAME)
-    _check_places(folder, record, device)
+    own = OWN | {"seed": "seeds", "branch_bias": "bias"}
+    given = {name: value for name, value in chosen.items() if value is not None}
+    given |= checked_fields("compare", fields, own)
+    numbers, folder, root = _seeds(seeds), as_path(out), as_path(data_root)
+    record = as_path(store) or (folder and folder / STORE_NAME)
+    check_places(folder, record, device)
     with ExitStack() as held:
-        base = _base_spec(build, data, recipe, given, build_options, data_options, root, held)
+        base = base_spec(build, data, recipe, given, build_options, data_options, root, held)
         specs = pairs(base, numbers)
         runs, note = _train(specs, record, progress, device=device, data_root=root, fresh=fresh)
         summary = summarise(runs)
@@ -140,7 +140,7 @@ def compare(
     versions = current_versions() if record is None else versions_in(record, runs)
     fixed = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe}
     options = {"build_options": build_options, "data_options": data_options}
-    command = _call_text(base, fixed | given | {name: value for name, value in options.items() if value})
+    command = call_text("compare", base, fixed | given | {name: value for name, value in options.items() if value}, own)
     result = Comparison(tuple(runs), summary, command, versions)
     if folder is not None:
         result.page(folder)
@@ -206,32 +206,6 @@ class Comparison:
         return f"<table>{''.join(f'<tr>{row}</tr>' for row in rows)}</table><p>{html.escape(self.sentence)}</p>"
 
 
-def _import_lab() -> None:
-    """Refuse to begin where the lab's extra is not installed."""
-    from asymtrain.lab.cli import EXTRA
-
-    try:
-        import asymtrain.lab.cli.run
-        import asymtrain.lab.comparisons
-        import asymtrain.lab.executors
-        import asymtrain.lab.report.run_report  # noqa: F401
-    except ModuleNotFoundError as error:
-        if error.name is None or error.name.startswith("asymtrain"):
-            raise
-        raise UsageError(f"asymtrain.compare needs {error.name}: {EXTRA}") from error
-
-
-def _checked_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    from asymtrain.lab.runs import DEFAULTS
-
-    for name in fields:
-        if name in _OWN:
-            raise UsageError(f"{name} is given as {_OWN[name]}= here")
-        if name not in DEFAULTS:
-            raise unknown_name("argument of compare, or field of a run,", name, {*DEFAULTS, *_OWN.values()} - {*_OWN})
-    return dict(fields)
-
-
 def _seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
     from asymtrain.lab.cli.options import FIRST_SEED, MOST_SEEDS
 
@@ -248,85 +222,14 @@ def _seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
     return which
 
 
-def _path(place: str | Path | None) -> Path | None:
-    return None if place is None else Path(place).expanduser()
-
-
-def _check_places(folder: Path | None, record: Path | None, device: str | None) -> None:
-    """Refuse what could not be written to, or trained on."""
-    from asymtrain.lab.cli.options import OutputOptions
-    from asymtrain.lab.devices import default_device
-
-    default_device(device)
-    if record is not None:
-        OutputOptions(out=folder or record.parent, store=record).check()
-
-
-def _base_spec(
-    build: object,
-    data: object,
-    recipe: str | None,
-    given: Mapping[str, Any],
-    build_options: Mapping[str, Any] | None,
-    data_options: Mapping[str, Any] | None,
-    data_root: Path | None,
-    held: ExitStack,
-) -> RunSpec:
-    """The Asymmetric spec without its seed. What has no name gets one, which holds until `held` is closed."""
-    from torch import nn
-
-    from asymtrain.lab.data.registry import kept_dataset
-    from asymtrain.lab.engine import load_for
-    from asymtrain.lab.recipes import recipe_fields
-    from asymtrain.lab.runs import RunSpec
-    from asymtrain.lab.scales import get_scale, scaled_spec
-    from asymtrain.lab.sources import UNNAMED, Inputs, kept_function
-
-    scale, options = get_scale("quick"), dict(data_options or {})
-    if isinstance(data, str):
-        name, options = data, {**scale.datasets.get(data, {}).get("dataset_options", {}), **options}
-    else:
-        name, options = held.enter_context(kept_dataset(_own_dataset(data, options))), {}
-    if not isinstance(build, str) and (isinstance(build, nn.Module) or not callable(build)):
-        given_one = f"a {type(build).__name__}"
-        raise UsageError(f"build must make a new model at each call: give a function or a name, not {given_one}")
-    fields = dict(given)
-    if recipe is not None:
-        epochs = RunSpec(epochs=given.get("epochs", scale.fields["epochs"])).epochs  # which refuses what is no number
-        fields = recipe_fields(recipe, epochs, given)
-    if options:
-        fields["dataset_options"] = options
-    base = scaled_spec(scale, build if isinstance(build, str) else UNNAMED, name, **fields)
-    if build_options:
-        base = replace(base, arch_options={**dict(base.arch_options), **build_options})  # type: ignore[arg-type]
-    dataset = load_for(base, data_root)
-    if not isinstance(build, str):
-        inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
-        arch = held.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
-        base = replace(base, arch=arch)
-    return base
-
-
-def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
-    """A dataset of what the caller holds."""
-    from asymtrain.lab.data import Dataset
-    from asymtrain.lab.data.own import load_arrays
-    from asymtrain.lab.data.resize import resized
-
-    known = ("image_size",) if isinstance(data, Dataset) else ("image_size", "layout", "seed")
-    for name in options:
-        if name not in known:
-            raise unknown_name("option of the data", name, known)
-    return resized(data, options.get("image_size")) if isinstance(data, Dataset) else load_arrays(data, **options)
-
-
 def _train(specs: list[RunSpec], record: Path | None, shows: bool, **where: Any) -> tuple[list[Run], str]:
     """Finished runs, and the last remark on the others."""
+    from asymtrain.lab.calls import shown_progress
     from asymtrain.lab.executors import execute
 
     runs: list[Run] = []
     notes = [""]
-    with _display(shows) as display:
+    with shown_progress(shows) as display:
 
         def update(state: Progress) -> None:
             notes.extend([state.note] if state.note else [])
@@ -347,20 +250,3 @@ def _train(specs: list[RunSpec], record: Path | None, shows: bool, **where: Any)
             stop.add_note(f"asymtrain.compare: {len(runs)} of {len(specs)} runs were trained; {kept}")
             raise
     return runs, notes[-1]
-
-
-@contextmanager
-def _display(shows: bool) -> Iterator[Display | None]:
-    from asymtrain.lab.cli.screen import progress_display
-
-    if not shows:
-        yield None
-        return
-    with progress_display() as display:
-        yield display
-
-
-def _call_text(base: RunSpec, given: Mapping[str, Any]) -> str:
-    """The call as a page shows it: what is not a name stands there by the name that its runs have."""
-    shown = [f"{_OWN.get(name, name)}={value!r}" for name, value in given.items()]
-    return f"asymtrain.compare({', '.join([repr(base.arch), repr(base.dataset), *shown])})"

@@ -10,6 +10,7 @@ and one file for each command. This file needs nothing: `asymtrain --help` works
 # The line of each command in `asymtrain --help`; a test holds it to the first of the command's own.
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
+    "tune": "Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.",
     "probe": "Measure on a short training whether auxiliary branches would help a model, where, and how strongly.",
     "measure": "Look at training with an instrument, such as gradient alignment, the loss landscape or attention.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",

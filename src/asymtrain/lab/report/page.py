@@ -32,17 +32,21 @@ def write_page(
     figures: Sequence[Figure],
     facts: Mapping[str, str],
     document: Mapping[str, Any],
+    page: str = "",
+    answer: tuple[str, str, str] | None = None,
+    code: str = "",
 ) -> dict[str, Path]:
     """Write name.html, name.json and name-FIGURE.svg into the folder `out`; the paths by "page", "json", FIGURE.
 
     `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
-    line in `lead` starts a new paragraph.
+    line in `lead` starts a new paragraph. `page` is another name for name.html. `answer` stands above everything: the
+    class of its style (helped, hurt or none), a word and a sentence; `code` stands below it, to be copied.
     """
     drawings = {figure.name: draw(figure) for figure in figures}
     for stem in (name, *drawings):
         assert re.fullmatch(r"[\w.-]+", stem), f"{stem!r} is no part of a file's name"
     assert len({*drawings, "page", "json"}) == len(figures) + 2, "figures share a name, or are called page or json"
-    page = render_template(
+    shown = render_template(
         "measurement.html.j2",
         name=name,
         title=title,
@@ -51,9 +55,11 @@ def write_page(
         figures=figures,
         plots=[(figure, is_wide(figure), embed(figure, drawings[figure.name])) for figure in figures],
         facts=facts,
+        answer=answer,
+        code=code,
     )
     texts = {
-        "page": (f"{name}.html", page),
+        "page": (f"{page or name}.html", shown),
         "json": (f"{name}.json", json_text(document)),
         **{figure: (f"{name}-{figure}.svg", svg) for figure, svg in drawings.items()},
     }

@@ -126,12 +126,14 @@ def effect_figure(summary: Summary) -> Figure:
     return Figure("effect", "Difference to Plain", [panel])
 
 
-def learning_curves(history: pd.DataFrame, name: str, label: str) -> Figure:
+def learning_curves(history: pd.DataFrame, name: str, label: str, measure: str | None = None) -> Figure:
     """Accuracy over training: each seed as a thin line, the mean of a variant as a thick one.
 
-    `history` holds the epochs of one comparison. Validation accuracy where there is one, else training accuracy.
+    `history` holds the epochs of one comparison. Where no column is named to `measure`, validation accuracy if there is
+    any, else training accuracy.
     """
-    measure = "validation_accuracy" if history["validation_accuracy"].notna().any() else "train_accuracy"
+    if measure is None:
+        measure = "validation_accuracy" if history["validation_accuracy"].notna().any() else "train_accuracy"
     lines = tuple(
         _mean_line(history[history["variant"] == variant], measure, variant, variant.capitalize())
         for variant in ("plain", "asymmetric")

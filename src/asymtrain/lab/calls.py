@@ -1,0 +1,139 @@
+"""What the functions for Python share (`compare`, `tune`): specs of names, functions and arrays, and the display.
+
+They do what commands do, from values instead of texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asymtrain.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from asymtrain.lab.cli.screen import Display
+    from asymtrain.lab.data import Dataset
+    from asymtrain.lab.runs import RunSpec
+
+OWN = {"arch": "build", "arch_options": "build_options", "dataset": "data", "dataset_options": "data_options"}
+"""Fields of a run that have another name in every function."""
+
+
+def import_lab(name: str) -> None:
+    """Refuse to begin where the lab's extra is not installed."""
+    from asymtrain.lab.cli import EXTRA
+
+    try:
+        import asymtrain.lab.cli.run
+        import asymtrain.lab.comparisons
+        import asymtrain.lab.executors
+        import asymtrain.lab.report.run_report  # noqa: F401
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.startswith("asymtrain"):
+            raise
+        raise UsageError(f"asymtrain.{name} needs {error.name}: {EXTRA}") from error
+
+
+def checked_fields(function: str, fields: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
+    """Further fields of a run that a function was given; `own` are those that it has under another name."""
+    from asymtrain.lab.runs import DEFAULTS
+
+    for name in fields:
+        if name in own:
+            raise UsageError(f"{name} is given as {own[name]}= here")
+        if name not in DEFAULTS:
+            known = {*DEFAULTS, *own.values()} - {*own}
+            raise unknown_name(f"argument of {function}, or field of a run,", name, known)
+    return dict(fields)
+
+
+def as_path(place: str | Path | None) -> Path | None:
+    return None if place is None else Path(place).expanduser()
+
+
+def check_places(folder: Path | None, record: Path | None, device: str | None) -> None:
+    """Refuse what could not be written to, or trained on."""
+    from asymtrain.lab.cli.options import OutputOptions
+    from asymtrain.lab.devices import default_device
+
+    default_device(device)
+    if record is not None:
+        OutputOptions(out=folder or record.parent, store=record).check()
+
+
+def base_spec(
+    build: object,
+    data: object,
+    recipe: str | None,
+    given: Mapping[str, Any],
+    build_options: Mapping[str, Any] | None,
+    data_options: Mapping[str, Any] | None,
+    data_root: Path | None,
+    held: ExitStack,
+) -> RunSpec:
+    """The Asymmetric spec without its seed. What has no name gets one, which holds until `held` is closed."""
+    from torch import nn
+
+    from asymtrain.lab.data.registry import kept_dataset
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.recipes import recipe_fields
+    from asymtrain.lab.runs import RunSpec
+    from asymtrain.lab.scales import get_scale, scaled_spec
+    from asymtrain.lab.sources import UNNAMED, Inputs, kept_function
+
+    scale, options = get_scale("quick"), dict(data_options or {})
+    if isinstance(data, str):
+        name, options = data, {**scale.datasets.get(data, {}).get("dataset_options", {}), **options}
+    else:
+        name, options = held.enter_context(kept_dataset(_own_dataset(data, options))), {}
+    if not isinstance(build, str) and (isinstance(build, nn.Module) or not callable(build)):
+        given_one = f"a {type(build).__name__}"
+        raise UsageError(f"build must make a new model at each call: give a function or a name, not {given_one}")
+    fields = dict(given)
+    if recipe is not None:
+        epochs = RunSpec(epochs=given.get("epochs", scale.fields["epochs"])).epochs  # which refuses what is no number
+        fields = recipe_fields(recipe, epochs, given)
+    if options:
+        fields["dataset_options"] = options
+    base = scaled_spec(scale, build if isinstance(build, str) else UNNAMED, name, **fields)
+    if build_options:
+        base = replace(base, arch_options={**dict(base.arch_options), **build_options})  # type: ignore[arg-type]
+    dataset = load_for(base, data_root)
+    if not isinstance(build, str):
+        inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
+        arch = held.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
+        base = replace(base, arch=arch)
+    return base
+
+
+def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
+    """A dataset of what the caller holds."""
+    from asymtrain.lab.data import Dataset
+    from asymtrain.lab.data.own import load_arrays
+    from asymtrain.lab.data.resize import resized
+
+    known = ("image_size",) if isinstance(data, Dataset) else ("image_size", "layout", "seed")
+    for name in options:
+        if name not in known:
+            raise unknown_name("option of the data", name, known)
+    return resized(data, options.get("image_size")) if isinstance(data, Dataset) else load_arrays(data, **options)
+
+
+@contextmanager
+def shown_progress(shows: bool) -> Iterator[Display | None]:
+    from asymtrain.lab.cli.screen import progress_display
+
+    if not shows:
+        yield None
+        return
+    with progress_display() as display:
+        yield display
+
+
+def call_text(function: str, base: RunSpec, given: Mapping[str, Any], own: Mapping[str, str] = OWN) -> str:
+    """The call as a page shows it: what is not a name stands there by the name that its runs have."""
+    shown = [f"{own.get(name, name)}={value!r}" for name, value in given.items()]
+    return f"asymtrain.{function}({', '.join([repr(base.arch), repr(base.dataset), *shown])})"

@@ -1,0 +1,222 @@
+"""`asymtrain tune`: which branches for this model, if any?"""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer import Option
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.cli import FAILED, INTERRUPTED
+from asymtrain.lab.cli.groups import flattened
+from asymtrain.lab.cli.loading import loading
+from asymtrain.lab.cli.options import (
+    AT,
+    DATA,
+    DATA_OPTION,
+    OUT,
+    PRECISION,
+    SETTINGS,
+    ExecutorOptions,
+    OutputOptions,
+    RunOptions,
+    above_zero,
+    offered,
+    offered_archs,
+    one_or_more,
+    parse_settings,
+    typed_command,
+)
+from asymtrain.lab.cli.report import versions_in
+from asymtrain.lab.cli.screen import AGAIN, Display, progress_display, show_json, show_table, stderr, stdout
+
+if TYPE_CHECKING:
+    from asymtrain.lab.candidates import Candidate
+    from asymtrain.lab.runs import Run, RunSpec
+    from asymtrain.lab.tune import Tuned, Watcher
+
+
+@dataclass(frozen=True)
+class TrainingAsked:
+    """The training that the question is about."""
+
+    model: Annotated[
+        str,
+        typer.Argument(
+            help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.", autocompletion=offered_archs
+        ),
+    ]
+    data: Annotated[str, DATA] = "shapes"
+    data_option: Annotated[list[str] | None, DATA_OPTION] = None
+    arch_option: Annotated[list[str] | None, Option(help="NAME=VALUE for the model's builder; may be repeated.")] = None
+    recipe: Annotated[
+        str,
+        Option(help="How you train: paper, ordinary or strong.", autocompletion=offered("paper", "ordinary", "strong")),
+    ] = "ordinary"
+    epochs: Annotated[int | None, Option(help="Epochs of your training. Default: 30.", callback=one_or_more)] = None
+    batch: Annotated[int | None, Option(help="Images in a batch.", callback=one_or_more)] = None
+    learning_rate: Annotated[float | None, Option(help="Highest learning rate.", callback=above_zero)] = None
+    weight_decay: Annotated[float | None, Option(help="Weight decay.")] = None
+    at: Annotated[list[str] | None, AT] = None
+    layout: Annotated[
+        str | None, Option(help="The axes of a place's output, such as BTD, where they cannot be told.")
+    ] = None
+    precision: Annotated[str | None, PRECISION] = None
+    initial_weights: Annotated[
+        str | None, Option(help="A safetensors file that a model by name starts from.", metavar="FILE")
+    ] = None
+
+    def base_spec(self, settings: Sequence[str] | None) -> "RunSpec":
+        """The Asymmetric spec; all training images, where a scale would take a few."""
+        from asymtrain.lab.tune import EPOCHS
+
+        if "," in self.model or not self.model.strip():
+            raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
+        shared = {name: value for name, value in vars(self).items() if name not in ("model", "epochs")}
+        options = RunOptions(arch=[self.model], epochs=self.epochs or EPOCHS, **shared)
+        (spec,) = options.base_specs(**_checked(parse_settings(settings)))
+        return dataclasses.replace(spec, per_class=None)
+
+
+@dataclass(frozen=True)
+class Effort(ExecutorOptions):
+    """How much is tried, where, and for how long."""
+
+    minutes: Annotated[
+        float, Option(help="Time for all of it: what fits is planned after two epochs.", callback=above_zero)
+    ] = 30.0
+    seeds: Annotated[int | None, Option(help="Fresh seeds of the confirmation: 5 (the default) or more.")] = None
+    candidate: Annotated[
+        list[str] | None,
+        Option(
+            metavar="FIELD=VALUE,...",
+            help="Branches to try, such as objective=softmax,alpha=0.3,places=later,alpha_schedule=cosine; may be "
+            "repeated. Default: a list of nine.",
+        ),
+    ] = None
+
+    def where(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in ("device", "data_root", "executor", "address")}
+
+
+@dataclass(frozen=True)
+class TuneOutput(OutputOptions):
+    """The folder and the store of a tune."""
+
+    out: Annotated[Path, OUT] = Path("asymtrain-tune")
+
+
+@flattened
+def tune(
+    context: typer.Context,
+    asked: TrainingAsked,
+    effort: Effort,
+    output: TuneOutput,
+    settings: Annotated[list[str] | None, SETTINGS] = None,
+) -> None:
+    """Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.
+
+    No test image is used before the confirmation. Called again, it continues where it stopped.
+    """
+    with loading():
+        from asymtrain.lab.executors import check_executor
+        from asymtrain.lab.tune import RULE, Question, read_tune, run_tune
+        from asymtrain.lab.tune.answer import write_tuned
+    seeds = RULE.seeds if effort.seeds is None else effort.seeds
+    question = Question(asked.base_spec(settings), parse_candidates(effort.candidate), effort.minutes, seeds)
+    output.check()
+    check_executor(effort.executor, effort.address)
+    store, interrupted = output.store_path, False
+    with progress_display() as display:
+        try:
+            result = run_tune(question, store=store, out=output.out, watcher=watcher_of(display), **effort.where())
+        except KeyboardInterrupt:
+            result, interrupted = read_tune(question, store, output.out, data_root=effort.data_root), True
+    versions = versions_in(store, result.runs)
+    result = dataclasses.replace(result, command=typed_command(context), versions=versions)
+    files = {**write_tuned(output.out, result), "store": store}
+    show(result, files, json=output.json)
+    if interrupted:
+        stderr().print(f"Stopped: {len(result.runs)} runs are in {store}. {AGAIN}")
+    if interrupted or result.race.failure:
+        raise typer.Exit(INTERRUPTED if interrupted else FAILED)
+
+
+def parse_candidates(texts: Sequence[str] | None) -> "tuple[Candidate, ...]":
+    """Candidates from `FIELD=VALUE,...`; the default list where none are given."""
+    from asymtrain.lab.tune import as_candidates
+
+    if not texts:
+        return as_candidates(None)
+    given = []
+    for text in texts:
+        fields: dict[str, Any] = {}
+        for part in filter(None, map(str.strip, text.split(","))):
+            name, equals, value = (piece.strip() for piece in part.partition("="))
+            if not equals or not value or name in fields:
+                raise UsageError(f"--candidate {text}: write fields once each, such as objective=softmax,alpha=0.3")
+            fields[name] = _number(text, value) if name == "alpha" else value
+        given.append(fields)
+    return as_candidates(given)
+
+
+def _number(text: str, value: str) -> float:
+    try:
+        return float(value)
+    except ValueError:
+        raise UsageError(f"--candidate {text}: alpha is a number, such as alpha=0.3") from None
+
+
+def _checked(settings: dict[str, Any]) -> dict[str, Any]:
+    """Refuse what candidates differ in."""
+    from asymtrain.lab.candidates import Candidate
+
+    for field in dataclasses.fields(Candidate):
+        if field.name in settings:
+            raise UsageError(f"--set {field.name}: candidates differ in it; write --candidate {field.name}=...")
+    return settings
+
+
+def watcher_of(display: Display) -> "Watcher":
+    """What the terminal shows of a tune as it runs: stages, a bar, elsewhere a line for each run."""
+    from asymtrain.lab.tune import Watcher
+
+    def run(finished: "Run", done: int, total: int) -> None:
+        if not display.console.is_terminal:
+            display.console.print(f"{done}/{total} {_line(finished)}")
+
+    return Watcher(display.update, display.console.print, run)
+
+
+def _line(run: "Run") -> str:
+    from asymtrain.lab.candidates import Candidate
+
+    label = "Plain" if run.spec.redundancy == 0 else Candidate.of(run.spec).label
+    last = run.history[-1] if run.history and run.outcome == "finished" else None
+    accuracy = "diverged"
+    if last is not None and last.test_accuracy is not None:
+        accuracy = f"test accuracy {last.test_accuracy:.3f}"
+    elif last is not None:
+        accuracy = f"validation accuracy {last.validation_accuracy:.3f}"
+    return f"{label}, seed {run.spec.seed}: {accuracy}"
+
+
+def show(result: "Tuned", files: dict[str, Path], *, json: bool) -> None:
+    """Tables, the verdict, what the time allowed and the code; or everything as JSON."""
+    from asymtrain.lab.tune.answer import budget_words, tune_tables
+
+    if json:
+        show_json({**result.to_dict(), "files": {kind: str(path) for kind, path in files.items()}})
+    else:
+        for table in tune_tables(result):
+            show_table(table, note=False)
+            stdout().print()
+        stdout().print(result.sentence)
+        stdout().print(f"Time: {budget_words(result)}.")
+        if result.snippet:
+            stdout().print()
+            stdout().print(result.snippet, soft_wrap=True, end="")
+    stderr().print(f"Page: {files['page']}")

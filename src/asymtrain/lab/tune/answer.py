@@ -1,0 +1,323 @@
+"""The answer: what it says, and how it is shown as tables, figures, JSON and a page."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, duration, interval, make_rows
+from asymtrain.lab.runs import Run
+from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Timing
+from asymtrain.lab.tune.results import Entry, Race, RungResult
+from asymtrain.lab.tune.rule import RULE, Verdict, counted, is_moving
+from asymtrain.models import display_name
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+NAME = "tune"
+PAGE = "report"
+BADGES = {"attach": "helped", "none": "hurt", "undecided": ""}  # classes of the page's style
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What `tune` found. Printed, it is the verdict in a sentence."""
+
+    race: Race
+    timing: Timing | None  # None where the time was over before an epoch could be timed
+    runs: tuple[Run, ...]
+    places: tuple[str, ...]  # where the winner's branches are; empty without a winner
+    snippet: str  # code that attaches them; empty where nothing is to be attached
+    held_out: int  # validation images of a run of the race
+    test_images: int
+    command: str = ""
+    versions: Mapping[str, str] = field(default_factory=dict)  # those that the runs were trained with
+
+    @property
+    def verdict(self) -> Verdict:
+        """attach, none or undecided."""
+        return self.race.ruling.verdict
+
+    @property
+    def reason(self) -> str:
+        """Why, in words."""
+        return self.race.ruling.reason
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The winner of the race; to attach only where the verdict says so."""
+        return self.race.winner
+
+    @property
+    def comparison(self) -> dict[str, Any] | None:
+        """The winner against Plain on the confirmation's seeds: a row of `asymtrain.lab.comparisons.compare`."""
+        return None if self.race.row is None else dict(self.race.row)
+
+    @property
+    def rungs(self) -> tuple[RungResult, ...]:
+        """The race, rung by rung."""
+        return self.race.rungs
+
+    @property
+    def rows(self) -> "pd.DataFrame":
+        """One row for each run: id, settings, results."""
+        from asymtrain.lab.report import rows_frame
+
+        return rows_frame(self.runs)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict in words, with what was measured."""
+        opening = {"attach": "Attach", "none": "Attach nothing", "undecided": "Undecided"}[self.verdict]
+        if self.verdict == "attach" and self.candidate is not None:
+            opening = f"Attach {self.candidate.label}"
+        row, plan = self.race.row, self.race.plan
+        if row is None or plan is None:
+            return f"{opening}: {self.reason}."
+        asked, subject = self.race.question.base.epochs, "" if self.verdict == "attach" else f"{self._winner} gave "
+        low, high = row["points_low"], row["points_high"]
+        ends = "" if low is None else f" (95% interval {low:+.1f} to {high:+.1f})"
+        length = counted(asked, "epoch") if plan.epochs == asked else f"{plan.epochs} of {asked} epochs"
+        measured = f"{row['n']} fresh seeds, {length}, {self.test_images:,} test images"
+        return f"{opening}: {subject}{row['points']:+.1f} points of test accuracy{ends} over {measured}; {self.reason}."
+
+    @property
+    def _winner(self) -> str:
+        return "" if self.candidate is None else f"the best candidate, {self.candidate.label},"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as JSON values."""
+        race, ruling = self.race, self.race.ruling
+        return {
+            "question": race.question.to_dict(),
+            "rule": asdict(RULE),
+            "measured": None if self.timing is None else asdict(self.timing),
+            "plan": None if race.plan is None else race.plan.to_dict(),
+            "verdict": ruling.verdict,
+            "because": ruling.because,
+            "reason": ruling.reason,
+            "sentence": self.sentence,
+            "candidate": None if race.winner is None else race.winner.fields(),
+            "label": None if race.winner is None else race.winner.label,
+            "places": list(self.places),
+            "snippet": self.snippet,
+            "comparison": self.comparison,
+            "pairs": [dict(zip(("seed", "plain", "asymmetric"), pair, strict=True)) for pair in race.pairs],
+            "course": [{"epochs": epochs, "points": points} for epochs, points in race.course.items()],
+            "moving": is_moving(tuple(race.course.values())) if race.row is not None else None,
+            "rungs": [rung.to_dict() for rung in race.rungs],
+            "missing": [spec.id for spec in race.missing],
+            "images": {"validation": self.held_out, "test": self.test_images},
+        }
+
+    def page(self, folder: str | Path) -> Path:
+        """Write report.html, tune.json and the figures into a folder; the page's path."""
+        return write_tuned(Path(folder), self)["page"]
+
+    def __str__(self) -> str:
+        return self.sentence
+
+    def __repr__(self) -> str:
+        return f"<Tuned, {self.verdict}: {self.sentence}>"
+
+
+def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
+    """Write report.html, tune.json and the figures into the folder `out`."""
+    from asymtrain.lab.report.page import write_page
+
+    return write_page(
+        out,
+        NAME,
+        page=PAGE,
+        title=f"Branches for {title_of(result)}",
+        lead=_lead(result),
+        answer=(BADGES[result.verdict], result.verdict, result.sentence),
+        code=result.snippet,
+        tables=tune_tables(result),
+        figures=tune_figures(result),
+        facts=_facts(result),
+        document=result.to_dict(),
+    )
+
+
+def title_of(result: Tuned) -> str:
+    base = result.race.question.base
+    return f"{display_name(base.arch)} on {base.dataset}"
+
+
+def tune_tables(result: Tuned) -> list[Table]:
+    """The race, and the pairs of the confirmation where there are any."""
+    tables = [race_table(result.race, result.held_out)] if result.rungs else []
+    return [*tables, pairs_table(result)] if result.race.pairs else tables
+
+
+def race_table(race: Race, held_out: int) -> Table:
+    columns = (
+        Column("Candidate"),
+        Column("Rung", "count"),
+        Column("Epochs", "count"),
+        Column("Seeds", "count"),
+        Column("Plain", "number"),
+        Column("With branches", "number"),
+        Column("Difference (points)", "number", digits=1, signed=True, short="Points"),
+        Column("95% interval", "number", digits=1, signed=True),
+        Column("Result"),
+    )
+    rows: list[Sequence[Any]] = []
+    for i, result in enumerate(race.rungs, 1):
+        # Best first; what has no pair yet comes last.
+        for entry in sorted(result.entries, key=lambda e: -e.row["points"] if e.row else float("inf")):
+            row = entry.row
+            numbers: list[Any] = [Cell(missing=True)] * 4
+            if row is not None:
+                numbers = [
+                    Mean(row["plain_mean"], row["plain_std"]),
+                    Cell(Mean(row["asymmetric_mean"], row["asymmetric_std"]), entry.spec_ids),
+                    row["points"],
+                    interval(row["points_low"], row["points_high"]),
+                ]
+            seeds = 0 if row is None else row["n"]
+            rows.append((entry.candidate.label, i, result.rung.epochs, seeds, *numbers, _outcome(race, i, entry)))
+    note = (
+        f"Every rung trains its candidates and Plain from scratch, with a whole schedule of its own. Accuracy: on the "
+        f"{held_out:,} training images that a seed holds out, after the last epoch, as mean and deviation over seeds. "
+        "Difference: to Plain of the same seed, in points of accuracy, with its t interval. The better half goes on, "
+        "unless its whole interval lies below 0."
+    )
+    return Table("race", "The race", columns, make_rows(rows), note)
+
+
+def _outcome(race: Race, number: int, entry: Entry) -> str:
+    """What became of a candidate at the rung of this number."""
+    diverged = entry.row["asymmetric_diverged"] if entry.row else 0
+    words = [f"{diverged} diverged"] if diverged else []
+    if entry.kept is not None:
+        last = race.plan is not None and number == len(race.plan.rungs)
+        if entry.candidate == race.winner and last:
+            words.append("winner")
+        elif entry.kept and not last:
+            words.append("goes on")
+        else:
+            words.append("clearly worse" if entry.standing.clearly_worse else "dropped")
+    return ", ".join(words) or NOTHING
+
+
+def pairs_table(result: Tuned) -> Table:
+    columns = (
+        Column("Seed", "count"),
+        Column("Plain", "number", digits=4),
+        Column("With branches", "number", digits=4),
+        Column("Difference (points)", "number", digits=1, signed=True, short="Points"),
+    )
+    rows = [(seed, plain, after, 100 * (after - plain)) for seed, plain, after in result.race.pairs]
+    note = (
+        f"Test accuracy after the last epoch, on {result.test_images:,} images that the race never saw. These seeds "
+        "took no part in the choice, so the interval of their mean holds in spite of it."
+    )
+    label = "" if result.candidate is None else f": {result.candidate.label}"
+    return Table("confirmation", f"Confirmation on fresh seeds{label}", columns, make_rows(rows), note)
+
+
+def tune_figures(result: Tuned) -> list[Figure]:
+    seen = [(i, rung) for i, rung in enumerate(result.rungs, 1) if any(entry.row for entry in rung.entries)]
+    figures = [_rung_figure(i, rung) for i, rung in seen]
+    if len(result.race.course) > 1:
+        figures.append(_course_figure(result))
+    if result.race.pairs:
+        figures.append(_curves(result))
+    return figures
+
+
+def _rung_figure(number: int, result: RungResult) -> Figure:
+    """The best candidate on top."""
+    seen = sorted((entry for entry in result.entries if entry.row), key=lambda entry: -entry.standing.points)
+    bars = tuple(
+        Bar(_short(entry.candidate), standing.points, standing.low, standing.high, entry.differences)
+        for entry in seen
+        for standing in [entry.standing]
+    )
+    panel = Bars("", "difference to Plain (points)", "asymmetric", bars)
+    title = f"Rung {number}: {counted(result.rung.epochs, 'epoch')}"
+    caption = "Validation accuracy: diamonds are means, bars their 95% intervals, dots single pairs."
+    return Figure(f"rung{number}", title, [panel], caption=caption)
+
+
+def _short(candidate: Candidate) -> str:
+    """A label that fits beside the rows of a figure: "sigmoid+prior 0.1", "softmax 0.3 later falling"."""
+    objective = candidate.objective + {"prior": "+prior"}.get(candidate.branch_bias, "")
+    where = {"all": ""}.get(candidate.places, candidate.places)
+    when = {"constant": "", "cosine": "falling"}.get(candidate.alpha_schedule, candidate.alpha_schedule)
+    return " ".join(filter(None, [objective, f"{candidate.alpha:g}", where, when]))
+
+
+def _course_figure(result: Tuned) -> Figure:
+    """The winner's difference at each length: does it move?"""
+    course, asked = result.race.course, counted(result.race.question.base.epochs, "epoch")
+    line = Line("", "asymmetric", tuple(map(float, course)), tuple(course.values()), marker=True)
+    panel = Lines("", "epochs of the training", "difference to Plain (points)", (line,), zero=True)
+    caption = f"The winner of the race, trained anew for each number of epochs; the question is about {asked}."
+    if result.race.row is not None:
+        caption += " The longest is the confirmation, on test images; the others are on validation images."
+    return Figure("course", "The difference over training length", [panel], caption=caption)
+
+
+def _curves(result: Tuned) -> Figure:
+    from asymtrain.lab.report.frames import history_frame
+    from asymtrain.lab.report.run_report import learning_curves
+
+    history = history_frame(result.race.confirmation)
+    return learning_curves(history, "s", "confirmation", measure="test_accuracy")
+
+
+def _lead(result: Tuned) -> str:
+    question = result.race.question
+    plan, base = result.race.plan, question.base
+    parts = [
+        f"{counted(len(question.candidates), 'form')} of branches raced against training without branches (Plain), "
+        f"for a training of {counted(base.epochs, 'epoch')}."
+    ]
+    if plan is not None and plan.rungs:
+        last = CONFIRMATION_SEED + plan.seeds - 1
+        parts.append(
+            f"The race chose by validation accuracy, on seeds from {RACE_SEED} on, and saw no test image. Its winner "
+            f"was to be confirmed on seeds {CONFIRMATION_SEED} to {last}, trained for {counted(plan.epochs, 'epoch')} "
+            "on all training images and tested on the test images."
+        )
+    return " ".join(parts)
+
+
+def budget_words(result: Tuned) -> str:
+    """What the time allowed, and by which measurement."""
+    question, plan, timing = result.race.question, result.race.plan, result.timing
+    given = f"{question.minutes:g} minute{'' if question.minutes == 1 else 's'}"
+    if plan is None or timing is None:
+        return f"{given}; no plan was made"
+    measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"
+    needed = f"the whole question takes about {duration(60 * plan.needed)}"
+    if not plan.rungs:
+        return f"{given}: {measured}. No race fits; {needed}"
+    lengths = ", ".join(str(rung.epochs) for rung in plan.rungs)
+    rungs = f"{counted(len(plan.rungs), 'rung')} ({lengths} epochs, {plan.rungs[0].seeds} seeds)"
+    return (
+        f"{given}: {measured}. Planned: {rungs} and a confirmation "
+        f"({plan.epochs} epochs, {plan.seeds} seeds), for {duration(plan.seconds)}; {needed}"
+    )
+
+
+def _facts(result: Tuned) -> dict[str, str]:
+    runs, base = result.runs, result.race.question.base
+    command = {"Command": result.command} if result.command else {}
+    places = {"Places": ", ".join(result.places)} if result.places else {}
+    return {
+        **command,
+        "Training": f"{base.epochs} epochs, batch {base.batch}, learning rate {base.learning_rate:g}, {base.optimizer}",
+        **places,
+        "Time": budget_words(result),
+        "Runs": f"{len(runs)}, of which {sum(run.outcome == 'diverged' for run in runs)} diverged",
+        "Training time": f"{duration(sum(run.seconds for run in runs))}, summed over runs",
+        "Device": ", ".join(sorted({run.device for run in runs})) or NOTHING,
+        "Versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()) or NOTHING,
+    }

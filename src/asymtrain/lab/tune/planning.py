@@ -1,0 +1,107 @@
+"""What fits into the time: rungs, their seeds, and the confirmation. Numbers in, a plan out; no clock is read here."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from asymtrain.lab.tune.rule import RULE, Rule, kept_of
+
+RACE_SEED, CONFIRMATION_SEED = 3000, 3100  # the first of each; no study and no search has them
+WHOLE = 1.25  # images of a confirmation run over those of the race, which holds a fifth out
+TESTED = 1.1  # and what testing after each epoch adds
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What was measured for the plan, in seconds of the clock."""
+
+    epoch: float  # of one run, where as many train at once as the machine takes
+    start: float  # before the first epoch of a rung
+    runs: int  # that were timed
+
+
+@dataclass(frozen=True)
+class Rung:
+    """So many candidates and Plain, trained from scratch."""
+
+    epochs: int
+    candidates: int  # at most
+    seeds: int
+
+    @property
+    def run_epochs(self) -> int:
+        return (self.candidates + 1) * self.seeds * self.epochs
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Rungs of the race and the confirmation; no rungs where the time holds none."""
+
+    rungs: tuple[Rung, ...]
+    epochs: int  # of the confirmation
+    seeds: int
+    seconds: float  # that all of it was planned to take
+    needed: float  # minutes that the whole question would take
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Plan":
+        return cls(**{**values, "rungs": tuple(Rung(**rung) for rung in values["rungs"])})
+
+
+def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, seeds: int, rule: Rule = RULE) -> Plan:
+    """The longest race and confirmation that fit.
+
+    The confirmation's share is reserved first. The race then takes the longest last rung that fits, at most as long as
+    the confirmation, with fewer seeds only where it would not fit otherwise; what it leaves goes to the confirmation.
+    """
+    room = rule.used * seconds
+    whole = race_seconds(ladder(epochs, candidates, rule.race_seeds, rule), timing)
+    whole += confirmation_seconds(epochs, seeds, timing)
+    needed = (whole / rule.used + timing.start + timing.runs * rule.timing_epochs * timing.epoch) / 60
+    reserved = _longest(rule.confirmation_share * room, epochs, seeds, timing)
+    left = room - confirmation_seconds(reserved, seeds, timing)
+    for count in range(rule.race_seeds, rule.least_race_seeds - 1, -1) if reserved else ():
+        for last in range(reserved, 0, -1):
+            rungs = ladder(last, candidates, count, rule)
+            if (race := race_seconds(rungs, timing)) <= left:
+                confirmed = _longest(room - race, epochs, seeds, timing)
+                return Plan(rungs, confirmed, seeds, race + confirmation_seconds(confirmed, seeds, timing), needed)
+    return Plan((), 0, seeds, 0.0, needed)
+
+
+def ladder(last: int, candidates: int, seeds: int, rule: Rule = RULE) -> tuple[Rung, ...]:
+    """The rungs of a race whose last has so many epochs.
+
+    A candidate alone has two: whether the difference moves shows between them.
+    """
+    counts = [candidates]
+    while len(counts) < rule.most_rungs and kept_of(counts[-1], rule) > 1:
+        counts.append(kept_of(counts[-1], rule))
+    if len(counts) == 1:
+        counts.append(kept_of(candidates, rule))
+    lengths = [math.ceil(last / rule.growth**i) for i in reversed(range(len(counts)))]
+    # Of a short race the lengths run together: candidates are dropped once at each length, the last of equals.
+    first = [i for i, length in enumerate(lengths) if length not in lengths[:i]]
+    return tuple(Rung(lengths[i], counts[k], seeds) for k, i in enumerate(first))
+
+
+def race_seconds(rungs: Iterable[Rung], timing: Timing) -> float:
+    return sum(timing.start + rung.run_epochs * timing.epoch for rung in rungs)
+
+
+def confirmation_seconds(epochs: int, seeds: int, timing: Timing) -> float:
+    return timing.start + 2 * seeds * epochs * _confirmed_epoch(timing)
+
+
+def _longest(seconds: float, epochs: int, seeds: int, timing: Timing) -> int:
+    """Epochs of a confirmation that fits, at most so many; 0 where none does."""
+    fitting = (seconds - timing.start) / (2 * seeds * _confirmed_epoch(timing))
+    return max(0, min(epochs, math.floor(fitting)))
+
+
+def _confirmed_epoch(timing: Timing) -> float:
+    return max(timing.epoch, 1e-9) * WHOLE * TESTED

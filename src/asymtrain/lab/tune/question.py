@@ -1,0 +1,117 @@
+"""What is asked: which of these branches, if any, end above Plain in this training? And the runs that answer it."""
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Plan, Rung
+from asymtrain.lab.tune.rule import RULE
+
+MOST_SEEDS = 1000
+EPOCHS = 30  # of the training that is asked about, where nobody says
+
+# Three objectives at a weak and a strong alpha: which of them helps, and how strongly, differs most between models.
+# Then what changes where and when branches act, one at a time, for the objective that moves a network most: a branch at
+# early places can harm what later layers need, and a strong one can harm the end of the training.
+CANDIDATES = (
+    Candidate("sigmoid", alpha=0.1),
+    Candidate("sigmoid", alpha=1.0),
+    Candidate("sigmoid", "prior", alpha=0.1),
+    Candidate("sigmoid", "prior", alpha=1.0),
+    Candidate("softmax", alpha=0.1),
+    Candidate("softmax", alpha=1.0),
+    Candidate("softmax", alpha=0.3, places="later"),
+    Candidate("softmax", alpha=0.3, places="middle"),
+    Candidate("softmax", alpha=0.3, alpha_schedule="cosine"),
+)
+
+
+@dataclass(frozen=True)
+class Question:
+    """A training, the candidates for its branches, and the effort."""
+
+    base: RunSpec  # Asymmetric, with the epochs of the training; its seed and its form of branches do not matter
+    candidates: tuple[Candidate, ...] = CANDIDATES
+    minutes: float = 30.0
+    seeds: int = RULE.seeds  # of the confirmation
+
+    def __post_init__(self) -> None:
+        if self.base.redundancy == 0:
+            raise UsageError("tune needs redundancy 1 or more: 0 is Plain, which every candidate is compared with")
+        if not self.candidates:
+            raise UsageError("there is nothing to try: give one candidate or more")
+        if not _is_number(self.minutes) or not 0 < self.minutes < float("inf"):
+            raise UsageError(f"minutes must be a number above 0, and finite, got {self.minutes!r}")
+        if not isinstance(self.seeds, int) or not RULE.least_seeds <= self.seeds <= MOST_SEEDS:
+            raise UsageError(
+                f"seeds must be from {RULE.least_seeds}, of fewer nothing is said, to {MOST_SEEDS}, got {self.seeds!r}"
+            )
+        for candidate in self.candidates:
+            self.spec(candidate, 1, RACE_SEED)  # what no run can have shows now
+
+    def spec(self, candidate: Candidate | None, epochs: int, seed: int, **fields: Any) -> RunSpec:
+        """A run with a candidate's branches, or with None a Plain one; its schedule is whole at any length."""
+        warmup = self.base.warmup * epochs / self.base.epochs
+        # The cosine is not measured: it would cost time, and nothing here asks for it.
+        spec = dataclasses.replace(self.base, epochs=epochs, warmup=warmup, seed=seed, cosine_every=0, **fields)
+        return spec.plain() if candidate is None else dataclasses.replace(spec, **candidate.fields())
+
+    def race_spec(self, candidate: Candidate | None, epochs: int, seed: int) -> RunSpec:
+        return self.spec(candidate, epochs, seed, validation="split", test="never")
+
+    def confirmation_spec(self, candidate: Candidate | None, epochs: int, seed: int) -> RunSpec:
+        """Trained on everything, and tested."""
+        return self.spec(candidate, epochs, seed, validation="none", test="every")
+
+    def timing_specs(self) -> list[RunSpec]:
+        """All candidates and Plain with one seed, for as few epochs as show what one takes."""
+        epochs = min(RULE.timing_epochs, self.base.epochs)
+        return [self.race_spec(candidate, epochs, RACE_SEED) for candidate in (None, *self.candidates)]
+
+    def rung_specs(self, rung: Rung, living: Iterable[Candidate]) -> dict[tuple[Candidate | None, int], RunSpec]:
+        """By candidate, None for Plain, and seed."""
+        seeds = range(RACE_SEED, RACE_SEED + rung.seeds)
+        return {(one, seed): self.race_spec(one, rung.epochs, seed) for seed in seeds for one in (None, *living)}
+
+    def confirmation_specs(self, winner: Candidate, plan: Plan) -> dict[tuple[Candidate | None, int], RunSpec]:
+        seeds = range(CONFIRMATION_SEED, CONFIRMATION_SEED + plan.seeds)
+        return {(one, seed): self.confirmation_spec(one, plan.epochs, seed) for seed in seeds for one in (None, winner)}
+
+    def to_dict(self) -> dict[str, Any]:
+        """All that must be the same for a tune to go on."""
+        return {
+            "base": self.base.to_dict(),
+            "candidates": [candidate.fields() for candidate in self.candidates],
+            "minutes": self.minutes,
+            "seeds": self.seeds,
+        }
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def as_candidates(given: Iterable[Candidate | Mapping[str, Any]] | None) -> tuple[Candidate, ...]:
+    """The candidates that are given, each once, as values or by their fields; without any, the default list."""
+    if given is None:
+        return CANDIDATES
+    if isinstance(given, Mapping | str | Candidate) or not isinstance(given, Iterable):
+        example = [{"objective": "softmax", "alpha": 0.3}]
+        raise UsageError(f"candidates must be a list, such as {example}, got {given!r}")
+    return tuple(dict.fromkeys(map(_as_candidate, given)))
+
+
+def _as_candidate(given: object) -> Candidate:
+    if isinstance(given, Candidate):
+        return given
+    if not isinstance(given, Mapping):
+        raise UsageError(f"a candidate is given by its fields, such as {{'objective': 'softmax'}}, got {given!r}")
+    known = [field.name for field in dataclasses.fields(Candidate)]
+    for name in given:
+        if name not in known:
+            raise unknown_name("field of a candidate", str(name), known)
+    return Candidate(**given)

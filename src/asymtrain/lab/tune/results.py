@@ -1,0 +1,167 @@
+"""What a set of runs says about a question: rungs, the winner, the verdict, what is missing. Nothing here trains."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.tune.planning import Plan, Rung
+from asymtrain.lab.tune.question import Question
+from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, survivors
+
+Row = Mapping[str, Any]  # of `comparisons.compare`
+Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
+Compared = tuple[Row | None, tuple[Pair, ...]]
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A candidate at a rung. Without a pair that is finished it has no row."""
+
+    candidate: Candidate
+    row: Row | None
+    differences: tuple[float, ...]  # in points, by seed
+    kept: bool | None  # does it go on? None while the rung is not finished
+    spec_ids: tuple[str, ...]
+
+    @property
+    def standing(self) -> Standing:
+        assert self.row is not None
+        return Standing(self.row["points"], self.row["points_low"], self.row["points_high"])
+
+    def to_dict(self) -> dict[str, Any]:
+        shown = ("n", "plain_mean", "asymmetric_mean", "points", "points_low", "points_high", "asymmetric_diverged")
+        row = {name: None if self.row is None else self.row[name] for name in shown}
+        values = {"differences": list(self.differences), "kept": self.kept, "spec_ids": list(self.spec_ids)}
+        return {"candidate": self.candidate.fields(), "label": self.candidate.label, **row, **values}
+
+
+@dataclass(frozen=True)
+class RungResult:
+    """A rung and what came of it, candidates in the order of the question."""
+
+    rung: Rung
+    entries: tuple[Entry, ...]
+    wanted: int  # runs
+    finished: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            **asdict(self.rung),
+            "runs": {"wanted": self.wanted, "finished": self.finished},
+            "entries": [entry.to_dict() for entry in self.entries],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Race:
+    """Where a question stands."""
+
+    question: Question
+    plan: Plan | None  # None until an epoch is timed
+    rungs: tuple[RungResult, ...] = ()
+    winner: Candidate | None = None  # of the race, which is confirmed
+    confirmation: tuple[Run, ...] = ()  # as far as they are finished
+    row: Row | None = None  # of all pairs of the confirmation
+    pairs: tuple[Pair, ...] = ()
+    missing: tuple[RunSpec, ...] = ()  # what the rung or the confirmation under way still needs
+    failure: str = ""  # why one of these cannot be trained
+
+    @cached_property
+    def course(self) -> dict[int, float]:
+        """The winner's difference in points at each length that it was trained for, the longest last."""
+        found = {}
+        for result in self.rungs:
+            for entry in result.entries:
+                if entry.candidate == self.winner and entry.row is not None:
+                    found[result.rung.epochs] = entry.row["points"]
+        if self.row is not None and self.plan is not None:
+            found[self.plan.epochs] = self.row["points"]
+        return dict(sorted(found.items()))
+
+    @property
+    def stage(self) -> str:
+        """What is under way, in words."""
+        if self.plan is None or self.winner is not None:
+            return "the timing" if self.plan is None else "the confirmation"
+        return f"rung {len(self.rungs)} of {len(self.plan.rungs)}"
+
+    @cached_property
+    def ruling(self) -> Ruling:
+        if self.plan is None or not self.plan.rungs:
+            return Ruling("undecided", "time", self.failure or _too_short(self.question, self.plan))
+        if self.missing:
+            are = "is" if len(self.missing) == 1 else "are"
+            left = f"{counted(len(self.missing), 'run')} of {self.stage} {are} missing"
+            if self.failure:
+                return Ruling("undecided", "failed", f"{left}: {self.failure}")
+            return Ruling("undecided", "time", f"{left}: give the same command again to go on")
+        if self.winner is None:
+            return Ruling("none", "no candidate", "every candidate was clearly worse than Plain in the race")
+        assert self.row is not None
+        return judge(self.row, self.plan.epochs, self.question.base.epochs, tuple(self.course.values()))
+
+
+def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Race:
+    """Go through the race and the confirmation as far as these runs (by spec id) reach."""
+    living: Sequence[Candidate] = question.candidates
+    rungs: list[RungResult] = []
+    if plan is None or not plan.rungs:
+        return Race(question, plan)
+    for rung in plan.rungs:
+        specs = question.rung_specs(rung, living)
+        missing = tuple(spec for spec in specs.values() if spec.id not in runs)
+        compared = compare_with_plain(specs.values(), runs, "validation_accuracy")
+        entries = []
+        for candidate in living:
+            row, pairs = compared.get(candidate, (None, ()))
+            differences = tuple(100 * (after - before) for _, before, after in pairs)
+            ids = tuple(spec.id for (of, _), spec in specs.items() if of == candidate)
+            entries.append(Entry(candidate, row, differences, None, ids))
+        order = [] if missing else survivors([entry.standing for entry in entries])
+        if not missing:
+            entries = [replace(entry, kept=i in order) for i, entry in enumerate(entries)]
+        rungs.append(RungResult(rung, tuple(entries), len(specs), len(specs) - len(missing)))
+        if missing:
+            return Race(question, plan, tuple(rungs), missing=missing)
+        if not order:
+            return Race(question, plan, tuple(rungs))
+        best = living[order[0]]
+        living = [candidate for i, candidate in enumerate(living) if i in order]
+    specs = question.confirmation_specs(best, plan)
+    missing = tuple(spec for spec in specs.values() if spec.id not in runs)
+    done = tuple(runs[spec.id] for spec in specs.values() if spec.id in runs)
+    row, pairs = compare_with_plain(specs.values(), runs, "test_accuracy").get(best, (None, ()))
+    return Race(question, plan, tuple(rungs), best, done, None if missing else row, pairs, missing)
+
+
+def compare_with_plain(specs: Iterable[RunSpec], runs: Mapping[str, Run], measure: str) -> dict[Candidate, Compared]:
+    """Each candidate that has a pair, against Plain after the last epoch."""
+    from asymtrain.lab.comparisons import compare, paired
+    from asymtrain.lab.report.frames import rows_frame
+    from asymtrain.lab.report.summary import records
+
+    fields = list(Candidate().fields())
+    frame = rows_frame([runs[spec.id] for spec in specs if spec.id in runs])
+    read = ("id", "variant", "seed", "outcome", "classes", "mean_cosine", measure, "dataset", "arch", *fields)
+    rows = frame[list(read)]  # of sixty columns, which all would be copied again and again
+    pairs: dict[Candidate, list[Pair]] = {}
+    for pair in records(paired(rows, fields, measure)[0]):
+        candidate = Candidate(**{name: pair[name] for name in fields})
+        pairs.setdefault(candidate, []).append((pair["seed"], pair["plain"], pair["asymmetric"]))
+    compared = {
+        Candidate(**{name: row[name] for name in fields}): row for row in records(compare(rows, fields, measure))
+    }
+    shown = {candidate: {name: row[name] for name in row if name not in fields} for candidate, row in compared.items()}
+    return {candidate: (row, tuple(pairs[candidate])) for candidate, row in shown.items()}
+
+
+def _too_short(question: Question, plan: Plan | None) -> str:
+    if plan is None:
+        return "no epoch could be timed yet: give the same command again to go on, or more minutes"
+    given = f"{question.minutes:g} minute{' holds' if question.minutes == 1 else 's hold'}"
+    needed = counted(math.ceil(plan.needed), "minute")
+    return f"{given} no race with a confirmation: the whole question takes about {needed}"

@@ -1,0 +1,133 @@
+"""Who stays in the race, and what the confirmation says: every threshold is in `RULE`, and nowhere else.
+
+Differences are in points of accuracy: Asymmetric less Plain of one seed. All functions here are pure.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Verdict = Literal["attach", "none", "undecided"]
+Because = Literal[
+    "gain", "no gain", "no candidate", "wide", "few seeds", "no spread", "not learnt", "moving", "time", "failed"
+]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Thresholds of the race, of its budget and of the verdict."""
+
+    # The race.
+    race_seeds: int = 3  # of each candidate at a rung
+    least_race_seeds: int = 2  # where time is short; of one there is no interval
+    most_rungs: int = 3
+    growth: int = 3  # of the epochs, from a rung to the next
+    kept: float = 0.5  # share of the candidates that goes on
+    least_held_out: int = 20  # validation images; of fewer, one is more than five points
+    # The budget.
+    timing_epochs: int = 2  # of the runs that are timed: the first of them also starts everything
+    timing_share: float = 0.25  # of the time, that the timing may take
+    confirmation_share: float = 0.4  # of what is left then, that is the confirmation's before the race is planned
+    used: float = 0.85  # of what is left, that is planned with
+    # The verdict.
+    seeds: int = 5  # of the confirmation
+    least_seeds: int = 5  # for an answer, as for the words of a comparison
+    margin: float = 1.0  # points: the least gain that must be excluded before the answer is none
+    most_not_learnt: float = 0.2  # share of the Plain runs that may have stayed at chance, or diverged
+    # Of a confirmation that is shorter than the training asked about.
+    still: float = 0.5  # points: a smaller change from one length to the next is none
+    shrunk: float = 0.8  # of the difference before: what is below it has shrunk
+
+
+RULE = Rule()
+
+
+@dataclass(frozen=True)
+class Standing:
+    """A candidate against Plain over some seeds; the interval is None where there is none, such as without spread."""
+
+    points: float
+    low: float | None
+    high: float | None
+
+    @property
+    def clearly_worse(self) -> bool:
+        return self.high is not None and self.high < 0
+
+
+def survivors(standings: Sequence[Standing], rule: Rule = RULE) -> list[int]:
+    """Which candidates go on, by number and best first: the better half, without what is clearly worse than Plain."""
+    order = sorted(range(len(standings)), key=lambda i: (-standings[i].points, i))
+    half = order[: kept_of(len(order), rule)]
+    return [i for i in half if not standings[i].clearly_worse]
+
+
+def kept_of(count: int, rule: Rule = RULE) -> int:
+    """How many of so many candidates go on at most."""
+    return max(1, -int(-count * rule.kept // 1))
+
+
+def is_moving(course: Sequence[float], rule: Rule = RULE) -> bool:
+    """May longer training say something else? `course` holds differences, from the shortest training to the longest.
+
+    The last step decides: the difference changed its sign, or shrank towards 0. Of one length nothing can be told.
+    """
+    if len(course) < 2:
+        return True
+    before, now = course[-2:]
+    if abs(now - before) < rule.still:
+        return False
+    return before * now < 0 or abs(now) < rule.shrunk * abs(before)
+
+
+@dataclass(frozen=True)
+class Ruling:
+    """The verdict, why in a word or two, and why in a sentence."""
+
+    verdict: Verdict
+    because: Because
+    reason: str
+
+
+def judge(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float] = (), rule: Rule = RULE) -> Ruling:
+    """What a confirmation says. `row` is one of `comparisons.compare`, of runs of so many epochs; `asked` are the
+    epochs of the training that the question is about, `course` the differences that `is_moving` takes."""
+    n, points, low, high = (row[name] for name in ("n", "points", "points_low", "points_high"))
+    bad = row["plain_at_chance"] + row["plain_diverged"]
+    if bad > rule.most_not_learnt * n:
+        return Ruling(
+            "undecided",
+            "not learnt",
+            f"{bad} of {n} Plain runs stayed at chance or diverged: train longer, or with another learning rate",
+        )
+    if n < rule.least_seeds:
+        return Ruling("undecided", "few seeds", f"{n} pairs are too few: {rule.least_seeds} or more are needed")
+    if epochs < asked and is_moving(course, rule):
+        return Ruling("undecided", "moving", _moving_words(epochs, asked, course))
+    if low is None or high is None:
+        if points == 0:
+            return Ruling("none", "no gain", "every pair had the same accuracy with branches and without")
+        return Ruling("undecided", "no spread", "every pair had the same difference: no spread to judge it by")
+    if low > 0:
+        return Ruling("attach", "gain", "the whole interval lies above 0")
+    if high < rule.margin:
+        which = "lies below 0" if high < 0 else f"excludes a gain of {rule.margin:g} point{'s'[: rule.margin != 1]}"
+        return Ruling("none", "no gain", f"the whole interval {which}")
+    return Ruling(
+        "undecided",
+        "wide",
+        f"the interval holds 0 and gains of {rule.margin:g} point{'s'[: rule.margin != 1]} or more: give more seeds",
+    )
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 epoch`, `2 epochs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _moving_words(epochs: int, asked: int, course: Sequence[float]) -> str:
+    short = f"it was confirmed at {epochs} of {asked} epochs"
+    if len(course) < 2:
+        return f"{short}, and no other length was measured: give more minutes"
+    before, now = course[-2:]
+    return f"{short}, and the difference still moves ({before:+.1f}, then {now:+.1f} points): give more minutes"

@@ -1,0 +1,264 @@
+"""Train what a question still needs, within its time.
+
+    timing         all candidates and Plain, one seed, two epochs      what an epoch takes
+    plan           rungs and confirmation that fit into the time       written at once, and then kept to
+    rungs          one call of `execute` each                          validation accuracy; no test image is seen
+    confirmation   the winner and Plain, fresh seeds, all images       test accuracy
+
+What comes next is a function of the plan and of the runs alone (`results.replay`): after a kill the same call goes on.
+"""
+
+import json
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.store import Store, store_exists
+from asymtrain.lab.tune.answer import Tuned
+from asymtrain.lab.tune.planning import Plan, Timing, confirmation_seconds, make_plan, race_seconds
+from asymtrain.lab.tune.question import Question
+from asymtrain.lab.tune.results import Race, replay
+from asymtrain.lab.tune.rule import RULE, counted
+from asymtrain.lab.tune.snippet import attach_code
+
+if TYPE_CHECKING:
+    from asymtrain.lab.engine import Progress
+
+JSON = "tune.json"
+Kept = tuple[Timing, Plan]
+
+
+@dataclass
+class Stopwatch:
+    """Sees when epochs are finished, and so what one takes; `clock` gives seconds."""
+
+    clock: Callable[[], float] = time.monotonic
+    seen: list[tuple[float, int]] = field(default_factory=list)  # when a number of epochs was first reported
+
+    def __post_init__(self) -> None:
+        self.start = self.clock()
+
+    def update(self, epochs_done: int) -> None:
+        if epochs_done > (self.seen[-1][1] if self.seen else 0):
+            self.seen.append((self.clock(), epochs_done))
+
+    def timing(self, runs: int) -> Timing | None:
+        """From the first report to the last; what came before the first is the start. None without any report."""
+        if not self.seen:
+            return None
+        (first, before), (last, after) = self.seen[0], self.seen[-1]
+        if after == before:
+            return Timing((first - self.start) / before, 0.0, runs)
+        epoch = (last - first) / (after - before)
+        return Timing(epoch, max(0.0, first - self.start - before * epoch), runs)
+
+
+@dataclass
+class Watcher:
+    """What is told of a tune as it runs."""
+
+    progress: Callable[["Progress"], None] = lambda state: None  # with the time that is left of all of it
+    stage: Callable[[str], None] = lambda words: None  # what begins
+    run: Callable[[Run, int, int], None] = lambda run, done, total: None  # a run, and how many of its stage are there
+
+
+def run_tune(
+    question: Question,
+    *,
+    store: Path | None = None,
+    out: Path | None = None,
+    data_root: Path | None = None,
+    watcher: Watcher | None = None,
+    **options: Any,
+) -> Tuned:
+    """Answer a question, as far as its minutes reach from now on.
+
+    With `out` the plan is in its tune.json as soon as it is made, and a call with the same question keeps to it.
+    `options` are those of `executors.execute`.
+    """
+    from asymtrain.lab import executors
+
+    check_data(question, data_root)
+    kept = None if out is None else read_plan(out, question)
+    timed = question.timing_specs()
+    executors.check_sources(timed, store, data_root=data_root)  # also where everything is stored
+    told, notes, runs = watcher or Watcher(), [""], dict[str, Run]()
+    deadline = time.monotonic() + 60 * question.minutes
+
+    def train(specs: list[RunSpec], words: str, later: float = 0.0, share: float = 1.0) -> Stopwatch:
+        """Add the runs of these specs; `later` are the seconds that what follows is planned to take."""
+        watch = Stopwatch()
+        runs.update(_stored(store, specs))
+        specs = [spec for spec in specs if spec.id not in runs]
+        left = min(deadline - watch.start, 60 * share * question.minutes)
+        if left <= 0 or not specs:
+            return watch
+
+        def update(state: "Progress") -> None:
+            notes.extend([state.note] if state.note else [])
+            watch.update(state.epochs_done)
+            told.progress(
+                state if state.seconds_left is None else replace(state, seconds_left=state.seconds_left + later)
+            )
+
+        where = {"store": store, "data_root": data_root, **options}
+        trained = executors.execute(specs, minutes=left / 60, progress=update, **where)  # refuses before a word
+        told.stage(words)
+        for done, run in enumerate(trained, 1):
+            runs[run.spec.id] = run
+            told.run(run, done, len(specs))
+        return watch
+
+    if kept is None:
+        words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
+        timing = train(timed, words, share=RULE.timing_share).timing(len(timed)) or _timing_of(runs.values())
+        plan = None
+        if timing is not None:
+            left, count = deadline - time.monotonic(), len(question.candidates)
+            plan = make_plan(timing, left, candidates=count, epochs=question.base.epochs, seeds=question.seeds)
+        if out is not None and plan is not None and plan.rungs:
+            write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
+    else:
+        timing, plan = kept
+        runs |= _stored(store, timed)
+    race, asked = replay(question, plan, runs), set[str]()
+    while wanted := [spec for spec in race.missing if spec.id not in asked]:
+        asked.update(spec.id for spec in wanted)  # what does not come now (time is over, it failed) does not come
+        assert timing is not None
+        train(wanted, stage_words(race), seconds_after(race, timing))
+        race = replay(question, plan, runs)
+    if race.missing:
+        race = replace(race, failure=_failure(store, race.missing, notes[-1]))
+    return describe(race, timing, runs, data_root)
+
+
+def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | None = None) -> Tuned:
+    """Where a question stands by its store and its plan; nothing is trained."""
+    kept = read_plan(out, question)
+    timing, plan = kept or (None, None)
+    runs = _stored(store, question.timing_specs())
+    while True:
+        race = replay(question, plan, runs)
+        found = _stored(store, race.missing)
+        if not found:
+            return describe(race, timing, runs, data_root)
+        runs |= found
+
+
+def check_data(question: Question, data_root: Path | None = None) -> None:
+    """Refuse what has too few images to choose by."""
+    from asymtrain.lab.engine import load_for
+
+    dataset = load_for(question.base, data_root)
+    if (held_out := _held_out(len(dataset.train))) < RULE.least_held_out:
+        raise UsageError(
+            f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and "
+            f"{RULE.least_held_out} or more are needed: give at least {5 * RULE.least_held_out} training images"
+        )
+
+
+def read_plan(out: Path, question: Question) -> Kept | None:
+    """The plan that a call with the same question made in this folder; another question is refused."""
+    try:
+        document = json.loads((out / JSON).read_bytes())
+        asked, measured, plan = document["question"], document["measured"], document["plan"]
+        kept = None if not plan or not plan["rungs"] else (Timing(**measured), Plan.from_dict(plan))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UsageError(
+            f"{out / JSON} cannot be read ({type(problem).__name__}): give another folder with --out"
+        ) from problem
+    ours = json.loads(json.dumps(question.to_dict()))
+    if asked != ours:
+        differing = _difference(asked, ours)
+        raise UsageError(f"{out} holds a tune with another {differing}: give another folder with --out")
+    return kept
+
+
+def _difference(asked: Any, ours: Mapping[str, Any]) -> str:
+    """The first thing in which two questions differ."""
+    asked = asked if isinstance(asked, Mapping) else {}
+    name = next((name for name in ours if asked.get(name) != ours[name]), "question")
+    if name == "base" and isinstance(asked.get(name), Mapping):
+        here, there = ours[name], asked[name]
+        name = next(field for field in {**here, **there} if here.get(field) != there.get(field))
+    return {"arch": "model", "dataset": "data", "candidates": "list of candidates"}.get(name, name.replace("_", " "))
+
+
+def write_json(out: Path, result: Tuned) -> None:
+    from asymtrain.lab.report.page import json_text, write_files
+
+    write_files(out, {JSON: json_text(result.to_dict())})
+
+
+def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_root: Path | None) -> Tuned:
+    """A race with what the answer needs beside it: places, code, numbers of images."""
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import build_network, chosen_places
+
+    question = race.question
+    dataset = load_for(question.base, data_root)
+    places: tuple[str, ...] = ()
+    code = ""
+    if race.winner is not None:
+        spec = question.confirmation_spec(race.winner, question.base.epochs, 0)
+        network = build_network(spec, dataset)
+        places = tuple(network.points[k] for k in chosen_places(len(network.points), spec.places))
+        if race.ruling.verdict == "attach":
+            of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
+            layout = network.layout if of_backbone else spec.layout
+            code = attach_code(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
+    held_out = _held_out(len(dataset.train))
+    ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
+    return Tuned(race, timing, ordered, places, code, held_out, len(dataset.test))
+
+
+def stage_words(race: Race) -> str:
+    assert race.plan is not None
+    if race.winner is not None:
+        plan = race.plan
+        return f"Confirmation: {race.winner.label} and Plain, {plan.seeds} fresh seeds, {counted(plan.epochs, 'epoch')}"
+    rung, living = race.plan.rungs[len(race.rungs) - 1], len(race.rungs[-1].entries)
+    size = f"{counted(living, 'candidate')} and Plain, {rung.seeds} seeds, {counted(rung.epochs, 'epoch')}"
+    return f"{race.stage.capitalize()}: {size}"
+
+
+def seconds_after(race: Race, timing: Timing) -> float:
+    """What the plan has for all that follows the stage under way."""
+    plan = race.plan
+    if plan is None or race.winner is not None:
+        return 0.0
+    return race_seconds(plan.rungs[len(race.rungs) :], timing) + confirmation_seconds(plan.epochs, plan.seeds, timing)
+
+
+def _held_out(images: int) -> int:
+    return round(0.2 * images)  # as `data.subsets.split` does
+
+
+def _timing_of(runs: Iterable[Run]) -> Timing | None:
+    """Where all was trained before a kill and no clock saw it: as if one run trained at a time."""
+    epochs = [epoch.seconds for run in runs for epoch in run.history]
+    return Timing(sum(epochs) / len(epochs), 0.0, len(epochs)) if epochs else None
+
+
+def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
+    if store is None or not store_exists(store):
+        return {}
+    with Store(store, read_only=True) as record:
+        return {run.spec.id: run for run in record.runs([spec.id for spec in specs])}
+
+
+def _failure(store: Path | None, missing: Iterable[RunSpec], note: str) -> str:
+    """Why one of these runs failed; empty where none did."""
+    if store is None:
+        return note if "failed:" in note else ""
+    if not store_exists(store):
+        return ""
+    ids = {spec.id for spec in missing}
+    with Store(store, read_only=True) as record:
+        return next((failure.reason for failure in record.failures() if failure.spec.id in ids), "")

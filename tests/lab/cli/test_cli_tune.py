@@ -1,0 +1,155 @@
+"""`asymtrain tune`: which branches for this model, if any?"""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+
+from asymtrain.lab.cli.tune import parse_candidates
+from asymtrain.lab.tune import CANDIDATES, run_tune, running
+
+NETS = """
+from torch import nn
+
+def tiny(classes, image_size):
+    layers = [nn.Flatten(), nn.Linear(3 * image_size**2, 8), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, classes))
+"""
+TINY = ["tune", "mlp", "--arch-option", "widths=[8, 8]", "--epochs", "1", "--minutes", "9"]
+TINY += ["--candidate", "objective=softmax,alpha=0.3", "--candidate", "alpha=0"]
+
+
+@pytest.fixture
+def many_photos(tmp_path):
+    """Two classes of 65 images, of which thirteen are tested on: 104 to train on."""
+    image = pytest.importorskip("PIL.Image")
+    for name, colour in (("red", (180, 30, 30)), ("blue", (30, 30, 180))):
+        (tmp_path / "photos" / name).mkdir(parents=True)
+        for i in range(65):
+            image.new("RGB", (8, 8), tuple(c + i for c in colour)).save(tmp_path / "photos" / name / f"{i}.png")
+    return "folder:photos"
+
+
+def test_it_answers_and_the_same_command_trains_nothing_again(cli, tmp_path):
+    first = cli(*TINY)
+    assert first.code == 0, first
+    assert "The race" in first.out
+    assert "Confirmation on fresh seeds" in first.out
+    assert any(line.startswith(("Attach", "Undecided")) for line in first.out.splitlines())
+    assert "\nTime: 9 minutes: an epoch of a run took" in first.out
+    for stage in ("Timing: 3 runs of 1 epoch\n", "Rung 1 of 1: 2 candidates and Plain", "Confirmation:"):
+        assert stage in first.err
+    assert first.err.endswith("Page: asymtrain-tune/report.html\n")
+    folder = tmp_path / "asymtrain-tune"
+    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".html", ".json", ".svg")}
+    again = cli(*TINY)
+    assert again.out == first.out
+    assert again.err == "Page: asymtrain-tune/report.html\n"
+    assert files == {path.name: path.read_bytes() for path in folder.iterdir() if path.name in files}
+    other = cli(*TINY, "--learning-rate", "0.5")
+    assert other.code == 2
+    assert other.err.count("\n") == 1
+    assert "asymtrain-tune holds a tune with another learning rate: give another folder with --out" in other.err
+
+
+def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypatch):
+    (tmp_path / "mine.py").write_text(NETS)
+    monkeypatch.syspath_prepend(tmp_path)
+    command = ["tune", "mine:tiny", "--data", many_photos, "--epochs", "1", "--at", "2", "--at", "4", "--minutes", "9"]
+    result = cli(*command, "--candidate", "objective=softmax,alpha=1,places=later", "--json")
+    assert result.code == 0, result
+    shown = json.loads(result.out)
+    assert shown == json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes()) | {"files": shown["files"]}
+    assert shown["files"]["page"] == "asymtrain-tune/report.html"
+    assert shown["verdict"] in ("attach", "none", "undecided")
+    assert shown["images"] == {"validation": 21, "test": 26}
+    assert shown["places"] == ["4"]
+    assert shown["question"]["base"]["schedule"] == "cosine"  # of the ordinary recipe
+    # Nothing is left to train, and yet another model by the same name is not answered with these runs.
+    (tmp_path / "mine.py").write_text(NETS.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, bias=False)"))
+    monkeypatch.delitem(sys.modules, "mine")
+    changed = cli(*command, "--candidate", "objective=softmax,alpha=1,places=later")
+    assert changed.code == 2
+    assert "the model mine:tiny changed since" in changed.err
+
+
+def test_ctrl_c_keeps_what_was_measured(cli, monkeypatch, tmp_path):
+    def interrupted(question, *, watcher, **options):
+        def stop(run, done, total):
+            watcher.run(run, done, total)
+            if run.spec.seed == 3001:
+                raise KeyboardInterrupt
+
+        return run_tune(question, watcher=running.Watcher(watcher.progress, watcher.stage, stop), **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("asymtrain.lab.tune.run_tune", interrupted)
+        stopped = cli(*TINY)
+    assert stopped.code == 130
+    assert re.search(r"Undecided: \d runs of rung 1 of 1 are missing", stopped.out)
+    assert re.search(r"Stopped: \d+ runs are in asymtrain-tune/runs\.sqlite\. Give the same command", stopped.err)
+    assert (tmp_path / "asymtrain-tune" / "report.html").exists()
+    plan = json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes())["plan"]
+    went_on = json.loads(cli(*TINY, "--json").out)
+    assert went_on["plan"] == plan
+    assert not went_on["missing"]
+
+
+def test_candidates():
+    assert parse_candidates(None) == CANDIDATES
+    (candidate,) = parse_candidates(["objective=softmax, alpha=0.3, places=later, alpha_schedule=cosine"])
+    assert candidate.label == "softmax, alpha 0.3, later places, falling"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param(["--minutes", "0"], "--minutes must be above 0", id="no time"),
+        pytest.param(["--minutes", "-1"], "--minutes must be above 0", id="less than none"),
+        pytest.param(["--seeds", "3"], "seeds must be from 5", id="few seeds"),
+        pytest.param(["--epochs", "0"], "--epochs must be 1 or more", id="no epochs"),
+        pytest.param(["--candidate", "softmax"], "such as objective=softmax,alpha=0.3", id="a word"),
+        pytest.param(["--candidate", "objective=sofmax"], "objective must be one of", id="an objective"),
+        pytest.param(["--candidate", "objectve=softmax"], "field of a candidate 'objectve'", id="a field"),
+        pytest.param(["--candidate", "alpha=much"], "alpha is a number", id="alpha"),
+        pytest.param(["--set", "objective=softmax"], "write --candidate objective=", id="a setting of candidates"),
+        pytest.param(["--recipe", "odd"], "recipe 'odd'", id="a recipe"),
+        pytest.param(["--data", "folder:nowhere"], "nowhere", id="data"),
+        pytest.param(["--data-option", "size=50"], "at least 100 training images", id="few images"),
+        pytest.param(["--device", "tpu"], "tpu", id="a device"),
+        pytest.param(["--address", "here"], "--executor ray", id="an address"),
+    ],
+)
+def test_bad_input(refused, options, said):
+    assert said in refused("tune", "mlp", *options)
+
+
+@pytest.mark.parametrize("model", ["mlp,cnn", "resnet", "nowhere:net", ""])
+def test_models_that_are_none(refused, model):
+    assert refused("tune", model)
+
+
+@pytest.mark.slow
+def test_a_kill_loses_nothing(cli, tmp_path):
+    """Killed in the middle of the race, the same command ends with the answer of a call that was left alone."""
+    out = tmp_path / "asymtrain-tune"
+    command = [*TINY, "--epochs", "2", "--data-option", "size=300", "--data-option", "test_size=100"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "asymtrain", *command], cwd=tmp_path, stderr=subprocess.PIPE, text=True
+    )
+    for line in process.stderr:
+        if line.startswith("2/") and (out / "tune.json").exists():  # of a rung: the plan is there
+            break
+    process.kill()
+    process.wait()
+    process.stderr.close()
+    plan = (out / "tune.json").read_bytes()
+    (tmp_path / "alone").mkdir()
+    (tmp_path / "alone" / "tune.json").write_bytes(plan)
+    results = [cli(*command, "--out", folder, "--json") for folder in (out, "alone")]
+    went_on, alone = ({**json.loads(result.out), "files": None} for result in results)
+    assert went_on["plan"] == json.loads(plan)["plan"]
+    assert not went_on["missing"]
+    assert went_on == alone

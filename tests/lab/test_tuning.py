@@ -1,0 +1,90 @@
+"""`asymtrain.tune`: what `asymtrain tune` does, from Python."""
+
+import doctest
+import os
+
+import numpy as np
+import pytest
+from torch import nn
+
+import asymtrain
+from asymtrain import UsageError
+from asymtrain.lab import tuning
+
+TRIED = [{"objective": "softmax", "alpha": 1.0}]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """An empty one, on one core: no time goes into starting workers."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+    return tmp_path
+
+
+def points(count=160):
+    x = np.random.default_rng(0).normal(size=(count, 4)).astype(np.float32)
+    return x, np.arange(count) % 3
+
+
+def net(classes):
+    return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, classes))
+
+
+def tune(build=None, data=None, **options):
+    options = {"minutes": 9, "epochs": 1, "candidates": TRIED, "recipe": "paper", "at": "1"} | options
+    build = build or (lambda classes: net(classes))
+    return asymtrain.tune(build, points() if data is None else data, progress=False, **options)
+
+
+def test_the_docstring_runs():
+    found = doctest.testmod(tuning)
+    assert found.attempted > 5
+    assert found.failed == 0
+
+
+def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
+    result = tune(out="kept")
+    assert result.verdict in ("attach", "none", "undecided")
+    assert result.reason in result.sentence
+    assert result.candidate.label == "softmax, alpha 1"
+    assert len(result.rungs) == 1
+    assert result.places == ("1",)
+    assert len(result.rows) == 2 * 3 + 2 * 5
+    assert set(result.rows["classes"]) == {3}
+    assert result.verdict in repr(result)
+    assert "asymtrain.tune(&#39;here:lambda-" in (folder / "kept" / "report.html").read_text()
+    with pytest.raises(AttributeError):
+        result.runs = ()
+    page = (folder / "kept" / "report.html").read_bytes()
+    again = tune(out="kept")
+    assert [run.seconds for run in again.runs] == [run.seconds for run in result.runs]  # nothing was trained again
+    assert (folder / "kept" / "report.html").read_bytes() == page
+    assert result.page("other").read_bytes() == page
+    with pytest.raises(UsageError, match="holds a tune with another"):
+        tune(out="kept", learning_rate=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({"alpha": 1.0}, "alpha is given as candidates= here", id="alpha"),
+        pytest.param({"places": "later"}, "places is given as candidates= here", id="places"),
+        pytest.param({"seed": 3}, "seed is given as seeds= here", id="seed"),
+        pytest.param({"validation": "none"}, "validation is not yours to set", id="validation"),
+        pytest.param({"epoch": 3}, "argument of tune, or field of a run, 'epoch'", id="a typo"),
+        pytest.param({"minutes": 0}, "minutes must be a number above 0", id="no time"),
+        pytest.param({"minutes": "long"}, "minutes must be a number", id="no number"),
+        pytest.param({"seeds": 2}, "seeds must be from 5", id="few seeds"),
+        pytest.param({"seeds": "many"}, "seeds must be", id="no seeds"),
+        pytest.param({"candidates": []}, "nothing to try", id="no candidates"),
+        pytest.param({"epochs": 0}, "epochs must be 1 or more", id="no epochs"),
+        pytest.param({"data": points(60)}, "at least 100 training images", id="few examples"),
+        pytest.param({"recipe": "ordinary"}, "flip_shift changes images", id="a recipe for images"),
+    ],
+)
+def test_bad_input(options, said, folder):
+    with pytest.raises(UsageError, match=said):
+        tune(**options)
+    assert not list(folder.iterdir())

@@ -1,0 +1,114 @@
+"""What a reader sees of a tune: sentence, tables, page, and code that runs."""
+
+import dataclasses
+import json
+
+import pytest
+import torch
+from tune_examples import BAD, BASE, FAIR, GOOD, PLAN, TIMING, all_runs, question
+
+from asymtrain import models
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.engine.setup import alpha_at
+from asymtrain.lab.tune import replay
+from asymtrain.lab.tune.answer import tune_tables, write_tuned
+from asymtrain.lab.tune.running import describe
+from asymtrain.lab.tune.snippet import attach_code
+
+HELPS, HURTS = {GOOD: 0.1, FAIR: 0.05, BAD: -0.2}, {GOOD: -0.1, FAIR: -0.1, BAD: -0.2}
+
+
+def answer(gains, left_out=0):
+    """An answer from invented runs, the last of them left out."""
+    asked = question()
+    runs = all_runs(asked, PLAN, gains)
+    runs = dict(list(runs.items())[: len(runs) - left_out])
+    return describe(replay(asked, PLAN, runs), TIMING, runs, None)
+
+
+@pytest.fixture(scope="module")
+def helped():
+    return answer(HELPS)
+
+
+def test_the_sentence_names_what_was_measured(helped):
+    assert str(helped) == helped.sentence
+    assert helped.sentence in repr(helped)
+    assert helped.sentence.startswith("Attach softmax, alpha 1: +")
+    assert "5 fresh seeds, 9 epochs, 1,000 test images" in helped.sentence
+    assert answer(HURTS).sentence == ("Attach nothing: every candidate was clearly worse than Plain in the race.")
+    assert answer(HELPS, left_out=1).sentence.startswith("Undecided: 1 run of the confirmation is missing")
+
+
+def test_the_tables(helped):
+    race, pairs = tune_tables(helped)
+    texts = race.texts()
+    assert [row[0] for row in texts] == [GOOD.label, FAIR.label, BAD.label, GOOD.label, FAIR.label]
+    assert [row[-1] for row in texts] == ["goes on", "goes on", "clearly worse", "winner", "dropped"]
+    assert len(pairs.rows) == 5
+    assert tune_tables(answer(HURTS))[0].rows
+    assert len(tune_tables(answer(HURTS))) == 1
+
+
+def test_the_page(helped, tmp_path):
+    files = write_tuned(tmp_path, dataclasses.replace(helped, command="asymtrain tune mlp", versions={"torch": "2"}))
+    assert files["page"] == tmp_path / "report.html"
+    page = files["page"].read_text()
+    assert '<li class="helped"><strong class="badge">attach</strong> Attach softmax' in page
+    assert "branches = attach(" in page
+    assert "asymtrain tune mlp" in page
+    assert "saw no test image" in page
+    document = json.loads(files["json"].read_bytes())
+    assert (tmp_path / "tune.json") == files["json"]
+    assert document["verdict"] == "attach"
+    assert document["comparison"]["n"] == 5
+    assert [rung["epochs"] for rung in document["rungs"]] == [3, 9]
+    assert {"rung1", "rung2", "course", "curves"} <= files.keys()
+
+
+def test_the_page_of_an_answer_without_advice(tmp_path):
+    page = write_tuned(tmp_path, answer(HURTS))["page"].read_text()
+    assert '<li class="hurt"><strong class="badge">none</strong>' in page
+    assert "branches = attach(" not in page
+    page = write_tuned(tmp_path, answer(HELPS, left_out=3))["page"].read_text()
+    assert '<li><strong class="badge">undecided</strong>' in page
+
+
+def test_code_is_given_where_something_is_to_be_attached(helped):
+    assert 'at=["blocks.0", "blocks.1", "blocks.2"]' in helped.snippet
+    assert helped.places == ("blocks.0", "blocks.1", "blocks.2")
+    assert not answer(HURTS).snippet
+    assert not answer(HELPS, left_out=1).snippet
+
+
+FORMS = [
+    Candidate(),
+    Candidate("softmax", "prior", 1.0),
+    Candidate("softmax", alpha=0.3, places="later", alpha_schedule="cosine"),
+    Candidate("sigmoid", "prior", 0.1, alpha_schedule="linear"),
+    Candidate(alpha=2.0, alpha_schedule="early"),
+]
+
+
+@pytest.mark.parametrize("form", FORMS, ids=lambda form: form.label)
+@pytest.mark.parametrize(
+    "changes", [{}, {"optimizer": "sgd", "redundancy": 3, "activation": "all"}], ids=["bare", "more"]
+)
+def test_the_code_runs(form, changes):
+    spec = dataclasses.replace(BASE, epochs=4, warmup=0.0, **form.fields(), **changes)
+    model = models.build("mlp", classes=4, widths=(8, 8, 8, 8), image_size=8)
+    before = [parameter.detach().clone() for parameter in model.parameters()]
+    code = attach_code(spec, ["blocks.0", "blocks.2"], 4, layout="BD")
+    x, y = torch.rand(8, 3, 8, 8), torch.arange(8) % 4
+    alphas = []
+
+    class Loader:
+        def __iter__(self):
+            alphas.append(namespace.get("alpha"))
+            return iter([(x, y)])
+
+    namespace = {"model": model, "loader": Loader(), "labels": y}
+    exec(compile(code, "snippet", "exec"), namespace)
+    assert alphas[1:] == pytest.approx([alpha_at(spec, epoch) for epoch in range(4)])
+    assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
+    assert not any(module._forward_hooks for module in model.modules())

@@ -1,0 +1,125 @@
+"""Who stays in the race, and what a confirmation says: pure functions, by table."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from asymtrain.lab import comparisons
+from asymtrain.lab.tune import CANDIDATES, RULE, Standing, is_moving, judge, survivors
+from asymtrain.lab.tune.rule import kept_of
+
+
+def row(low, high, *, n=5, points=None, at_chance=0, diverged=0):
+    points = (low + high) / 2 if points is None else points
+    return {
+        "n": n, "points": points, "points_low": low, "points_high": high, "plain_at_chance": at_chance,
+        "plain_diverged": diverged,
+    }  # fmt: skip
+
+
+def standings(*values):
+    """Candidates by (points, half of the interval)."""
+    return [Standing(points, points - half, points + half) for points, half in values]
+
+
+@pytest.mark.parametrize(
+    ("values", "going_on"),
+    [
+        pytest.param([(1.0, 2), (3.0, 2), (2.0, 2), (-1.0, 2)], [1, 2], id="the better half, best first"),
+        pytest.param([(1.0, 2), (3.0, 2), (2.0, 2)], [1, 2], id="of three, two"),
+        pytest.param([(1.0, 2), (1.0, 2)], [0], id="of equals the first"),
+        pytest.param([(-3.0, 1), (-2.0, 1)], [], id="all clearly worse than Plain"),
+        pytest.param([(-3.0, 1), (-2.0, 1), (-1.0, 2)], [2], id="the clearly worse of the better half too"),
+        pytest.param([(-0.5, 1)], [0], id="one that is not clearly worse"),
+    ],
+)
+def test_survivors(values, going_on):
+    assert survivors(standings(*values)) == going_on
+
+
+def test_without_an_interval_nothing_is_clearly_worse():
+    assert survivors([Standing(-5.0, None, None)]) == [0]
+
+
+@pytest.mark.parametrize(("count", "kept"), [(1, 1), (2, 1), (3, 2), (5, 3), (9, 5)])
+def test_half_of_the_candidates_go_on_rounded_up(count, kept):
+    assert kept_of(count) == kept
+
+
+@pytest.mark.parametrize(
+    ("course", "moving"),
+    [
+        pytest.param([3.0], True, id="of one length nothing can be told"),
+        pytest.param([2.0, 3.0], False, id="growing"),
+        pytest.param([3.0, 2.9], False, id="as it was"),
+        pytest.param([6.0, 3.0, 1.2], True, id="shrinking"),
+        pytest.param([6.0, 5.2], False, id="little smaller"),
+        pytest.param([2.0, -1.0], True, id="another sign"),
+        pytest.param([-2.0, 1.0], True, id="another sign upwards"),
+        pytest.param([0.2, -0.1], False, id="around 0"),
+        pytest.param([-1.0, -3.0], False, id="ever worse"),
+        pytest.param([-5.0, -1.0], True, id="harm that goes away"),
+        pytest.param([9.0, 1.0, 1.1], False, id="the last step decides"),
+    ],
+)
+def test_is_moving(course, moving):
+    assert is_moving(course) is moving
+
+
+@pytest.mark.parametrize(
+    ("compared", "verdict", "because"),
+    [
+        pytest.param(row(0.1, 4.0), "attach", "gain", id="above 0"),
+        pytest.param(row(-3.0, -0.5), "none", "no gain", id="below 0"),
+        pytest.param(row(-0.4, 0.5), "none", "no gain", id="around 0 and narrow"),
+        pytest.param(row(-6.0, 0.9), "none", "no gain", id="no gain of the margin"),
+        pytest.param(row(-0.1, 1.5), "undecided", "wide", id="a gain is not excluded"),
+        pytest.param(row(-52.0, 42.0), "undecided", "wide", id="anything is possible"),
+        pytest.param(row(0.1, 4.0, n=4), "undecided", "few seeds", id="few seeds"),
+        pytest.param(row(0.1, 4.0, at_chance=2), "undecided", "not learnt", id="Plain at chance"),
+        pytest.param(row(0.1, 4.0, at_chance=1, diverged=1), "undecided", "not learnt", id="Plain diverged"),
+        pytest.param(row(0.1, 4.0, at_chance=1), "attach", "gain", id="one of five at chance"),
+        pytest.param(row(None, None, points=0.0), "none", "no gain", id="always the same accuracy"),
+        pytest.param(row(None, None, points=2.0), "undecided", "no spread", id="always the same difference"),
+    ],
+)
+def test_judge(compared, verdict, because):
+    ruling = judge(compared, 30, 30)
+    assert (ruling.verdict, ruling.because) == (verdict, because)
+    assert ruling.reason
+
+
+@pytest.mark.parametrize(
+    ("epochs", "course", "because"),
+    [
+        pytest.param(10, [4.0, 2.0], "moving", id="shorter, and moving"),
+        pytest.param(10, [2.0], "moving", id="shorter, and one length alone"),
+        pytest.param(10, [1.8, 2.0], "gain", id="shorter, and at rest"),
+        pytest.param(30, [4.0, 2.0], "gain", id="as long as asked"),
+    ],
+)
+def test_a_confirmation_that_is_shorter_than_the_training_must_be_at_rest(epochs, course, because):
+    assert judge(row(1.0, 3.0), epochs, 30, course).because == because
+
+
+def test_a_narrow_nothing_that_still_moves_is_undecided_too():
+    assert judge(row(-0.5, 0.5), 10, 30, [-5.0, 0.0]).because == "moving"
+
+
+def test_as_many_seeds_as_the_words_of_a_comparison_need():
+    assert RULE.least_seeds == comparisons.FEWEST <= RULE.seeds
+
+
+def test_every_threshold_can_be_set():
+    strict = dataclasses.replace(RULE, margin=5.0)
+    assert judge(row(-0.1, 1.5), 30, 30, rule=strict).verdict == "none"
+
+
+def test_the_documentation_has_every_threshold_and_every_candidate():
+    page = (Path(__file__).parents[3] / "docs" / "tune.md").read_text()
+    for name, value in dataclasses.asdict(RULE).items():
+        assert f"\n| `{name}` | {value:g} | " in page
+    rows = [[*map(str, candidate.fields().values())] for candidate in CANDIDATES]
+    table = "\n".join(f"| {' | '.join(row)} |".replace(" 1.0 ", " 1 ") for row in rows)
+    assert f"|---|---|---|---|---|\n{table}\n\n" in page
