@@ -67,7 +67,7 @@ class StudyOptions:
     ] = None
     reading: Annotated[
         list[str] | None,
-        typer.Option("--reading", help="primary, sum, all, best, instruments; several with commas, or every."),
+        typer.Option("--reading", help="primary, sum, all, best, instruments, last20; several with commas, or every."),
     ] = None
     precision: Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")] = "fp32"
     data: Annotated[
@@ -267,6 +267,46 @@ def run(
     console.print(f"Report: {files['page']}")
     if done.interrupted or failures:
         raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
+
+
+@paper.command()
+@flattened
+def verdicts(
+    chosen: StudyOptions,
+    output: ShownOutput,
+    history: Annotated[
+        bool, typer.Option("--history", help="Print what each verdict was before the rule changed, and why.")
+    ] = False,
+) -> None:
+    """Print the verdicts on all claims from what a store holds; nothing is trained.
+
+    With --out also as files: both tables, and the effects as one figure.
+    """
+    with loading():
+        from asymtrain.lab.cli import paper_work as work
+        from asymtrain.lab.paper.page import document, tested_by, write_verdicts
+        from asymtrain.lab.paper.recipes import RECIPES
+        from asymtrain.lab.paper.summary import conclusion, history_table, verdict_table
+        from asymtrain.lab.paper.verdicts import judge_results
+        from asymtrain.lab.report import check_folder
+        from asymtrain.lab.report.table import table_json
+    study = chosen.build()
+    names = [name for name, recipe in RECIPES.items() if recipe.claims]
+    parts, store = chosen.parts(names, study), output.find_store()
+    if output.out is not None:
+        check_folder(output.out)
+    results, _ = work.build_results(parts, study, store)
+    judgements = tested_by(results, judge_results(results))
+    if output.out is not None:
+        write_verdicts(output.out, judgements)
+        stderr().print(f"Verdicts: {output.out}, from {store}")
+    table = history_table(judgements) if history else verdict_table(judgements)
+    if output.json:
+        show_json({"claims": document(results, judgements, study)["claims"], "table": table_json(table)})
+        return
+    show_table(table)
+    if sentence := conclusion(judgements):
+        stdout().print(sentence)
 
 
 @paper.command()
