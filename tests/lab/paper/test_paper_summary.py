@@ -34,7 +34,7 @@ def test_the_figure_has_shares_of_the_papers_effect(judged):
     assert (bars["c01"].estimate, bars["c01"].low) == pytest.approx((25 / 25.4, 20 / 25.4))
     assert panel.marks == (0.5, 1.0, 1.5)
     assert not {"c02", "c35"} & set(bars)  # not yet run, and judged otherwise
-    assert panel.ends == (-1.5, 2.0)
+    assert panel.ends == (-2.0, 3.0)
     assert draw(figure) == draw(forest(judged))
     hurt = judge_all({"primary": {"table1/cnn/1": effect("table1/cnn/1", -33, -22)}})
     (bar,) = [bar for bar in forest(hurt).panels[0].bars if bar.label.startswith("c02")]
@@ -43,7 +43,9 @@ def test_the_figure_has_shares_of_the_papers_effect(judged):
 
 
 def test_the_conclusion_counts_and_names_the_headline(judged):
-    assert conclusion(judged).startswith("3 of 36 claims have a verdict; 1 is reproduced.")
+    assert conclusion(judged).startswith(
+        "3 of 36 claims have a verdict (reproduced 1; right direction, different size 1; contradicted 1)."
+    )
     assert "+10.0 points (" in conclusion(judged)
     assert "where the paper has +40.7 points" in conclusion(judged)
     assert conclusion(judge_all({})) == ""
@@ -59,8 +61,8 @@ def test_the_history_has_every_claim_once_with_verdicts_that_exist(judged):
     now = judge_all({"primary": {label: paper_like(label, seed) for seed, label in enumerate(needed)}})
     rows = {row[0].value: [cell.value for cell in row[1:]] for row in history_table(now).rows}
     assert rows["c36"] == ["Reproduced", "Reproduced", None, None]
-    assert rows["c19"] == ["Not yet run", "Reproduced", "rows added since", None]
-    assert rows["c16"][2].endswith("; rows added since")
+    assert rows["c19"] == ["Not yet run", "Reproduced", "other rows than that day", None]
+    assert rows["c16"][2].endswith("; other rows than that day")
     assert rows["c06"][3] == "after rows were seen"
     same = [dataclasses.replace(one, verdict=REASONS[one.claim.id][0]) for one in now if one.claim.id in REASONS]
-    assert not [row for row in history_table(same).rows if "rows added" in row[3].value]
+    assert not [row for row in history_table(same).rows if "other rows" in row[3].value]

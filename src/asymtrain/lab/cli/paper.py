@@ -1,4 +1,4 @@
-"""`asymtrain paper list | run | show`: every table and figure of the paper, beside its numbers."""
+"""`asymtrain paper list | run | show | verdicts`: every table and figure of the paper, beside its numbers."""
 
 import dataclasses
 import shlex
@@ -138,8 +138,8 @@ class PaperOutput(OutputOptions):
 
 
 @dataclass(frozen=True)
-class ShownOutput:
-    """What `show` reads and writes."""
+class StoredOutput:
+    """A store that is read, and a folder to write to."""
 
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None
     store: Annotated[
@@ -147,7 +147,6 @@ class ShownOutput:
         typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
-    full: Annotated[bool, FULL] = False
 
     def find_store(self) -> Path:
         """The store that is named, else that of the folder, else that of `paper run`."""
@@ -160,6 +159,22 @@ class ShownOutput:
             f"there is no store at {' nor at '.join(map(str, stores))}: name yours with --store, or make one with "
             "`asymtrain paper run`"
         )
+
+
+@dataclass(frozen=True)
+class ShownOutput(StoredOutput):
+    """What `show` reads and writes."""
+
+    full: Annotated[bool, FULL] = False
+
+
+@dataclass(frozen=True)
+class VerdictOutput(StoredOutput):
+    """What `verdicts` reads and writes."""
+
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write both tables and the figure to. Default: none.")
+    ] = None
 
 
 @paper.callback(invoke_without_command=True)
@@ -273,7 +288,7 @@ def run(
 @flattened
 def verdicts(
     chosen: StudyOptions,
-    output: ShownOutput,
+    output: VerdictOutput,
     history: Annotated[
         bool, typer.Option("--history", help="Print what each verdict was before the rule changed, and why.")
     ] = False,

@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 
 from asymtrain.lab.paper.verdicts import (
     LIMITS,
+    WEAKEST_LAST,
     Judgement,
+    cell_words,
     deciding_part,
     number,
     ours_words,
     paper_words,
-    part_words,
 )
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.table import Column, Table, make_rows
@@ -61,8 +62,10 @@ def interval_words(judgement: Judgement) -> str | None:
 
 
 def verdict_counts(judgements: Sequence[Judgement]) -> Counter[str]:
-    """How many claims have each verdict; the order is that of the first of each."""
-    return Counter(judgement.words for judgement in judgements)
+    """How many claims have each verdict, from reproduced on."""
+    counts = Counter(judgement.words for judgement in judgements)
+    order = {words: at for at, words in enumerate((*WEAKEST_LAST, "Not yet run"))}
+    return Counter({words: counts[words] for words in sorted(counts, key=lambda words: order.get(words, 1))})
 
 
 def conclusion(judgements: Sequence[Judgement]) -> str:
@@ -71,8 +74,8 @@ def conclusion(judgements: Sequence[Judgement]) -> str:
     judged = len(judgements) - counts["Not yet run"]
     if not judged:
         return ""
-    reproduced = f"{counts['Reproduced']} {'is' if counts['Reproduced'] == 1 else 'are'} reproduced"
-    of_all = f"{judged} of {len(judgements)} claims {'has' if judged == 1 else 'have'} a verdict; {reproduced}."
+    each = "; ".join(f"{words.lower()} {count}" for words, count in counts.items() if words != "Not yet run")
+    of_all = f"{judged} of {len(judgements)} claims {'has' if judged == 1 else 'have'} a verdict ({each})."
     headline = next((one for one in judgements if one.claim.id == HEADLINE), None)
     part = None if headline is None else deciding_part(headline)
     if headline is None or part is None or headline.verdict == "Not yet run":
@@ -97,15 +100,16 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
             continue
         shares = [None if end is None else end / part.part.paper for end in (part.low, part.estimate, part.high)]
         ends = sorted(share for share in (shares[0], shares[2]) if share is not None)
-        bars.append(Bar(f"{name} {part_words(part)}", shares[1], *(ends or (None, None))))
+        bars.append(Bar(f"{name} {cell_words(part.part.labels[-1])}", shares[1], *(ends or (None, None))))
     if not bars:
         return Figure("verdicts", title, (), caption="Waits for claims with a verdict.")
     marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
-    panel = Bars("", "our effect / the paper's effect", "ink", tuple(bars), marks, (-1.5, 2.0))
+    panel = Bars("", "ours / the paper's", "ink", tuple(bars), marks, (-2.0, 3.0))
     caption = (
-        "One bar for each claim with a verdict and an effect to compare. At 1 it is the paper's number, at 0 there is "
-        f"no effect, below 0 it is of the other sign; dotted lines are at {marks[0]:g}, 1 and {marks[2]:g}. Intervals "
-        "are those of the verdicts; an arrow marks one that goes on."
+        "One bar for each claim with a verdict and an effect to compare, named by the cell that decides, of a "
+        "difference by its second one. At 1 it is the paper's number, at 0 there is no effect, below 0 it is of the "
+        f"other sign; dotted lines are at {marks[0]:g}, 1 and {marks[2]:g}. Intervals are those of the verdicts; an "
+        "arrow marks one that goes on."
     )
     if left_out:
         caption += f" Judged otherwise: {', '.join(left_out)}."
@@ -152,7 +156,7 @@ def history_table(judgements: Sequence[Judgement]) -> Table:
         name = judgement.claim.id
         then, why = REASONS.get(name, (before[name], ""))
         if judgement.words != then:
-            why = f"{why}; rows added since" if why else "rows added since"
+            why = f"{why}; other rows than that day" if why else "other rows than that day"
         return (name, before[name], judgement.words, why or None, "after rows were seen" if name in REASONS else None)
 
     columns = tuple(map(Column, ("Claim", f"Before {CHANGED}", f"Since {CHANGED}", "Why", "Decided")))
