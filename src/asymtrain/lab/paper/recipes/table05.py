@@ -15,6 +15,7 @@ from asymtrain.lab.paper.tables import NOTHING, N, arch_cell, ends_of, number, p
 from asymtrain.lab.report.figure import Figure, Surface
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
+from asymtrain.models import display_name
 
 STATISTICS = {"std_loss": "std", "range_loss": "range", "mean_grad": "mean_gradient"}
 """The paper's words, and those of `SurfaceStatistics`."""
@@ -34,7 +35,6 @@ COLUMNS = (
     percent("Change of gradient"),
     number("Plane's R²", 4),
     N,
-    number("deviation", 4, papers=True),
     percent("change of deviation", papers=True),
     number("Difference", 1, signed=True),
 )
@@ -71,7 +71,8 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
         "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
         "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
-        "gradient are then one number. The paper does not state the length of its directions: only changes compare."
+        "gradient are then one number. The paper does not state the length of its directions, so only changes compare; "
+        f"its own deviations of Plain are {_paper_deviations()}."
     )
     made = tuple(
         Table(name, f"{title}: {shown_dataset(study, data)}", COLUMNS, tuple(tables[name]), note)
@@ -81,6 +82,11 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         )
     )
     return RecipeOutput(made, (_figure(study, known),), evidence)
+
+
+def _paper_deviations() -> str:
+    plains = {arch: printed(f"{TABLES[arch]}/{arch}/1/std_loss").plain for arch, _ in CASES}
+    return ", ".join(f"{plain} ({display_name(arch)})" for arch, plain in plains.items())
 
 
 def _rows(known: Snapshot, wanted: tuple[Measuring, ...], view: tuple[str, str]) -> Rows:
@@ -107,11 +113,9 @@ def _changes(rows: Rows, level: int, name: str) -> list[float]:
 def _row(wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], rows: Rows) -> tuple[Cell, ...]:
     label = f"{TABLES[arch]}/{arch}/{level}/std_loss"
     paper = printed(label).improvement if level else None
-    deviation = printed(label).asymmetric if level else printed(label.replace("/0/", "/1/")).plain
-    papers = (Cell(deviation), Cell(paper))
     head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"))
     if level not in rows:
-        return (*head, *missing_cells(11), *papers, *([NOTHING] if paper is None else missing_cells()))
+        return (*head, *missing_cells(11), Cell(paper), *([NOTHING] if paper is None else missing_cells()))
     seeds, draws = rows[level].keys(), [row for members in rows[level].values() for row in members]
     ids = tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in seeds)
 
@@ -137,7 +141,7 @@ def _row(wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, 
         len(seeds),
     )
     apart = None if moved is None or paper is None else moved - paper
-    return (*head, *(Cell(value, ids) for value in values), *papers, Cell(apart, ids))
+    return (*head, *(Cell(value, ids) for value in values), Cell(paper), Cell(apart, ids))
 
 
 def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
