@@ -5,7 +5,10 @@ again from the same rows it has the same bytes. Beside it lie the numbers as JSO
 CSV, and each figure as SVG.
 """
 
+import base64
 import dataclasses
+import gzip
+import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,16 +27,18 @@ from asymtrain.lab.paper.study import PRIMARY, Study
 from asymtrain.lab.paper.summary import (
     BANDED,
     HEADLINE,
+    conclusion,
     forest,
     history_table,
     interval_words,
+    verdict_counts,
     verdict_table,
 )
 from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.export import FORMATS
 from asymtrain.lab.report.figure import Figure
-from asymtrain.lab.report.live import embed, json_script
+from asymtrain.lab.report.live import embed
 from asymtrain.lab.report.page import json_text, render_template, write_files
 from asymtrain.lab.report.table import Table, duration, table_json
 
@@ -152,12 +157,18 @@ def render_paper(
     used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
     used += [result.diverged for result in results]
     drawings = drawings or {}
-    shown = [figure for result in results for figure in result.figures if not figure.missing]
+    judged = tested_by(results, judgements)
+    overview = forest(judged)
+    figures = [overview, *(figure for result in results for figure in result.figures)]
+    shown = [figure for figure in figures if not figure.missing]
     texts = {table.name: {ending: write(table) for ending, (_, write) in FORMATS.items()} for table in _tables(results)}
     return render_template(
         "paper.html.j2",
         name=NAME,
-        title="The paper, reproduced",
+        title=title(judged),
+        conclusion=conclusion(judged),
+        shares=[(words, slug(words.partition(" under ")[0]), n) for words, n in verdict_counts(judged).items()],
+        forest=overview,
         lead=lead(study),
         claims=claims,
         filters=filters(claims),
@@ -168,7 +179,7 @@ def render_paper(
         facts=_facts(results, study, command),
         index=index_specs([*used, *trained.values()], specs),
         formats={ending: words for ending, (words, _) in FORMATS.items()},
-        texts=json_script(texts, 'id="texts"'),  # what the buttons copy
+        texts=_packed(texts),  # what the buttons copy
         figures=shown,
         plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
         is_wide=is_wide,
@@ -177,6 +188,13 @@ def render_paper(
         progress=_progress,
         not_run=NOT_RUN,
     )
+
+
+def _packed(values: Any) -> Markup:
+    """Values that a script unpacks when they are asked for; the bytes depend on them alone."""
+    packed = gzip.compress(json.dumps(values, ensure_ascii=False).encode(), mtime=0)
+    text = base64.b64encode(packed).decode()
+    return Markup('<script type="application/gzip" id="texts">{}</script>').format(text)
 
 
 def _tables(results: Sequence[RecipeResult]) -> list[Table]:
@@ -191,6 +209,14 @@ def tested_by(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) 
     """The judgements on the claims that these recipes test."""
     wanted = {name for result in results for name in result.claims}
     return [judgement for judgement in judgements if judgement.claim.id in wanted]
+
+
+def title(judgements: Sequence[Judgement]) -> str:
+    """With what came out, where anything did."""
+    counts = verdict_counts(judgements)
+    judged = len(judgements) - counts["Not yet run"]
+    came_out = f": {counts['Reproduced']} of {judged} judged claims reproduced" if judged else ""
+    return f"The paper, reproduced{came_out}"
 
 
 def lead(study: Study) -> str:
