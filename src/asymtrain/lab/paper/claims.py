@@ -180,8 +180,8 @@ def _beside() -> Mapping[str, tuple[tuple[str, Part], ...]]:
     return {
         "c03": ((own, _difference("table1/vit/1", "table1/vit/20")),),
         "c05": ((own, _difference("table1/mlp/1", "table1/mlp/20")),),
-        "c13": ((whole, *_effects("convergence/cnn")),),
-        "c15": ((whole, *_effects("convergence/vit")),),
+        "c13": ((whole, _effects("convergence/cnn")[0]),),
+        "c15": ((whole, _effects("convergence/vit")[0]),),
     }
 
 
