@@ -83,39 +83,47 @@ def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkey
     assert shown.code == 0, shown.err
     assert Path("primary/paper.html").stat().st_size < 3_000_000  # of one reading; that of every reading is larger
     assert not Path("page/paper-figure4.svg").is_file()  # of a recipe that waits for its rows
-    for name, figure in (("figure5", "redundancy"), ("figure2", "cosine-200-epochs")):
+    for name, figure in (("figure5", "redundancy"), ("figure2", "cosine-200-epochs"), ("verdicts", "verdicts")):
         drawn = Path(f"page/paper-{name}.svg").read_text()
         assert_same_figure(drawn, (ROOT / "docs" / "figures" / f"{figure}.svg").read_text())
 
     page = (ROOT / "docs" / "reproduction.md").read_text()
-    section = page[page.index("## What has been run") : page.index("## What it costs")]
+    verdicts = cli("paper", "verdicts", *STUDY[:4], "--store", "study.sqlite", "--out", "verdicts")
+    history = cli("paper", "verdicts", *STUDY[:4], "--store", "study.sqlite", "--history")
+    rows = [line for line in page.splitlines() if re.match(r"\| c\d\d \|", line)]
+    for name, shown_rows in (("verdicts", rows[:36]), ("verdicts-history", rows[36:])):
+        written = Path(f"verdicts/paper-{name}.md").read_text()
+        assert shown_rows == [line for line in written.splitlines() if line.startswith("| c")]
+    conclusion = " ".join(verdicts.out.split()).partition("Of a claim with several parts")[2]
+    assert (found := re.search(r"\d+ of 36 claims have a verdict \([^)]*\)\.", conclusion))
+    assert found[0] in " ".join(page.split())
     table = cli("paper", "show", "table1", *STUDY[:4], "--store", "study.sqlite", "--out", "alone")
-    quoted = [line for line in section.splitlines() if re.match(r"(MLP|CNN|ViT) +\d+x", line)]
+    quoted = [line for line in page.splitlines() if re.match(r"(MLP|CNN|ViT) +\d+x", line)]
     assert len(quoted) > 12
     assert set(quoted) <= {line.rstrip() for line in table.out.splitlines()}
 
     short = cli("paper", "show", "table5", *SHORT, "--store", kept("recipes-3-epochs"))
     assert short.code == 0, short.err
     rows = [set(row) for row in csv_rows(Path("page"))]
-    sentences = WITH_INTERVAL.findall(" ".join(section.split()))
+    sentences = WITH_INTERVAL.findall(" ".join(page.split()))
     assert len(sentences) > 15
     for found in sentences:  # effect, its interval and the paper's number are of one row
         wanted = {number.removeprefix("+") for number in found if number}
         assert any(wanted <= row for row in rows), f"docs/reproduction.md: no row has {found}"
 
     judged = {one["id"]: one["verdict"] for one in json.loads(Path("page/paper.json").read_text())["claims"]}
-    said = VERDICT.findall(" ".join(section.split()))
+    said = VERDICT.findall(" ".join(page.split()))
     assert len(said) > 8
     assert said == [(name, judged[name]) for name, _ in said]
 
     first_steps = "".join(shown_features(cli, kept))
-    quoted = [line for line in section.splitlines() if re.match(r"(MLP|CNN|ViT) +[a-z].* 20 ", line)]
+    quoted = [line for line in page.splitlines() if re.match(r"(MLP|CNN|ViT) +[a-z].* 20 ", line)]
     assert len(quoted) == 9
     assert set(quoted) <= {line.rstrip() for line in first_steps.splitlines()}
     drawn = Path("features/features-scale-1.svg").read_text()
     assert_same_figure(drawn, (ROOT / "docs" / "figures" / "features-scale.svg").read_text())
 
-    untold = numbers(section) - numbers(whole.out + short.out + first_steps)
+    untold = numbers(page) - numbers(whole.out + short.out + first_steps + verdicts.out + history.out)
     assert not untold, f"docs/reproduction.md has numbers that no row gives: {sorted(untold)}"
 
     headline = WITH_INTERVAL.findall((ROOT / "README.md").read_text())

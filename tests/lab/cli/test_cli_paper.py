@@ -107,6 +107,25 @@ def test_show_reads_a_store_and_says_what_else_lies_there(cli, tmp_path):
     assert not (tmp_path / "asymtrain-paper").exists()
 
 
+def test_verdicts_are_printed_and_written_and_their_history_too(cli, tmp_path, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    with Store("empty.sqlite"):
+        pass
+    shown = cli("paper", "verdicts", "--store", "empty.sqlite", "--out", "verdicts")
+    assert shown.code == 0, shown.err
+    assert len(re.findall(r"^c\d\d .* Not yet run *$", shown.out, re.MULTILINE)) == 36
+    tables = {f"paper-verdicts{part}.{ending}" for part in ("", "-history") for ending in ("md", "tex", "csv")}
+    assert {path.name for path in (tmp_path / "verdicts").iterdir()} == tables  # no figure without a verdict
+    history = cli("paper", "verdicts", "--store", "empty.sqlite", "--history")
+    assert "Before 2026-11-16" in history.out
+    assert "other rows than that day" in history.out  # these are other rows than those of that day
+    written = json.loads(cli("paper", "verdicts", "--store", "empty.sqlite", "--json").out)
+    assert [one["id"] for one in written["claims"]] == [one.id for one in claims()]
+    assert written["table"]["name"] == "verdicts"
+    part = cli("paper", "verdicts", "--store", "empty.sqlite", "--arch", "vit", "--json")
+    assert {"c01", "c06"} & {one["id"] for one in json.loads(part.out)["claims"]} == {"c01"}
+
+
 def test_show_finds_the_store_of_its_folder_then_that_of_run_and_says_where_it_looked(cli, refused, tmp_path):
     looked = refused("paper", "show", "table3", "--out", "page")
     assert f"there is no store at page/{STORE_NAME} nor at asymtrain-paper/{STORE_NAME}: name yours with" in looked

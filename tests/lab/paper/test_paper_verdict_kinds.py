@@ -38,7 +38,7 @@ def test_a_trend_needs_its_ends_its_steps_and_its_sign(means, expected):
 
 
 def test_runs_that_are_equal_for_every_n_show_a_null_trend():
-    """What single activation gives: the same accuracies at every N."""
+    """The same accuracies at every N, from different runs."""
     one, *_ = levels(5, 5, 5, 5)
     same = [dataclasses.replace(one, label=label) for label in REDUNDANCY]
     found = verdict("c03", *same)
@@ -82,10 +82,10 @@ def test_near_zero_is_measured_by_the_papers_own_number(low, high, expected):
 
 
 def test_cosines():
-    assert verdict("c07", quantity("table2/vit/average", 0.05, 0.1)).verdict == "Reproduced"
+    assert verdict("c07", quantity("table2/vit/average", 0.1, 0.2)).verdict == "Reproduced"
     assert verdict("c07", quantity("table2/vit/average", 0.05, 0.09)).verdict == "Right direction, different size"
     assert verdict("c07", quantity("table2/vit/average", -0.009, 0.009)).verdict == "No effect"
-    assert verdict("c07", quantity("table2/vit/average", -0.009, 0.011)).verdict == "Inconclusive"
+    assert verdict("c07", quantity("table2/vit/average", -0.009, 0.011)).verdict == "Paper's size excluded"
     # "Consistently positive" is what is tested, not the printed minimum.
     assert verdict("c10", quantity("table2/vit/min", -0.2, -0.1)).verdict == "Contradicted"
     assert verdict("c10", quantity("table2/vit/min", 0.01, 0.1)).verdict == "Reproduced"
@@ -99,10 +99,10 @@ def test_the_gap_of_the_asymmetric_side_alone():
 
 
 def test_coverage_at_epoch_20_against_plain_at_100():
-    early = Effect("table14/object_coverage/20", (0.1,) * 10, tuple(0.8 * (1 + spread(5, 10, 12) / 100)), 20, (), SEEDS)
+    early = Effect("table14/object_coverage/20", (0.1,) * 10, tuple(0.8 * (1 + spread(8, 20, 12) / 100)), 20, (), SEEDS)
     late = Effect("table14/object_coverage/100", (0.8,) * 10, (0.1,) * 10, 100, (), SEEDS)
     found = verdict("c27", early, late)
-    assert (found.verdict, found.low, found.high) == ("Reproduced", pytest.approx(5), pytest.approx(10))
+    assert (found.verdict, found.low, found.high) == ("Reproduced", pytest.approx(8), pytest.approx(20))
 
 
 def backbones(cosine_of_cnn):

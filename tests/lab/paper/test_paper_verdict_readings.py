@@ -28,8 +28,8 @@ def test_where_the_primary_reading_gives_the_sign_no_alternate_is_asked(low, hig
 
 def test_an_alternate_must_be_whole_and_reproduced():
     primary = effect(VIT, -5, 5)
-    assert under(primary, effect(VIT, 1, 2)).verdict == "Inconclusive"
-    assert under(primary, effect(VIT, 20, 30, epochs=100)).verdict == "Inconclusive"
+    assert under(primary, effect(VIT, 1, 2)).verdict == "Paper's size excluded"
+    assert under(primary, effect(VIT, 20, 30, epochs=100)).verdict == "Paper's size excluded"
     assert under(effect(VIT, -5, 5, epochs=100), effect(VIT, 20, 30)).verdict == "Not yet run"
 
 
@@ -51,7 +51,7 @@ def with_p(p):
 
 
 def test_holm_over_alternates_and_cells():
-    primary = effect(VIT, -5, 5)
+    primary = effect(VIT, -5, 20)
     # Two alternates and twelve cells: 24 tests, so 0.05 / 24 is the bound; the table alone would ask for 0.05 / 12.
     assert under(primary, with_p(0.99 * 0.05 / 24)).verdict == "Only under"
     assert under(primary, with_p(1.01 * 0.05 / 24)).verdict == "Inconclusive"

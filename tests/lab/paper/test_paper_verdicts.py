@@ -11,18 +11,24 @@ from asymtrain.lab.paper.verdicts import cell_words, judge, judge_all
 @pytest.mark.parametrize(
     ("low", "high", "expected"),
     [
-        (BITS, 12.7 + BITS, "Reproduced"),
-        (38.1 - BITS, 60, "Reproduced"),
+        (12.7 + BITS, 20, "Reproduced"),  # inside the band
+        (30, 38.1 - BITS, "Reproduced"),
         (20, 30, "Reproduced"),
-        (BITS, 12.7 - BITS, "Right direction, different size"),
-        (38.1 + BITS, 60, "Right direction, different size"),
+        (BITS, 25.4 + BITS, "Reproduced"),  # the estimate inside, and the paper's number in the interval
+        (25.4 - BITS, 50, "Reproduced"),
+        (12.7 - BITS, 20, "Right direction, different size"),
+        (30, 38.1 + BITS, "Right direction, different size"),
+        (10 - BITS, 25.4 - BITS, "Right direction, different size"),
+        (BITS, 12.7 + BITS, "Right direction, different size"),  # touching the band is not enough
         (0.2, 0.8, "Right direction, different size"),  # excludes 0, however small
         (-BITS, 30, "Inconclusive"),
         (-30, -BITS, "Contradicted"),
-        (-30, BITS, "Inconclusive"),
+        (-30, BITS, "Paper's size excluded"),
+        (-5, 12.7 - BITS, "Paper's size excluded"),
+        (-5, 12.7 + BITS, "Inconclusive"),
         (-1 + BITS, 1 - BITS, "No effect"),
-        (-1 + BITS, 1 + BITS, "Inconclusive"),
-        (-1 - BITS, 1 - BITS, "Inconclusive"),
+        (-1 + BITS, 1 + BITS, "Paper's size excluded"),
+        (-1 - BITS, 1 - BITS, "Paper's size excluded"),
     ],
 )
 def test_the_rule_on_both_sides_of_each_boundary(low, high, expected):
@@ -91,9 +97,10 @@ CNN = [f"table1/cnn/{n}" for n in (1, 7, 10, 20)]
 @pytest.mark.parametrize(
     ("intervals", "expected"),
     [
-        ([(-25, -20)] * 4, "Reproduced"),
-        ([(-25, -20), (-25, -20), (-5, -1), (-25, -20)], "Right direction, different size"),
-        ([(-25, -20), (-5, -1), (-5, 5), (-25, -20)], "Inconclusive"),
+        ([(-25, -20), (-25, -20), (-40, -30), (-20, -12)], "Reproduced"),
+        ([(-25, -20), (-25, -20), (-5, -1), (-20, -12)], "Right direction, different size"),
+        ([(-25, -20), (-5, -1), (-20, 5), (-20, -12)], "Inconclusive"),
+        ([(-20, 5), (-5, -1), (-5, 5), (-20, -12)], "Paper's size excluded"),
         ([(-25, -20), (-5, -1), (-5, 5), (-0.5, 0.5)], "No effect"),
         ([(1, 2), (-5, -1), (-5, 5), (-0.5, 0.5)], "Contradicted"),
     ],

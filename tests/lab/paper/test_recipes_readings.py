@@ -6,9 +6,9 @@ import pytest
 
 from asymtrain.lab.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.paper.recipes import RECIPES, table10, table16
-from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.snapshot import Snapshot, accuracy
 from asymtrain.lab.paper.spec_index import index_specs, specs_behind
-from asymtrain.lab.paper.study import Study
+from asymtrain.lab.paper.study import READINGS, Study
 from asymtrain.lab.paper.verdicts import gather
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
@@ -123,3 +123,14 @@ def test_runs_of_a_reading_that_is_not_shown_can_be_linked_to(tiny, every_readin
         assert (hidden.id in listed) == (hidden.id in used)
     assert "sum" in listed[hidden.id].fields
     assert not [listing for listing in index.listings if listing.title == "Other specs"]
+
+
+def test_last20_is_the_mean_test_accuracy_of_the_last_20_epochs(readings, known):
+    effect = readings["table1"].evidence["last20"]["table1/cnn/7"]
+    assert set(readings["table1"].evidence["last20"]) == set(readings["table1"].evidence["primary"])
+    for i, spec_id in enumerate(effect.spec_ids[::2]):
+        tested = [epoch.test_accuracy for epoch in known.runs[spec_id].history]
+        assert effect.plain[i] == pytest.approx(sum(tested) / len(tested))  # the tiny study has fewer epochs than 20
+    run = known.runs[effect.spec_ids[0]]
+    epochs = [dataclasses.replace(run.history[0], test_accuracy=share) for share in (0.9, *[0.1, 0.2] * 10)]
+    assert accuracy(dataclasses.replace(run, history=tuple(epochs)), READINGS["last20"]) == pytest.approx(0.15)

@@ -304,3 +304,18 @@ def test_a_line_of_chosen_places_ends_where_one_is_missing():
     assert path((1.0, 2.0, 2.5, 3.0), True).count("M") == 1
     assert path((None, 2.0, None, 3.0), True).count("M") == 2
     assert path((None, 2.0, None, 3.0), True).count("L") == 0
+
+
+def test_the_first_screen_says_what_came_out(made):
+    results, behind = made
+    judged = [
+        dataclasses.replace(one, verdict=one.preliminary or one.verdict, preliminary=None)
+        for one in judge_results(results)
+    ]
+    page = render_paper(results, judged, STUDY, "", behind)
+    first = page[page.index("<header>") : page.index("</header>")]
+    assert re.search(r"<h1>The paper, reproduced: \d+ of \d+ judged claims reproduced</h1>", first)
+    shown = [one for one in judged if one.claim.id in {name for result in results for name in result.claims}]
+    assert sum(map(int, re.findall(r"flex-grow: (\d+)", first))) == len(shown)
+    assert "have a verdict" in first
+    assert 'id="figure-verdicts"' in page

@@ -1,4 +1,4 @@
-"""`asymtrain paper list | run | show`: every table and figure of the paper, beside its numbers."""
+"""`asymtrain paper list | run | show | verdicts`: every table and figure of the paper, beside its numbers."""
 
 import dataclasses
 import shlex
@@ -67,7 +67,7 @@ class StudyOptions:
     ] = None
     reading: Annotated[
         list[str] | None,
-        typer.Option("--reading", help="primary, sum, all, best, instruments; several with commas, or every."),
+        typer.Option("--reading", help="primary, sum, all, best, instruments, last20; several with commas, or every."),
     ] = None
     precision: Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")] = "fp32"
     data: Annotated[
@@ -138,8 +138,8 @@ class PaperOutput(OutputOptions):
 
 
 @dataclass(frozen=True)
-class ShownOutput:
-    """What `show` reads and writes."""
+class StoredOutput:
+    """A store that is read, and a folder to write to."""
 
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None
     store: Annotated[
@@ -147,7 +147,6 @@ class ShownOutput:
         typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
     ] = None
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
-    full: Annotated[bool, FULL] = False
 
     def find_store(self) -> Path:
         """The store that is named, else that of the folder, else that of `paper run`."""
@@ -160,6 +159,22 @@ class ShownOutput:
             f"there is no store at {' nor at '.join(map(str, stores))}: name yours with --store, or make one with "
             "`asymtrain paper run`"
         )
+
+
+@dataclass(frozen=True)
+class ShownOutput(StoredOutput):
+    """What `show` reads and writes."""
+
+    full: Annotated[bool, FULL] = False
+
+
+@dataclass(frozen=True)
+class VerdictOutput(StoredOutput):
+    """What `verdicts` reads and writes."""
+
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Folder to write both tables and the figure to. Default: none.")
+    ] = None
 
 
 @paper.callback(invoke_without_command=True)
@@ -267,6 +282,46 @@ def run(
     console.print(f"Report: {files['page']}")
     if done.interrupted or failures:
         raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
+
+
+@paper.command()
+@flattened
+def verdicts(
+    chosen: StudyOptions,
+    output: VerdictOutput,
+    history: Annotated[
+        bool, typer.Option("--history", help="Print what each verdict was before the rule changed, and why.")
+    ] = False,
+) -> None:
+    """Print the verdicts on all claims from what a store holds; nothing is trained.
+
+    With --out also as files: both tables, and the effects as one figure.
+    """
+    with loading():
+        from asymtrain.lab.cli import paper_work as work
+        from asymtrain.lab.paper.page import document, tested_by, write_verdicts
+        from asymtrain.lab.paper.recipes import RECIPES
+        from asymtrain.lab.paper.summary import conclusion, history_table, verdict_table
+        from asymtrain.lab.paper.verdicts import judge_results
+        from asymtrain.lab.report import check_folder
+        from asymtrain.lab.report.table import table_json
+    study = chosen.build()
+    names = [name for name, recipe in RECIPES.items() if recipe.claims]
+    parts, store = chosen.parts(names, study), output.find_store()
+    if output.out is not None:
+        check_folder(output.out)
+    results, _ = work.build_results(parts, study, store)
+    judgements = tested_by(results, judge_results(results))
+    if output.out is not None:
+        write_verdicts(output.out, judgements)
+        stderr().print(f"Verdicts: {output.out}, from {store}")
+    table = history_table(judgements) if history else verdict_table(judgements)
+    if output.json:
+        show_json({"claims": document(results, judgements, study)["claims"], "table": table_json(table)})
+        return
+    show_table(table)
+    if sentence := conclusion(judgements):
+        stdout().print(sentence)
 
 
 @paper.command()

@@ -7,6 +7,7 @@ are read from the tables under the same labels. A claim holds as far as the weak
 Beside the labels of `numbers` there are those of evidence that the paper prints no cell for:
 
     redundancy/ARCH/N   as table1/ARCH/N, with one learning rate, weight decay and alpha for every N (claims about N)
+    convergence/ARCH    as table3/ARCH/convergence, over all epochs of the runs instead of the first 100 (Effect)
     figure9/METRIC      attention of the ViT(20x) after training: object_coverage, peak_strength, gini_sparsity (Effect)
     inference/ARCH      how far the stripped network is from one that never had branches: weights and outputs (Quantity)
 """
@@ -59,25 +60,24 @@ class Claim:
     paper_value: str
     kind: Kind
     parts: tuple[Part, ...]
+    beside: tuple[tuple[str, Part], ...] = ()  # comparisons that are told with the verdict and do not bear on it
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Labels of the evidence, each once."""
         return tuple(dict.fromkeys(label for part in self.parts for label in part.labels))
 
-    @property
-    def seeds(self) -> int:
-        """How many seeds a verdict takes; an exact identity shows in one."""
-        return 1 if self.kind == "identity" else 10
-
 
 @cache
 def claims() -> tuple[Claim, ...]:
-    tests = _tests()
+    tests, beside = _tests(), _beside()
     return tuple(
-        Claim(row["id"], row["where"], row["claim"], row["quantity"], row["paper_value"], *tests[row["id"]])
+        Claim(
+            row["id"], row["where"], row["claim"], row["quantity"], row["paper_value"], *tests[row["id"]],
+            beside.get(row["id"], ()),
+        )
         for row in rows("claims")
-    )
+    )  # fmt: skip
 
 
 def claim(name: str) -> Claim:
@@ -90,7 +90,8 @@ def claim(name: str) -> Claim:
 def family(label: str) -> int:
     """Over how many cells a test of this cell is corrected: those of its table or figure."""
     table = label.partition("/")[0]
-    sizes = {"redundancy": len(labels("table1")), "figure9": 4, "inference": 3}  # figure 9 has four panels
+    sizes = {"redundancy": len(labels("table1")), "convergence": len(labels("table3"))}
+    sizes |= {"figure9": 4, "inference": 3}  # figure 9 has four panels
     return sizes[table] if table in sizes else len(labels(table))
 
 
@@ -110,7 +111,8 @@ def paper_change(label: str) -> float:
     table, _, rest = label.partition("/")
     if table == "figure9":
         return _numbers(FIGURE9[rest])[0]
-    change = printed(f"table1/{rest}" if table == "redundancy" else label).improvement
+    cell = {"redundancy": f"table1/{rest}", "convergence": f"table3/{rest}/convergence"}.get(table, label)
+    change = printed(cell).improvement
     assert change is not None, f"{label} has no change"
     return change
 
@@ -169,6 +171,18 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
         "c35": ("share", (Part("significant", labels("table1"), 1.0),)),
         "c36": ("identity", same),
     }  # fmt: skip
+
+
+def _beside() -> Mapping[str, tuple[tuple[str, Part], ...]]:
+    """Where the paper's own settings or all epochs say something that the parts do not."""
+    own = "At the paper's own settings for each N, where alpha and weight decay differ too"
+    whole = "Over all 200 epochs instead of the first 100"
+    return {
+        "c03": ((own, _difference("table1/vit/1", "table1/vit/20")),),
+        "c05": ((own, _difference("table1/mlp/1", "table1/mlp/20")),),
+        "c13": ((whole, _effects("convergence/cnn")[0]),),
+        "c15": ((whole, _effects("convergence/vit")[0]),),
+    }
 
 
 def _effects(*names: str) -> tuple[Part, ...]:

@@ -5,10 +5,13 @@ again from the same rows it has the same bytes. Beside it lie the numbers as JSO
 CSV, and each figure as SVG.
 """
 
+import base64
 import dataclasses
+import gzip
+import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,22 +24,36 @@ from asymtrain.lab.paper.evidence import Quantity
 from asymtrain.lab.paper.recipe import RecipeResult
 from asymtrain.lab.paper.spec_index import NOT_RUN, SpecsUsed, index_specs
 from asymtrain.lab.paper.study import PRIMARY, Study
-from asymtrain.lab.paper.verdicts import BAND, MARGINS, WEAKEST_LAST, JudgedPart, Judgement, number
+from asymtrain.lab.paper.summary import (
+    BANDED,
+    HEADLINE,
+    conclusion,
+    forest,
+    history_table,
+    interval_words,
+    verdict_counts,
+    verdict_table,
+)
+from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.export import FORMATS
-from asymtrain.lab.report.live import embed, json_script
+from asymtrain.lab.report.figure import Figure
+from asymtrain.lab.report.live import embed
 from asymtrain.lab.report.page import json_text, render_template, write_files
 from asymtrain.lab.report.table import Table, duration, table_json
 
 NAME = "paper"
-HEADLINE = "c06"
 MEANINGS: Mapping[str, str] = {
-    "Reproduced": f"the interval excludes 0 in the paper's sign and meets {BAND[0]:g} to {BAND[1]:g} times its number",
-    "Right direction, different size": "the interval excludes 0 in the paper's sign and misses that band",
+    "Reproduced": f"the interval excludes 0 in the paper's sign and lies inside {LIMITS.band_low:g} to "
+    f"{LIMITS.band_high:g} times its number; or the estimate does, and the paper's number lies inside the interval",
+    "Right direction, different size": "the interval excludes 0 in the paper's sign, and neither holds",
     "Only under": "the primary reading of the paper fails, another passes, corrected for every reading and cell",
     "Inconclusive": "the interval allows more than one answer",
-    "No effect": f"the interval lies within {MARGINS['change']:g}% of 0",
+    "Paper's size excluded": f"the interval includes 0 and ends before {LIMITS.band_low:g} times the paper's number",
+    "No effect": f"the interval lies within {LIMITS.percent:g}% of 0",
     "Contradicted": "the interval excludes 0 in the other sign",
+    "Cannot differ": "the same runs stand for both sides by construction; the sentence has the comparison at the "
+    "paper's own settings",
     "Not yet run": "not in full: fewer seeds or epochs than the claim asks for, missing cells, or other data standing "
     "in; the numbers so far stand beside it as preliminary",
 }
@@ -57,15 +74,26 @@ def write_paper(
     """
     document_text = json_text(document(results, judgements, study))
     results = [with_useful_columns(result) for result in results]
-    drawings = _drawings(results)
+    shown = tested_by(results, judgements)
+    drawings = _drawings([*(figure for result in results for figure in result.figures), forest(shown)])
     page = render_paper(results, judgements, study, command, specs or SpecsUsed(), drawings)
     texts = {"page": (f"{NAME}.html", page), "json": (f"{NAME}.json", document_text)}
-    for table in _tables(results):
+    for table in (*_tables(results), verdict_table(shown)):
         for ending, (_, write) in FORMATS.items():
             texts[f"{table.name}.{ending}"] = (f"{NAME}-{table.name}.{ending}", write(table))
     texts |= {name: (f"{NAME}-{name}.svg", svg) for name, svg in drawings.items()}
     write_files(out, dict(texts.values()))
     return {kind: out / file for kind, (file, _) in texts.items()}
+
+
+def write_verdicts(out: Path, judgements: Sequence[Judgement]) -> None:
+    """The verdicts and their history as tables, and the figure of effects, as `write_paper` names them."""
+    tables = (verdict_table(judgements), history_table(judgements))
+    texts = {
+        f"{NAME}-{table.name}.{ending}": write(table) for table in tables for ending, (_, write) in FORMATS.items()
+    }
+    texts |= {f"{NAME}-{name}.svg": svg for name, svg in _drawings([forest(judgements)]).items()}
+    write_files(out, texts)
 
 
 # Fields that `paper.json` has as they are
@@ -78,7 +106,6 @@ FIGURE_FIELDS = ("name", "title", "caption", "missing")
 
 
 def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study) -> dict[str, Any]:
-    wanted = {name for result in results for name in result.claims}
     return {
         "study": {
             "scale": study.sizes.scale,
@@ -98,8 +125,7 @@ def document(results: Sequence[RecipeResult], judgements: Sequence[Judgement], s
                 "verdict": judgement.words,
                 **{name: getattr(judgement, name) for name in CLAIM_FIELDS},
             }
-            for judgement in judgements
-            if judgement.claim.id in wanted
+            for judgement in tested_by(results, judgements)
         ],
         "results": [
             {
@@ -131,12 +157,18 @@ def render_paper(
     used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
     used += [result.diverged for result in results]
     drawings = drawings or {}
-    shown = [figure for result in results for figure in result.figures if not figure.missing]
+    judged = tested_by(results, judgements)
+    overview = forest(judged)
+    figures = [overview, *(figure for result in results for figure in result.figures)]
+    shown = [figure for figure in figures if not figure.missing]
     texts = {table.name: {ending: write(table) for ending, (_, write) in FORMATS.items()} for table in _tables(results)}
     return render_template(
         "paper.html.j2",
         name=NAME,
-        title="The paper, reproduced",
+        title=title(judged),
+        conclusion=conclusion(judged),
+        shares=[(words, slug(words.partition(" under ")[0]), n) for words, n in verdict_counts(judged).items()],
+        forest=overview,
         lead=lead(study),
         claims=claims,
         filters=filters(claims),
@@ -147,7 +179,7 @@ def render_paper(
         facts=_facts(results, study, command),
         index=index_specs([*used, *trained.values()], specs),
         formats={ending: words for ending, (words, _) in FORMATS.items()},
-        texts=json_script(texts, 'id="texts"'),  # what the buttons copy
+        texts=_packed(texts),  # what the buttons copy
         figures=shown,
         plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
         is_wide=is_wide,
@@ -158,12 +190,33 @@ def render_paper(
     )
 
 
+def _packed(values: Any) -> Markup:
+    """Values that a script unpacks when they are asked for; the bytes depend on them alone."""
+    packed = gzip.compress(json.dumps(values, ensure_ascii=False).encode(), mtime=0)
+    text = base64.b64encode(packed).decode()
+    return Markup('<script type="application/gzip" id="texts">{}</script>').format(text)
+
+
 def _tables(results: Sequence[RecipeResult]) -> list[Table]:
     return [table for result in results for table in result.tables]
 
 
-def _drawings(results: Sequence[RecipeResult]) -> dict[str, str]:
-    return {figure.name: draw(figure) for result in results for figure in result.figures if not figure.missing}
+def _drawings(figures: Iterable[Figure]) -> dict[str, str]:
+    return {figure.name: draw(figure) for figure in figures if not figure.missing}
+
+
+def tested_by(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) -> list[Judgement]:
+    """The judgements on the claims that these recipes test."""
+    wanted = {name for result in results for name in result.claims}
+    return [judgement for judgement in judgements if judgement.claim.id in wanted]
+
+
+def title(judgements: Sequence[Judgement]) -> str:
+    """With what came out, where anything did."""
+    counts = verdict_counts(judgements)
+    judged = len(judgements) - counts["Not yet run"]
+    came_out = f": {counts['Reproduced']} of {judged} judged claims reproduced" if judged else ""
+    return f"The paper, reproduced{came_out}"
 
 
 def lead(study: Study) -> str:
@@ -251,7 +304,7 @@ def shown_claims(results: Sequence[RecipeResult], judgements: Sequence[Judgement
     """The claims that these recipes test: the headline, then by verdict, then in the paper's order."""
     recipes = {name: result for result in results for name in result.claims}
     order = list(MEANINGS)
-    wanted = [judgement for judgement in judgements if judgement.claim.id in recipes]
+    wanted = tested_by(results, judgements)
     wanted.sort(key=lambda judgement: (judgement.claim.id != HEADLINE, order.index(judgement.verdict)))
     return [_shown(judgement, recipes[judgement.claim.id]) for judgement in wanted]
 
@@ -286,12 +339,7 @@ def slug(words: str) -> str:
 
 
 def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
-    # The part whose numbers the judgement carries.
-    ruling = "Reproduced" if judgement.verdict == "Only under" else judgement.preliminary or judgement.verdict
-    part = next((part for part in judgement.parts if part.ruling == ruling), None)
-    interval = ""
-    if part is not None and part.low is not None and part.high is not None:
-        interval = f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
+    part = verdicts.deciding_part(judgement)
     paper, of = judgement.claim.paper_value.replace(";", "; "), ""
     if part is not None and len(judgement.claim.parts) > 1:
         paper, of = verdicts.paper_words(judgement.claim, part), verdicts.part_words(part)
@@ -301,7 +349,7 @@ def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
         paper,
         ours="" if part is None else verdicts.ours_words(part),
         of=of,
-        interval=interval,
+        interval=interval_words(judgement) or "",
         so_far=so_far,
         tags=f"{slug(judgement.verdict)} so-far-{slug(so_far)}" if so_far else slug(judgement.verdict),
         strip=Markup() if part is None else strip(part),
@@ -314,7 +362,6 @@ def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
 
 WIDTH, HEIGHT, EDGE = 200.0, 26.0, 8.0
 REACH = 1.7  # of the larger of the two numbers: an interval that goes farther ends in an arrow
-BANDED = ("effect", "difference")
 WITHOUT = ("significant", "zero", "agreement")  # their numbers are of another kind than the paper's
 
 
@@ -332,7 +379,7 @@ def strip(judged: JudgedPart) -> Markup:
     middle = HEIGHT / 2
     parts = []
     if how in BANDED:
-        left, right = sorted(x(share * paper) for share in BAND)
+        left, right = sorted(x(share * paper) for share in (LIMITS.band_low, LIMITS.band_high))
         parts.append(f'<rect class="band" x="{left}" y="3" width="{right - left:.1f}" height="{HEIGHT - 6:g}"/>')
     parts.append(f'<path class="zero" d="M{x(0):g} 1V{HEIGHT - 1:g}"/>')
     if judged.low is not None and judged.high is not None:

@@ -104,7 +104,7 @@ class RecipeResult:
 def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
     """The recipe's result from what is known: tables of the study's readings, evidence of every one."""
     needs, output = recipe.needs(study, known), recipe.make(study, known)
-    # Readings were fixed before any row: what a claim comes to does not depend on which of them are shown.
+    # Readings are fixed in the sources: what a claim comes to does not depend on which of them are shown.
     every = dataclasses.replace(study, readings=tuple(READINGS.values()))
     judged = output if every == study else recipe.make(every, known)
     runs = known.of(needs.specs)

@@ -13,6 +13,7 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, store_exists
 
 TEST_IMAGES = 10_000  # of either CIFAR
+LAST = 20  # epochs behind the reading `last20`
 SHOWN = {"asymtrain": "asymtrain", "torch": "torch", "python": "Python"}
 
 
@@ -65,6 +66,10 @@ def accuracy(run: Run, reading: Reading) -> float:
     """Test accuracy as a reading takes it; a diverged run counts at chance."""
     if run.outcome == "diverged":
         return 1 / class_count(run.spec)
+    if reading.accuracy == "last20":
+        tail = [epoch.test_accuracy for epoch in run.history[-LAST:]]
+        assert None not in tail, f"{run.spec.id} was not tested at every epoch"
+        return sum(tail) / len(tail)  # type: ignore[arg-type]
     best = run.best_validation if reading.accuracy == "best" else None
     tested = run.test_accuracy if best is None else best.test_accuracy
     assert tested is not None, f"{run.spec.id} was trained without test accuracy"

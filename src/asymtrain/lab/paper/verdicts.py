@@ -4,32 +4,41 @@
     judge(claim("c01"), evidence, alternates=("sum", "all")).sentence
 
 A claim is ruled on part by part, and is as good as its weakest part. An interval is a t interval over seeds,
-Bonferroni-corrected for the cells of the table (`claims.family`). The rule, in the order in which it is asked:
+Bonferroni-corrected for the cells of the table (`claims.family`). The rule, with the thresholds of `Limits`:
 
-    Reproduced      excludes 0 in the paper's sign and meets 0.5 to 1.5 times the paper's number
+    Contradicted    excludes 0 in the sign that the paper does not have
+    Reproduced      excludes 0 in the paper's sign, and lies inside 0.5 to 1.5 times the paper's number; or its estimate
+                    does, and the paper's number lies inside the interval
     Right direction, different size
-                    excludes 0 in the paper's sign and misses that band
-    Contradicted    excludes 0 in the other sign
+                    excludes 0 in the paper's sign, and neither
     No effect       lies within 1% of 0
+    Paper's size excluded
+                    includes 0, and ends before half the paper's number
     Inconclusive    otherwise
 
-A part that the paper itself reports as no effect is reproduced only as that. Other forms of parts (`claims.Part`) use
-the same words with their own condition, stated where they are ruled on. 1% is one percent of Plain for a change, one
-percentage point for a difference of changes, 0.01 for a cosine or a share.
+So a wide interval reproduces nothing by touching the band. A part that the paper itself reports as no effect is
+reproduced only as that. Other forms of parts (`claims.Part`) use the same words with their own condition, stated where
+they are ruled on. 1% is one percent of Plain for a change, one percentage point for a difference of changes, 0.01 for a
+cosine or a share. A difference between cells that are the same runs is not ruled on by its numbers:
+
+    Cannot differ   one set of runs stands for both cells by construction; beside it stands the comparison at the
+                    paper's own settings
 
 Two verdicts stand above the rule:
 
     Not yet run     fewer than 10 seeds, fewer epochs than the claim's, missing cells, or other data standing in; what
                     the numbers so far would say is kept as preliminary, and `lacks` says what is short. Missing cells
                     do not matter where those that are there contradict the claim: they cannot change the verdict
-    Only under X    the primary reading is Contradicted, No effect or Inconclusive, and the alternate reading X is
-                    Reproduced with every part's p below 5% after Holm's correction over all alternates and all cells
-                    of the tables
+    Only under X    the primary reading does not support the claim, and the alternate reading X is Reproduced with every
+                    part's p below 5% after Holm's correction over all alternates and all cells of the tables
+
+A reading that was declared after rows were seen (`study.LATER`) is named beside the verdict and cannot change it. This
+rule is of 2026-11-16; `history` has what the rule before it said, and why it was changed.
 """
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -38,22 +47,52 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab.paper.claims import Claim, Part, claims, epochs_wanted, family
 from asymtrain.lab.paper.evidence import Effect, Evidence, Quantity
-from asymtrain.lab.paper.numbers import cells
+from asymtrain.lab.paper.numbers import COMPARED, cells
 from asymtrain.lab.paper.recipe import RecipeResult
-from asymtrain.lab.paper.study import ALTERNATES, PRIMARY
+from asymtrain.lab.paper.study import ALTERNATES, LATER, PRIMARY, Reading
 from asymtrain.lab.statistics import Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
 from asymtrain.models import display_name
 
-Ruling = Literal["Reproduced", "Right direction, different size", "Inconclusive", "No effect", "Contradicted"]
+Ruling = Literal[
+    "Reproduced",
+    "Right direction, different size",
+    "Inconclusive",
+    "Paper's size excluded",
+    "No effect",
+    "Contradicted",
+    "Cannot differ",
+]
 WEAKEST_LAST: tuple[Ruling, ...] = get_args(Ruling)
 Verdict = Ruling | Literal["Only under", "Not yet run"]
 ByLabel = Mapping[str, Evidence]
 
-LEVEL = 0.05
-BAND = (0.5, 1.5)
-MARGINS = {"change": 1.0, "asymmetric": 0.01, "value": 0.01}  # within which there is no effect
-STRICT_LEVEL, LARGE = 0.001, 0.8  # what the paper's appendix E claims of every main result
 MOST_ALTERNATES = 4
+CLEAR: tuple[Ruling, ...] = ("Reproduced", "Right direction, different size", "Paper's size excluded", "Contradicted")
+SUPPORTED: tuple[Verdict, ...] = ("Reproduced", "Right direction, different size", "Not yet run")
+
+
+@dataclass(frozen=True)
+class Limits:
+    """Every threshold of the rule."""
+
+    level: float = 0.05  # of an interval over all cells of a table; of Holm's tests over alternates
+    band_low: float = 0.5  # of the paper's number: what counts as its size, as does the next
+    band_high: float = 1.5
+    percent: float = 1.0  # of Plain, or points: within it a change, or a difference of changes, is no effect
+    value: float = 0.01  # the same for a cosine or a gap
+    strict_level: float = 0.001  # what the paper's appendix E claims of every main result, as is the next
+    large: float = 0.8
+    seeds: int = 10  # that a verdict takes; an exact identity shows in one
+    plain_gap: float = 10.0  # percent: a Plain this far from the paper's is named with the verdict
+
+    def margin(self, part: Part) -> float:
+        return self.percent if part.of == "change" else self.value
+
+    def seeds_of(self, claim: Claim) -> int:
+        return 1 if claim.kind == "identity" else self.seeds
+
+
+LIMITS = Limits()
 
 
 # The rule, for one part of a claim under one reading
@@ -73,55 +112,81 @@ class JudgedPart:
     beside: float | None = None  # the mean that the estimate is held beside, where two signs must agree
 
 
-def rule(part: Part, evidence: ByLabel) -> JudgedPart:
+def rule(part: Part, evidence: ByLabel, limits: Limits = LIMITS) -> JudgedPart:
     """What the evidence says of one part; every label of the part must be in it."""
     if part.how in SPECIAL:
-        return SPECIAL[part.how](part, evidence)
+        return SPECIAL[part.how](part, evidence, limits)
     samples = samples_of(part, evidence)
     n = min(map(len, samples)) if samples else 0
+    if _same_runs(part, evidence):
+        return JudgedPart(part, "Cannot differ", None, n=n)
     if n < 2:
         means = [float(np.mean(sample)) for sample in samples if sample]
         return JudgedPart(part, "Inconclusive", means[-1] - sum(means[:-1]) if n else None, n=n)
     if len(samples) == 1:
-        interval = t_interval(samples[0], 1 - LEVEL, family_of(part))
+        interval = t_interval(samples[0], 1 - limits.level, family_of(part))
     else:
-        interval = welch_interval(samples[0], samples[1], 1 - LEVEL, family_of(part))
-    ruling, p = _ruling(part, samples[0], interval)
+        interval = welch_interval(samples[0], samples[1], 1 - limits.level, family_of(part))
+    p = None if part.how == "not reversed" else interval.p
+    if part.how in ("no effect", "near zero"):
+        p = equivalence_p(samples[0], _null_margin(part, limits))
+    ruling = ruling_on(part, interval, limits)
     return JudgedPart(part, ruling, interval.estimate, interval.low, interval.high, p, n)
 
 
-def _ruling(part: Part, values: Sequence[float], interval: Interval) -> tuple[Ruling, float | None]:
-    """The ruling, and the p of the test behind it."""
-    margin = MARGINS[part.of]
+def ruling_on(part: Part, interval: Interval, limits: Limits = LIMITS) -> Ruling:
+    """The ruling by an interval, in the way that the part asks for."""
+    side = _sign(interval)
     if part.how in ("no effect", "near zero"):
-        # No effect is contradicted where 0 is excluded; near zero, only where the interval lies outside the margin.
-        near = part.how == "near zero"
-        margin = BAND[1] * abs(part.paper or 0.0) if near else margin
-        outside = interval.low > margin or interval.high < -margin if near else _sign(interval) != 0
-        within = -margin < interval.low and interval.high < margin
-        ruling: Ruling = "Reproduced" if within else "Contradicted" if outside else "Inconclusive"
-        return ruling, equivalence_p(values, margin)
-    if part.how == "not reversed":
-        return "Contradicted" if _sign(interval) == -part.sign else "Reproduced", None
-    return ruling_of(interval, part.sign, margin, None if part.how == "sign" else part.paper), interval.p
-
-
-def ruling_of(interval: Interval, sign: int, margin: float, paper: float | None) -> Ruling:
-    """The rule; without a paper's number the sign alone is asked for."""
-    if _sign(interval) == sign:
-        if paper is None:
+        margin = _null_margin(part, limits)
+        if is_within(interval, margin):
             return "Reproduced"
-        low, high = sorted(factor * paper for factor in BAND)
-        meets = interval.low <= high and interval.high >= low
-        return "Reproduced" if meets else "Right direction, different size"
-    if _sign(interval) == -sign:
+        # No effect is contradicted where 0 is excluded; near zero, only where the interval lies outside the margin.
+        outside = interval.low > margin or interval.high < -margin
+        return "Contradicted" if (outside if part.how == "near zero" else side != 0) else "Inconclusive"
+    if part.how == "not reversed":
+        return "Contradicted" if side == -part.sign else "Reproduced"
+    paper = None if part.how == "sign" else part.paper  # without the paper's number the sign alone is asked for
+    if side == -part.sign:
         return "Contradicted"
-    return "No effect" if -margin < interval.low and interval.high < margin else "Inconclusive"
+    if side == part.sign:
+        return "Reproduced" if paper is None or has_size(interval, paper, limits) else "Right direction, different size"
+    if is_within(interval, limits.margin(part)):
+        return "No effect"
+    return "Inconclusive" if paper is None or not excludes_size(interval, paper, limits) else "Paper's size excluded"
+
+
+def has_size(interval: Interval, paper: float, limits: Limits = LIMITS) -> bool:
+    """Is it of the paper's size? All of it inside the band, or the estimate inside and the paper's number in it."""
+    low, high = sorted((limits.band_low * paper, limits.band_high * paper))
+    if low <= interval.low and interval.high <= high:
+        return True
+    return low <= interval.estimate <= high and interval.low <= paper <= interval.high
+
+
+def excludes_size(interval: Interval, paper: float, limits: Limits = LIMITS) -> bool:
+    """Does an interval around 0 end before the band begins?"""
+    return max(interval.low / paper, interval.high / paper) < limits.band_low
+
+
+def is_within(interval: Interval, margin: float) -> bool:
+    return -margin < interval.low and interval.high < margin
+
+
+def _null_margin(part: Part, limits: Limits) -> float:
+    """Within which a part that says no effect, or near zero by the paper's own number, is reproduced."""
+    return limits.band_high * abs(part.paper or 0.0) if part.how == "near zero" else limits.margin(part)
 
 
 def _sign(interval: Interval) -> int:
     """Of an interval that excludes 0; 0 where it does not."""
     return (interval.low > 0) - (interval.high < 0)
+
+
+def _same_runs(part: Part, evidence: ByLabel) -> bool:
+    """Is it a difference between cells for which the same runs stand?"""
+    runs = {evidence[label].spec_ids for label in part.labels}
+    return part.how in ("difference", "not reversed") and len(runs) == 1 and runs != {()}
 
 
 def family_of(part: Part) -> int:
@@ -154,7 +219,7 @@ def _paired(plain: Effect, asymmetric: Effect) -> Effect:
     return Effect(asymmetric.label, sides[0], sides[1], asymmetric.epochs, (), seeds)
 
 
-def _zero(part: Part, evidence: ByLabel) -> JudgedPart:
+def _zero(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
     """Exact: one value that is not 0 contradicts."""
     values = _values(evidence, part.labels[0])
     worst = max(map(abs, values), default=None)
@@ -162,7 +227,7 @@ def _zero(part: Part, evidence: ByLabel) -> JudgedPart:
     return JudgedPart(part, ruling, worst, n=len(values))
 
 
-def _significant(part: Part, evidence: ByLabel) -> JudgedPart:
+def _significant(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
     """The share of cells with p < 0.001, Bonferroni over the cells, and a d_av of 0.8 or more; all must have both."""
     effects = [_effect(evidence, label) for label in part.labels]
     n = min(len(effect.seeds) for effect in effects)
@@ -172,14 +237,14 @@ def _significant(part: Part, evidence: ByLabel) -> JudgedPart:
     p_values = [t_interval([*change.values()]).p for change in changes]
     sizes = [cohen_d_av(effect.plain, effect.asymmetric) for effect in effects]
     passed = [
-        p * family_of(part) < STRICT_LEVEL and size is not None and abs(size) >= LARGE
+        p * family_of(part) < limits.strict_level and size is not None and abs(size) >= limits.large
         for p, size in zip(p_values, sizes, strict=True)
     ]
     ruling: Ruling = "Reproduced" if all(passed) else "Contradicted"
     return JudgedPart(part, ruling, sum(passed) / len(passed), p=max(p_values), n=n)
 
 
-def _agreement(part: Part, evidence: ByLabel) -> JudgedPart:
+def _agreement(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart:
     """Of a value and a change: both must be clear; then their signs agree or not. The change is what is shown."""
     values = _values(evidence, part.labels[0])
     changes = [*_effect(evidence, part.labels[1]).changes.values()]
@@ -187,7 +252,7 @@ def _agreement(part: Part, evidence: ByLabel) -> JudgedPart:
     if n < 2:
         return JudgedPart(part, "Inconclusive", float(np.mean(changes)) if changes else None, n=n)
     value, change = (
-        t_interval(sample, 1 - LEVEL, family(label))
+        t_interval(sample, 1 - limits.level, family(label))
         for sample, label in zip((values, changes), part.labels, strict=True)
     )
     rulings: Mapping[int, Ruling] = {1: "Reproduced", 0: "Inconclusive", -1: "Contradicted"}
@@ -220,7 +285,7 @@ class Judgement:
 
     claim: Claim
     verdict: Verdict  # by the rule; `words` names the reading of an "Only under"
-    sentence: str  # the verdict with its number, for a page
+    sentence: str  # the verdict with its number and what stands beside it, for a page
     numbers: str = ""  # the sentence without its verdict
     effect: float | None = None  # estimate of the part that decided, in the unit of that part: percent for changes
     low: float | None = None  # of its interval; None where there is none
@@ -238,10 +303,16 @@ class Judgement:
         return f"Only under {self.reading}" if self.verdict == "Only under" else self.verdict
 
 
+def deciding_part(judgement: Judgement) -> JudgedPart | None:
+    """The part whose numbers the judgement carries; None where nothing could be ruled on."""
+    ruling = "Reproduced" if judgement.verdict == "Only under" else judgement.preliminary or judgement.verdict
+    return next((part for part in judgement.parts if part.ruling == ruling), None)
+
+
 def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
     """All 36 verdicts, from whatever was run."""
     alternates = [reading.name for reading in ALTERNATES]
-    return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates)
+    return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates, later=LATER)
 
 
 def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
@@ -265,58 +336,77 @@ def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
 
 
 def judge_all(
-    evidence: Mapping[str, ByLabel], *, primary: str = "primary", alternates: Sequence[str] = ()
+    evidence: Mapping[str, ByLabel],
+    *,
+    primary: str = "primary",
+    alternates: Sequence[str] = (),
+    later: Sequence[Reading] = (),
 ) -> tuple[Judgement, ...]:
-    return tuple(judge(claim, evidence, primary=primary, alternates=alternates) for claim in claims())
+    return tuple(judge(claim, evidence, primary=primary, alternates=alternates, later=later) for claim in claims())
 
 
 def judge(
-    claim: Claim, evidence: Mapping[str, ByLabel], *, primary: str = "primary", alternates: Sequence[str] = ()
+    claim: Claim,
+    evidence: Mapping[str, ByLabel],
+    *,
+    primary: str = "primary",
+    alternates: Sequence[str] = (),
+    later: Sequence[Reading] = (),
+    limits: Limits = LIMITS,
 ) -> Judgement:
     """The verdict on one claim, from evidence by reading and then by label (`claim.needs`).
 
     `primary` is the reading that is asked first. `alternates` are all others that were fixed, with evidence or
-    without: all of them are corrected for.
+    without: all of them are corrected for. `later` are those that were declared after rows were seen: what they say is
+    added to the sentence.
     """
     if len(set(alternates) - {primary}) < len(alternates) or len(alternates) > MOST_ALTERNATES:
         raise UsageError(f"at most {MOST_ALTERNATES} alternate readings, each once, got {', '.join(alternates)}")
-    first = _under(claim, evidence.get(primary, {}), primary)
-    if first.verdict not in ("Contradicted", "No effect", "Inconclusive"):
-        return first
-    others = [_under(claim, evidence.get(name, {}), name) for name in alternates]
+    own = evidence.get(primary, {})
+    first = _under(claim, own, primary, limits)
+    beside = [*_beside(claim, own, limits), *_plain_words(claim, own, limits)]
+    beside += [
+        f"By the {reading.title} (declared on {reading.declared}, after rows were seen): {other.sentence}"
+        for reading in later
+        if claim.id in reading.claims
+        and (other := _under(claim, evidence.get(reading.name, {}), reading.name, limits)).parts
+    ]
+    if first.verdict in SUPPORTED:
+        return _with_sentences(first, beside)
+    others = [_under(claim, evidence.get(name, {}), name, limits) for name in alternates]
     for other in others:
-        if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates):
-            return dataclasses.replace(
-                other,
-                verdict="Only under",
-                sentence=f"Only under {other.reading}: {other.numbers} Under {first.reading}: {first.sentence}",
-                missing=(),
-                spec_ids=tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids])),
-            )
+        if other.verdict == "Reproduced" and _passes_holm(other, evidence, alternates, limits):
+            sentence = f"Only under {other.reading}: {other.numbers} Under {first.reading}: {first.sentence}"
+            spec_ids = tuple(dict.fromkeys([*other.spec_ids, *first.spec_ids]))
+            only = dataclasses.replace(other, verdict="Only under", sentence=sentence, missing=(), spec_ids=spec_ids)
+            return _with_sentences(only, beside)
     # Alternates that say something clear and otherwise are named; the verdict stays, since they were not asked first.
-    clear = {"Reproduced", "Right direction, different size", "Contradicted"} - {first.verdict}
     sentences = [
         f"Under {other.reading} (not corrected for the number of readings): {other.sentence}"
         for other in others
-        if other.verdict in clear
+        if other.verdict in CLEAR and other.verdict != first.verdict
     ]
-    return dataclasses.replace(first, sentence=" ".join([first.sentence, *sentences]))
+    return _with_sentences(first, [*beside, *sentences])
 
 
-def _under(claim: Claim, evidence: ByLabel, reading: str) -> Judgement:
+def _with_sentences(judgement: Judgement, sentences: Sequence[str]) -> Judgement:
+    return dataclasses.replace(judgement, sentence=" ".join([judgement.sentence, *sentences]))
+
+
+def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Judgement:
     own = {label: evidence[label] for label in claim.needs if label in evidence and evidence[label].seeds}
     missing = tuple(label for label in claim.needs if label not in own)
-    judged = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own)) is not None)
+    judged = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own, limits)) is not None)
     if not judged:
-        lacks = _lacks(claim, own, missing, claim.seeds) if own else "no row yet"
+        lacks = _lacks(own, missing, limits.seeds_of(claim), limits.seeds_of(claim)) if own else "no row yet"
         sentence = f"Not yet run ({lacks}); the paper has {claim.paper_value} ({claim.quantity})."
         return Judgement(claim, "Not yet run", sentence, reading=reading, lacks=lacks, missing=missing)
     # A claim holds as far as the weakest of its parts.
     ruling = max((part.ruling for part in judged), key=WEAKEST_LAST.index)
     deciding = next(part for part in judged if part.ruling == ruling)
     n = min(part.n for part in judged)
-    lacks, more = _lacks(claim, own, missing, n), ""
-    if missing and ruling == "Contradicted" and not _lacks(claim, own, (), n):
+    lacks, more = _lacks(own, missing, n, limits.seeds_of(claim)), ""
+    if missing and ruling == "Contradicted" and not _lacks(own, (), n, limits.seeds_of(claim)):
         more, lacks = f"; {lacks}, which cannot change the verdict", ""
     numbers = f"{measured_words(claim, judged, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
     as_none = ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
@@ -339,22 +429,47 @@ def _under(claim: Claim, evidence: ByLabel, reading: str) -> Judgement:
     )
 
 
-def _rule_on(part: Part, evidence: ByLabel) -> JudgedPart | None:
+def _beside(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[str]:
+    """What the comparisons beside a claim say, where they have all their rows."""
+    for words, part in claim.beside:
+        own = {label: evidence[label] for label in part.labels if label in evidence}
+        judged = _rule_on(part, own, limits)
+        if judged is not None and not _lacks(own, (), judged.n, limits.seeds):
+            measured = f"{number_words(judged)} for {part_words(judged)}"
+            yield f"{words}: {judged.ruling}: {measured}; the paper has {paper_words(claim, judged)}."
+
+
+def _plain_words(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[str]:
+    """How far our Plain accuracy is from the paper's, where that is far: changes are in percent of it."""
+    gaps = [
+        100 * (float(np.mean(effect.plain)) / printed - 1)
+        for label in claim.needs
+        if _table(label) in COMPARED
+        and isinstance(effect := evidence.get(label), Effect)
+        and not _lacks({label: effect}, (), len(effect.seeds), limits.seeds)
+        and (printed := cells()[label].plain)
+    ]
+    if gaps and max(map(abs, gaps)) >= limits.plain_gap:
+        ends = dict.fromkeys(f"{abs(gap):.0f}% {'above' if gap > 0 else 'below'}" for gap in (min(gaps), max(gaps)))
+        yield f"Our Plain is {' to '.join(ends)} the paper's there."
+
+
+def _rule_on(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart | None:
     """The ruling on a part; of a part that asks something of every cell also where one that has rows fails."""
     labels = tuple(label for label in part.labels if label in evidence)
     if labels == part.labels:
-        return rule(part, evidence)
+        return rule(part, evidence, limits)
     if part.how != "significant" or not labels:
         return None
-    judged = rule(dataclasses.replace(part, labels=labels), evidence)
+    judged = rule(dataclasses.replace(part, labels=labels), evidence, limits)
     return judged if judged.ruling == "Contradicted" else None
 
 
-def _lacks(claim: Claim, evidence: ByLabel, missing: Sequence[str], n: int) -> str:
+def _lacks(evidence: ByLabel, missing: Sequence[str], n: int, seeds: int) -> str:
     """Everything that a verdict still waits for; empty where one can be given."""
-    lacks = [f"{len(missing)} of {len(claim.needs)} cells missing"] if missing else []
-    if n < claim.seeds:
-        lacks.append(f"{n} of {claim.seeds} seeds")
+    lacks = [f"{len(missing)} of {len(missing) + len(evidence)} cells missing"] if missing else []
+    if n < seeds:
+        lacks.append(f"{n} of {seeds} seeds")
     epochs = [(numbers.epochs, epochs_wanted(label)) for label, numbers in evidence.items()]
     short = [(trained, wanted) for trained, wanted in epochs if trained < wanted]
     if short:
@@ -363,7 +478,7 @@ def _lacks(claim: Claim, evidence: ByLabel, missing: Sequence[str], n: int) -> s
     return ", ".join(lacks)
 
 
-def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: Sequence[str]) -> bool:
+def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: Sequence[str], limits: Limits) -> bool:
     """Are the parts' p values below 5% after Holm over alternates and cells?
 
     Cells that the claim does not ask for count as tests with p = 1, the hardest case for those that it does.
@@ -377,9 +492,9 @@ def _passes_holm(other: Judgement, evidence: Mapping[str, ByLabel], alternates: 
         if name != other.reading
         for part in other.claim.parts
         if all(label in evidence.get(name, {}) for label in part.labels)
-        and (judged := rule(part, evidence[name])).p is not None
+        and (judged := rule(part, evidence[name], limits)).p is not None
     ]
-    return all(p < LEVEL for p in holm([*own, *beside], max(tests, len(own) + len(beside)))[: len(own)])
+    return all(p < limits.level for p in holm([*own, *beside], max(tests, len(own) + len(beside)))[: len(own)])
 
 
 def _table(label: str) -> str:
@@ -391,6 +506,7 @@ def _table(label: str) -> str:
 CELLS = {
     "table1": "{0}, N = {1}",
     "redundancy": "{0}, N = {1} at equal settings",
+    "convergence": "convergence epoch of the {0} over all epochs",
     "table2": "{1} cosine of the {0}",
     "table3": "{1} of the {0}",
     "table4": "gap of the {0} at epoch {1}",
@@ -428,22 +544,28 @@ def number(value: float | None, judged: JudgedPart) -> str:
 
 def ours_words(judged: JudgedPart) -> str:
     """What was measured for a part; both numbers where one is held beside the other."""
+    if judged.ruling == "Cannot differ":
+        return "the same runs for every N"
     effect = number(judged.estimate, judged)
     return effect if judged.beside is None else f"{effect} beside a cosine of {judged.beside:+.4f}"
 
 
 def measured_words(claim: Claim, judged: Sequence[JudgedPart], deciding: JudgedPart) -> str:
     """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
-    interval = ""
-    if deciding.low is not None and deciding.high is not None:
-        interval = f", interval {number(deciding.low, deciding)} to {number(deciding.high, deciding)}"
-    seeds = f"{deciding.n} seed{'s' if deciding.n != 1 else ''}"
-    text = f"{ours_words(deciding)} ({seeds}{interval})"
-    if len(claim.parts) == 1:
-        return text
+    if deciding.ruling == "Cannot differ" or len(claim.parts) == 1:
+        return number_words(deciding)
     counts = Counter(_kind(part) for part in judged)
     parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
-    return f"{text} for {part_words(deciding)}; of {len(judged)} parts {parts}"
+    return f"{number_words(deciding)} for {part_words(deciding)}; of {len(judged)} parts {parts}"
+
+
+def number_words(judged: JudgedPart) -> str:
+    if judged.ruling == "Cannot differ":
+        return "with one live branch the trained network does not depend on N, so the same runs stand for every N"
+    interval = ""
+    if judged.low is not None and judged.high is not None:
+        interval = f", interval {number(judged.low, judged)} to {number(judged.high, judged)}"
+    return f"{ours_words(judged)} ({judged.n} seed{'s' if judged.n != 1 else ''}{interval})"
 
 
 def _kind(judged: JudgedPart) -> str:

@@ -321,6 +321,8 @@ def reach_of(panel: Bars) -> float:
 
 def ends_of(panel: Bars) -> tuple[float, float]:
     """Where the axis begins and ends: a side on which there is nothing is cut short."""
+    if panel.ends is not None:
+        return panel.ends
     reach = reach_of(panel)
     values = [value or 0.0 for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
     left = -reach if min(values, default=0.0) < 0 else -0.05 * reach
@@ -338,6 +340,8 @@ def _draw_bars(canvas: Canvas, figure: Figure, panels: Sequence[Bars]) -> None:
         axes.spines["left"].set_visible(False)
         axes.tick_params(axis="y", pad=8)  # room for an arrow
         axes.axvline(0, color=INK, linewidth=0.8)
+        for x in panel.marks:
+            axes.axvline(x, color=INK, linewidth=0.8, linestyle=DASHES["dotted"])
         left, right = ends_of(panel)
         axes.set_xlim(left, right)
         axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -355,7 +359,8 @@ def _draw_bar(axes: Axes, at: int, bar: Bar, left: float, right: float, paint: s
     below = [at + 0.36] * len(bar.seeds)  # so far that the diamond hides none of them
     axes.plot(bar.seeds, below, "o", color=paint, markersize=4, alpha=0.6, markeredgewidth=0)
     if bar.low is not None and bar.high is not None:
-        axes.plot([max(bar.low, left), min(bar.high, right)], [at, at], color=paint, linewidth=2.0)
+        inside = [min(max(end, left), right) for end in (bar.low, bar.high)]
+        axes.plot(inside, [at, at], color=paint, linewidth=2.0)
         for is_cut, end, arrow in ((bar.low < left, left, "<"), (bar.high > right, right, ">")):
             if is_cut:
                 axes.plot([end], [at], marker=arrow, color=paint, markersize=5, clip_on=False)

@@ -78,6 +78,8 @@ class Bars:
     x_label: str
     colour: Colour
     bars: tuple[Bar, ...]
+    marks: tuple[float, ...] = ()  # x of dotted lines
+    ends: tuple[float, float] | None = None  # of the axis; None for those that the bars need
 
 
 @dataclass(frozen=True)

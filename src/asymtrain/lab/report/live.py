@@ -144,7 +144,14 @@ def _bars(panel: Bars) -> dict[str, Any]:
     ]  # fmt: skip
     ends = _rounded(ends_of(panel))
     return _present(
-        {"title": panel.title, "xLabel": panel.x_label, "paint": _paint(panel.colour), "ends": ends, "bars": bars}
+        {
+            "title": panel.title,
+            "xLabel": panel.x_label,
+            "paint": _paint(panel.colour),
+            "ends": ends,
+            "bars": bars,
+            "marks": _rounded(panel.marks),
+        }
     )
 
 

@@ -15,6 +15,7 @@ from asymtrain.lab.paper.tables import NOTHING, N, arch_cell, ends_of, number, p
 from asymtrain.lab.report.figure import Figure, Surface
 from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
+from asymtrain.models import display_name
 
 STATISTICS = {"std_loss": "std", "range_loss": "range", "mean_grad": "mean_gradient"}
 """The paper's words, and those of `SurfaceStatistics`."""
@@ -70,7 +71,8 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
         "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
         "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
-        "gradient are then one number."
+        "gradient are then one number. The paper does not state the length of its directions, so only changes compare; "
+        f"its own deviations of Plain are {_paper_deviations()}."
     )
     made = tuple(
         Table(name, f"{title}: {shown_dataset(study, data)}", COLUMNS, tuple(tables[name]), note)
@@ -80,6 +82,11 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         )
     )
     return RecipeOutput(made, (_figure(study, known),), evidence)
+
+
+def _paper_deviations() -> str:
+    plains = {arch: printed(f"{TABLES[arch]}/{arch}/1/std_loss").plain for arch, _ in CASES}
+    return ", ".join(f"{plain} ({display_name(arch)})" for arch, plain in plains.items())
 
 
 def _rows(known: Snapshot, wanted: tuple[Measuring, ...], view: tuple[str, str]) -> Rows:

@@ -174,8 +174,9 @@
         { type: "custom", silent: true, z: 3, data: intervals, encode: { x: [0, 1], y: 2 }, tooltip: { show: false },
           renderItem: (_, api) => {
             const [low, high] = [api.value(0), api.value(1)];
-            const [x1, y] = api.coord([Math.max(low, left), api.value(2)]);
-            const [x2] = api.coord([Math.min(high, right), api.value(2)]);
+            const inside = (value) => Math.min(Math.max(value, left), right);
+            const [x1, y] = api.coord([inside(low), api.value(2)]);
+            const [x2] = api.coord([inside(high), api.value(2)]);
             const arrow = (x, ahead) => ({ type: "polygon", shape: { points: [[x, y - 4], [x + ahead, y], [x, y + 4]] }, style: { fill: colour } });
             return { type: "group", children: [
               { type: "line", shape: { x1, y1: y, x2, y2: y }, style: { stroke: colour, lineWidth: 2.4 } },
@@ -183,7 +184,8 @@
           } },
         { type: "scatter", silent: true, z: 5, data: seeds, symbolSize: 6, symbolOffset: [0, 9], tooltip: { show: false },
           itemStyle: { color: colour, opacity: 0.55 } },
-        { type: "line", data: [], markLine: { silent: true, symbol: "none", label: { show: false }, data: [{ xAxis: 0 }],
+        { type: "line", data: [], markLine: { silent: true, symbol: "none", label: { show: false },
+          data: [{ xAxis: 0 }, ...(panel.marks || []).map((x) => ({ xAxis: x, lineStyle: { type: [2, 3] } }))],
           lineStyle: { color: colours.ink, width: 1, type: "solid" } } },
       ] };
   }

@@ -1,7 +1,14 @@
 "use strict";
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
-  const texts = JSON.parse(document.getElementById("texts").textContent);
+  // What the buttons copy is unpacked when one is pressed.
+  let texts = null;
+  async function unpack() {
+    const packed = atob(document.getElementById("texts").textContent);
+    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
+    return JSON.parse(await new Response(stream).text());
+  }
   const told = document.getElementById("told");
   const behind = document.getElementById("behind");
 
@@ -32,6 +39,7 @@
   }
 
   all("[data-as]").forEach((button) => button.addEventListener("click", async () => {
+    texts ??= await unpack();
     const done = await copy(texts[button.dataset.table][button.dataset.as]);
     tell(done ? `Copied as ${button.textContent}` : `Not copied: take the file .${button.dataset.as} beside this page`);
   }));
@@ -49,6 +57,24 @@
     const tag = button.dataset.tag;
     all(".claim").forEach((claim) => { claim.hidden = Boolean(tag) && !claim.dataset.tags.split(" ").includes(tag); });
   }));
+
+  // Rows without a number of ours are folded; without this script they are there.
+  all(".table table").forEach((table) => {
+    const absent = all("tbody tr", table).filter((row) => row.querySelector(".missing") && !row.querySelector(".number"));
+    if (!absent.length) return;
+    const button = document.createElement("button");
+    const fold = (folded) => {
+      absent.forEach((row) => { row.hidden = folded; });
+      button.setAttribute("aria-expanded", String(!folded));
+      button.textContent = `${folded ? "Show" : "Hide"} ${absent.length} missing row${absent.length > 1 ? "s" : ""}`;
+    };
+    button.type = "button";
+    button.className = "fold";
+    button.addEventListener("click", () => fold(!absent[0].hidden));
+    table.closest(".scroll").after(button);
+    fold(true);
+    addEventListener("beforeprint", () => fold(false));
+  });
 
   function reveal(hash) {
     const target = hash.length > 1 && document.getElementById(hash.slice(1));

@@ -1,0 +1,164 @@
+"""What came out, in short: the verdicts as one table and one figure, how they are shared out, and how they changed.
+
+The rule of `verdicts` is of 2026-11-16. The rule before it asked that an interval meet 0.5 to 1.5 times the paper's
+number, which noise helps to do; its verdicts on the rows of that day are kept here, and nothing else of it.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from asymtrain.lab.paper.verdicts import (
+    LIMITS,
+    WEAKEST_LAST,
+    Judgement,
+    cell_words,
+    deciding_part,
+    number,
+    ours_words,
+    paper_words,
+)
+from asymtrain.lab.report.figure import Bar, Bars, Figure
+from asymtrain.lab.report.table import Column, Table, make_rows
+
+HEADLINE = "c06"
+BANDED = ("effect", "difference")  # parts that are held against the size of the paper's number
+
+COLUMNS = (
+    *map(Column, ("Claim", "The paper says", "Paper", "Ours", "Interval")),
+    Column("n", "count"),
+    Column("Verdict"),
+)
+NOTE = (
+    "Intervals are 95% t intervals over seeds, corrected for the cells of the claim's table. Of a claim with several "
+    "parts the numbers are of the part that decides."
+)
+
+
+def verdict_table(judgements: Sequence[Judgement]) -> Table:
+    return Table("verdicts", "Verdicts", COLUMNS, make_rows(map(_row, judgements)), NOTE)
+
+
+def _row(judgement: Judgement) -> tuple[str | int | None, ...]:
+    claim, part = judgement.claim, deciding_part(judgement)
+    says = f"{claim.text[:1].upper()}{claim.text[1:]}"
+    if part is None:
+        return (claim.id, says, claim.paper_value.replace(";", "; "), None, None, None, judgement.words)
+    return (
+        claim.id,
+        says,
+        paper_words(claim, part),
+        ours_words(part),
+        interval_words(judgement),
+        None if part.ruling == "Cannot differ" else judgement.n,
+        judgement.words,
+    )
+
+
+def interval_words(judgement: Judgement) -> str | None:
+    part = deciding_part(judgement)
+    if part is None or part.low is None or part.high is None:
+        return None
+    return f"{number(part.low, part).removesuffix(' points')} to {number(part.high, part)}"
+
+
+def verdict_counts(judgements: Sequence[Judgement]) -> Counter[str]:
+    """How many claims have each verdict, from reproduced on."""
+    counts = Counter(judgement.words for judgement in judgements)
+    order = {words: at for at, words in enumerate((*WEAKEST_LAST, "Not yet run"))}
+    return Counter({words: counts[words] for words in sorted(counts, key=lambda words: order.get(words, 1))})
+
+
+def conclusion(judgements: Sequence[Judgement]) -> str:
+    """The counts and the headline in two sentences; nothing where no claim has a verdict."""
+    counts = verdict_counts(judgements)
+    judged = len(judgements) - counts["Not yet run"]
+    if not judged:
+        return ""
+    each = "; ".join(f"{words.lower()} {count}" for words, count in counts.items() if words != "Not yet run")
+    of_all = f"{judged} of {len(judgements)} claims {'has' if judged == 1 else 'have'} a verdict ({each})."
+    headline = next((one for one in judgements if one.claim.id == HEADLINE), None)
+    part = None if headline is None else deciding_part(headline)
+    if headline is None or part is None or headline.verdict == "Not yet run":
+        return of_all
+    ours = f"{ours_words(part)} ({interval_words(headline)})"
+    text = headline.claim.text
+    return (
+        f"{of_all} The headline, that the {text}: {headline.words.lower()}, {ours} where the paper has "
+        f"{paper_words(headline.claim, part)}."
+    )
+
+
+def forest(judgements: Sequence[Judgement]) -> Figure:
+    """Our effects as shares of the paper's, with their intervals: one is its number, 0 no effect."""
+    title, bars, left_out = "Our effects as shares of the paper's", list[Bar](), list[str]()
+    for judgement in judgements:
+        part, name = deciding_part(judgement), judgement.claim.id
+        if judgement.verdict == "Not yet run":
+            continue
+        if part is None or part.part.how not in BANDED or not part.part.paper or part.estimate is None:
+            left_out.append(name)
+            continue
+        shares = [None if end is None else end / part.part.paper for end in (part.low, part.estimate, part.high)]
+        ends = sorted(share for share in (shares[0], shares[2]) if share is not None)
+        bars.append(Bar(f"{name} {cell_words(part.part.labels[-1])}", shares[1], *(ends or (None, None))))
+    if not bars:
+        return Figure("verdicts", title, (), caption="Waits for claims with a verdict.")
+    marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
+    panel = Bars("", "ours / the paper's", "ink", tuple(bars), marks, (-2.0, 3.0))
+    caption = (
+        "One bar for each claim with a verdict and an effect to compare, named by the cell that decides, of a "
+        "difference by its second one. At 1 it is the paper's number, at 0 there is no effect, below 0 it is of the "
+        f"other sign; dotted lines are at {marks[0]:g}, 1 and {marks[2]:g}. Intervals are those of the verdicts; an "
+        "arrow marks one that goes on."
+    )
+    if left_out:
+        caption += f" Judged otherwise: {', '.join(left_out)}."
+    return Figure("verdicts", title, (panel,), caption=caption)
+
+
+# How the verdicts changed with the rule
+
+CHANGED = "2026-11-16"
+BEFORE: Mapping[str, str] = {
+    "Reproduced": "c06 c28 c36",
+    "Right direction, different size": "c07 c11 c14",
+    "Inconclusive": "c01 c13 c15 c16 c32",
+    "No effect": "c03 c05",
+    "Only under instruments": "c18",
+    "Contradicted": "c02 c04 c08 c09 c10 c12 c17 c30 c31 c35",
+    "Not yet run": "c19 c20 c21 c22 c23 c24 c25 c26 c27 c29 c33 c34",
+}
+"""What the rule before said of the rows of that day."""
+_TOUCHES = "the interval meets 0.5 to 1.5 times the paper's number, and neither lies inside nor holds that number"
+_EXCLUDED = "the interval includes 0 and ends before half the paper's number"
+_IDENTITY = "one set of runs stands for every N: an identity, not a measurement"
+_LAST = "the mean of the last 20 epochs now stands beside it"
+REASONS: Mapping[str, tuple[str, str]] = {
+    "c01": ("Inconclusive", _LAST),
+    "c02": ("Contradicted", _LAST),
+    "c03": ("Cannot differ", _IDENTITY),
+    "c05": ("Cannot differ", _IDENTITY),
+    "c06": ("Right direction, different size", f"{_TOUCHES}; {_LAST}"),
+    "c13": ("Paper's size excluded", f"{_EXCLUDED}; convergence over all epochs now stands beside it"),
+    "c15": ("Paper's size excluded", f"{_EXCLUDED}; convergence over all epochs now stands beside it"),
+    "c16": ("Paper's size excluded", _EXCLUDED),
+    "c18": ("No effect", f"under instruments, {_TOUCHES}"),
+    "c28": ("Reproduced", "the distance of our Plain from the paper's is now told"),
+    "c30": ("Contradicted", _LAST),
+}
+"""The new verdict on the same rows, and what the new rule changed; claims that it left as they were are not here."""
+
+
+def history_table(judgements: Sequence[Judgement]) -> Table:
+    before = {name: words for words, names in BEFORE.items() for name in names.split()}
+
+    def row(judgement: Judgement) -> tuple[str | None, ...]:
+        name = judgement.claim.id
+        then, why = REASONS.get(name, (before[name], ""))
+        if judgement.words != then:
+            why = f"{why}; other rows than that day" if why else "other rows than that day"
+        return (name, before[name], judgement.words, why or None, "after rows were seen" if name in REASONS else None)
+
+    columns = tuple(map(Column, ("Claim", f"Before {CHANGED}", f"Since {CHANGED}", "Why", "Decided")))
+    title = f"Verdicts by the rule before {CHANGED} and since"
+    return Table("verdicts-history", title, columns, make_rows(map(row, judgements)))
