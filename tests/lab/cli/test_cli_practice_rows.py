@@ -1,0 +1,43 @@
+"""The kept rows of the practice study: pages quote what the commands print from them, and nothing else."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).parents[3]
+PAGE, README = ROOT / "docs/practice.md", ROOT / "README.md"
+FIGURE = "practice-forest.svg"
+NUMBER = re.compile(r"[-+]?\d+\.\d+")
+
+
+@pytest.fixture
+def shown(cli, tmp_path, monkeypatch):
+    """What `practice show` prints, and the folder of its page."""
+    monkeypatch.setenv("COLUMNS", "120")
+    assert cli("store", "import", "practice.sqlite", ROOT / "results/practice-backbones").code == 0
+    result = cli("practice", "show", "--store", "practice.sqlite", "--out", "page")
+    assert result.code == 0, result.err
+    return result.out, Path("page")
+
+
+def test_pages_quote_what_the_rows_give(shown):
+    printed, folder = shown
+    lines = {line.rstrip() for line in printed.splitlines()}
+    fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
+    blocks = [block for language, block in fenced if not language]
+    assert len(blocks) == 3
+    assert {line.rstrip() for block in blocks for line in block.splitlines()} <= lines
+    known = {number.lstrip("+-") for number in NUMBER.findall(printed + (folder / "practice.json").read_text())}
+    quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}
+    assert quoted <= known
+    sentences = re.findall(r"^- (\w+: \w+, .* seeds\) with .*)$", README.read_text(), re.MULTILINE)
+    assert len(sentences) == 2
+    assert set(sentences) <= lines
+
+
+def test_the_figure_is_drawn_from_the_rows(shown):
+    texts = [(folder / FIGURE).read_text() for folder in (shown[1], ROOT / "docs/figures")]
+    assert NUMBER.split(texts[0]) == NUMBER.split(texts[1])
+    np.testing.assert_allclose(*([float(n) for n in NUMBER.findall(text)] for text in texts), atol=0.01)
