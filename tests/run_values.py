@@ -7,7 +7,6 @@ from asymtrain.lab.runs import DEFAULTS, choices
 
 # Fields that specs did not have from the start, each at another value than its default.
 LATER_FIELDS = {
-    "places": "later",
     "alpha_schedule": "early",
     "objective": "softmax",
     "branch_labels": "random",
@@ -37,6 +36,7 @@ MODEL_FIELDS = {
     "head": "mlp",
     "last_batch": "drop",
 }
+LAST_FIELDS = {"places": "later"}
 # What a field needs beside it.
 NAMED = {"arch": "timm:resnet18", "arch_options": {}}
 NEEDS = {"momentum": {"optimizer": "sgd"}, "at": NAMED, "pool": NAMED, "layout": NAMED}

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from asymtrain import UsageError
 from asymtrain.lab import runs
 from asymtrain.lab.runs import DEFAULTS, RunSpec, choices
-from run_values import LATER_FIELDS, MODEL_FIELDS, NAMED, NEEDS, RECIPE_FIELDS, VALUES, fields
+from run_values import LAST_FIELDS, LATER_FIELDS, MODEL_FIELDS, NAMED, NEEDS, RECIPE_FIELDS, VALUES, fields
 
 # A released default never changes: it would change what an id means.
 PINNED_DEFAULTS = {
@@ -98,7 +98,7 @@ FIRST_FIELDS = {
     "test": "never",
     "cosine_every": 0,
 }
-ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS
+ALL_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS | MODEL_FIELDS | LAST_FIELDS
 # All fields that one spec can have together
 BACKBONE_FIELDS = FIRST_FIELDS | LATER_FIELDS | RECIPE_FIELDS
 NAMED_FIELDS = BACKBONE_FIELDS | MODEL_FIELDS | NAMED | {"branch_bias": "none"}
@@ -118,6 +118,7 @@ PINNED_IDS = {
     "deff24ed855346e8": FIRST_FIELDS | LATER_FIELDS,
     "dc8ed976c9f64e75": BACKBONE_FIELDS,
     "5a250eec436415e1": NAMED_FIELDS,
+    "764b292888099157": NAMED_FIELDS | LAST_FIELDS,
 }
 
 

@@ -214,7 +214,7 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--epochs", "0"), "epochs must be 1 or more"),
         (("--seeds", "few"), "--seeds few"),
         (("--seeds", ""), "--seeds '': write how many"),
-        (("--set", "signl=noise"), "no such field; write one of pool=mean|class_token, head="),
+        (("--set", "signl=noise"), "no such field; write one of places=all|later|middle, pool=mean|class_token, head="),
         (("--set", "signal=loud"), "write signal=gradient|detached|noise|gated"),
         (("--set", "signal"), "write signal=gradient|"),
         (("--set", "alpha=3"), "an option of its own, --alpha"),

@@ -55,9 +55,22 @@ def test_it_answers_and_the_same_command_trains_nothing_again(cli, tmp_path):
 
 
 def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypatch):
-    (tmp_path / "mine.py").write_text(NETS)
+    (tmp_path / "tuned_nets.py").write_text(NETS)
     monkeypatch.syspath_prepend(tmp_path)
-    command = ["tune", "mine:tiny", "--data", many_photos, "--epochs", "1", "--at", "2", "--at", "4", "--minutes", "9"]
+    command = [
+        "tune",
+        "tuned_nets:tiny",
+        "--data",
+        many_photos,
+        "--epochs",
+        "1",
+        "--at",
+        "2",
+        "--at",
+        "4",
+        "--minutes",
+        "9",
+    ]
     result = cli(*command, "--candidate", "objective=softmax,alpha=1,places=later", "--json")
     assert result.code == 0, result
     shown = json.loads(result.out)
@@ -68,11 +81,11 @@ def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypa
     assert shown["places"] == ["4"]
     assert shown["question"]["base"]["schedule"] == "cosine"  # of the ordinary recipe
     # Nothing is left to train, and yet another model by the same name is not answered with these runs.
-    (tmp_path / "mine.py").write_text(NETS.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, bias=False)"))
-    monkeypatch.delitem(sys.modules, "mine")
+    (tmp_path / "tuned_nets.py").write_text(NETS.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, bias=False)"))
+    del sys.modules["tuned_nets"]
     changed = cli(*command, "--candidate", "objective=softmax,alpha=1,places=later")
     assert changed.code == 2
-    assert "the model mine:tiny changed since" in changed.err
+    assert "the model tuned_nets:tiny changed since" in changed.err
 
 
 def test_ctrl_c_keeps_what_was_measured(cli, monkeypatch, tmp_path):

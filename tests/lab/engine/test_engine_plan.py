@@ -13,7 +13,7 @@ from asymtrain.lab.engine import StackPlan, load_for, plan
 from asymtrain.lab.engine.plan import bytes_of_run
 from asymtrain.lab.runs import DEFAULTS, RunSpec, grid, pairs
 from asymtrain.models import BACKBONES, build
-from run_values import LATER_FIELDS, MODEL_FIELDS, NEEDS, RECIPE_FIELDS
+from run_values import LAST_FIELDS, LATER_FIELDS, MODEL_FIELDS, NEEDS, RECIPE_FIELDS
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
 
@@ -35,6 +35,7 @@ OTHER = {
     **LATER_FIELDS,
     **RECIPE_FIELDS,
     **MODEL_FIELDS,
+    **LAST_FIELDS,
     "learning_rate": 0.1,
     "weight_decay": 0.1,
     "decay": "matrices",
