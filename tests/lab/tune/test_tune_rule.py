@@ -120,6 +120,6 @@ def test_the_documentation_has_every_threshold_and_every_candidate():
     page = (Path(__file__).parents[3] / "docs" / "tune.md").read_text()
     for name, value in dataclasses.asdict(RULE).items():
         assert f"\n| `{name}` | {value:g} | " in page
-    rows = [[*map(str, candidate.fields().values())] for candidate in CANDIDATES]
-    table = "\n".join(f"| {' | '.join(row)} |".replace(" 1.0 ", " 1 ") for row in rows)
+    fields = [candidate.fields() | {"alpha": f"{candidate.alpha:g}"} for candidate in CANDIDATES]
+    table = "\n".join(f"| {' | '.join(row.values())} |" for row in fields)
     assert f"|---|---|---|---|---|\n{table}\n\n" in page
