@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -39,11 +40,13 @@ def test_a_block_selects_and_trains_and_goes_on(cli, tiny):
     command = ("practice", "run", "backbones", "--quick", "--device", "cpu", "--store", "s.sqlite")
     cut = cli(*command, "--minutes", "0.001")
     assert cut.code == 0
-    assert "Not finished: 30 runs of backbones are left." in cut.err
+    # A quick machine finishes a part of the first wave, or all of it, before the time is looked at.
+    stored = 30 - int(re.search(r"Not finished: (\d+) runs of backbones are left\.", cut.err)[1])
+    assert stored <= 13
     done = cli(*command)
     assert done.code == 0, done.err
     waves = [line for line in done.err.splitlines() if line.endswith("next: MLP.")]
-    assert [line.split(" runs")[0] for line in waves] == ["0 of 30", "13 of 30", "22 of 30"]
+    assert [line.split(" runs")[0] for line in waves] == [f"{number} of 30" for number in sorted({stored, 13, 22})]
     assert "MLP: " in done.out
     with Store("s.sqlite", read_only=True) as store:
         runs = store.runs()
