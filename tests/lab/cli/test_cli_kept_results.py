@@ -175,6 +175,18 @@ def test_the_reproduction_is_recomputed_without_asymtrain(tmp_path):
     same = recompute(page)
     assert (same.returncode, same.stderr) == (0, "")
     assert same.stdout.endswith("different: nothing\n")
+    choices = re.findall(r"(c\d\d) .* {2}(\S.*)", same.stdout.partition("other choices")[2])
+    assert choices
+    deviations = (ROOT / "docs" / "deviations.md").read_text()
+    assert sorted(choices) == sorted(VERDICT.findall(deviations))
+    rates = re.findall(r"learning rate .* on cifar(\d+), .*: (\S+), (\S+)", same.stdout)
+    stated = re.search(
+        r"would be (\S+) instead of (\S+) on CIFAR-10, and (\S+), .* instead of (\S+) on CIFAR-100", deviations
+    )
+    assert {name: (last, best) for name, best, last in rates} == {
+        "10": stated.group(1, 2),
+        "100": stated.group(3, 4),
+    }
     for right, wrong in {
         "| -18.1% to -13.3% |": "| -18.1% to -13.4% |",
         "| 10 | Paper's size excluded |": "| 10 | Inconclusive |",
