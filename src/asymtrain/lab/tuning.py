@@ -132,8 +132,9 @@ def tune(
             try:
                 result = run_tune(question, store=record, out=folder, data_root=root, watcher=watcher, device=device)
             except KeyboardInterrupt as stop:
-                kept = f"finished runs are in {record}; call it again to go on" if folder else "give out= to keep runs"
-                stop.add_note(f"asymtrain.tune: {kept}")
+                kept = f"finished runs are in {record}" if record else "no run is kept"
+                again = "call it again to go on" if folder else "give out= to go on with the same plan"
+                stop.add_note(f"asymtrain.tune: {kept}; {again}")
                 raise
     versions = current_versions() if record is None else versions_in(record, result.runs)
     asked: dict[str, Any] = {"minutes": minutes, "recipe": recipe} | given | ({} if seeds is None else {"seeds": seeds})
