@@ -168,4 +168,4 @@ def _too_short(question: Question, plan: Plan | None) -> str:
         return "no epoch could be timed yet: give the same command again to go on, or more minutes"
     given = f"{question.minutes:g} minute{' holds' if question.minutes == 1 else 's hold'}"
     needed = counted(math.ceil(plan.needed), "minute")
-    return f"{given} no race with a confirmation: the whole question takes about {needed}"
+    return f"{given} no race with a confirmation: the whole question takes {plan.about} {needed}"

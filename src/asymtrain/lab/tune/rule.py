@@ -26,7 +26,7 @@ class Rule:
     least_held_out: int = 20  # validation images; of fewer, one is more than five points
     # The budget.
     timing_epochs: int = 2  # of the runs that are timed: the first of them also starts everything
-    timing_share: float = 0.25  # of the time, that the timing may take
+    timing_share: float = 0.5  # of the time, that the timing may take: on a GPU most of it is compiling
     confirmation_share: float = 0.4  # of what is left then, that is the confirmation's before the race is planned
     used: float = 0.85  # of what is left, that is planned with
     # The verdict.

@@ -52,7 +52,7 @@ class Stopwatch:
             return None
         (first, before), (last, after) = self.seen[0], self.seen[-1]
         if after == before:
-            return Timing((first - self.start) / before, 0.0, runs)
+            return Timing((first - self.start) / before, 0.0, runs, at_most=True)
         epoch = (last - first) / (after - before)
         return Timing(epoch, max(0.0, first - self.start - before * epoch), runs)
 
@@ -254,7 +254,7 @@ def _timing_of(runs: Iterable[Run]) -> Timing | None:
     """Where all was trained before a kill and no clock saw it: as if one run trained at a time."""
     timed = [run for run in runs if run.history]
     epochs = sum(len(run.history) for run in timed)
-    return Timing(sum(run.seconds for run in timed) / epochs, 0.0, len(timed)) if epochs else None
+    return Timing(sum(run.seconds for run in timed) / epochs, 0.0, len(timed), at_most=True) if epochs else None
 
 
 def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
