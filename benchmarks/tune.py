@@ -39,7 +39,19 @@ from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.store.exchange import MANIFEST, read_export
 from asymtrain.lab.tune import RULE, Question, Tuned, Watcher, run_tune
 from probe_results import put_between
-from tune_regret import ADVISORS, Advice, Advisor, Case, Curves, advisors_for, as_run, examine, score_all, score_table
+from tune_regret import (
+    ADVISORS,
+    Advice,
+    Advisor,
+    Case,
+    Curves,
+    advisors_for,
+    as_run,
+    examine,
+    family_table,
+    score_all,
+    score_table,
+)
 
 LEAST_EPOCHS = 30  # of a long run
 LEAST_SEEDS = RULE.least_seeds
@@ -117,10 +129,16 @@ def read_cases(runs: Iterable[Run]) -> tuple[list[Case], dict[str, str]]:
         else:
             cases.append(made)
     names = [case.name for case in cases]
-    assert len(set(names)) == len(names), f"two cases have one name: {sorted(names)}"
+    cases = [case if names.count(case.name) == 1 else with_number(case) for case in cases]
     models = [model.arch for model in MODELS.values()]
     order = {case.name: (case.part == "paper", *_place(models, case.base.arch), case.name) for case in cases}
     return sorted(cases, key=lambda case: order[case.name]), left_out
+
+
+def with_number(case: Case) -> Case:
+    """Named apart from another that differs in something without a word."""
+    number = dataclasses.replace(case.base.plain(), seed=0).id[:6]
+    return dataclasses.replace(case, name=f"{case.name}-{number}")
 
 
 def _place(models: Sequence[str], arch: str) -> tuple[int, str]:
@@ -325,16 +343,18 @@ def show(
 
 
 def tables(cases: Sequence[Case], races: Mapping[str, Advice]) -> Iterator[Table]:
-    """One for each part, and one for the cases that tune was run on."""
+    """For each part the scores, what was lost by family, and the scores of the cases that tune was run on."""
     for part, title in PARTS.items():
         every = [case for case in cases if case.part == part]
         if every:
-            yield score_table(part, f"{title}: {sizes(every)}", score_all(every, advisors_for(every)))
+            scores = score_all(every, advisors_for(every))
+            yield score_table(part, f"{title}: {sizes(every)}", scores)
+            yield family_table(f"{part}-families", f"{title}: lost against the best, by family", scores)
         raced = [case for case in every if case.name in races]
         if raced:
             advisors: dict[str, Advisor] = {"tune, run": as_run(races), **advisors_for(raced)}
-            title = f"{title}, where tune was run: {sizes(raced)}"
-            yield score_table(f"{part}-run", title, score_all(raced, advisors, every))
+            scores = score_all(raced, advisors, every)
+            yield score_table(f"{part}-run", f"{title}, where tune was run: {sizes(raced)}", scores)
 
 
 def sizes(cases: Sequence[Case]) -> str:

@@ -242,6 +242,8 @@ class Result:
     gained: float
     committed: float
     right: float  # share of seeds with advice that was committed and right
+    attached: int  # seeds
+    attached_right: int
     trainings: float
 
 
@@ -257,6 +259,8 @@ def examine(advisor: Advisor, case: Case, cases: Sequence[Case]) -> Result:
         _mean(gained),
         _mean(one.committed for one in advice),
         _mean(right),
+        sum(one.candidate is not None for one in advice),
+        sum(one.candidate is not None and good for one, good in zip(advice, right, strict=True)),
         _mean(one.trainings for one in advice),
     )
 
@@ -266,43 +270,59 @@ def is_right(case: Case, candidate: Candidate | None) -> bool:
     return case.gain(case.best) < RULE.margin if candidate is None else case.gain(candidate) > 0
 
 
+Ends = tuple[float, float] | None  # of an interval over families; None of a single family
+
+
 @dataclass(frozen=True)
 class Score:
     """An advisor over all cases. Families count alike, however many cases they have; intervals are over families."""
 
     name: str
     lost: float
-    lost_interval: tuple[float, float] | None  # None of a single family
+    lost_ends: Ends
     gained: float
-    gained_interval: tuple[float, float] | None
+    gained_ends: Ends
+    ahead: float  # points above the first advisor, case by case
+    ahead_ends: Ends
     committed: float
     right: float | None  # of what was committed; None where nothing was
+    attached: int  # seeds of all cases, each counted once
+    attached_right: int
     trainings: float
+    lost_by_family: Mapping[str, float]
 
 
-def score(name: str, results: Sequence[Result]) -> Score:
-    families: dict[str, list[Result]] = {}
-    for result in results:
-        families.setdefault(result.case.family, []).append(result)
+def score(name: str, results: Sequence[Result], first: Sequence[Result]) -> Score:
+    """The results of an advisor, and those of the first one on the same cases."""
+    pairs: dict[str, list[tuple[Result, Result]]] = {}
+    for pair in zip(results, first, strict=True):
+        pairs.setdefault(pair[0].case.family, []).append(pair)
 
-    def by_family(value: Callable[[Result], float]) -> list[float]:
-        return [_mean(map(value, members)) for members in families.values()]
+    def by_family(value: Callable[[Result, Result], float]) -> list[float]:
+        return [_mean(value(*pair) for pair in members) for members in pairs.values()]
 
-    def interval(means: Sequence[float]) -> tuple[float, float] | None:
+    def ends(means: Sequence[float]) -> Ends:
         return family_interval(means, _mean) if len(means) > 1 else None
 
-    lost, gained = by_family(lambda result: result.lost), by_family(lambda result: result.gained)
-    committed = math.fsum(by_family(lambda result: result.committed))
-    right = math.fsum(by_family(lambda result: result.right)) / committed if committed else None
+    lost = by_family(lambda result, _: result.lost)
+    gained = by_family(lambda result, _: result.gained)
+    ahead = by_family(lambda result, other: result.gained - other.gained)
+    committed = math.fsum(by_family(lambda result, _: result.committed))
+    right = math.fsum(by_family(lambda result, _: result.right))
     return Score(
         name,
         _mean(lost),
-        interval(lost),
+        ends(lost),
         _mean(gained),
-        interval(gained),
-        committed / len(families),
-        right,
-        _mean(by_family(lambda result: result.trainings)),
+        ends(gained),
+        _mean(ahead),
+        ends(ahead),
+        committed / len(pairs),
+        right / committed if committed else None,
+        sum(result.attached for result in results),
+        sum(result.attached_right for result in results),
+        _mean(by_family(lambda result, _: result.trainings)),
+        dict(zip(pairs, lost, strict=True)),
     )
 
 
@@ -311,34 +331,49 @@ def score_all(
 ) -> list[Score]:
     """Each advisor on these cases; what it learns from other families comes from all (`every`) of the part."""
     known = cases if every is None else every
-    return [score(name, [examine(advisor, case, known) for case in cases]) for name, advisor in advisors.items()]
+    results = {name: [examine(advisor, case, known) for case in cases] for name, advisor in advisors.items()}
+    first = next(iter(results.values()))
+    return [score(name, own, first) for name, own in results.items()]
 
 
-def score_table(name: str, title: str, scores: Sequence[Score], note: str = "") -> Table:
+def score_table(name: str, title: str, scores: Sequence[Score]) -> Table:
+    """One row for each advisor; the first is what the others are compared with."""
     columns = (
         Column("Advisor"),
         Column("Lost against the best (points)", "number", digits=2),
         Column("Gained over Plain (points)", "number", digits=2, signed=True),
+        Column(f"Ahead of {scores[0].name} (points)", "number", digits=2, signed=True),
         Column("Committed", "share", digits=0),
         Column("Right of these", "share", digits=0),
+        Column("Attached, right"),
         Column("Trainings", "number", digits=1),
     )
 
-    def cell(value: float, ends: tuple[float, float] | None) -> Cell:
+    def cell(value: float, ends: Ends) -> Cell:
         return Cell(value, interval=None if ends is None else Interval(*ends))
 
     rows = [
         (
             one.name,
-            cell(one.lost, one.lost_interval),
-            cell(one.gained, one.gained_interval),
+            cell(one.lost, one.lost_ends),
+            cell(one.gained, one.gained_ends),
+            None if one is scores[0] else cell(one.ahead, one.ahead_ends),
             one.committed,
             one.right,
+            f"{one.attached}, {one.attached_right}",
             one.trainings,
         )
         for one in scores
     ]
-    return Table(name, title, columns, make_rows(rows), note)
+    return Table(name, title, columns, make_rows(rows))
+
+
+def family_table(name: str, title: str, scores: Sequence[Score]) -> Table:
+    """What each advisor lost, by family."""
+    families = list(scores[0].lost_by_family)
+    columns = (Column("Advisor"), *(Column(f"{family} (points)", "number", digits=2) for family in families))
+    rows = [(one.name, *(one.lost_by_family[family] for family in families)) for one in scores]
+    return Table(name, title, columns, make_rows(rows))
 
 
 def _mean(values: Iterable[float]) -> float:
