@@ -270,9 +270,11 @@ def race(case: Case, chosen: argparse.Namespace) -> str:
 def quick_base(base: RunSpec) -> RunSpec:
     """The same training in seconds on a CPU."""
     model = next((name for name, model in MODELS.items() if model.arch == base.arch), "")
-    fields: dict[str, Any] = {**QUICK.data["cifar100"].fields, **QUICK.fields, "precision": "fp32", "epochs": 2}
-    options = QUICK.archs.get(model, dict(base.arch_options))
-    return dataclasses.replace(base, **fields, arch_options=options, per_class=None, warmup=0.1 * bool(base.warmup))
+    fields: dict[str, Any] = {
+        **QUICK.data["cifar100"].fields, **QUICK.fields, "arch_options": QUICK.archs.get(model, base.arch_options),
+        "per_class": None, "precision": "fp32", "epochs": 2, "warmup": 0.1 * bool(base.warmup),
+    }  # fmt: skip
+    return dataclasses.replace(base, **fields)
 
 
 def answer_of(case: Case, result: Tuned) -> dict[str, Any]:
@@ -306,20 +308,23 @@ def answer_of(case: Case, result: Tuned) -> dict[str, Any]:
 
 
 def read_races(folder: Path, cases: Sequence[Case]) -> dict[str, Advice]:
-    """By case: what tunes that were run said of cases that are here."""
-    found = {}
+    """By case: what tunes that were run said of cases that are here; what was tried with --quick does not count."""
+    answers = {}
     known = {case.name: case for case in cases}
     for file in sorted(folder.glob("*.json")):
         try:
             answer = json.loads(file.read_text())
-            name, verdict, fields = answer["case"], answer["verdict"], answer["candidate"]
-            chosen = Candidate(**fields) if verdict == "attach" else None
-            advice = Advice(chosen, verdict != "undecided", answer["trainings"])
+            asked, verdict = RunSpec.from_dict(answer["question"]["base"]), answer["verdict"]
+            chosen = Candidate(**answer["candidate"]) if verdict == "attach" else None
+            name, advice = answer["case"], Advice(chosen, verdict != "undecided", answer["trainings"])
         except (ValueError, KeyError, TypeError) as problem:
             raise UsageError(f"{file} is no answer of `--race` ({type(problem).__name__}): remove it") from problem
-        if name in known and (chosen is None or chosen in known[name].candidates):
-            found[name] = advice
-    return found
+        case = known.get(name)
+        if case is None or setting(asked, ["precision"]) != setting(case.base, ["precision"]):
+            continue
+        if chosen is None or chosen in case.candidates:
+            answers[name] = advice
+    return answers
 
 
 def show(

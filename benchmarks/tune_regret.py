@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.comparisons import chance_limit
@@ -372,7 +373,7 @@ def family_table(name: str, title: str, scores: Sequence[Score]) -> Table:
     """What each advisor lost, by family."""
     families = list(scores[0].lost_by_family)
     columns = (Column("Advisor"), *(Column(f"{family} (points)", "number", digits=2) for family in families))
-    rows = [(one.name, *(one.lost_by_family[family] for family in families)) for one in scores]
+    rows: list[Sequence[Any]] = [(one.name, *(one.lost_by_family[family] for family in families)) for one in scores]
     return Table(name, title, columns, make_rows(rows))
 
 

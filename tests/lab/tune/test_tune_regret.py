@@ -60,19 +60,19 @@ def case(name, family, finals, *, seeds=10, noise=0.0, early=None, **fields):
 def test_regret_by_hand():
     cases = [
         case("a", "mlp", {None: 0.50, GOOD: 0.53, BAD: 0.48}),  # best: GOOD, +3 points
-        case("b", "mlp", {None: 0.50, GOOD: 0.51, BAD: 0.40}),  # +1
+        case("b", "mlp", {None: 0.50, GOOD: 0.505, BAD: 0.40}),  # +0.5
         case("c", "plain convolutions", {None: 0.60, GOOD: 0.56}),  # best: none
     ]
     none, always = score_all(cases, {"none": always_none, "good": lambda case, scored, others: Advice(GOOD)})
-    # Families count alike: that of two cases lost (3 + 1) / 2 points, the other nothing.
-    assert none.lost == pytest.approx((2 + 0) / 2)
-    assert none.lost_ends == pytest.approx((0, 2))
+    # Families count alike: that of two cases lost (3 + 0.5) / 2 points, the other nothing.
+    assert none.lost == pytest.approx((1.75 + 0) / 2)
+    assert none.lost_ends == pytest.approx((0, 1.75))
     assert (none.gained, none.ahead) == (0, 0)
-    assert (always.lost, always.gained) == (pytest.approx((0 + 4) / 2), pytest.approx((2 - 4) / 2))
-    assert always.ahead == pytest.approx(-1)
-    assert always.ahead_ends == pytest.approx((-4, 2))
-    # None is right where no candidate gains a point; a gain of exactly one is one.
-    assert (none.committed, none.right) == (1, pytest.approx((0 + 1) / 2))
+    assert (always.lost, always.gained) == (pytest.approx((0 + 4) / 2), pytest.approx((1.75 - 4) / 2))
+    assert always.ahead == pytest.approx(-1.125)
+    assert always.ahead_ends == pytest.approx((-4, 1.75))
+    # None is right where no candidate gains a point: in one of the first family's two cases, and in the other's.
+    assert (none.committed, none.right) == (1, pytest.approx((0.5 + 1) / 2))
     assert always.right == pytest.approx((1 + 0) / 2)
     assert (always.attached, always.attached_right, none.attached) == (30, 20, 0)
     assert always.lost_by_family == pytest.approx({"mlp": 0, "plain convolutions": 4})
@@ -115,14 +115,13 @@ def test_advisors_choose_by_what_they_see():
 
 
 def noisy_cases():
-    """A clear gain, nothing clear, a clear loss, and a gain that turns into a loss."""
-    gains = ((0.02, 0.03), (0.008, 0.008), (-0.05, -0.05), (0.04, -0.4))
+    """A clear gain, nothing clear, a clear loss, a gain that turns into a loss, and a Plain that has learnt nothing."""
+    gains = ((0.02, 0.03), (0.008, 0.008), (-0.05, -0.05), (0.04, -0.4), (0.1, 0.1))
     for number, (early, final) in enumerate(gains):
-        ends = {GOOD: (early, final), BAD: (-0.02, -0.03), OTHER: (0.0, 0.0), None: (0.0, 0.0)}
-        if number == 2:
-            ends[OTHER] = (-0.04, -0.04)
-        first, last = ({one: 0.5 + pair[i] for one, pair in ends.items()} for i in (0, 1))
-        yield case(f"{number}", "mlp", last, noise=0.008, early=first)
+        plain, others = (0.25, 0.0) if number == 4 else (0.5, -0.04 * (number == 2))
+        ends = {None: (0.0, 0.0), BAD: (-0.02, -0.03), OTHER: (others, others), GOOD: (early, final)}
+        first, last = ({one: plain + pair[i] for one, pair in ends.items()} for i in (0, 1))
+        yield case(f"{number}", "mlp", last, noise=0.008, early=first, dataset_options={"classes": 4})
 
 
 @pytest.mark.parametrize(
@@ -224,7 +223,8 @@ def test_rows_that_make_no_case_are_named(results):
 
 def test_answers_of_tunes_that_were_run(cases, tmp_path):
     mlp = next(one for one in cases if one.name == "mlp-cifar100-ordinary")
-    answer = {"case": mlp.name, "verdict": "attach", "candidate": mlp.best.fields(), "trainings": 20.5}
+    asked = {"question": {"base": mlp.base.to_dict()}, "case": mlp.name}
+    answer = {**asked, "verdict": "attach", "candidate": mlp.best.fields(), "trainings": 20.5}
     file = tmp_path / f"{mlp.name}.json"
     file.write_text(json.dumps(answer))
     assert benchmark.read_races(tmp_path, cases) == {mlp.name: Advice(mlp.best, True, 20.5)}
@@ -234,6 +234,9 @@ def test_answers_of_tunes_that_were_run(cases, tmp_path):
     assert benchmark.read_races(tmp_path, cases) == {mlp.name: Advice(None, False, 20.5)}
     unknown = Candidate("softmax", alpha=7.0)  # without long rows there is nothing to score it by
     file.write_text(json.dumps(answer | {"candidate": unknown.fields()}))
+    assert benchmark.read_races(tmp_path, cases) == {}
+    tried = {"base": benchmark.quick_base(mlp.base).to_dict()}
+    file.write_text(json.dumps(answer | {"question": tried}))
     assert benchmark.read_races(tmp_path, cases) == {}
     file.write_text("{}")
     with pytest.raises(UsageError, match="is no answer of"):
