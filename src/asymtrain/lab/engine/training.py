@@ -47,6 +47,7 @@ class Progress:
     note: str = ""
     recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # epochs that runs have finished since the last report
     finished: tuple[Run, ...] = ()  # runs that have ended since then
+    epochs_here: int = 0  # of `epochs_done`, those that this execution has trained: the others were checkpoints'
 
 
 def train(

@@ -257,4 +257,5 @@ class ProgressSum:
         images = sum(progress.images for progress in self.latest.values())
         done, here = self.epochs_done, self.epochs_here
         left = (self.epochs_total - done) * seconds / here if here else None
-        return Progress(self.runs_total, self.runs_done, self.epochs_total, done, images / seconds, left)
+        rate = images / seconds
+        return Progress(self.runs_total, self.runs_done, self.epochs_total, done, rate, left, epochs_here=here)
