@@ -19,6 +19,7 @@ from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.tune import RULE, Plan, Rung, Standing, judge, survivors
 from asymtrain.lab.tune.planning import ladder
 from asymtrain.lab.tune.results import Row
+from asymtrain.lab.tune.rule import judge_race
 from probe_calibration import family_interval
 
 Curve = tuple[float, ...]  # accuracy after each epoch
@@ -164,15 +165,16 @@ def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
         plan = plan_of(case, share, len(seeds), len(confirming))
         living, course, spent = case.candidates, list[dict[Candidate, float]](), 0
         for rung in plan.rungs:
-            rows = [compared(case.short, candidate, seeds, rung.epochs) for candidate in living]
+            rows = [compared(case, case.short, candidate, seeds, rung.epochs) for candidate in living]
             spent += (len(living) + 1) * rung.seeds * rung.epochs
             course.append({candidate: row["points"] for candidate, row in zip(living, rows, strict=True)})
             order = survivors([Standing(row["points"], row["points_low"], row["points_high"]) for row in rows])
             if not order:
-                return Advice(None, trainings=spent / case.base.epochs)
+                ruling = judge_race(rows[0], rung.epochs, case.base.epochs)
+                return Advice(None, ruling.verdict != "undecided", spent / case.base.epochs)
             best = living[order[0]]
             living = tuple(candidate for i, candidate in enumerate(living) if i in order)
-        row = compared(case.long, best, confirming, plan.epochs, chance_limit(case.classes))
+        row = compared(case, case.long, best, confirming, plan.epochs)
         spent += 2 * plan.seeds * plan.epochs
         # Where a seed is left out of five, four confirm.
         rule = replace(RULE, least_seeds=min(RULE.least_seeds, plan.seeds))
@@ -195,7 +197,7 @@ def plan_of(case: Case, share: float, race_seeds: int, seeds: int) -> Plan:
     return Plan(rungs, confirmed, seeds, 0.0, 0.0)
 
 
-def compared(curves: Curves, candidate: Candidate, seeds: Sequence[int], epochs: int, chance: float = 0.0) -> Row:
+def compared(case: Case, curves: Curves, candidate: Candidate, seeds: Sequence[int], epochs: int) -> Row:
     """What the rule reads of a row of `comparisons.compare`: a candidate against Plain after so many epochs."""
     plain, after = ([curves[one][seed][epochs - 1] for seed in seeds] for one in (None, candidate))
     tested = t_interval([b - a for a, b in zip(plain, after, strict=True)])
@@ -205,7 +207,7 @@ def compared(curves: Curves, candidate: Candidate, seeds: Sequence[int], epochs:
         "points": 100 * tested.estimate,
         "points_low": 100 * tested.low if spread else None,
         "points_high": 100 * tested.high if spread else None,
-        "plain_at_chance": sum(accuracy <= chance for accuracy in plain),
+        "plain_at_chance": sum(accuracy <= chance_limit(case.classes) for accuracy in plain),
         "plain_diverged": 0,  # a diverged run has chance accuracy
     }
 
