@@ -19,7 +19,7 @@ from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.tune import RULE, Plan, Rung, Standing, judge, survivors
 from asymtrain.lab.tune.planning import ladder
 from asymtrain.lab.tune.results import Row
-from asymtrain.lab.tune.rule import judge_race
+from asymtrain.lab.tune.rule import judge_race, leans_to_attach
 from probe_calibration import family_interval
 
 Curve = tuple[float, ...]  # accuracy after each epoch
@@ -156,7 +156,7 @@ def short_epochs(case: Case) -> int:
 def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
     """The rule of `tune` on stored rows; the confirmation has this share of a training's epochs.
 
-    With `follow`, a user who is told "undecided" attaches the winner where its confirmation was above Plain. This is
+    With `follow`, a user who is told "undecided, leaning to attach" attaches the winner. This is
     what `replay` of a tune does (a test compares the two), without its frames: hundreds of seeds are scored.
     """
 
@@ -181,7 +181,7 @@ def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
         moved = [points[best] for points in course if best in points]
         ruling = judge(row, plan.epochs, case.base.epochs, [*moved, row["points"]], rule)
         decided = ruling.verdict != "undecided"
-        attach = ruling.verdict == "attach" or (follow and not decided and row["points"] > 0)
+        attach = ruling.verdict == "attach" or (follow and leans_to_attach(ruling, row))
         return Advice(best if attach else None, decided or follow, spent / case.base.epochs)
 
     return advise
@@ -214,7 +214,7 @@ def compared(case: Case, curves: Curves, candidate: Candidate, seeds: Sequence[i
 
 ADVISORS: Mapping[str, Advisor] = {
     "tune": simulated_tune(1.0),
-    "tune; undecided: its winner if above Plain": simulated_tune(1.0, follow=True),
+    "tune, and what it leans to": simulated_tune(1.0, follow=True),
     "always none": always_none,
     "best on the other families": best_elsewhere,
     "the same, but none for convolutions": none_for_convolutions,
