@@ -124,7 +124,11 @@ def test_the_code_has_the_optimizer_that_was_measured():
     assert "momentum" not in attach_code(dataclasses.replace(sgd, momentum=0.0), ["blocks.0"], 4)
 
 
-def test_the_code_says_which_controls_it_leaves_out():
-    spec = dataclasses.replace(BASE, aggregator="pcgrad", **Candidate().fields())
-    assert attach_code(spec, ["blocks.0"], 4).startswith("# It was measured with aggregator=pcgrad, which")
-    assert "measured" not in attach_code(dataclasses.replace(spec, aggregator="sum"), ["blocks.0"], 4)
+def test_the_code_says_what_of_the_training_it_leaves_out():
+    spec = dataclasses.replace(
+        BASE, warmup=0.0, aggregator="pcgrad", clip=1.0, schedule="cosine", **Candidate().fields()
+    )
+    code = attach_code(spec, ["blocks.0"], 4)
+    assert code.startswith("# Measured with aggregator=pcgrad, schedule=cosine, clip=1:\n# these parts")
+    bare = dataclasses.replace(spec, aggregator="sum", clip=0.0, schedule="constant")
+    assert "Measured" not in attach_code(bare, ["blocks.0"], 4)
