@@ -175,8 +175,7 @@ def test_the_simulation_is_what_tune_does(share):
         spent = sum(run.spec.epochs for run in runs.values()) / EPOCHS
         assert advice.trainings == pytest.approx(spent)
         follow = simulated_tune(share, follow=True)(made, scored, [])
-        above = verdict == "undecided" and race.row is not None and race.row["points"] > 0
-        assert follow.candidate == (race.winner if verdict == "attach" or above else None)
+        assert follow.candidate == (race.winner if verdict == "attach" or race.leaning else None)
         verdicts.add(verdict)
     assert verdicts == {"attach", "none", "undecided"}
 
