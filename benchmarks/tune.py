@@ -177,12 +177,12 @@ def make_case(base: RunSpec, long: Sequence[Run], trials: Sequence[Run]) -> Case
         held_out = curves_of([run for run in trials if run.spec.epochs == length], "validation_accuracy", 2)
         if None not in held_out:
             return "no short runs of its own"
-        tested = {one: curves for one, curves in tested.items() if one in held_out}
+        tested = {candidate: curves for candidate, curves in tested.items() if candidate in held_out}
     if len(tested) < 2:
         return "no candidate with short and long rows over enough seeds"
     part = "paper" if recipe == "paper" else "practice"
     family = next((model.family for model in MODELS.values() if model.arch == base.arch), base.arch)
-    shown = {one: held_out[one] for one in tested}
+    shown = {candidate: held_out[candidate] for candidate in tested}
     return Case(part, name_of(base), family, base, classes_of(base), tested, shown, length)
 
 
@@ -197,21 +197,21 @@ def curves_of(runs: Iterable[Run], measure: str, seeds: int) -> Curves:
 
     A candidate of fewer seeds is left out. A run that diverged has chance accuracy from there on.
     """
-    found: dict[Candidate | None, dict[int, tuple[float, ...]]] = {}
+    by_seed: dict[Candidate | None, dict[int, tuple[float, ...]]] = {}
     for run in runs:
         values = [getattr(epoch, measure) for epoch in run.history]
         if run.outcome == "diverged":
             values += [1 / classes_of(run.spec)] * (run.spec.epochs - len(values))
         if values and None not in values:
             candidate = Candidate.of(run.spec) if run.spec.redundancy else None
-            found.setdefault(candidate, {})[run.spec.seed] = tuple(values)
-    enough = {one: curves for one, curves in found.items() if len(curves) >= seeds}
+            by_seed.setdefault(candidate, {})[run.spec.seed] = tuple(values)
+    enough = {candidate: curves for candidate, curves in by_seed.items() if len(curves) >= seeds}
     shared = sorted(set.intersection(*map(set, enough.values()))) if enough else []
     if None not in enough or len(shared) < seeds:
         return {}
     # Plain first, then by label: whatever the order of the rows.
-    order = sorted(enough, key=lambda one: (one is not None, "" if one is None else one.label))
-    return {one: tuple(enough[one][seed] for seed in shared) for one in order}
+    order = sorted(enough, key=lambda candidate: "" if candidate is None else candidate.label)
+    return {candidate: tuple(enough[candidate][seed] for seed in shared) for candidate in order}
 
 
 def recipe_of(spec: RunSpec) -> str:
@@ -281,17 +281,8 @@ def answer_of(case: Case, result: Tuned) -> dict[str, Any]:
     """What the score needs of a tune that was run, and what it was run with."""
     told = result.to_dict()
     kept = (
-        "question",
-        "verdict",
-        "because",
-        "sentence",
-        "candidate",
-        "label",
-        "comparison",
-        "course",
-        "plan",
-        "measured",
-    )
+        "question", "verdict", "because", "sentence", "candidate", "label", "comparison", "course", "plan", "measured",
+    )  # fmt: skip
     rungs = [
         {"epochs": rung["epochs"], "seeds": rung["seeds"], "points": {e["label"]: e["points"] for e in rung["entries"]}}
         for rung in told["rungs"]
@@ -335,9 +326,8 @@ def show(
     if chosen.json:
         from asymtrain.lab.report.table import table_json
 
-        print(
-            json.dumps({"tables": [table_json(one) for one in (*made, *details)], "left_out": dict(left_out)}, indent=2)
-        )
+        values = {"tables": [table_json(table) for table in (*made, *details)], "left_out": dict(left_out)}
+        print(json.dumps(values, indent=2))
         return
     text = "\n".join(map(as_markdown, made))
     print("\n".join([text, *map(as_markdown, details)]), end="")

@@ -19,7 +19,7 @@ from asymtrain.lab.statistics import t_interval
 from asymtrain.lab.tune import RULE, Plan, Rung, Standing, judge, survivors
 from asymtrain.lab.tune.planning import ladder
 from asymtrain.lab.tune.results import Row
-from asymtrain.lab.tune.rule import judge_race
+from asymtrain.lab.tune.rule import judge_race, leans_to_attach
 from probe_calibration import family_interval
 
 Curve = tuple[float, ...]  # accuracy after each epoch
@@ -58,8 +58,8 @@ class Case:
         """Over Plain after the last epoch, in points, by seed; those of none are 0."""
         plain = self.long[None]
         return {
-            one: tuple(100 * (with_it[-1] - without[-1]) for with_it, without in zip(curves, plain, strict=True))
-            for one, curves in self.long.items()
+            candidate: tuple(100 * (with_it[-1] - without[-1]) for with_it, without in zip(curves, plain, strict=True))
+            for candidate, curves in self.long.items()
         }
 
     def gain(self, candidate: Candidate | None) -> float:
@@ -117,15 +117,12 @@ def best_elsewhere(case: Case, scored: int, others: Sequence[Case]) -> Advice:
 
 def relative(candidate: Candidate, case: Case) -> Candidate | None:
     """The candidate of a case with the same objective and bias, nearest in alpha, then in places and schedule."""
-    kin = [
-        one
-        for one in case.candidates
-        if (one.objective, one.branch_bias) == (candidate.objective, candidate.branch_bias)
-    ]
+    form = (candidate.objective, candidate.branch_bias)
+    kin = [other for other in case.candidates if (other.objective, other.branch_bias) == form]
 
-    def distance(one: Candidate) -> tuple[float, bool, bool]:
-        ratio = abs(math.log10(one.alpha / candidate.alpha))
-        return ratio, one.places != candidate.places, one.alpha_schedule != candidate.alpha_schedule
+    def distance(other: Candidate) -> tuple[float, bool, bool]:
+        ratio = abs(math.log10(other.alpha / candidate.alpha))
+        return ratio, other.places != candidate.places, other.alpha_schedule != candidate.alpha_schedule
 
     return min(kin, key=distance, default=None)
 
@@ -156,7 +153,7 @@ def short_epochs(case: Case) -> int:
 def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
     """The rule of `tune` on stored rows; the confirmation has this share of a training's epochs.
 
-    With `follow`, a user who is told "undecided" attaches the winner where its confirmation was above Plain. This is
+    With `follow`, a user who is told "undecided, leaning to attach" attaches the winner. This is
     what `replay` of a tune does (a test compares the two), without its frames: hundreds of seeds are scored.
     """
 
@@ -181,7 +178,7 @@ def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
         moved = [points[best] for points in course if best in points]
         ruling = judge(row, plan.epochs, case.base.epochs, [*moved, row["points"]], rule)
         decided = ruling.verdict != "undecided"
-        attach = ruling.verdict == "attach" or (follow and not decided and row["points"] > 0)
+        attach = ruling.verdict == "attach" or (follow and leans_to_attach(ruling, row))
         return Advice(best if attach else None, decided or follow, spent / case.base.epochs)
 
     return advise
@@ -199,7 +196,7 @@ def plan_of(case: Case, share: float, race_seeds: int, seeds: int) -> Plan:
 
 def compared(case: Case, curves: Curves, candidate: Candidate, seeds: Sequence[int], epochs: int) -> Row:
     """What the rule reads of a row of `comparisons.compare`: a candidate against Plain after so many epochs."""
-    plain, after = ([curves[one][seed][epochs - 1] for seed in seeds] for one in (None, candidate))
+    plain, after = ([curves[side][seed][epochs - 1] for seed in seeds] for side in (None, candidate))
     tested = t_interval([b - a for a, b in zip(plain, after, strict=True)])
     spread = tested.high > tested.low
     return {
@@ -214,7 +211,7 @@ def compared(case: Case, curves: Curves, candidate: Candidate, seeds: Sequence[i
 
 ADVISORS: Mapping[str, Advisor] = {
     "tune": simulated_tune(1.0),
-    "tune; undecided: its winner if above Plain": simulated_tune(1.0, follow=True),
+    "tune, and what it leans to": simulated_tune(1.0, follow=True),
     "always none": always_none,
     "best on the other families": best_elsewhere,
     "the same, but none for convolutions": none_for_convolutions,
@@ -253,18 +250,19 @@ class Result:
 def examine(advisor: Advisor, case: Case, cases: Sequence[Case]) -> Result:
     """One case, advised without a row of its family."""
     others = [other for other in cases if other.family != case.family]
-    advice = [advisor(case, scored, others) for scored in range(case.seeds)]
-    gained = [case.gains[one.candidate][scored] for scored, one in enumerate(advice)]
-    right = [one.committed and is_right(case, one.candidate) for one in advice]
+    choices = [advisor(case, scored, others) for scored in range(case.seeds)]
+    gained = [case.gains[choice.candidate][scored] for scored, choice in enumerate(choices)]
+    right = [choice.committed and is_right(case, choice.candidate) for choice in choices]
+    attached = [choice.candidate is not None for choice in choices]
     return Result(
         case,
         case.gain(case.best) - _mean(gained),
         _mean(gained),
-        _mean(one.committed for one in advice),
+        _mean(choice.committed for choice in choices),
         _mean(right),
-        sum(one.candidate is not None for one in advice),
-        sum(one.candidate is not None and good for one, good in zip(advice, right, strict=True)),
-        _mean(one.trainings for one in advice),
+        sum(attached),
+        sum(good and with_it for good, with_it in zip(right, attached, strict=True)),
+        _mean(choice.trainings for choice in choices),
     )
 
 
@@ -357,16 +355,16 @@ def score_table(name: str, title: str, scores: Sequence[Score]) -> Table:
 
     rows = [
         (
-            one.name,
-            cell(one.lost, one.lost_ends),
-            cell(one.gained, one.gained_ends),
-            None if one is scores[0] else cell(one.ahead, one.ahead_ends),
-            one.committed,
-            one.right,
-            f"{one.attached}, {one.attached_right}",
-            one.trainings,
+            row.name,
+            cell(row.lost, row.lost_ends),
+            cell(row.gained, row.gained_ends),
+            None if row is scores[0] else cell(row.ahead, row.ahead_ends),
+            row.committed,
+            row.right,
+            f"{row.attached}, {row.attached_right}",
+            row.trainings,
         )
-        for one in scores
+        for row in scores
     ]
     return Table(name, title, columns, make_rows(rows))
 
@@ -375,7 +373,7 @@ def family_table(name: str, title: str, scores: Sequence[Score]) -> Table:
     """What each advisor lost, by family."""
     families = list(scores[0].lost_by_family)
     columns = (Column("Advisor"), *(Column(f"{family} (points)", "number", digits=2) for family in families))
-    rows: list[Sequence[Any]] = [(one.name, *(one.lost_by_family[family] for family in families)) for one in scores]
+    rows: list[Sequence[Any]] = [(row.name, *(row.lost_by_family[family] for family in families)) for row in scores]
     return Table(name, title, columns, make_rows(rows))
 
 

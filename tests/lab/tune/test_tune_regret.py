@@ -52,7 +52,10 @@ def curves(final, seeds, noise=0.0, early=None):
 
 def case(name, family, finals, *, seeds=10, noise=0.0, early=None, **fields):
     """Long rows whose first epochs are short rows; `finals` and `early` are accuracies, None is Plain's key."""
-    long = {one: curves(final, seeds, noise=noise, early=(early or finals)[one]) for one, final in finals.items()}
+    long = {
+        candidate: curves(final, seeds, noise=noise, early=(early or finals)[candidate])
+        for candidate, final in finals.items()
+    }
     base = RunSpec(epochs=EPOCHS, **fields)
     return Case("paper", name, family, base, 4, long, long)
 
@@ -120,7 +123,7 @@ def noisy_cases():
     for number, (early, final) in enumerate(gains):
         plain, others = 0.25 if number >= 4 else 0.5, -0.04 if number in (2, 5) else 0.0
         ends = {None: (0.0, 0.0), BAD: (-0.02, -0.03), OTHER: (others, others), GOOD: (early, final)}
-        first, last = ({one: plain + pair[i] for one, pair in ends.items()} for i in (0, 1))
+        first, last = ({candidate: plain + pair[i] for candidate, pair in ends.items()} for i in (0, 1))
         yield case(f"{number}", "mlp", last, noise=0.008, early=first, dataset_options={"classes": 4})
 
 
@@ -131,13 +134,15 @@ def noisy_cases():
 def test_the_scored_seed_is_never_seen(name, own_rows):
     made = next(noisy_cases())
     if own_rows:
-        short = {one: tuple(curve[:10] for curve in by_seed[:2]) for one, by_seed in made.long.items()}
+        short = {candidate: tuple(curve[:10] for curve in by_seed[:2]) for candidate, by_seed in made.long.items()}
         made = dataclasses.replace(made, short=short, length=10)
     advisor = advisors_for([made])[name]
     for scored in range(made.seeds):
         changed = {
-            one: tuple(tuple(0.9 - a for a in curve) if seed == scored else curve for seed, curve in enumerate(by_seed))
-            for one, by_seed in made.long.items()
+            candidate: tuple(
+                tuple(0.9 - a for a in curve) if seed == scored else curve for seed, curve in enumerate(by_seed)
+            )
+            for candidate, by_seed in made.long.items()
         }
         other = dataclasses.replace(made, long=changed, short=made.short if own_rows else changed)
         assert advisor(other, scored, []) == advisor(made, scored, [])
@@ -159,8 +164,8 @@ def test_the_simulation_is_what_tune_does(share):
         while missing := (race := replay(question, plan, runs)).missing:
             for spec in missing:
                 first = RACE_SEED if spec.validation == "split" else CONFIRMATION_SEED
-                one = Candidate.of(spec) if spec.redundancy else None
-                accuracy = made.long[one][seeds[spec.validation][spec.seed - first]][spec.epochs - 1]
+                candidate = Candidate.of(spec) if spec.redundancy else None
+                accuracy = made.long[candidate][seeds[spec.validation][spec.seed - first]][spec.epochs - 1]
                 epoch = invented_epoch(spec.epochs, accuracy, accuracy, None)
                 runs[spec.id] = Run(spec, (dataclasses.replace(epoch, validation_accuracy=accuracy),))
         verdict = race.ruling.verdict
@@ -193,7 +198,7 @@ def cases(results):
 
 
 def test_cases_of_the_practice_study(cases):
-    named = {one.name: one for one in cases}
+    named = {case.name: case for case in cases}
     assert {"mlp-cifar100-ordinary", "vit-cifar100-ordinary"} <= set(named)
     mlp = named["mlp-cifar100-ordinary"]
     assert (mlp.part, mlp.family, mlp.seeds, mlp.length, len(mlp.short[None])) == ("practice", "mlp", 5, 10, 2)
@@ -222,7 +227,7 @@ def test_rows_that_make_no_case_are_named(results):
 
 
 def test_answers_of_tunes_that_were_run(cases, tmp_path):
-    mlp = next(one for one in cases if one.name == "mlp-cifar100-ordinary")
+    mlp = next(case for case in cases if case.name == "mlp-cifar100-ordinary")
     asked = {"question": {"base": mlp.base.to_dict()}, "case": mlp.name}
     answer = {**asked, "verdict": "attach", "candidate": mlp.best.fields(), "trainings": 20.5}
     file = tmp_path / f"{mlp.name}.json"

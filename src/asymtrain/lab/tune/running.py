@@ -212,10 +212,11 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
         spec = question.confirmation_spec(race.winner, question.base.epochs, 0)
         network = build_network(spec, dataset)
         places = tuple(network.points[k] for k in chosen_places(len(network.points), spec.places))
-        if race.ruling.verdict == "attach":
+        if race.ruling.verdict == "attach" or race.leaning:
             of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
             layout = network.layout if of_backbone else spec.layout
             code = attach_code(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
+            code = f"# Not confirmed: {race.ruling.reason}.\n{code}" if race.leaning else code
     held_out = _held_out(len(dataset.train))
     ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
     return Tuned(race, timing, ordered, places, code, held_out, len(dataset.test))
