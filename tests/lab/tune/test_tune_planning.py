@@ -40,11 +40,13 @@ def test_more_time_gives_a_longer_race():
     assert (lasts[0], lasts[-1]) == (0, 30)
 
 
-def test_what_is_needed_is_enough():
-    needed = 60 * plan(60).needed
+@pytest.mark.parametrize("candidates", [1, 4, 9, 12])
+@pytest.mark.parametrize("epochs", [1, 3, 30])
+def test_what_is_needed_is_enough(candidates, epochs):
+    needed = 60 * plan(60, candidates=candidates, epochs=epochs).needed
     timed = TIMING.start + 10 * RULE.timing_epochs * TIMING.epoch
-    made = plan(needed - timed)
-    assert (made.epochs, made.rungs[-1].epochs, made.rungs[0].seeds) == (30, 30, RULE.race_seeds)
+    made = plan(needed - timed + 1e-6, candidates=candidates, epochs=epochs)
+    assert (made.epochs, made.rungs[-1].epochs, made.rungs[0].seeds) == (epochs, epochs, RULE.race_seeds)
 
 
 def test_seeds_are_given_up_before_the_race_is():
