@@ -22,7 +22,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.devices import is_out_of_memory, one_thread
 from asymtrain.lab.engine import Progress, StackPlan, StackProgress, close_checkpoint, load_for, train_stack
 from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
-from asymtrain.lab.executors.fingerprints import take_fingerprints, with_fingerprints
+from asymtrain.lab.executors.fingerprints import first_of_each_kind, kind_of, take_fingerprints, with_fingerprints
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Provenance
 from asymtrain.lab.store.provenance import current
@@ -109,6 +109,7 @@ def work(
                 progress=report,
                 note=report,
                 checkpoint_seconds=job.checkpoint_seconds,
+                sources={spec.id: fingerprints[kind_of(spec)] for spec in first_of_each_kind(stack_plan.specs)},
             )
         if runs is None:
             return Stopped(stack_plan)

@@ -19,6 +19,7 @@ class Timing:
     epoch: float  # of one run, where as many train at once as the machine takes
     start: float  # before the first epoch of a rung
     runs: int  # that were timed
+    at_most: bool = False  # the start could not be told from the epoch, which takes less: compiling can be most of it
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ class Plan:
     seeds: int
     seconds: float  # that all of it was planned to take
     needed: float  # minutes that the whole question would take
+    at_most: bool = False  # as the timing is
+
+    @property
+    def about(self) -> str:
+        """The word before the minutes that are needed."""
+        return "at most" if self.at_most else "about"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -55,22 +62,24 @@ class Plan:
 def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, seeds: int, rule: Rule = RULE) -> Plan:
     """The longest race and confirmation that fit.
 
-    The confirmation's share is reserved first. The race then takes the longest last rung that fits, at most as long as
-    the confirmation, with fewer seeds only where it would not fit otherwise; what it leaves goes to the confirmation.
+    The confirmation's share, at least, is reserved first. The race then takes the longest last rung that fits beside a
+    confirmation as long, with fewer seeds only where it would not fit otherwise; what it leaves goes to the
+    confirmation.
     """
     room = rule.used * seconds
     whole = race_seconds(ladder(epochs, candidates, rule.race_seeds, rule), timing)
     whole += confirmation_seconds(epochs, seeds, timing)
     needed = (whole / rule.used + timing.start + timing.runs * rule.timing_epochs * timing.epoch) / 60
     reserved = _longest(rule.confirmation_share * room, epochs, seeds, timing)
-    left = room - confirmation_seconds(reserved, seeds, timing)
-    for count in range(rule.race_seeds, rule.least_race_seeds - 1, -1) if reserved else ():
-        for last in range(reserved, 0, -1):
-            rungs = ladder(last, candidates, count, rule)
-            if (race := race_seconds(rungs, timing)) <= left:
-                confirmed = _longest(room - race, epochs, seeds, timing)
-                return Plan(rungs, confirmed, seeds, race + confirmation_seconds(confirmed, seeds, timing), needed)
-    return Plan((), 0, seeds, 0.0, needed)
+    for count in range(rule.race_seeds, rule.least_race_seeds - 1, -1):
+        for last in range(epochs, 0, -1):
+            rungs, least = ladder(last, candidates, count, rule), max(last, reserved)
+            race = race_seconds(rungs, timing)
+            if race + confirmation_seconds(least, seeds, timing) <= room:
+                confirmed = max(least, _longest(room - race, epochs, seeds, timing))
+                planned = race + confirmation_seconds(confirmed, seeds, timing)
+                return Plan(rungs, confirmed, seeds, planned, needed, timing.at_most)
+    return Plan((), 0, seeds, 0.0, needed, timing.at_most)
 
 
 def ladder(last: int, candidates: int, seeds: int, rule: Rule = RULE) -> tuple[Rung, ...]:

@@ -10,7 +10,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.tune.planning import Plan, Rung
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_race, survivors
+from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_race, leans_to_attach, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
 Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
@@ -88,6 +88,11 @@ class Race:
         if self.plan is None or self.winner is not None:
             return "the timing" if self.plan is None else "the confirmation"
         return f"rung {len(self.rungs)} of {len(self.plan.rungs)}"
+
+    @property
+    def leaning(self) -> bool:
+        """Is the answer undecided, with a winner that was above Plain in a whole confirmation?"""
+        return self.row is not None and leans_to_attach(self.ruling, self.row)
 
     @cached_property
     def ruling(self) -> Ruling:
@@ -168,4 +173,4 @@ def _too_short(question: Question, plan: Plan | None) -> str:
         return "no epoch could be timed yet: give the same command again to go on, or more minutes"
     given = f"{question.minutes:g} minute{' holds' if question.minutes == 1 else 's hold'}"
     needed = counted(math.ceil(plan.needed), "minute")
-    return f"{given} no race with a confirmation: the whole question takes about {needed}"
+    return f"{given} no race with a confirmation: the whole question takes {plan.about} {needed}"
