@@ -44,6 +44,7 @@ def test_the_docstring_runs():
     assert found.failed == 0
 
 
+@pytest.mark.slow
 def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
     result = tune(out="kept")
     assert result.verdict in ("attach", "none", "undecided")
