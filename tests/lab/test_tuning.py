@@ -69,6 +69,24 @@ def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
+        pytest.param({}, "no run is kept; give out= to go on", id="nowhere"),
+        pytest.param({"store": "my.sqlite"}, "runs are in my.sqlite; give out= to go on", id="a store"),
+        pytest.param({"out": "kept"}, "runs are in kept/runs.sqlite; call it again", id="a folder"),
+    ],
+)
+def test_an_interruption_says_what_is_kept(options, said, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("asymtrain.lab.tune.run_tune", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        tune(**options)
+    assert said in stop.value.__notes__[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
         pytest.param({"alpha": 1.0}, "alpha is given as candidates= here", id="alpha"),
         pytest.param({"places": "later"}, "places is given as candidates= here", id="places"),
         pytest.param({"seed": 3}, "seed is given as seeds= here", id="seed"),

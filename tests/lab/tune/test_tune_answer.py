@@ -39,7 +39,9 @@ def test_the_sentence_names_what_was_measured(helped):
     assert helped.sentence in repr(helped)
     assert helped.sentence.startswith("Attach softmax, alpha 1: +")
     assert "5 fresh seeds, 9 epochs, 1,000 test images" in helped.sentence
-    assert answer(HURTS).sentence == ("Attach nothing: every candidate was clearly worse than Plain in the race.")
+    assert answer(HURTS).sentence == (
+        "Attach nothing: every candidate was clearly worse than Plain in the race, after 3 of 9 epochs."
+    )
     assert answer(HELPS, left_out=1).sentence.startswith("Undecided: 1 run of the confirmation is missing")
 
 
@@ -138,6 +140,10 @@ def test_the_page_says_what_the_docstring_of_the_model_says(helped, tmp_path):
     assert helped.model == ""
 
 
+def code_of(spec, *places, **options):
+    return attach_code(spec, attach_arguments(spec, places, 4, **options))
+
+
 FORMS = [
     Candidate(),
     Candidate("softmax", "prior", 1.0),
@@ -155,7 +161,7 @@ def test_the_code_runs(form, changes):
     spec = dataclasses.replace(BASE, epochs=4, warmup=0.0, **form.fields(), **changes)
     model = models.build("mlp", classes=4, widths=(8, 8, 8, 8), image_size=8)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    code = attach_code(spec, attach_arguments(spec, ["blocks.0", "blocks.2"], 4, layout="BD"))
+    code = code_of(spec, "blocks.0", "blocks.2", layout="BD")
     x, y = torch.rand(8, 3, 8, 8), torch.arange(8) % 4
     alphas = []
 
@@ -169,3 +175,21 @@ def test_the_code_runs(form, changes):
     assert alphas[1:] == pytest.approx([alpha_at(spec, epoch) for epoch in range(4)])
     assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_the_code_has_the_optimizer_that_was_measured():
+    sgd = dataclasses.replace(BASE, optimizer="sgd", **Candidate().fields())
+    code = code_of(sgd, "blocks.0")
+    assert "SGD(" in code
+    assert "momentum=0.9, nesterov=True" in code
+    assert "momentum" not in code_of(dataclasses.replace(sgd, momentum=0.0), "blocks.0")
+
+
+def test_the_code_says_what_of_the_training_it_leaves_out():
+    spec = dataclasses.replace(
+        BASE, warmup=0.0, aggregator="pcgrad", clip=1.0, schedule="cosine", **Candidate().fields()
+    )
+    code = code_of(spec, "blocks.0")
+    assert code.startswith("# Measured with aggregator=pcgrad, schedule=cosine, clip=1:\n# these parts")
+    bare = dataclasses.replace(spec, aggregator="sum", clip=0.0, schedule="constant")
+    assert "Measured" not in code_of(bare, "blocks.0")

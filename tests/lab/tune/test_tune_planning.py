@@ -5,7 +5,7 @@ import pytest
 from asymtrain.lab.tune import Rung, Timing, make_plan
 from asymtrain.lab.tune.planning import Plan, confirmation_seconds, ladder, race_seconds, whole_plan
 from asymtrain.lab.tune.rule import RULE
-from asymtrain.lab.tune.running import Stopwatch
+from asymtrain.lab.tune.running import Stopwatch, later_timing
 
 TIMING = Timing(epoch=1.0, start=5.0, runs=10)
 
@@ -92,4 +92,17 @@ def test_a_stopwatch_with_one_report_counts_everything_as_epochs():
     watch = Stopwatch(lambda: next(now))
     assert watch.timing(4) is None
     watch.update(4)
-    assert watch.timing(4) == Timing(epoch=3.0, start=0.0, runs=4)
+    timing = watch.timing(4)
+    assert timing == Timing(epoch=3.0, start=0.0, runs=4, at_most=True)
+    assert plan(1, timing=timing).about == "at most"
+    assert plan(1).about == "about"
+
+
+def test_a_second_timing_does_not_forget_the_start():
+    whole, rest = Timing(1.0, 5.0, 10), Timing(2.0, 0.5, 10)
+    assert later_timing(None, rest) == rest
+    assert later_timing(whole, None) == whole
+    assert later_timing(whole, rest) == Timing(2.0, 5.0, 10)
+    unclear = Timing(9.0, 0.0, 10, at_most=True)
+    assert later_timing(whole, unclear) == whole
+    assert later_timing(unclear, rest) == rest

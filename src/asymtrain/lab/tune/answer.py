@@ -31,7 +31,7 @@ class Tuned:
     timing: Timing | None  # None where the time was over before an epoch could be timed
     runs: tuple[Run, ...]
     places: tuple[str, ...]  # where the winner's branches are; empty without a winner
-    snippet: str  # code that attaches them; empty where nothing is to be attached
+    snippet: str  # code that attaches them; empty unless the verdict is attach, or leans to it
     held_out: int  # validation images of a run of the race
     test_images: int
     classes: int
@@ -52,8 +52,13 @@ class Tuned:
 
     @property
     def candidate(self) -> Candidate | None:
-        """The winner of the race; to attach only where the verdict says so."""
+        """The winner of the race; to attach only where the verdict says so, or leans to it."""
         return self.race.winner
+
+    @property
+    def leaning(self) -> bool:
+        """Is it undecided, with a winner that was above Plain? Who must choose now does better to attach it."""
+        return self.race.leaning
 
     @property
     def comparison(self) -> dict[str, Any] | None:
@@ -76,6 +81,7 @@ class Tuned:
     def sentence(self) -> str:
         """The verdict in words, with what was measured."""
         opening = {"attach": "Attach", "none": "Attach nothing", "undecided": "Undecided"}[self.verdict]
+        opening += ", leaning to attach" if self.leaning else ""
         if self.verdict == "attach" and self.candidate is not None:
             opening = f"Attach {self.candidate.label}"
         row, plan = self.race.row, self.race.plan
@@ -103,6 +109,7 @@ class Tuned:
             "verdict": ruling.verdict,
             "because": ruling.because,
             "reason": ruling.reason,
+            "leaning": self.leaning,
             "sentence": self.sentence,
             "candidate": None if race.winner is None else race.winner.fields(),
             "label": None if race.winner is None else race.winner.label,
@@ -343,7 +350,7 @@ def budget_words(result: Tuned) -> str:
     if plan is None or timing is None or plan.needed is None or plan.seconds is None:
         return f"{given}; no plan was made"
     measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"
-    needed = f"the whole question takes about {duration(60 * plan.needed)}"
+    needed = f"the whole question takes {plan.about} {duration(60 * plan.needed)}"
     if not plan.rungs:
         return f"{given}: {measured}. No race fits; {needed}"
     return f"{given}: {measured}. Planned: {_planned(plan)}, for {duration(plan.seconds)}; {needed}"

@@ -10,7 +10,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.tune.planning import Plan, Rung
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, survivors
+from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_race, leans_to_attach, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
 Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
@@ -89,6 +89,11 @@ class Race:
             return "the timing" if self.plan is None else "the confirmation"
         return f"rung {len(self.rungs)} of {len(self.plan.rungs)}"
 
+    @property
+    def leaning(self) -> bool:
+        """Is the answer undecided, with a winner that was above Plain in a whole confirmation?"""
+        return self.row is not None and leans_to_attach(self.ruling, self.row)
+
     @cached_property
     def ruling(self) -> Ruling:
         if self.plan is None or not self.plan.rungs:
@@ -99,10 +104,14 @@ class Race:
             if self.failure:
                 return Ruling("undecided", "failed", f"{left}: {self.failure}")
             return Ruling("undecided", "time", f"{left}: give the same command again to go on")
+        asked = self.question.base.epochs
         if self.winner is None:
-            return Ruling("none", "no candidate", "every candidate was clearly worse than Plain in the race")
+            last = self.rungs[-1]
+            row = last.entries[0].row
+            assert row is not None
+            return judge_race(row, last.rung.epochs, asked)
         assert self.row is not None
-        return judge(self.row, self.plan.epochs, self.question.base.epochs, tuple(self.course.values()))
+        return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()))
 
 
 def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Race:
@@ -166,4 +175,4 @@ def _too_short(question: Question, plan: Plan | None) -> str:
     assert plan.needed is not None
     given = f"{question.minutes:g} minute{' holds' if question.minutes == 1 else 's hold'}"
     needed = counted(math.ceil(plan.needed), "minute")
-    return f"{given} no race with a confirmation: the whole question takes about {needed}"
+    return f"{given} no race with a confirmation: the whole question takes {plan.about} {needed}"

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
 
 JSON = "tune.json"
-Kept = tuple[Timing | None, Plan]
+Kept = tuple[Timing | None, Plan | None]  # no plan where none was made, or where it held no race
 
 
 @dataclass
 class Stopwatch:
-    """Sees when epochs are finished, and so what one takes; `clock` gives seconds."""
+    """Sees when epochs are trained, and so what one takes; `clock` gives seconds."""
 
     clock: Callable[[], float] = time.monotonic
     seen: list[tuple[float, int]] = field(default_factory=list)  # when a number of epochs was first reported
@@ -46,9 +46,9 @@ class Stopwatch:
     def __post_init__(self) -> None:
         self.start = self.clock()
 
-    def update(self, epochs_done: int) -> None:
-        if epochs_done > (self.seen[-1][1] if self.seen else 0):
-            self.seen.append((self.clock(), epochs_done))
+    def update(self, epochs: int) -> None:
+        if epochs > (self.seen[-1][1] if self.seen else 0):
+            self.seen.append((self.clock(), epochs))
 
     def timing(self, runs: int) -> Timing | None:
         """From the first report to the last; what came before the first is the start. None without any report."""
@@ -56,7 +56,7 @@ class Stopwatch:
             return None
         (first, before), (last, after) = self.seen[0], self.seen[-1]
         if after == before:
-            return Timing((first - self.start) / before, 0.0, runs)
+            return Timing((first - self.start) / before, 0.0, runs, at_most=True)
         epoch = (last - first) / (after - before)
         return Timing(epoch, max(0.0, first - self.start - before * epoch), runs)
 
@@ -87,11 +87,10 @@ def run_tune(
     from asymtrain.lab import executors
 
     check_data(question, data_root)
-    kept = None if out is None else read_plan(out, question)
+    timing, plan = (None, None) if out is None else read_plan(out, question)
     timed = question.timing_specs()
     executors.check_sources(timed, store, data_root=data_root)  # also where everything is stored
     told, notes, runs = watcher or Watcher(), [""], dict[str, Run]()
-    timing: Timing | None = None
     limit = math.inf if question.minutes is None else 60 * question.minutes
     deadline = time.monotonic() + limit
 
@@ -106,7 +105,7 @@ def run_tune(
 
         def update(state: "Progress") -> None:
             notes.extend([state.note] if state.note else [])
-            watch.update(state.epochs_done)
+            watch.update(state.epochs_here)
             known = timing or watch.timing(len(specs))
             if state.seconds_left is not None and race is not None and known is not None:
                 state = replace(state, seconds_left=state.seconds_left + seconds_after(race, known))
@@ -120,19 +119,19 @@ def run_tune(
             told.run(run, done, len(specs))
         return watch
 
-    count, plan = len(question.candidates), None
-    if kept is not None:
-        timing, plan = kept
+    count, is_new = len(question.candidates), plan is None
+    if plan is not None:
         runs |= _stored(store, timed if timing else [])
     elif question.minutes is None:
-        plan = whole_plan(candidates=count, epochs=question.base.epochs, seeds=question.seeds)
+        timing, plan = None, whole_plan(candidates=count, epochs=question.base.epochs, seeds=question.seeds)
     else:
         words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
-        timing = train(timed, words, share=RULE.timing_share).timing(len(timed)) or _timing_of(runs.values())
+        measured = train(timed, words, share=RULE.timing_share).timing(len(timed))
+        timing = later_timing(timing, measured) or _timing_of(runs.values())
         if timing is not None:
             left = deadline - time.monotonic()
             plan = make_plan(timing, left, candidates=count, epochs=question.base.epochs, seeds=question.seeds)
-    if kept is None and out is not None and plan is not None and plan.rungs:
+    if is_new and out is not None and plan is not None and plan.rungs:
         write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
     race, asked = replay(question, plan, runs), set[str]()
     while wanted := [spec for spec in race.missing if spec.id not in asked]:
@@ -146,8 +145,7 @@ def run_tune(
 
 def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | None = None) -> Tuned:
     """Where a question stands by its store and its plan; nothing is trained."""
-    kept = read_plan(out, question)
-    timing, plan = kept or (None, None)
+    timing, plan = read_plan(out, question)
     runs = _stored(store, [] if question.minutes is None else question.timing_specs())
     while True:
         race = replay(question, plan, runs)
@@ -169,15 +167,19 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
         )
 
 
-def read_plan(out: Path, question: Question) -> Kept | None:
-    """The plan that a call with the same question made in this folder; another question is refused."""
+def read_plan(out: Path, question: Question) -> Kept:
+    """What a call with the same question timed and planned in this folder; another question is refused.
+
+    As long as no race fits, more minutes and fewer seeds are the same question.
+    """
     try:
         document = json.loads((out / JSON).read_bytes())
-        asked, measured, plan = document["question"], document["measured"], document["plan"]
-        timing = None if measured is None else Timing(**measured)
-        kept = None if not plan or not plan["rungs"] else (timing, Plan.from_dict(plan))
+        asked, measured, planned = document["question"], document["measured"], document["plan"]
+        timing = Timing(**measured) if measured else None
+        plan = Plan.from_dict(planned) if planned and planned["rungs"] else None
+        asked = dict(asked) if plan else {**asked, "minutes": question.minutes, "seeds": question.seeds}
     except FileNotFoundError:
-        return None
+        return None, None
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise UsageError(
             f"{out / JSON} cannot be read ({type(problem).__name__}): give another folder with --out"
@@ -186,7 +188,7 @@ def read_plan(out: Path, question: Question) -> Kept | None:
     if asked != ours:
         differing = _difference(asked, ours)
         raise UsageError(f"{out} holds a tune with another {differing}: give another folder with --out")
-    return kept
+    return timing, plan
 
 
 def _difference(asked: Any, ours: Mapping[str, Any]) -> str:
@@ -218,11 +220,12 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
         spec = question.confirmation_spec(race.winner, question.base.epochs, 0)
         network = build_network(spec, dataset)
         places = tuple(network.points[k] for k in chosen_places(len(network.points), spec.places))
-        if race.ruling.verdict == "attach":
+        if race.ruling.verdict == "attach" or race.leaning:
             of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
             layout = network.layout if of_backbone else spec.layout
             arguments = attach_arguments(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
             code = attach_code(spec, arguments)
+            code = f"# Not confirmed: {race.ruling.reason}.\n{code}" if race.leaning else code
             try:
                 removal = check_removal(spec, dataset, arguments)
             except Exception as problem:  # an hour's answer is not lost to a check of it
@@ -256,10 +259,23 @@ def _held_out(images: int) -> int:
     return round(0.2 * images)  # as `data.subsets.split` does
 
 
+def later_timing(before: Timing | None, now: Timing | None) -> Timing | None:
+    """Of two timings the second, which may have had only the rest to train: it saw no more than a part of the start.
+
+    Where it could not tell an epoch from the start and the first could, the first.
+    """
+    if before is None or now is None:
+        return now or before
+    if now.at_most and not before.at_most:
+        return before
+    return replace(now, start=max(before.start, now.start))
+
+
 def _timing_of(runs: Iterable[Run]) -> Timing | None:
     """Where all was trained before a kill and no clock saw it: as if one run trained at a time."""
-    epochs = [epoch.seconds for run in runs for epoch in run.history]
-    return Timing(sum(epochs) / len(epochs), 0.0, len(epochs)) if epochs else None
+    timed = [run for run in runs if run.history]
+    epochs = sum(len(run.history) for run in timed)
+    return Timing(sum(run.seconds for run in timed) / epochs, 0.0, len(timed), at_most=True) if epochs else None
 
 
 def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.recipes import FIELDS
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 
 if TYPE_CHECKING:
@@ -25,6 +26,9 @@ _ARGUMENTS = {
 }  # fmt: skip
 _VARIABLES = ("sample", "labels")  # arguments that are no literals
 _CHECKED = 64  # images, at most, that the removal is checked with
+# What the code has of a recipe; the other parts are the user's, as are controls.
+_WRITTEN = ("optimizer", "momentum", "learning_rate", "weight_decay")
+_LEFT_OUT = ("branch_labels", "branch_weights", "signal", "aggregator", *(f for f in FIELDS if f not in _WRITTEN))
 
 
 def attach_arguments(
@@ -50,9 +54,16 @@ def attach_code(spec: RunSpec, arguments: Mapping[str, Any]) -> str:
     candidate = Candidate.of(spec)
     written = [f"{name}={value if name in _VARIABLES else _literal(value)}" for name, value in arguments.items()]
     alpha = _SCHEDULES[candidate.alpha_schedule].format(alpha=candidate.alpha)
-    maths = ["import math", ""] if "math." in alpha else []
+    missing = {name: value for name in _LEFT_OUT if (value := getattr(spec, name)) != DEFAULTS[name]}
+    rest = ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in missing.items()
+    )
+    settings = f"lr={spec.learning_rate:g}, weight_decay={spec.weight_decay:g}"
+    if spec.optimizer == "sgd" and spec.momentum:
+        settings += f", momentum={spec.momentum:g}, nesterov=True"
     lines = [
-        *maths,
+        *([f"# Measured with {rest}:", "# these parts of the training are left out here."] if missing else []),
+        *(["import math", ""] if "math." in alpha else []),
         "import torch",
         "import torch.nn.functional as F",
         "from asymtrain import attach",
@@ -64,8 +75,7 @@ def attach_code(spec: RunSpec, arguments: Mapping[str, Any]) -> str:
         *(f"    {argument}," for argument in written),
         ")",
         f"optimizer = torch.optim.{_OPTIMIZERS[spec.optimizer]}(",
-        f"    [*model.parameters(), *branches.parameters()], lr={spec.learning_rate:g}, "
-        f"weight_decay={spec.weight_decay:g}",
+        f"    [*model.parameters(), *branches.parameters()], {settings}",
         ")",
         f"epochs = {spec.epochs}",
         "for epoch in range(epochs):",
