@@ -103,9 +103,12 @@ def test_the_race_counts_runs_that_learnt_nothing():
     asked = question()
     runs = all_runs(asked, PLAN, HELPS)
     first = next(run.spec for run in runs.values() if run.spec.redundancy == 0)
-    runs[first.id] = invent(first, diverged=True)
+    runs[first.id] = invent(first, epochs=1)
     table = tune_tables(describe(replay(asked, PLAN, runs), TIMING, runs, None))[0]
-    assert [row[4].mark for row in table.rows] == ["(1 diverged)"] * 3 + [""] * 2
+    at = [column.name for column in table.columns].index("At chance")
+    assert [row[at] for row in table.texts()] == ["1 of 6", "1 of 6", "4 of 6", "—", "—"]
+    learnt = tune_tables(answer({GOOD: 0.1, FAIR: 0.05, BAD: 0.0}))[0]
+    assert "At chance" not in [column.name for column in learnt.columns]
 
 
 def test_the_branches_leave_nothing_behind(helped):

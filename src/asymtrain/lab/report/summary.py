@@ -62,7 +62,7 @@ def comparison_table(summary: Summary) -> Table:
     rows = make_rows(
         (
             row["label"],
-            *(accuracy_cell(row, side) for side in ("plain", "asymmetric")),
+            *(_accuracy(row, side) for side in ("plain", "asymmetric")),
             row["points"],
             interval(row["points_low"], row["points_high"]),
             row["p"],
@@ -74,9 +74,9 @@ def comparison_table(summary: Summary) -> Table:
     return Table("comparisons", "", COMPARISON, rows)
 
 
-def accuracy_cell(row: Mapping[str, Any], side: str, spec_ids: tuple[str, ...] = ()) -> Cell:
+def _accuracy(row: Mapping[str, Any], side: str) -> Cell:
     """The mean of a variant; runs that learnt nothing are counted beside it."""
     flags = {"diverged": "diverged", "at_chance": "at chance"}
     marks = [f"{count} {words}" for flag, words in flags.items() if (count := row[f"{side}_{flag}"])]
     mean = Mean(row[f"{side}_mean"], row[f"{side}_std"])
-    return Cell(mean, spec_ids, mark=f"({', '.join(marks)})" if marks else "")
+    return Cell(mean, mark=f"({', '.join(marks)})" if marks else "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
-from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, interval, make_rows
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, duration, interval, make_rows
 from asymtrain.lab.runs import Run
 from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Plan, Timing
 from asymtrain.lab.tune.results import Entry, Race, RungResult
@@ -169,8 +169,7 @@ def tune_tables(result: Tuned) -> list[Table]:
 
 
 def race_table(race: Race, held_out: int) -> Table:
-    from asymtrain.lab.report.summary import accuracy_cell
-
+    unlearnt = any(_at_chance(entry) for result in race.rungs for entry in result.entries)
     columns = (
         Column("Candidate"),
         Column("Rung", "count"),
@@ -180,6 +179,7 @@ def race_table(race: Race, held_out: int) -> Table:
         Column("With branches", "number"),
         Column("Difference (points)", "number", digits=1, signed=True, short="Points"),
         Column("95% interval", "number", digits=1, signed=True),
+        *([Column("At chance")] if unlearnt else []),
         Column("Result"),
     )
     rows: list[Sequence[Any]] = []
@@ -190,33 +190,43 @@ def race_table(race: Race, held_out: int) -> Table:
             numbers: list[Any] = [Cell(missing=True)] * 4
             if row is not None:
                 numbers = [
-                    accuracy_cell(row, "plain"),
-                    accuracy_cell(row, "asymmetric", entry.spec_ids),
+                    Mean(row["plain_mean"], row["plain_std"]),
+                    Cell(Mean(row["asymmetric_mean"], row["asymmetric_std"]), entry.spec_ids),
                     row["points"],
                     interval(row["points_low"], row["points_high"]),
                 ]
             seeds = 0 if row is None else row["n"]
-            rows.append((entry.candidate.label, i, result.rung.epochs, seeds, *numbers, _outcome(race, i, entry)))
+            chance = [f"{count} of {2 * seeds}" if (count := _at_chance(entry)) else NOTHING] if unlearnt else []
+            ends = (*chance, _outcome(race, i, entry))
+            rows.append((entry.candidate.label, i, result.rung.epochs, seeds, *numbers, *ends))
     note = (
         f"Every rung trains its candidates and Plain from scratch, with a whole schedule of its own. Accuracy: on the "
-        f"{held_out:,} training images that a seed holds out, after the last epoch, as mean and deviation over seeds; "
-        "runs that diverged or stayed at chance are counted beside it. "
+        f"{held_out:,} training images that a seed holds out, after the last epoch, as mean and deviation over seeds. "
         "Difference: to Plain of the same seed, in points of accuracy, with its t interval. The better half goes on, "
         "unless its whole interval lies below 0."
     )
+    note += " At chance: runs, of both, whose accuracy guessing would give." if unlearnt else ""
     return Table("race", "The race", columns, make_rows(rows), note, detail=True)
 
 
 def _outcome(race: Race, number: int, entry: Entry) -> str:
     """What became of a candidate at the rung of this number."""
-    if entry.kept is None:
-        return NOTHING
-    last = race.plan is not None and number == len(race.plan.rungs)
-    if entry.candidate == race.winner and last:
-        return "winner"
-    if entry.kept and not last:
-        return "goes on"
-    return "clearly worse" if entry.standing.clearly_worse else "dropped"
+    diverged = entry.row["asymmetric_diverged"] if entry.row else 0
+    words = [f"{diverged} diverged"] if diverged else []
+    if entry.kept is not None:
+        last = race.plan is not None and number == len(race.plan.rungs)
+        if entry.candidate == race.winner and last:
+            words.append("winner")
+        elif entry.kept and not last:
+            words.append("goes on")
+        else:
+            words.append("clearly worse" if entry.standing.clearly_worse else "dropped")
+    return ", ".join(words) or NOTHING
+
+
+def _at_chance(entry: Entry) -> int:
+    """Runs of a candidate and of Plain whose accuracy guessing would give."""
+    return 0 if entry.row is None else int(entry.row["plain_at_chance"] + entry.row["asymmetric_at_chance"])
 
 
 def pairs_table(result: Tuned) -> Table:
