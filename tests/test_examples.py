@@ -82,7 +82,7 @@ def demo():
     recipe = re.search(
         r"^demo:.*\n\t\$\(BIN\)/asymtrain ((?:.*\\\n)*.*)\n", (ROOT / "Makefile").read_text(), re.MULTILINE
     )
-    return shlex.split(recipe[1])
+    return shlex.split(recipe[1].replace("\\\n", " "))
 
 
 def test_readme_shows_the_command_of_the_demo(monkeypatch):
