@@ -1,9 +1,11 @@
 """The examples run, print their tables, and learn from the data that they say they do."""
 
 import importlib
+import json
 import math
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -72,7 +74,40 @@ def fitted(example, monkeypatch):
 
 
 def test_every_example_is_run_here():
-    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*NEEDS, "paired"}
+    assert {path.stem for path in EXAMPLES.glob("*.py")} == {*NEEDS, "paired", "deep_network"}
+
+
+def demo():
+    """The command of `make demo`, without the program's name."""
+    recipe = re.search(
+        r"^demo:.*\n\t\$\(BIN\)/asymtrain ((?:.*\\\n)*.*)\n", (ROOT / "Makefile").read_text(), re.MULTILINE
+    )
+    return shlex.split(recipe[1].replace("\\\n", " "))
+
+
+def test_readme_shows_the_command_of_the_demo(monkeypatch):
+    shown = (ROOT / "README.md").read_text().replace("\\\n", " ")
+    assert demo() in [
+        shlex.split(line)[1:] for line in shown.splitlines() if line.startswith("asymtrain tune examples.")
+    ]
+    monkeypatch.syspath_prepend(str(ROOT))
+    model = importlib.import_module("examples.deep_network").build(4, (3, 16, 16))
+    assert model(torch.zeros(2, 3, 16, 16)).shape == (2, 4)
+
+
+@pytest.mark.slow
+def test_the_demo_advises_branches_with_a_margin(tmp_path):
+    """On every machine: each run learns, the gain is clear, nothing is left in the model, and README quotes it."""
+    command = [sys.executable, "-m", "asymtrain", *demo(), "--out", str(tmp_path), "--json"]
+    answer = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+    assert answer["verdict"] == "attach"
+    row, removal = answer["comparison"], answer["removal"]
+    assert (row["n"], row["plain_at_chance"], row["asymmetric_at_chance"]) == (5, 0, 0)
+    assert row["points_low"] > 1
+    assert (removal["difference"], removal["parameters"][0]) == (0, removal["parameters"][2])
+    assert "chosen for this demo because" in (tmp_path / "report.html").read_text()
+    quoted = re.search(r"^Attach .*: \+(\S+) points of test accuracy", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert float(quoted[1]) == pytest.approx(row["points"], abs=4)  # processors round differently
 
 
 QUOTE = re.compile(r"<!-- not run: quoted from the script[^\n]*-->\n```python\n(.*?)^```", re.MULTILINE | re.DOTALL)

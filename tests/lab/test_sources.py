@@ -17,6 +17,7 @@ from asymtrain.lab import sources
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.sources import (
     build_model,
+    describe_model,
     fingerprint,
     named_model,
     parse_option,
@@ -34,6 +35,16 @@ def refuse(text, *arguments, build=False):
     with pytest.raises(UsageError, match=text) as problem:
         make()
     assert "\n" not in str(problem.value)
+
+
+def test_what_a_docstring_says_of_a_model(tmp_path, monkeypatch):
+    text = (
+        'from torch import nn\ndef told():\n    """Two\n    lines."""\ndef silent(): pass\nclass Own(nn.Module): pass\n'
+    )
+    (tmp_path / "told_nets.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ("told_nets:told", "told_nets:silent", "told_nets:Own", "told_nets:nowhere", "mlp", "timm:resnet18")
+    assert [describe_model(name) for name in names] == ["Two lines.", "", "", "", "", ""]
 
 
 def test_a_config_class_of_transformers():

@@ -146,6 +146,13 @@ def _rounded(text: str) -> str:
     return hashlib.sha256(" ".join([digest, *shares]).encode()).hexdigest()[:16]
 
 
+def describe_model(arch: str) -> str:
+    """What the docstring of the function that builds a model says, as one line; empty where there is none."""
+    function = _HERE[arch][1] if arch in _HERE else _imported(arch)
+    told = inspect.isfunction(function) or inspect.isclass(function)
+    return " ".join((function.__doc__ or "").split()) if told else ""
+
+
 def is_named(arch: str) -> bool:
     """Is this a model by name, and none of the backbones?"""
     return ":" in arch

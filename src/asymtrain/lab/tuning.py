@@ -25,7 +25,7 @@ def tune(
     build: str | Callable[..., nn.Module],
     data: str | Dataset | Sequence[Any] | Mapping[str, Any],
     *,
-    minutes: float = 30.0,
+    minutes: float | None = 30.0,
     epochs: int | None = None,
     seeds: int | None = None,
     candidates: Iterable[Candidate | Mapping[str, Any]] | None = None,
@@ -68,7 +68,8 @@ def tune(
         build: a model by name, or a function that returns a new `nn.Module` at each call, as `asymtrain.compare`
             takes it.
         data: a name, a `Dataset`, or arrays or tensors, as `asymtrain.compare` takes it.
-        minutes: for all of it. After two timed epochs, the race and the confirmation are planned to fit.
+        minutes: for all of it. After two timed epochs, the race and the confirmation are planned to fit. None for no
+            limit: the race and the confirmation of all epochs, by the same plan on every machine.
         epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
             so, and is undecided while the difference still moves.
         seeds: fresh seeds of the confirmation, 5 or more.

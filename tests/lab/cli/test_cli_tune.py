@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from asymtrain.lab.cli.tune import parse_candidates
+from asymtrain.lab.cli.tune import Effort, parse_candidates
 from asymtrain.lab.tune import CANDIDATES, run_tune, running
 
 NETS = """
@@ -122,6 +122,7 @@ def test_candidates():
     [
         pytest.param(["--minutes", "0"], "--minutes must be above 0", id="no time"),
         pytest.param(["--minutes", "-1"], "--minutes must be above 0", id="less than none"),
+        pytest.param(["--minutes", "9", "--whole"], "leave out --whole, or --minutes", id="a limit and none"),
         pytest.param(["--seeds", "3"], "seeds must be from 5", id="few seeds"),
         pytest.param(["--epochs", "0"], "--epochs must be 1 or more", id="no epochs"),
         pytest.param(["--candidate", "softmax"], "such as objective=softmax,alpha=0.3", id="a word"),
@@ -140,6 +141,15 @@ def test_candidates():
 )
 def test_bad_input(refused, options, said):
     assert said in refused("tune", "mlp", *options)
+
+
+@pytest.mark.parametrize(
+    ("given", "minutes"),
+    [({}, 30.0), ({"minutes": 9.0}, 9.0), ({"whole": True}, None)],
+    ids=["nothing is said", "minutes", "the whole"],
+)
+def test_the_limit_of_time(given, minutes):
+    assert Effort(**given).limit() == minutes
 
 
 @pytest.mark.parametrize("model", ["mlp,cnn", "resnet", "nowhere:net", ""])

@@ -8,6 +8,8 @@ import torch
 from tune_examples import BAD, BASE, FAIR, GOOD, PLAN, TIMING, all_runs, question
 
 from asymtrain import models
+from asymtrain.branches import Branches
+from asymtrain.errors import UsageWarning
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.setup import alpha_at
 from asymtrain.lab.tune import replay
@@ -15,7 +17,7 @@ from asymtrain.lab.tune.answer import tune_tables, write_tuned
 from asymtrain.lab.tune.planning import CONFIRMATION_SEED
 from asymtrain.lab.tune.rule import Ruling, leans_to_attach
 from asymtrain.lab.tune.running import describe
-from asymtrain.lab.tune.snippet import attach_code
+from asymtrain.lab.tune.snippet import attach_arguments, attach_code
 from invented_runs import invent
 
 HELPS, HURTS = {GOOD: 0.1, FAIR: 0.05, BAD: -0.2}, {GOOD: -0.1, FAIR: -0.1, BAD: -0.2}
@@ -46,11 +48,12 @@ def test_the_sentence_names_what_was_measured(helped):
 
 
 def test_the_tables(helped):
-    race, pairs = tune_tables(helped)
+    race, pairs, removal = tune_tables(helped)
     texts = race.texts()
     assert [row[0] for row in texts] == [GOOD.label, FAIR.label, BAD.label, GOOD.label, FAIR.label]
     assert [row[-1] for row in texts] == ["goes on", "goes on", "clearly worse", "winner", "dropped"]
     assert len(pairs.rows) == 5
+    assert [row[-1] for row in removal.texts()] == ["—", "—", "bit-equal"]
     assert tune_tables(answer(HURTS))[0].rows
     assert len(tune_tables(answer(HURTS))) == 1
 
@@ -115,6 +118,66 @@ def test_what_leans_to_attach(because, points, leans):
     assert leans_to_attach(Ruling("undecided", because, ""), {"points": points}) is leans
 
 
+def test_a_run_that_learnt_nothing_is_marked_where_its_number_stands(helped):
+    asked = question()
+    runs = all_runs(asked, PLAN, HELPS)
+    first, second, *_ = [run.spec for run in helped.race.confirmation]
+    runs[first.id] = invent(first, diverged=True)
+    runs[second.id] = invent(second, -0.4)
+    table = tune_tables(describe(replay(asked, PLAN, runs), TIMING, runs, None))[1]
+    marks = [cell.mark for row in table.rows for cell in row if cell.mark]
+    assert marks == ["(diverged)", "(at chance)"]
+    assert not any(cell.mark for row in tune_tables(helped)[1].rows for cell in row)
+
+
+def test_the_race_counts_runs_that_learnt_nothing():
+    asked = question()
+    runs = all_runs(asked, PLAN, HELPS)
+    first = next(run.spec for run in runs.values() if run.spec.redundancy == 0)
+    runs[first.id] = invent(first, epochs=1)
+    table = tune_tables(describe(replay(asked, PLAN, runs), TIMING, runs, None))[0]
+    at = [column.name for column in table.columns].index("At chance")
+    assert [row[at] for row in table.texts()] == ["1 of 6", "1 of 6", "4 of 6", "—", "—"]
+    learnt = tune_tables(answer({GOOD: 0.1, FAIR: 0.05, BAD: 0.0}))[0]
+    assert "At chance" not in [column.name for column in learnt.columns]
+
+
+def test_the_branches_leave_nothing_behind(helped):
+    before, during, after = helped.removal.parameters
+    assert before == after < during
+    assert helped.removal.hooks[::2] == (0, 0)
+    assert helped.removal.hooks[1] > 0
+    assert helped.removal.difference == 0
+    assert helped.to_dict()["removal"]["images"] == helped.removal.images == 64
+    assert answer(HURTS).removal is None
+
+
+def test_what_is_left_behind_is_seen(monkeypatch):
+    monkeypatch.setattr(Branches, "strip", lambda self, optimizer: None)
+    removal = answer(HELPS).removal
+    assert removal.parameters[2] == removal.parameters[1]
+    assert removal.hooks[2] == removal.hooks[1]
+
+
+def test_a_check_that_fails_costs_no_answer(monkeypatch):
+    monkeypatch.setattr(Branches, "strip", lambda self, optimizer: 1 / 0)
+    with pytest.warns(UsageWarning, match="could not be checked: ZeroDivisionError"):
+        result = answer(HELPS)
+    assert result.verdict == "attach"
+    assert len(tune_tables(result)) == 2
+
+
+def test_the_page_says_what_the_docstring_of_the_model_says(helped, tmp_path):
+    told = dataclasses.replace(helped, model="Eight layers & no shortcut.")
+    assert '<p class="lead">Eight layers &amp; no shortcut.</p>' in write_tuned(tmp_path, told)["page"].read_text()
+    assert told.to_dict()["model"] == told.model
+    assert helped.model == ""
+
+
+def code_of(spec, *places, **options):
+    return attach_code(spec, attach_arguments(spec, places, 4, **options))
+
+
 FORMS = [
     Candidate(),
     Candidate("softmax", "prior", 1.0),
@@ -132,7 +195,7 @@ def test_the_code_runs(form, changes):
     spec = dataclasses.replace(BASE, epochs=4, warmup=0.0, **form.fields(), **changes)
     model = models.build("mlp", classes=4, widths=(8, 8, 8, 8), image_size=8)
     before = [parameter.detach().clone() for parameter in model.parameters()]
-    code = attach_code(spec, ["blocks.0", "blocks.2"], 4, layout="BD")
+    code = code_of(spec, "blocks.0", "blocks.2", layout="BD")
     x, y = torch.rand(8, 3, 8, 8), torch.arange(8) % 4
     alphas = []
 
@@ -150,17 +213,17 @@ def test_the_code_runs(form, changes):
 
 def test_the_code_has_the_optimizer_that_was_measured():
     sgd = dataclasses.replace(BASE, optimizer="sgd", **Candidate().fields())
-    code = attach_code(sgd, ["blocks.0"], 4)
+    code = code_of(sgd, "blocks.0")
     assert "SGD(" in code
     assert "momentum=0.9, nesterov=True" in code
-    assert "momentum" not in attach_code(dataclasses.replace(sgd, momentum=0.0), ["blocks.0"], 4)
+    assert "momentum" not in code_of(dataclasses.replace(sgd, momentum=0.0), "blocks.0")
 
 
 def test_the_code_says_what_of_the_training_it_leaves_out():
     spec = dataclasses.replace(
         BASE, warmup=0.0, aggregator="pcgrad", clip=1.0, schedule="cosine", **Candidate().fields()
     )
-    code = attach_code(spec, ["blocks.0"], 4)
+    code = code_of(spec, "blocks.0")
     assert code.startswith("# Measured with aggregator=pcgrad, schedule=cosine, clip=1:\n# these parts")
     bare = dataclasses.replace(spec, aggregator="sum", clip=0.0, schedule="constant")
-    assert "Measured" not in attach_code(bare, ["blocks.0"], 4)
+    assert "Measured" not in code_of(bare, "blocks.0")

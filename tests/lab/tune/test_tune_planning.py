@@ -3,7 +3,7 @@
 import pytest
 
 from asymtrain.lab.tune import Rung, Timing, make_plan
-from asymtrain.lab.tune.planning import Plan, confirmation_seconds, ladder, race_seconds
+from asymtrain.lab.tune.planning import Plan, confirmation_seconds, ladder, race_seconds, whole_plan
 from asymtrain.lab.tune.rule import RULE
 from asymtrain.lab.tune.running import Stopwatch, later_timing
 
@@ -70,8 +70,14 @@ def test_the_ladder(last, candidates, rungs):
     assert [(rung.epochs, rung.candidates) for rung in ladder(last, candidates, 3)] == rungs
 
 
-def test_a_plan_comes_back_from_json():
-    made = plan(600)
+def test_without_a_clock_the_plan_is_that_of_time_for_everything():
+    made, whole = plan(10_000), whole_plan(candidates=9, epochs=30, seeds=5)
+    assert (whole.rungs, whole.epochs, whole.seeds) == (made.rungs, made.epochs, made.seeds)
+    assert whole.seconds is None
+
+
+@pytest.mark.parametrize("made", [plan(600), whole_plan(candidates=2, epochs=3, seeds=5)], ids=["limited", "whole"])
+def test_a_plan_comes_back_from_json(made):
     assert Plan.from_dict(made.to_dict()) == made
 
 

@@ -83,6 +83,22 @@ def test_a_call_times_plans_and_answers(tmp_path):
     assert len(again.runs) == len(runs)
 
 
+def test_without_a_limit_nothing_is_timed_and_everything_is_trained(tmp_path):
+    asked, stages = Question(TINY, (GOOD, NOTHING), minutes=None), []
+    store, left = tmp_path / "runs.sqlite", []
+    watcher = Watcher(lambda state: left.append(state.seconds_left), stages.append)
+    result = run_tune(asked, store=store, out=tmp_path, watcher=watcher)
+    assert [stage.partition(":")[0] for stage in stages] == ["Rung 1 of 2", "Rung 2 of 2", "Confirmation"]
+    assert result.timing is None
+    assert any(left)  # a bar has the time left all the same
+    plan = Plan((Rung(1, 2, 3), Rung(2, 1, 3)), epochs=2, seeds=5, seconds=None, needed=None)
+    assert result.race.plan == plan
+    assert Plan.from_dict(json.loads((tmp_path / "tune.json").read_bytes())["plan"]) == plan
+    again = run_tune(asked, store=store, out=tmp_path, watcher=Watcher(stage=stages.append))
+    assert len(stages) == 3
+    assert again.to_dict() == result.to_dict() == read_tune(asked, store, tmp_path).to_dict()
+
+
 class Stop(Exception):
     """Ends a call in its middle, as a kill would."""
 

@@ -83,8 +83,13 @@ class Effort(ExecutorOptions):
     """How much is tried, where, and for how long."""
 
     minutes: Annotated[
-        float, Option(help="Time for all of it: what fits is planned after two epochs.", callback=above_zero)
-    ] = 30.0
+        float | None,
+        Option(help="Time for all of it: what fits is planned after two epochs. Default: 30.", callback=above_zero),
+    ] = None
+    whole: Annotated[
+        bool,
+        Option("--whole", help="No limit of time: all epochs, and the same plan on every machine."),
+    ] = False
     seeds: Annotated[int | None, Option(help="Fresh seeds of the confirmation: 5 (the default) or more.")] = None
     candidate: Annotated[
         list[str] | None,
@@ -97,6 +102,14 @@ class Effort(ExecutorOptions):
 
     def where(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in ("device", "data_root", "executor", "address")}
+
+    def limit(self) -> float | None:
+        """Minutes; None where there is no limit."""
+        from asymtrain.lab.tune import MINUTES
+
+        if self.whole and self.minutes is not None:
+            raise UsageError("--whole has no limit of time: leave out --whole, or --minutes")
+        return None if self.whole else self.minutes or MINUTES
 
 
 @dataclass(frozen=True)
@@ -123,7 +136,7 @@ def tune(
         from asymtrain.lab.tune import RULE, Question, read_tune, run_tune
         from asymtrain.lab.tune.answer import write_tuned
     seeds = RULE.seeds if effort.seeds is None else effort.seeds
-    question = Question(asked.base_spec(settings), parse_candidates(effort.candidate), effort.minutes, seeds)
+    question = Question(asked.base_spec(settings), parse_candidates(effort.candidate), effort.limit(), seeds)
     output.check()
     check_executor(effort.executor, effort.address)
     store, interrupted = output.store_path, False

@@ -5,7 +5,7 @@
     planning.py    what fits into the time
     results.py     what a set of runs says: a pure function
     running.py     train what is missing; the plan is kept in tune.json
-    snippet.py     the winner as code
+    snippet.py     the winner as code, and a check that nothing is left of it
     answer.py      `Tuned`: the answer, its tables, figures and page
 
     question = Question(base, minutes=30)                     # base: the Asymmetric run, with its epochs
@@ -17,7 +17,7 @@ which took no part in the choice.
 
 from asymtrain.lab.tune.answer import Tuned
 from asymtrain.lab.tune.planning import Plan, Rung, Timing, make_plan
-from asymtrain.lab.tune.question import CANDIDATES, EPOCHS, Question, as_candidates
+from asymtrain.lab.tune.question import CANDIDATES, EPOCHS, MINUTES, Question, as_candidates
 from asymtrain.lab.tune.results import Race, RungResult, replay
 from asymtrain.lab.tune.rule import RULE, Rule, Ruling, Standing, is_moving, judge, survivors
 from asymtrain.lab.tune.running import Watcher, read_tune, run_tune
@@ -25,6 +25,7 @@ from asymtrain.lab.tune.running import Watcher, read_tune, run_tune
 __all__ = [
     "CANDIDATES",
     "EPOCHS",
+    "MINUTES",
     "RULE",
     "Plan",
     "Question",

@@ -9,9 +9,10 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, duration, interval, make_rows
 from asymtrain.lab.runs import Run
-from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Timing
+from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Plan, Timing
 from asymtrain.lab.tune.results import Entry, Race, RungResult
 from asymtrain.lab.tune.rule import RULE, Verdict, counted, is_moving
+from asymtrain.lab.tune.snippet import Removal
 from asymtrain.models import display_name
 
 if TYPE_CHECKING:
@@ -33,6 +34,9 @@ class Tuned:
     snippet: str  # code that attaches them; empty unless the verdict is attach, or leans to it
     held_out: int  # validation images of a run of the race
     test_images: int
+    classes: int
+    removal: Removal | None = None  # the check of the snippet
+    model: str = ""  # what the docstring of the function that builds it says
     command: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)  # those that the runs were trained with
 
@@ -118,6 +122,8 @@ class Tuned:
             "rungs": [rung.to_dict() for rung in race.rungs],
             "missing": [spec.id for spec in race.missing],
             "images": {"validation": self.held_out, "test": self.test_images},
+            "removal": None if self.removal is None else asdict(self.removal),
+            "model": self.model,
         }
 
     def page(self, folder: str | Path) -> Path:
@@ -156,12 +162,14 @@ def title_of(result: Tuned) -> str:
 
 
 def tune_tables(result: Tuned) -> list[Table]:
-    """The race, and the pairs of the confirmation where there are any."""
+    """The race, the pairs of the confirmation and the check of the removal, where there are any."""
     tables = [race_table(result.race, result.held_out)] if result.rungs else []
-    return [*tables, pairs_table(result)] if result.race.pairs else tables
+    tables += [pairs_table(result)] if result.race.pairs else []
+    return [*tables, removal_table(result.removal)] if result.removal is not None else tables
 
 
 def race_table(race: Race, held_out: int) -> Table:
+    unlearnt = any(_at_chance(entry) for result in race.rungs for entry in result.entries)
     columns = (
         Column("Candidate"),
         Column("Rung", "count"),
@@ -171,6 +179,7 @@ def race_table(race: Race, held_out: int) -> Table:
         Column("With branches", "number"),
         Column("Difference (points)", "number", digits=1, signed=True, short="Points"),
         Column("95% interval", "number", digits=1, signed=True),
+        *([Column("At chance")] if unlearnt else []),
         Column("Result"),
     )
     rows: list[Sequence[Any]] = []
@@ -187,14 +196,17 @@ def race_table(race: Race, held_out: int) -> Table:
                     interval(row["points_low"], row["points_high"]),
                 ]
             seeds = 0 if row is None else row["n"]
-            rows.append((entry.candidate.label, i, result.rung.epochs, seeds, *numbers, _outcome(race, i, entry)))
+            chance = [f"{count} of {2 * seeds}" if (count := _at_chance(entry)) else NOTHING] if unlearnt else []
+            ends = (*chance, _outcome(race, i, entry))
+            rows.append((entry.candidate.label, i, result.rung.epochs, seeds, *numbers, *ends))
     note = (
         f"Every rung trains its candidates and Plain from scratch, with a whole schedule of its own. Accuracy: on the "
         f"{held_out:,} training images that a seed holds out, after the last epoch, as mean and deviation over seeds. "
         "Difference: to Plain of the same seed, in points of accuracy, with its t interval. The better half goes on, "
         "unless its whole interval lies below 0."
     )
-    return Table("race", "The race", columns, make_rows(rows), note)
+    note += " At chance: runs, of both, whose accuracy guessing would give." if unlearnt else ""
+    return Table("race", "The race", columns, make_rows(rows), note, detail=True)
 
 
 def _outcome(race: Race, number: int, entry: Entry) -> str:
@@ -212,6 +224,11 @@ def _outcome(race: Race, number: int, entry: Entry) -> str:
     return ", ".join(words) or NOTHING
 
 
+def _at_chance(entry: Entry) -> int:
+    """Runs of a candidate and of Plain whose accuracy guessing would give."""
+    return 0 if entry.row is None else int(entry.row["plain_at_chance"] + entry.row["asymmetric_at_chance"])
+
+
 def pairs_table(result: Tuned) -> Table:
     columns = (
         Column("Seed", "count"),
@@ -219,7 +236,16 @@ def pairs_table(result: Tuned) -> Table:
         Column("With branches", "number", digits=4),
         Column("Difference (points)", "number", digits=1, signed=True, short="Points"),
     )
-    rows = [(seed, plain, after, 100 * (after - plain)) for seed, plain, after in result.race.pairs]
+    marks = _marks(result)
+    rows = [
+        (
+            seed,
+            Cell(plain, mark=marks.get((seed, "plain"), "")),
+            Cell(after, mark=marks.get((seed, "asymmetric"), "")),
+            100 * (after - plain),
+        )
+        for seed, plain, after in result.race.pairs
+    ]
     note = (
         f"Test accuracy after the last epoch, on {result.test_images:,} images that the race never saw. These seeds "
         "took no part in the choice, so the interval of their mean holds in spite of it."
@@ -228,14 +254,43 @@ def pairs_table(result: Tuned) -> Table:
     return Table("confirmation", f"Confirmation on fresh seeds{label}", columns, make_rows(rows), note)
 
 
+def _marks(result: Tuned) -> dict[tuple[int, str], str]:
+    """What is said beside the accuracy of a run that learnt nothing, by seed and variant."""
+    from asymtrain.lab.comparisons import chance_limit
+
+    limit, marks = chance_limit(result.classes), dict[tuple[int, str], str]()
+    for run in result.race.confirmation:
+        if run.outcome == "diverged":
+            marks[run.spec.seed, run.spec.variant] = "(diverged)"
+        elif run.test_accuracy is not None and run.test_accuracy <= limit:
+            marks[run.spec.seed, run.spec.variant] = "(at chance)"
+    return marks
+
+
+def removal_table(removal: Removal) -> Table:
+    columns = (
+        Column("Model"),
+        Column("Parameters in the optimizer", "count", short="Parameters"),
+        Column("Hooks on the model", "count", short="Hooks"),
+        Column("Logits"),
+    )
+    same = "bit-equal" if removal.difference == 0 else f"differ by {removal.difference:.2g}"
+    states = zip(("before", "with branches", "after strip"), removal.parameters, removal.hooks, strict=True)
+    rows = [(*state, same if state[0] == "after strip" else NOTHING) for state in states]
+    note = (
+        "Checked by a step of training with the branches above, on a new model. Logits: of "
+        f"{removal.images} test images, beside those of a model with the same weights that never had branches."
+    )
+    return Table("removal", "What the branches leave behind", columns, make_rows(rows), note)
+
+
 def tune_figures(result: Tuned) -> list[Figure]:
-    seen = [(i, rung) for i, rung in enumerate(result.rungs, 1) if any(entry.row for entry in rung.entries)]
-    figures = [_rung_figure(i, rung) for i, rung in seen]
+    """What answers the question comes first."""
+    figures = [_curves(result)] if result.race.pairs else []
     if len(result.race.course) > 1:
         figures.append(_course_figure(result))
-    if result.race.pairs:
-        figures.append(_curves(result))
-    return figures
+    seen = [(i, rung) for i, rung in enumerate(result.rungs, 1) if any(entry.row for entry in rung.entries)]
+    return figures + [_rung_figure(i, rung) for i, rung in seen]
 
 
 def _rung_figure(number: int, result: RungResult) -> Figure:
@@ -293,25 +348,28 @@ def _lead(result: Tuned) -> str:
             f"was to be confirmed on seeds {CONFIRMATION_SEED} to {last}, trained for {counted(plan.epochs, 'epoch')} "
             "on all training images and tested on the test images."
         )
-    return " ".join(parts)
+    return "\n\n".join(filter(None, [" ".join(parts), result.model]))
 
 
 def budget_words(result: Tuned) -> str:
     """What the time allowed, and by which measurement."""
     question, plan, timing = result.race.question, result.race.plan, result.timing
+    if question.minutes is None and plan is not None:
+        return f"no limit, the whole question: {_planned(plan)}"
     given = f"{question.minutes:g} minute{'' if question.minutes == 1 else 's'}"
-    if plan is None or timing is None:
+    if plan is None or timing is None or plan.needed is None or plan.seconds is None:
         return f"{given}; no plan was made"
     measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"
     needed = f"the whole question takes {plan.about} {duration(60 * plan.needed)}"
     if not plan.rungs:
         return f"{given}: {measured}. No race fits; {needed}"
+    return f"{given}: {measured}. Planned: {_planned(plan)}, for {duration(plan.seconds)}; {needed}"
+
+
+def _planned(plan: Plan) -> str:
     lengths = ", ".join(str(rung.epochs) for rung in plan.rungs)
     rungs = f"{counted(len(plan.rungs), 'rung')} ({lengths} epochs, {plan.rungs[0].seeds} seeds)"
-    return (
-        f"{given}: {measured}. Planned: {rungs} and a confirmation "
-        f"({plan.epochs} epochs, {plan.seeds} seeds), for {duration(plan.seconds)}; {needed}"
-    )
+    return f"{rungs} and a confirmation ({plan.epochs} epochs, {plan.seeds} seeds)"
 
 
 def _facts(result: Tuned) -> dict[str, str]:

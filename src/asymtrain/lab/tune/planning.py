@@ -42,8 +42,8 @@ class Plan:
     rungs: tuple[Rung, ...]
     epochs: int  # of the confirmation
     seeds: int
-    seconds: float  # that all of it was planned to take
-    needed: float  # minutes that the whole question would take
+    seconds: float | None  # that all of it was planned to take; None where no clock had a say
+    needed: float | None  # minutes that the whole question would take
     at_most: bool = False  # as the timing is
 
     @property
@@ -80,6 +80,11 @@ def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, s
                 planned = race + confirmation_seconds(confirmed, seeds, timing)
                 return Plan(rungs, confirmed, seeds, planned, needed, timing.at_most)
     return Plan((), 0, seeds, 0.0, needed, timing.at_most)
+
+
+def whole_plan(*, candidates: int, epochs: int, seeds: int, rule: Rule = RULE) -> Plan:
+    """The whole question, however long it takes: the same plan on every machine."""
+    return Plan(ladder(epochs, candidates, rule.race_seeds, rule), epochs, seeds, None, None)
 
 
 def ladder(last: int, candidates: int, seeds: int, rule: Rule = RULE) -> tuple[Rung, ...]:

@@ -13,6 +13,7 @@ from asymtrain.lab.tune.rule import RULE
 
 MOST_SEEDS = 1000
 EPOCHS = 30  # of the training that is asked about, where nobody says
+MINUTES = 30.0  # for the answer, likewise
 
 # The paper's form; then the two objectives that helped in the first rows of the practice study (docs/practice.md), each
 # weak and strong, since models differ most in that; then what changes where and when branches act, one at a time: a
@@ -36,7 +37,7 @@ class Question:
 
     base: RunSpec  # Asymmetric, with the epochs of the training; its seed and its form of branches do not matter
     candidates: tuple[Candidate, ...] = CANDIDATES
-    minutes: float = 30.0
+    minutes: float | None = MINUTES  # None: all of it, however long it takes
     seeds: int = RULE.seeds  # of the confirmation
 
     def __post_init__(self) -> None:
@@ -44,7 +45,7 @@ class Question:
             raise UsageError("tune needs redundancy 1 or more: 0 is Plain, which every candidate is compared with")
         if not self.candidates:
             raise UsageError("there is nothing to try: give one candidate or more")
-        if not _is_number(self.minutes) or not 0 < self.minutes < float("inf"):
+        if self.minutes is not None and (not _is_number(self.minutes) or not 0 < self.minutes < float("inf")):
             raise UsageError(f"minutes must be a number above 0, and finite, got {self.minutes!r}")
         if not isinstance(self.seeds, int) or not RULE.least_seeds <= self.seeds <= MOST_SEEDS:
             raise UsageError(

@@ -171,6 +171,8 @@ def compare_with_plain(specs: Iterable[RunSpec], runs: Mapping[str, Run], measur
 def _too_short(question: Question, plan: Plan | None) -> str:
     if plan is None:
         return "no epoch could be timed yet: give the same command again to go on, or more minutes"
+    assert question.minutes is not None  # without a limit there is always a race
+    assert plan.needed is not None
     given = f"{question.minutes:g} minute{' holds' if question.minutes == 1 else 's hold'}"
     needed = counted(math.ceil(plan.needed), "minute")
     return f"{given} no race with a confirmation: the whole question takes {plan.about} {needed}"

@@ -2,6 +2,7 @@
 
     timing         all candidates and Plain, one seed, two epochs      what an epoch takes
     plan           rungs and confirmation that fit into the time       written at once, and then kept to
+                   without a limit nothing is timed: all of them
     rungs          one call of `execute` each                          validation accuracy; no test image is seen
     confirmation   the winner and Plain, fresh seeds, all images       test accuracy
 
@@ -9,21 +10,24 @@ What comes next is a function of the plan and of the runs alone (`results.replay
 """
 
 import json
+import math
 import time
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.sources import describe_model
 from asymtrain.lab.store import Store, store_exists
 from asymtrain.lab.tune.answer import Tuned
-from asymtrain.lab.tune.planning import Plan, Timing, confirmation_seconds, make_plan, race_seconds
+from asymtrain.lab.tune.planning import Plan, Timing, confirmation_seconds, make_plan, race_seconds, whole_plan
 from asymtrain.lab.tune.question import Question
 from asymtrain.lab.tune.results import Race, replay
 from asymtrain.lab.tune.rule import RULE, counted
-from asymtrain.lab.tune.snippet import attach_code
+from asymtrain.lab.tune.snippet import attach_arguments, attach_code, check_removal
 
 if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
@@ -75,7 +79,7 @@ def run_tune(
     watcher: Watcher | None = None,
     **options: Any,
 ) -> Tuned:
-    """Answer a question, as far as its minutes reach from now on.
+    """Answer a question, as far as its minutes reach from now on, or all of it where it has no limit.
 
     With `out` the plan is in its tune.json as soon as it is made, and a call with the same question keeps to it.
     `options` are those of `executors.execute`.
@@ -87,48 +91,52 @@ def run_tune(
     timed = question.timing_specs()
     executors.check_sources(timed, store, data_root=data_root)  # also where everything is stored
     told, notes, runs = watcher or Watcher(), [""], dict[str, Run]()
-    deadline = time.monotonic() + 60 * question.minutes
+    limit = math.inf if question.minutes is None else 60 * question.minutes
+    deadline = time.monotonic() + limit
 
-    def train(specs: list[RunSpec], words: str, later: float = 0.0, share: float = 1.0) -> Stopwatch:
-        """Add the runs of these specs; `later` are the seconds that what follows is planned to take."""
+    def train(specs: list[RunSpec], words: str, race: Race | None = None, share: float = 1.0) -> Stopwatch:
+        """Add the runs of these specs, which a race is missing."""
         watch = Stopwatch()
         runs.update(_stored(store, specs))
         specs = [spec for spec in specs if spec.id not in runs]
-        left = min(deadline - watch.start, 60 * share * question.minutes)
+        left = min(deadline - watch.start, share * limit)
         if left <= 0 or not specs:
             return watch
 
         def update(state: "Progress") -> None:
             notes.extend([state.note] if state.note else [])
             watch.update(state.epochs_here)
-            told.progress(
-                state if state.seconds_left is None else replace(state, seconds_left=state.seconds_left + later)
-            )
+            known = timing or watch.timing(len(specs))
+            if state.seconds_left is not None and race is not None and known is not None:
+                state = replace(state, seconds_left=state.seconds_left + seconds_after(race, known))
+            told.progress(state)
 
-        where = {"store": store, "data_root": data_root, **options}
-        trained = executors.execute(specs, minutes=left / 60, progress=update, **where)  # refuses before a word
+        where, minutes = {"store": store, "data_root": data_root, **options}, None if left == math.inf else left / 60
+        trained = executors.execute(specs, minutes=minutes, progress=update, **where)  # refuses before a word
         told.stage(words)
         for done, run in enumerate(trained, 1):
             runs[run.spec.id] = run
             told.run(run, done, len(specs))
         return watch
 
-    if plan is None:
+    count, is_new = len(question.candidates), plan is None
+    if plan is not None:
+        runs |= _stored(store, timed if timing else [])
+    elif question.minutes is None:
+        timing, plan = None, whole_plan(candidates=count, epochs=question.base.epochs, seeds=question.seeds)
+    else:
         words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
         measured = train(timed, words, share=RULE.timing_share).timing(len(timed))
         timing = later_timing(timing, measured) or _timing_of(runs.values())
         if timing is not None:
-            left, count = deadline - time.monotonic(), len(question.candidates)
+            left = deadline - time.monotonic()
             plan = make_plan(timing, left, candidates=count, epochs=question.base.epochs, seeds=question.seeds)
-        if out is not None and plan is not None and plan.rungs:
-            write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
-    else:
-        runs |= _stored(store, timed)
+    if is_new and out is not None and plan is not None and plan.rungs:
+        write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
     race, asked = replay(question, plan, runs), set[str]()
     while wanted := [spec for spec in race.missing if spec.id not in asked]:
         asked.update(spec.id for spec in wanted)  # what does not come now (time is over, it failed) does not come
-        assert timing is not None
-        train(wanted, stage_words(race), seconds_after(race, timing))
+        train(wanted, stage_words(race), race)
         race = replay(question, plan, runs)
     if race.missing:
         race = replace(race, failure=_failure(store, race.missing, notes[-1]))
@@ -138,7 +146,7 @@ def run_tune(
 def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | None = None) -> Tuned:
     """Where a question stands by its store and its plan; nothing is trained."""
     timing, plan = read_plan(out, question)
-    runs = _stored(store, question.timing_specs())
+    runs = _stored(store, [] if question.minutes is None else question.timing_specs())
     while True:
         race = replay(question, plan, runs)
         found = _stored(store, race.missing)
@@ -200,14 +208,14 @@ def write_json(out: Path, result: Tuned) -> None:
 
 
 def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_root: Path | None) -> Tuned:
-    """A race with what the answer needs beside it: places, code, numbers of images."""
+    """A race with what the answer needs beside it: places, code and its check, what the model and the data are."""
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import build_network, chosen_places
 
     question = race.question
     dataset = load_for(question.base, data_root)
     places: tuple[str, ...] = ()
-    code = ""
+    code, removal = "", None
     if race.winner is not None:
         spec = question.confirmation_spec(race.winner, question.base.epochs, 0)
         network = build_network(spec, dataset)
@@ -215,11 +223,18 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
         if race.ruling.verdict == "attach" or race.leaning:
             of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
             layout = network.layout if of_backbone else spec.layout
-            code = attach_code(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
+            arguments = attach_arguments(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
+            code = attach_code(spec, arguments)
             code = f"# Not confirmed: {race.ruling.reason}.\n{code}" if race.leaning else code
+            try:
+                removal = check_removal(spec, dataset, arguments)
+            except Exception as problem:  # an hour's answer is not lost to a check of it
+                told = f"what the branches leave behind could not be checked: {error_line(problem)}"
+                warnings.warn(told, UsageWarning, stacklevel=2)
     held_out = _held_out(len(dataset.train))
     ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
-    return Tuned(race, timing, ordered, places, code, held_out, len(dataset.test))
+    images, about = (held_out, len(dataset.test)), describe_model(question.base.arch)
+    return Tuned(race, timing, ordered, places, code, *images, dataset.classes, removal, about)
 
 
 def stage_words(race: Race) -> str:

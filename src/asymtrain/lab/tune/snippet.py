@@ -1,10 +1,15 @@
-"""The winner's branches as code for a training loop of one's own."""
+"""The winner's branches as code for a training loop of one's own, and a check that they leave nothing behind."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.recipes import FIELDS
 from asymtrain.lab.runs import DEFAULTS, RunSpec
+
+if TYPE_CHECKING:
+    from asymtrain.lab.data import Dataset
 
 # What `alpha_at` of the engine computes, for the epochs from 0 on.
 _SCHEDULES = {
@@ -19,16 +24,17 @@ _ARGUMENTS = {
     "redundancy": "redundancy", "activation": "activation", "head": "head", "combine": "branch_reduction",
     "over_classes": "class_reduction",
 }  # fmt: skip
+_VARIABLES = ("sample", "labels")  # arguments that are no literals
+_CHECKED = 64  # images, at most, that the removal is checked with
 # What the code has of a recipe; the other parts are the user's, as are controls.
 _WRITTEN = ("optimizer", "momentum", "learning_rate", "weight_decay")
 _LEFT_OUT = ("branch_labels", "branch_weights", "signal", "aggregator", *(f for f in FIELDS if f not in _WRITTEN))
 
 
-def attach_code(spec: RunSpec, places: Sequence[str], classes: int, *, pool: str = "mean", layout: str = "") -> str:
-    """Code that attaches a spec's branches at these places and trains with them.
-
-    It takes `model`, `loader` and, for the bias of the classes' shares, `labels`: those of the training set.
-    """
+def attach_arguments(
+    spec: RunSpec, places: Sequence[str], classes: int, *, pool: str = "mean", layout: str = ""
+) -> dict[str, Any]:
+    """What `attach` is called with for a spec's branches; `sample` and `labels` are names of variables."""
     candidate = Candidate.of(spec)
     arguments = {"at": list(places), "sample": "x", "classes": classes, "objective": candidate.objective}
     if candidate.branch_bias == "prior":
@@ -37,9 +43,16 @@ def attach_code(spec: RunSpec, places: Sequence[str], classes: int, *, pool: str
         arguments["pool"] = pool
     if layout:
         arguments["layout"] = layout
-    arguments |= {to: getattr(spec, of) for of, to in _ARGUMENTS.items() if getattr(spec, of) != DEFAULTS[of]}
-    names = ("sample", "labels")  # of variables
-    written = [f"{name}={value if name in names else _literal(value)}" for name, value in arguments.items()]
+    return arguments | {to: getattr(spec, of) for of, to in _ARGUMENTS.items() if getattr(spec, of) != DEFAULTS[of]}
+
+
+def attach_code(spec: RunSpec, arguments: Mapping[str, Any]) -> str:
+    """Code that attaches a spec's branches and trains with them; `arguments` are those of `attach_arguments`.
+
+    It takes `model`, `loader` and, for the bias of the classes' shares, `labels`: those of the training set.
+    """
+    candidate = Candidate.of(spec)
+    written = [f"{name}={value if name in _VARIABLES else _literal(value)}" for name, value in arguments.items()]
     alpha = _SCHEDULES[candidate.alpha_schedule].format(alpha=candidate.alpha)
     missing = {name: value for name in _LEFT_OUT if (value := getattr(spec, name)) != DEFAULTS[name]}
     rest = ", ".join(
@@ -82,3 +95,63 @@ def _literal(value: object) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_literal, value))}]"
     return '"{}"'.format(value.replace("\\", "\\\\").replace('"', '\\"')) if isinstance(value, str) else repr(value)
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What a model is like before branches, with them and after they are stripped."""
+
+    parameters: tuple[int, int, int]  # that the optimizer has
+    hooks: tuple[int, int, int]  # on the model
+    images: int  # whose logits were compared
+    difference: float  # the largest, to those of a model with the same weights that never had branches
+
+
+def check_removal(spec: RunSpec, dataset: "Dataset", arguments: Mapping[str, Any]) -> Removal:
+    """Do a step of what `attach_code` writes, on a new model, and strip."""
+    import torch
+    import torch.nn.functional as F
+    from torch import Tensor, nn
+
+    from asymtrain.branches import attach
+    from asymtrain.branches._nested import read_logits
+    from asymtrain.lab.data.normalise import normalise
+    from asymtrain.lab.engine.setup import build_module, run_data
+
+    data = run_data(spec, dataset)
+    first = data.train[:_CHECKED]
+    images, tested = (
+        normalise(torch.from_numpy(rows), data.mean, data.std)
+        for rows in (dataset.train.inputs[first], dataset.test.inputs[:_CHECKED])
+    )
+    labels = torch.as_tensor(data.labels, dtype=torch.int64)
+    values = {"sample": images, "labels": labels[torch.as_tensor(data.train)]}
+
+    def size(weights: Iterable[Tensor]) -> int:
+        return sum(weight.numel() for weight in weights)
+
+    def trained() -> int:
+        return size(weight for group in optimizer.param_groups for weight in group["params"])
+
+    def hooks(model: nn.Module) -> int:
+        return sum(len(module._forward_hooks) + len(module._forward_pre_hooks) for module in model.modules())
+
+    def logits(model: nn.Module) -> Tensor:
+        with torch.no_grad():
+            return read_logits(model.eval()(tested))
+
+    with torch.random.fork_rng(devices=[]):  # dropout draws
+        model, untouched = build_module(spec, dataset).train(), build_module(spec, dataset)
+        seen, own = [hooks(model)], [*model.parameters()]
+        branches = attach(model, **{name: values.get(name, value) for name, value in arguments.items()})
+        seen.append(hooks(model))
+        optimizer = torch.optim.AdamW([*own, *branches.parameters()], lr=spec.learning_rate)
+        counts, y = [size(own), trained()], labels[torch.as_tensor(first)]
+        (F.cross_entropy(read_logits(model(images)), y) + spec.alpha * branches.loss(y)).backward()
+        optimizer.step()
+        branches.strip(optimizer)
+        untouched.load_state_dict(model.state_dict())
+        largest = (logits(model) - logits(untouched)).abs().max().item()
+    before, during = counts
+    none, some = seen
+    return Removal((before, during, trained()), (none, some, hooks(model)), len(tested), largest)
