@@ -146,9 +146,9 @@ def render_paper(
     """`drawings` are its figures by name where they are already drawn."""
     results = [with_useful_columns(result) for result in results]
     claims = shown_claims(results, judgements)
-    trained = {  # ids of the recipe's specs that have been trained or measured
+    trained = {  # ids of specs that have been trained or measured, of recipes without numbers that lead to them
         name: tuple(spec.id for spec in specs.specs.get(name, ()) if specs.outcomes.get(spec.id) != NOT_RUN)
-        for name in (result.name for result in results)
+        for name in (result.name for result in results if not result.tables)
     }
     used = [claim.judgement.spec_ids for claim in claims]
     used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
