@@ -1,5 +1,8 @@
 """A form of branches: fields of a spec, and its name in tables."""
 
+import json
+
+import numpy as np
 import pytest
 
 from asymtrain.errors import UsageError
@@ -18,3 +21,10 @@ def test_it_is_the_form_of_a_spec_and_back():
 def test_what_no_run_can_have_is_refused(wrong):
     with pytest.raises(UsageError, match=next(iter(wrong))):
         Candidate(**wrong)
+
+
+@pytest.mark.parametrize("alpha", [1, np.float32(0.5), np.int64(2)], ids=["int", "float32", "int64"])
+def test_alpha_may_be_any_number(alpha):
+    candidate = Candidate(alpha=alpha)
+    assert json.loads(json.dumps(candidate.fields()))["alpha"] == alpha
+    assert candidate == Candidate.of(RunSpec(**candidate.fields()))

@@ -21,7 +21,8 @@ class Candidate:
     alpha_schedule: str = "constant"
 
     def __post_init__(self) -> None:
-        RunSpec(**self.fields())  # refuses what no run can have
+        spec = RunSpec(**self.fields())  # refuses what no run can have
+        object.__setattr__(self, "alpha", spec.alpha)  # a float, where numpy's would not go into JSON
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Candidate":

@@ -10,6 +10,7 @@ interruption the stacks, and with them the rows, are those of an execution that 
 
 import hashlib
 import json
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -98,6 +99,19 @@ def begun_stacks(folder: Path) -> list[StackPlan]:
                 raise UsageError(text) from problem
             begun.append(planned[file.parent.name])
     return begun
+
+
+def begun_sources(folder: Path) -> list[tuple[RunSpec, str, str]]:
+    """Fingerprints of the model and the data that checkpoints in this folder began with, each with one of its specs.
+
+    None of checkpoints of versions that kept none.
+    """
+    sources = []
+    for stack in begun_stacks(folder):
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged plan is another's concern
+            kept = json.loads((folder / stack.id / PLAN).read_text())["sources"] if has_state(folder / stack.id) else {}
+            sources += [(spec, *kept[spec.id]) for spec in stack.specs if spec.id in kept]
+    return sources
 
 
 def planned_executions(folder: Path) -> list[tuple[Path, str, list[StackPlan]]]:

@@ -16,7 +16,7 @@ NUMBER = re.compile(r"[-+]?\d+\.\d+")
 def shown(cli, tmp_path, monkeypatch):
     """What `practice show` prints, and the folder of its page."""
     monkeypatch.setenv("COLUMNS", "120")
-    assert cli("store", "import", "practice.sqlite", ROOT / "results/practice-backbones").code == 0
+    assert cli("store", "import", "practice.sqlite", *sorted(ROOT.glob("results/practice-*"))).code == 0
     result = cli("practice", "show", "--store", "practice.sqlite", "--out", "page")
     assert result.code == 0, result.err
     return result.out, Path("page")
@@ -32,8 +32,8 @@ def test_pages_quote_what_the_rows_give(shown):
     known = {number.lstrip("+-") for number in NUMBER.findall(printed + (folder / "practice.json").read_text())}
     quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}
     assert quoted <= known
-    sentences = re.findall(r"^- (\w+: \w+, .* seeds\) with .*)$", README.read_text(), re.MULTILINE)
-    assert len(sentences) == 2
+    sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", README.read_text(), re.MULTILINE)
+    assert len(sentences) == 4
     assert set(sentences) <= lines
 
 

@@ -149,6 +149,17 @@ def test_export_refuses_what_it_cannot_read_or_write(refused, store, tmp_path):
     assert "FOLDER" in refused("store", "export", store)
 
 
+def test_several_folders_are_imported_together_or_not_at_all(cli, refused, store, tmp_path):
+    with Store(tmp_path / "other.sqlite") as other:
+        other.add(made_up(RunSpec(epochs=2, seed=7)))
+    cli("store", "export", store, "first")
+    cli("store", "export", "other.sqlite", "second")
+    assert "absent is not an asymtrain export" in refused("store", "import", "new.sqlite", "first", "absent")
+    assert not (tmp_path / "new.sqlite").exists()
+    result = cli("store", "import", "new.sqlite", "first", "second", "first")
+    assert result.out == "Imported 8 runs into new.sqlite, with 2 measured values; 7 runs already there\n"
+
+
 def test_import_refuses_a_bad_folder_and_makes_no_store(cli, refused, store, tmp_path):
     (tmp_path / "empty").mkdir()
     assert "empty is not an asymtrain export" in refused("store", "import", "deep/new.sqlite", "empty")

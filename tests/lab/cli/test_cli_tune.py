@@ -128,6 +128,8 @@ def test_candidates():
         pytest.param(["--candidate", "objectve=softmax"], "field of a candidate 'objectve'", id="a field"),
         pytest.param(["--candidate", "alpha=much"], "alpha is a number", id="alpha"),
         pytest.param(["--set", "objective=softmax"], "write --candidate objective=", id="a setting of candidates"),
+        pytest.param(["--set", "alpha=1"], "write --candidate alpha=", id="alpha as a setting"),
+        pytest.param(["--set", "redundancy=0"], "tune needs redundancy 1 or more", id="no branches"),
         pytest.param(["--recipe", "odd"], "recipe 'odd'", id="a recipe"),
         pytest.param(["--data", "folder:nowhere"], "nowhere", id="data"),
         pytest.param(["--data-option", "size=50"], "at least 100 training images", id="few images"),

@@ -89,6 +89,12 @@ def test_class_counts_are_known_without_the_data(tmp_path):
     assert class_count("cifar100") == 100
     assert class_count(f"folder:{tmp_path}") == 3
     assert class_count(f"folder:{tmp_path / 'gone'}") is None
+    (tmp_path / "train").mkdir()
+    assert class_count(f"folder:{tmp_path}") == 4  # there are trains to classify
+    for part in ("train", "test"):
+        for name in ("cats", "dogs"):
+            (tmp_path / part / name).mkdir(parents=True)
+    assert class_count(f"folder:{tmp_path}") == 2
 
 
 def test_class_count_of_shapes_is_what_it_draws():

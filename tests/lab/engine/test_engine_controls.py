@@ -52,6 +52,16 @@ def fifty_steps(arch, **fields):
     return RunSpec(arch=arch, **{**defaults, **fields})
 
 
+@pytest.mark.parametrize("trainer", TRAINERS)
+def test_the_cosine_is_over_what_branches_at_the_chosen_places_reach(trainer, dataset):
+    """The middle one of points 0 to 2, and of points 0 and 1, is point 1 with the same initial weights."""
+    spec = RunSpec(arch_options={"widths": (8, 8, 8, 8)}, places="middle", batch=16, epochs=1, cosine_every=1)
+    short = dataclasses.replace(spec, arch_options={**dict(spec.arch_options), "points": (0, 1)})
+    (ours,), (theirs,) = (trained(asked, dataset, trainer)[0].history for asked in (spec, short))
+    assert ours.cosine == pytest.approx(theirs.cosine, rel=1e-6)
+    assert ours.main_norm == pytest.approx(theirs.main_norm, rel=1e-6)
+
+
 @few_steps_or_all
 @pytest.mark.parametrize("control", CONTROLS.values(), ids=CONTROLS)
 def test_every_strategy_does_what_the_reference_does(control, steps, dataset):

@@ -233,6 +233,14 @@ def frozen_blocks(network):
     return network
 
 
+def test_a_place_before_which_nothing_is_trained_reaches_nothing():
+    model = Network(5).requires_grad_(False)
+    model.blocks[1].requires_grad_(True)
+    network = ModuleNetwork(model, 5, torch.randn(4, 10))
+    assert network.reached_from(range(1)) == []
+    assert network.reached_from(range(1, 2)) == network.reached == [f"blocks.1.{name}" for name in ("weight", "bias")]
+
+
 @pytest.mark.parametrize(
     ("model", "message"),
     [

@@ -107,6 +107,12 @@ def test_plain_is_measured_at_its_own_interval():
     ]
 
 
+def test_plain_of_a_model_by_name_trains_beside_runs_whose_cosine_is_not_measured(monkeypatch):
+    monkeypatch.setattr(sys.modules["asymtrain.lab.engine.plan"], "runs_that_fit", lambda *_: 15)
+    specs = pairs(RunSpec(arch="package.module:function", cosine_every=0), [1, 2])
+    assert [stack.specs for stack in plan(specs, GPU)] == [tuple(specs)]
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)
 def test_plain_joins_one_group_whatever_comes_first(order):
     base = RunSpec()

@@ -13,6 +13,7 @@ from executor_examples import DATA, examples
 from asymtrain.errors import UsageError
 from asymtrain.lab import sources
 from asymtrain.lab.data import Dataset
+from asymtrain.lab.engine import Progress
 from asymtrain.lab.engine.setup import run_data
 from asymtrain.lab.executors import check_sources, execute, fingerprints
 from asymtrain.lab.runs import Run, RunSpec
@@ -98,6 +99,21 @@ def test_a_model_that_changed_is_told_before_anything_is_trained(store: Path, mo
     assert len(list(execute(others, store=store, device="cpu"))) == 2
     assert len(list(execute(SPECS, store=store, device="cpu", fresh=True))) == 2
     assert len(list(execute(SPECS, store=store, device="cpu"))) == 2  # what is read now is of the new model
+
+
+def test_a_model_that_changed_does_not_go_on_from_a_checkpoint(tmp_path: Path, monkeypatch) -> None:
+    store, specs = tmp_path / "runs.sqlite", examples("mlp", 1, epochs=3)
+
+    def stop(state: Progress) -> None:
+        if state.epochs_done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        list(execute(specs, store=store, device="cpu", progress=stop, checkpoint_seconds=0.0))
+    with monkeypatch.context() as changed:
+        redraw(changed)
+        refuse(r"^the model mlp changed since a run in .*runs\.sqlite was trained: its initial values", store, specs)
+    assert len(list(execute(specs, store=store, device="cpu"))) == 2
 
 
 def test_a_plain_run_that_would_fail_in_training_is_told_before_anything_is_written(nets, tmp_path) -> None:

@@ -79,6 +79,33 @@ def test_controls_and_other_data_have_tables_of_their_own(results):
     assert [figure.name for figure in figures(results)] == ["forest", "forms", "transfer", "controls"]
 
 
+def test_selected_forms_are_one_family_whatever_their_objectives():
+    def gain(spec):
+        """Softmax is selected for the MLP, and a prior bias for the CNN."""
+        liked = spec.objective == "softmax" if spec.arch == "mlp" else spec.branch_bias == "prior"
+        return 0.003 * (spec.redundancy and liked)
+
+    tasks = [*TASKS, *(Task(task.model, recipe="strong", part="strong") for task in TASKS)]
+    strong = analyse(FULL, invented_study(FULL, tasks, gain)).parts["strong"]
+    assert [effect.arm.name for effect in strong] == ["softmax", "prior"]
+    low, high = sorted(strong, key=lambda effect: effect.row["p"])
+    assert low.p_holm == pytest.approx(min(1.0, 2 * low.row["p"]))
+    assert high.p_holm == pytest.approx(max(low.p_holm, high.row["p"]))
+
+
+def test_calibration_errors_are_means_over_the_pairs_that_have_both():
+    arm = arm_of("sigmoid", at_alpha("sigmoid", 1.0))
+    runs = {
+        spec.id: dataclasses.replace(invented_run(spec, lambda _: 0.0), calibration_error=0.01 * (spec.seed - 41))
+        for spec in final_specs(FULL, TASKS[0], [NONE, arm])
+    }
+    lost = final_specs(FULL, TASKS[0], [arm])[-1]
+    runs[lost.id] = dataclasses.replace(runs[lost.id], outcome="diverged", calibration_error=None)
+    (effect,) = compare_arms(FULL, [(TASKS[0], arm)], runs)
+    assert effect.calibration.n == 4
+    assert effect.calibration_errors == (pytest.approx(0.025), pytest.approx(0.025))
+
+
 def test_the_selection_is_shown_as_differences_to_plain(results):
     selection = next(table for table in tables(results) if table.name == "selection")
     row = next(row for row in selection.texts() if row[:1] == ["MLP"] and "softmax" in row[2])

@@ -36,7 +36,9 @@ def test_the_sentence_names_what_was_measured(helped):
     assert helped.sentence in repr(helped)
     assert helped.sentence.startswith("Attach softmax, alpha 1: +")
     assert "5 fresh seeds, 9 epochs, 1,000 test images" in helped.sentence
-    assert answer(HURTS).sentence == ("Attach nothing: every candidate was clearly worse than Plain in the race.")
+    assert answer(HURTS).sentence == (
+        "Attach nothing: every candidate was clearly worse than Plain in the race, after 3 of 9 epochs."
+    )
     assert answer(HELPS, left_out=1).sentence.startswith("Undecided: 1 run of the confirmation is missing")
 
 
@@ -112,3 +114,17 @@ def test_the_code_runs(form, changes):
     assert alphas[1:] == pytest.approx([alpha_at(spec, epoch) for epoch in range(4)])
     assert any(not torch.equal(old, new) for old, new in zip(before, model.parameters(), strict=True))
     assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_the_code_has_the_optimizer_that_was_measured():
+    sgd = dataclasses.replace(BASE, optimizer="sgd", **Candidate().fields())
+    code = attach_code(sgd, ["blocks.0"], 4)
+    assert "SGD(" in code
+    assert "momentum=0.9, nesterov=True" in code
+    assert "momentum" not in attach_code(dataclasses.replace(sgd, momentum=0.0), ["blocks.0"], 4)
+
+
+def test_the_code_says_which_controls_it_leaves_out():
+    spec = dataclasses.replace(BASE, aggregator="pcgrad", **Candidate().fields())
+    assert attach_code(spec, ["blocks.0"], 4).startswith("# It was measured with aggregator=pcgrad, which")
+    assert "measured" not in attach_code(dataclasses.replace(spec, aggregator="sum"), ["blocks.0"], 4)

@@ -86,4 +86,7 @@ def test_a_stopwatch_with_one_report_counts_everything_as_epochs():
     watch = Stopwatch(lambda: next(now))
     assert watch.timing(4) is None
     watch.update(4)
-    assert watch.timing(4) == Timing(epoch=3.0, start=0.0, runs=4)
+    timing = watch.timing(4)
+    assert timing == Timing(epoch=3.0, start=0.0, runs=4, at_most=True)
+    assert plan(1, timing=timing).about == "at most"
+    assert plan(1).about == "about"

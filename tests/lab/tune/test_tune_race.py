@@ -54,6 +54,19 @@ def test_where_every_candidate_is_clearly_worse_nothing_is_confirmed():
     assert len(race.rungs) == 1
     assert not race.missing
     assert (race.ruling.verdict, race.ruling.because) == ("none", "no candidate")
+    assert race.ruling.reason.endswith("in the race, after 3 of 9 epochs")
+
+
+def test_a_plain_that_has_not_learnt_in_the_race_says_nothing_of_candidates():
+    asked, runs = question(), {}
+    for (candidate, seed), spec in asked.rung_specs(PLAN.rungs[0], asked.candidates).items():
+        run = runs_of([spec], {})[spec.id]
+        accuracy = 0.28 if candidate is None else 0.1 + 0.01 * (seed - RACE_SEED)  # of four classes
+        epochs = tuple(dataclasses.replace(epoch, validation_accuracy=accuracy) for epoch in run.history)
+        runs[spec.id] = dataclasses.replace(run, history=epochs)
+    race = replay(asked, PLAN, runs)
+    assert race.winner is None
+    assert (race.ruling.verdict, race.ruling.because) == ("undecided", "not learnt")
 
 
 def test_what_is_missing_is_named_stage_by_stage():

@@ -2,9 +2,10 @@
 
 import json
 import os
+from dataclasses import replace
 
 import pytest
-from tune_examples import GOOD, NOTHING, Cut, points, prepare, without_times
+from tune_examples import GOOD, NOTHING, TIMING, Cut, points, prepare, without_times
 
 from asymtrain import UsageError
 from asymtrain.lab.candidates import Candidate
@@ -157,6 +158,19 @@ def test_a_folder_of_another_question_is_refused(changes, said, tmp_path):
     with pytest.raises(UsageError, match=said):
         run_tune(Question(**{**asked, **changes}), store=tmp_path / "runs.sqlite", out=tmp_path)
     assert not (tmp_path / "runs.sqlite").exists()
+
+
+def test_where_no_race_fitted_the_folder_takes_more_minutes_and_keeps_its_timing(tmp_path):
+    asked = Question(TINY, (GOOD, NOTHING), minutes=0.1, seeds=6)
+    prepare(tmp_path, asked, Plan((), epochs=0, seeds=6, seconds=0.0, needed=3.0))
+    more = replace(asked, minutes=10.0, seeds=5)
+    result = run_tune(more, store=tmp_path / "runs.sqlite", out=tmp_path)
+    assert result.comparison["n"] == 5
+    assert result.timing.start >= TIMING.start  # a start that was seen before is not forgotten
+    again = run_tune(more, store=tmp_path / "runs.sqlite", out=tmp_path)  # everything is stored
+    assert again.timing == result.timing
+    with pytest.raises(UsageError, match="another minutes"):
+        run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
 
 
 def test_a_folder_whose_plan_cannot_be_read_is_refused(tmp_path):

@@ -332,11 +332,14 @@ def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[s
     return tuple(dict.fromkeys(names or known))
 
 
-def parse_settings(texts: Sequence[str] | None) -> dict[str, Any]:
-    """Fields of a run from `FIELD=VALUE`: what branches are, what of them reaches the backbone, parts of recipes."""
+def parse_settings(texts: Sequence[str] | None, options: type[Any] = RunOptions) -> dict[str, Any]:
+    """Fields of a run from `FIELD=VALUE`: what branches are, what of them reaches the backbone, parts of recipes.
+
+    `options` are those that the command has: their fields are refused.
+    """
     from asymtrain.lab import recipes, runs
 
-    own = [field.name for field in dataclasses.fields(RunOptions)]
+    own = [field.name for field in dataclasses.fields(options)]
     # Cosines are recorded, and change nothing.
     names = [name for name in (*runs.AUXILIARY, *recipes.FIELDS) if not name.startswith("cosine") and name not in own]
     choices = {name: runs.choices(name) for name in names}

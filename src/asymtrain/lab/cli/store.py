@@ -56,22 +56,26 @@ def export(
 @store.command("import")
 def import_(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Record of runs; made where it is missing.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Folder that `asymtrain store export` wrote.")],
+    folders: Annotated[
+        list[Path], typer.Argument(metavar="FOLDER...", help="Folders that `asymtrain store export` wrote.")
+    ],
 ) -> None:
-    """Add what an exported folder holds and the store does not."""
+    """Add what exported folders hold and the store does not."""
     with loading():
         from asymtrain.lab.store import Store, import_store, read_export
     with explained():
-        given = read_export(folder)  # first: a folder that is refused must not leave an empty store behind
+        exports = [read_export(folder) for folder in folders]  # first: nothing is imported where one is refused
         with Store(store) as opened:
-            imported = import_store(opened, given)
-    text = f"Imported {counted(imported.added, 'run')} into {store}"
-    if imported.measurements:
-        text += f", with {counted(imported.measurements, 'measured value')}"
-    if imported.present:
-        text += f"; {counted(imported.present, 'run')} already there"
-    if imported.differing:
-        text += f"; {counted(imported.differing, 'run')} left out: the store has its own of the same spec"
+            imported = [import_store(opened, export) for export in exports]
+    added, measurements = sum(part.added for part in imported), sum(part.measurements for part in imported)
+    present, differing = sum(part.present for part in imported), sum(part.differing for part in imported)
+    text = f"Imported {counted(added, 'run')} into {store}"
+    if measurements:
+        text += f", with {counted(measurements, 'measured value')}"
+    if present:
+        text += f"; {counted(present, 'run')} already there"
+    if differing:
+        text += f"; {counted(differing, 'run')} left out: the store has its own of the same spec"
     typer.echo(text)
 
 

@@ -77,7 +77,7 @@ class TrainingAsked:
             raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
         shared = {name: value for name, value in vars(self).items() if name not in ("model", "epochs")}
         options = RunOptions(arch=[self.model], epochs=self.epochs or EPOCHS, **shared)
-        (spec,) = options.base_specs(**_checked(parse_settings(settings)))
+        (spec,) = options.base_specs(**_checked(parse_settings(settings, TrainingAsked)))
         return dataclasses.replace(spec, per_class=None)
 
 

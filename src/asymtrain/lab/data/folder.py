@@ -35,10 +35,23 @@ def load(path: Path, *, image_size: int = 32, seed: int = 0) -> Dataset:
     return Dataset(f"folder:{path}", _read(train, image_size), _read(test, image_size), tuple(train))
 
 
+def count_classes(path: Path) -> int:
+    """How many classes a folder has, without reading an image."""
+    return len(_folders_in(next(iter(_parts_of(path)), path)))
+
+
+def _parts_of(path: Path) -> list[Path]:
+    """The folders for training and for testing, where there are such.
+
+    Folders that hold images themselves are classes, whatever their names: there are trains to classify.
+    """
+    parts = (path / "train", path / "test")
+    return [folder for folder in parts if folder.is_dir() and _folders_in(folder)]
+
+
 def _list_parts(path: Path, seed: int) -> tuple[Listing, Listing]:
     train_folder, test_folder = path / "train", path / "test"
-    # Folders that hold images themselves are classes, whatever their names: there are trains to classify.
-    parts = [folder for folder in (train_folder, test_folder) if folder.is_dir() and _folders_in(folder)]
+    parts = _parts_of(path)
     if len(parts) == 2:
         train, test = _list_classes(train_folder), _list_classes(test_folder)
         for name in sorted(train.keys() ^ test.keys()):

@@ -72,9 +72,8 @@ def class_count(name: str, options: Mapping[str, object] = MappingProxyType({}))
         return _LOADED.get(_key(name, options), (None, ()))[0]
     with suppress(OSError, UsageError):  # a folder of another machine may have a name that means nothing here
         path = at_home(name.partition(":")[2])
-        path = path / "train" if (path / "train").is_dir() else path
         if name.startswith("folder:") and path.is_dir():
-            return sum(entry.is_dir() and not entry.name.startswith(".") for entry in path.iterdir())
+            return folder.count_classes(path)
     return None
 
 

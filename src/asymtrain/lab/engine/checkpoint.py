@@ -1,7 +1,8 @@
 """A stack on disk: one folder with its last checkpoint and the one before.
 
     <folder>/<stack id>/
-        plan.json             the members and the strategy, written before the first step: stacks keep their members
+        plan.json             the members and the strategy, written before the first step: stacks keep their members;
+                              and fingerprints of the models and data that they began with
         state.safetensors     weights, moments and sums, with epoch, step and histories in its header
         before.safetensors    the state before that one
         epochs.jsonl          every epoch as it came, for those who watch: training goes on from the state alone
@@ -16,9 +17,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from torch import Tensor
@@ -33,9 +35,12 @@ _TRIES = 100
 _SEAL, _BLANK = b'"sha256":"', b"0" * 64
 
 
-def open_checkpoint(folder: Path, stack_plan: StackPlan) -> Path:
+def open_checkpoint(
+    folder: Path, stack_plan: StackPlan, sources: Mapping[str, Sequence[str]] = MappingProxyType({})
+) -> Path:
     own = folder / stack_plan.id
-    write_into_new_folder(own / PLAN, json.dumps(stack_plan.to_dict(), indent=1).encode())
+    content = {**stack_plan.to_dict(), "sources": dict(sources)}
+    write_into_new_folder(own / PLAN, json.dumps(content, indent=1).encode())
     return own
 
 

@@ -86,7 +86,12 @@ class ModuleNetwork:
             for place, path in self.paths.items()
         ]
         self.layout = {place: reader.layout for place, reader in self.readers.items() if reader.layout}
-        self.reached = self._reached()  # names of the trained parameters before a place
+        self.reached = self.reached_from(range(len(self.points)))  # names of the trained parameters before a place
+        if self.points and not self.reached:
+            raise UsageError(
+                f"no trained parameter lies before the places {', '.join(self.points)}, so branches there change "
+                "nothing: name later places with --at, or unfreeze parameters (requires_grad)"
+            )
 
     def named_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Those that are trained."""
@@ -131,19 +136,16 @@ class ModuleNetwork:
         logits, points = self.stacked({name: value[None] for name, value in self.named_parameters()}, images[None])
         return logits[0], [point[0] for point in points]
 
-    def _reached(self) -> list[str]:
-        """Those for which an auxiliary loss has a gradient."""
-        if not self.points:
+    def reached_from(self, chosen: range) -> list[str]:
+        """Names of the parameters for which an auxiliary loss at the chosen points has a gradient."""
+        if not chosen:
             return []
         named = {name: value.detach().requires_grad_() for name, value in self.named_parameters()}
         _, features = self._forward({**named, **self.buffers()}, self.sample, None)
-        trained = [feature.sum() for feature in features if feature.requires_grad]
-        if not trained:
-            raise UsageError(
-                f"no trained parameter lies before the places {', '.join(self.points)}, so branches there change "
-                "nothing: name later places with --at, or unfreeze parameters (requires_grad)"
-            )
-        reached = torch.autograd.grad(trained, list(named.values()), allow_unused=True)
+        trained = [features[k].sum() for k in chosen if features[k].requires_grad]
+        reached = (
+            torch.autograd.grad(trained, list(named.values()), allow_unused=True) if trained else [None] * len(named)
+        )
         return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
     def drawing(self, key: Tensor, step: Tensor | int) -> AbstractContextManager[object]:

@@ -30,10 +30,6 @@ _PER_RUN = (
 )  # fmt: skip
 # The same, where all runs of a stack have some of it or none has any.
 _PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")
-# What only the auxiliary side reads: a Plain run fits into a stack whatever these are. The interval of measured
-# steps is not among them, since Plain's gradient norm is measured at its own.
-_AUXILIARY = tuple(name for name in AUXILIARY if name != "cosine_every")
-
 # What the loss chooses for each run: `losses.Kind`, and the labels that branches learn.
 _OF_KIND = ("objective", "over_classes", "combine", "branch_labels", "branch_bias", "branch_weights")
 
@@ -102,10 +98,22 @@ def _key(spec: RunSpec) -> Key:
 
 def _join_plain(groups: dict[Key, list[RunSpec]]) -> list[list[RunSpec]]:
     """Let Plain runs train in the stack of an Asymmetric group that shares everything else."""
-    sides = [(tuple(item for item in key if item[0] not in _AUXILIARY), group) for key, group in groups.items()]
+    sides = [
+        (tuple(item for item in key if item[0] not in _auxiliary(group[0].arch)), group)
+        for key, group in groups.items()
+    ]
     plain = {backbone_side: group for backbone_side, group in sides if group[0].redundancy == 0}
     joined = [[*group, *plain.pop(backbone_side, [])] for backbone_side, group in sides if group[0].redundancy]
     return joined + list(plain.values())
+
+
+def _auxiliary(arch: str) -> tuple[str, ...]:
+    """What only the auxiliary side reads: a Plain run fits into a stack whatever these are.
+
+    The interval of measured steps is not among them for a backbone, since Plain's gradient norm is measured at its own.
+    That of another model is not measured: over which layers is a matter of places.
+    """
+    return tuple(name for name in AUXILIARY if name != "cosine_every") if arch in BACKBONES else AUXILIARY
 
 
 def runs_that_fit(spec: RunSpec, device: torch.device) -> int:

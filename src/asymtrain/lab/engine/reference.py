@@ -112,6 +112,7 @@ class _Loop:
         if spec.branch_labels == "random":
             self.branch_labels = setup.random_labels(spec.seed, len(self.images), dataset.classes).to(device)
         self.shared = reached_by_branches(self.network, sample)
+        self.reached = set(reached_by_branches(self.network, sample, spec.places))
         if isinstance(self.network, ModuleNetwork):
             self.network.close()
         self.parameters = FlatParameters.of(dict(self.network.named_parameters()))
@@ -246,11 +247,14 @@ class _Loop:
             if signal in ("noise", "gated"):
                 key = self.keys["noise"]
                 sent = _gated_signal(pairs) if signal == "gated" else _noise_signal(pairs, self.parameters, key, step)
-            both = {name: (pairs[name][0], alpha * sent[name]) for name in named}
-            for name, gradient in _aggregate(both, self.spec.aggregator).items():
+            summed = {name: (pairs[name][0], alpha * sent[name]) for name in named}
+            for name, gradient in _aggregate(summed, self.spec.aggregator).items():
                 named[name].grad = gradient
         self.step()
-        return _measure(pairs) if measure else None
+        if not measure:
+            return None
+        both = {n: (main if n in self.reached else torch.zeros_like(main), other) for n, (main, other) in pairs.items()}
+        return _measure(both)
 
     def step(self) -> None:
         """The optimiser's step from the gradients as they stand, clipped where the spec says so; and the average."""
@@ -288,13 +292,14 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
 
 
-def reached_by_branches(model: setup.Network, sample: Tensor) -> list[str]:
+def reached_by_branches(model: setup.Network, sample: Tensor, places: str = "all") -> list[str]:
     """Names of the parameters that the auxiliary loss has a gradient for."""
+    chosen = setup.chosen_places(len(model.points), places)
     if isinstance(model, ModuleNetwork):
-        return model.reached
+        return model.reached_from(chosen)
     named = dict(model.named_parameters())
     features = model.features(sample)[1]
-    reached = torch.autograd.grad([f.sum() for f in features], list(named.values()), allow_unused=True)
+    reached = torch.autograd.grad([features[k].sum() for k in chosen], list(named.values()), allow_unused=True)
     return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
 

@@ -86,7 +86,8 @@ class Stack:
         # What is evaluated where runs average their weights; that of a run which does not is its weights.
         self.average = self.weights.clone() if any(spec.averaging for spec in specs) else None
         image_shape = dataset.train.inputs.shape[1:]
-        self.shared = self._shared_names(image_shape)
+        self.shared = self._reached_names(image_shape)
+        self.reached = self._reached_masks(image_shape)
         self.layers = layers_of(self.parameters, self.shared, self.device)
         self.tally = Tally(len(specs), len(self.layers.names), self.device)
         self.whole = needs_both_gradients(self.lead)
@@ -171,7 +172,8 @@ class Stack:
         if measure:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
             applied = (self.alpha * self.reaching)[:, None]
-            sums = self.programs.dialogue(step.total, auxiliary, applied, self.layers.members)
+            compared = step.total if self.reached is None else step.total.where(self.reached, 0.0)
+            sums = self.programs.dialogue(compared, auxiliary, applied, self.layers.members)
             self.tally.add_dialogue(sums)
         gradient = step.total
         if step.auxiliary is not None and self.whole:
@@ -338,15 +340,27 @@ class Stack:
         masks = [self.parameters.mask(names) for names in (decayed[:1] if same else decayed)]
         return strength * torch.cat(masks).to(self.device)
 
-    def _shared_names(self, image_shape: tuple[int, ...]) -> list[str]:
+    def _reached_names(self, image_shape: tuple[int, ...], places: str = "all") -> list[str]:
         """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
+        chosen = setup.chosen_places(len(self.network.points), places)
         if isinstance(self.network, ModuleNetwork):
-            return self.network.reached
+            return self.network.reached if places == "all" else self.network.reached_from(chosen)
         views = self.parameters.views(self.weights[:1].cpu())
         leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         _, features = self.network.stacked(leaves, torch.zeros(1, 2, *image_shape))
-        reached = torch.autograd.grad([f.sum() for f in features], list(leaves.values()), allow_unused=True)
+        sums = [features[k].sum() for k in chosen]
+        reached = torch.autograd.grad(sums, list(leaves.values()), allow_unused=True)
         return [name for name, g in zip(leaves, reached, strict=True) if g is not None]
+
+    def _reached_masks(self, image_shape: tuple[int, ...]) -> Tensor | None:
+        """Where the auxiliary loss of each run reaches, (R, P); None where all runs have branches at all points."""
+        if all(spec.places == "all" for spec in self.specs):
+            return None
+        masks = {
+            places: self.parameters.mask(self._reached_names(image_shape, places)).bool()
+            for places in {spec.places for spec in self.specs}
+        }
+        return torch.cat([masks[spec.places] for spec in self.specs]).to(self.device)
 
 
 def _size(values: Parameters) -> int:

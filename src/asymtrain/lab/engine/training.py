@@ -1,9 +1,10 @@
 """Specs in, runs out: plan stacks, train them one after the other, yield what is finished."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import torch
 
@@ -47,6 +48,7 @@ class Progress:
     note: str = ""
     recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # epochs that runs have finished since the last report
     finished: tuple[Run, ...] = ()  # runs that have ended since then
+    epochs_here: int = 0  # of `epochs_done`, those that this execution has trained: the others were checkpoints'
 
 
 def train(
@@ -80,13 +82,14 @@ def train_stack(
     progress: Callable[[StackProgress], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
+    sources: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> list[Run] | None:
     """Train one stack, from its checkpoint where there is one.
 
     None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it. `note`
-    is told of a damaged checkpoint.
+    is told of a damaged checkpoint. `sources` are fingerprints by spec id, which its plan keeps.
     """
-    folder = open_checkpoint(checkpoints, stack_plan) if checkpoints else None
+    folder = open_checkpoint(checkpoints, stack_plan, sources) if checkpoints else None
     with products_of(stack_plan.specs[0].precision):
         stack = Stack(list(stack_plan.specs), dataset, device=device, strategy=stack_plan.strategy)
         if folder:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.checkpoints import begun_sources, checkpoints_of
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import load_for
 from asymtrain.lab.engine.setup import build_module, build_network
@@ -19,7 +20,7 @@ from asymtrain.lab.sources import Inputs, difference, fingerprint, is_named
 from asymtrain.lab.store import Store, store_exists
 
 # What a forward in training depends on, the last one of an epoch among them.
-_TRIED = ("at", "pool", "layout", "batch", "last_batch", "validation", "per_class")
+_TRIED = ("at", "pool", "layout", "batch", "last_batch", "validation", "per_class", "precision")
 
 
 class Fingerprints(NamedTuple):
@@ -31,9 +32,9 @@ class Fingerprints(NamedTuple):
 
 def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[object, ...], Fingerprints]:
     """Of each kind of spec on a dataset, by `kind_of`."""
-    kinds = {kind_of(spec): spec for spec in specs}
     data = f"{dataset.fingerprint}:{dataset.classes}"
-    return {kind: Fingerprints(_model_fingerprint(spec, dataset), data) for kind, spec in kinds.items()}
+    first = first_of_each_kind(specs)
+    return {kind_of(spec): Fingerprints(_model_fingerprint(spec, dataset), data) for spec in first}
 
 
 def with_fingerprints(runs: Iterable[Run], taken: dict[tuple[object, ...], Fingerprints]) -> tuple[Run, ...]:
@@ -49,6 +50,13 @@ def kind_of(spec: RunSpec) -> tuple[object, ...]:
     return (spec.dataset, spec.dataset_options, spec.arch, spec.arch_options, spec.initial_weights)
 
 
+def first_of_each_kind(specs: Iterable[RunSpec]) -> list[RunSpec]:
+    kinds: dict[tuple[object, ...], RunSpec] = {}
+    for spec in specs:
+        kinds.setdefault(kind_of(spec), spec)
+    return list(kinds.values())
+
+
 def check_sources(
     specs: Sequence[RunSpec], store: Path | None = None, *, data_root: Path | None = None, fresh: bool = False
 ) -> None:
@@ -57,11 +65,13 @@ def check_sources(
     data: defaultdict[tuple[object, ...], list[str]] = defaultdict(list)
     if store is not None and not fresh and store_exists(store):
         with Store(store, read_only=True) as opened:
-            for spec, model_print, data_print in opened.fingerprints():
-                models[kind_of(spec)] += [model_print] if model_print else []
-                data[kind_of(spec)[:2]] += [data_print] if data_print else []
+            kept = [*opened.fingerprints(), *begun_sources(checkpoints_of(store))]
+        for spec, model_print, data_print in kept:
+            models[kind_of(spec)] += [model_print] if model_print else []
+            data[kind_of(spec)[:2]] += [data_print] if data_print else []
     # By dataset, since one at a time is kept in memory.
-    for kind, spec in sorted({kind_of(spec): spec for spec in specs}.items(), key=lambda item: repr(item[0][:2])):
+    for spec in sorted(first_of_each_kind(specs), key=lambda spec: repr(kind_of(spec)[:2])):
+        kind = kind_of(spec)
         # What is new, and a backbone of ours, shows nothing when it is built.
         if not (is_named(spec.arch) or models[kind] or data[kind[:2]]):
             continue

@@ -22,7 +22,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.devices import is_out_of_memory, one_thread
 from asymtrain.lab.engine import Progress, StackPlan, StackProgress, close_checkpoint, load_for, train_stack
 from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
-from asymtrain.lab.executors.fingerprints import take_fingerprints, with_fingerprints
+from asymtrain.lab.executors.fingerprints import first_of_each_kind, kind_of, take_fingerprints, with_fingerprints
 from asymtrain.lab.runs import Run
 from asymtrain.lab.store import Provenance
 from asymtrain.lab.store.provenance import current
@@ -109,6 +109,7 @@ def work(
                 progress=report,
                 note=report,
                 checkpoint_seconds=job.checkpoint_seconds,
+                sources={spec.id: fingerprints[kind_of(spec)] for spec in first_of_each_kind(stack_plan.specs)},
             )
         if runs is None:
             return Stopped(stack_plan)
@@ -257,4 +258,5 @@ class ProgressSum:
         images = sum(progress.images for progress in self.latest.values())
         done, here = self.epochs_done, self.epochs_here
         left = (self.epochs_total - done) * seconds / here if here else None
-        return Progress(self.runs_total, self.runs_done, self.epochs_total, done, images / seconds, left)
+        rate = images / seconds
+        return Progress(self.runs_total, self.runs_done, self.epochs_total, done, rate, left, epochs_here=here)

@@ -35,7 +35,7 @@ class Effect:
         tuple[int | None, int | None], ...
     ]  # of each seed: until Plain and the arm have Plain's last accuracy
     calibration: Estimate  # of the differences of calibration errors
-    calibration_errors: tuple[float | None, float | None]  # means of Plain and of the arm
+    calibration_errors: tuple[float | None, float | None]  # means of Plain and of the arm, over pairs that have both
     spec_ids: tuple[str, ...]
     wanted: int  # seeds of the protocol
     p_holm: float | None = None
@@ -88,7 +88,9 @@ def _part_effects(study: Study, part: Part, known: Known) -> tuple[Effect, ...]:
     effects = compare_arms(study, arms, known)
     families: dict[tuple[str, str], list[int]] = {}
     for i, effect in enumerate(effects):
-        families.setdefault((effect.arm.name, effect.task.data), []).append(i)
+        # Where a model has one form, the selected one, it is one arm whichever objective that has.
+        selected = part in ("strong", "controls") and effect.arm.name in FORMS
+        families.setdefault(("selected" if selected else effect.arm.name, effect.task.data), []).append(i)
     for members in families.values():
         for i, effect in zip(members, corrected([effects[i] for i in members]), strict=True):
             effects[i] = effect
@@ -137,8 +139,8 @@ def compare_arms(study: Study, asked: Iterable[tuple[Task, Arm]], known: Known) 
     effects = []
     for number, row in enumerate(records(compare(frame, ["comparison"]))):
         task, arm, pairs = sides[number]
-        own, others = ([run.calibration_error for run in runs] for runs in zip(*pairs, strict=True))
-        both = [None if a is None or b is None else b - a for a, b in zip(own, others, strict=True)]
+        errors = [(plain.calibration_error, other.calibration_error) for plain, other in pairs]
+        both = [(a, b) for a, b in errors if a is not None and b is not None]
         effects.append(
             Effect(
                 task,
@@ -146,8 +148,8 @@ def compare_arms(study: Study, asked: Iterable[tuple[Task, Arm]], known: Known) 
                 row,
                 tuple(map(float, differences[seeds["comparison"] == number])),
                 tuple(epochs_to_plain(*pair) for pair in pairs),
-                estimate(both, within=DIFFERENCES),
-                (estimate(own).mean, estimate(others).mean),
+                estimate([b - a for a, b in both], within=DIFFERENCES),
+                (estimate(a for a, _ in both).mean, estimate(b for _, b in both).mean),
                 tuple(run.spec.id for pair in pairs for run in pair),
                 len(study.seeds),
             )

@@ -296,7 +296,7 @@ def budget_words(result: Tuned) -> str:
     if plan is None or timing is None:
         return f"{given}; no plan was made"
     measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"
-    needed = f"the whole question takes about {duration(60 * plan.needed)}"
+    needed = f"the whole question takes {plan.about} {duration(60 * plan.needed)}"
     if not plan.rungs:
         return f"{given}: {measured}. No race fits; {needed}"
     lengths = ", ".join(str(rung.epochs) for rung in plan.rungs)

@@ -19,6 +19,7 @@ class Timing:
     epoch: float  # of one run, where as many train at once as the machine takes
     start: float  # before the first epoch of a rung
     runs: int  # that were timed
+    at_most: bool = False  # the start could not be told from the epoch, which takes less: compiling can be most of it
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,12 @@ class Plan:
     seeds: int
     seconds: float  # that all of it was planned to take
     needed: float  # minutes that the whole question would take
+    at_most: bool = False  # as the timing is
+
+    @property
+    def about(self) -> str:
+        """The word before the minutes that are needed."""
+        return "at most" if self.at_most else "about"
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -69,8 +76,9 @@ def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, s
             rungs = ladder(last, candidates, count, rule)
             if (race := race_seconds(rungs, timing)) <= left:
                 confirmed = _longest(room - race, epochs, seeds, timing)
-                return Plan(rungs, confirmed, seeds, race + confirmation_seconds(confirmed, seeds, timing), needed)
-    return Plan((), 0, seeds, 0.0, needed)
+                planned = race + confirmation_seconds(confirmed, seeds, timing)
+                return Plan(rungs, confirmed, seeds, planned, needed, timing.at_most)
+    return Plan((), 0, seeds, 0.0, needed, timing.at_most)
 
 
 def ladder(last: int, candidates: int, seeds: int, rule: Rule = RULE) -> tuple[Rung, ...]:

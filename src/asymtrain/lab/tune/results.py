@@ -10,7 +10,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.tune.planning import Plan, Rung
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, survivors
+from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_race, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
 Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
@@ -99,10 +99,14 @@ class Race:
             if self.failure:
                 return Ruling("undecided", "failed", f"{left}: {self.failure}")
             return Ruling("undecided", "time", f"{left}: give the same command again to go on")
+        asked = self.question.base.epochs
         if self.winner is None:
-            return Ruling("none", "no candidate", "every candidate was clearly worse than Plain in the race")
+            last = self.rungs[-1]
+            row = last.entries[0].row
+            assert row is not None
+            return judge_race(row, last.rung.epochs, asked)
         assert self.row is not None
-        return judge(self.row, self.plan.epochs, self.question.base.epochs, tuple(self.course.values()))
+        return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()))
 
 
 def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Race:
@@ -164,4 +168,4 @@ def _too_short(question: Question, plan: Plan | None) -> str:
         return "no epoch could be timed yet: give the same command again to go on, or more minutes"
     given = f"{question.minutes:g} minute{' holds' if question.minutes == 1 else 's hold'}"
     needed = counted(math.ceil(plan.needed), "minute")
-    return f"{given} no race with a confirmation: the whole question takes about {needed}"
+    return f"{given} no race with a confirmation: the whole question takes {plan.about} {needed}"

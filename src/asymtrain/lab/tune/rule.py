@@ -26,7 +26,7 @@ class Rule:
     least_held_out: int = 20  # validation images; of fewer, one is more than five points
     # The budget.
     timing_epochs: int = 2  # of the runs that are timed: the first of them also starts everything
-    timing_share: float = 0.25  # of the time, that the timing may take
+    timing_share: float = 0.5  # of the time, that the timing may take: on a GPU most of it is compiling
     confirmation_share: float = 0.4  # of what is left then, that is the confirmation's before the race is planned
     used: float = 0.85  # of what is left, that is planned with
     # The verdict.
@@ -93,13 +93,8 @@ def judge(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[floa
     """What a confirmation says. `row` is one of `comparisons.compare`, of runs of so many epochs; `asked` are the
     epochs of the training that the question is about, `course` the differences that `is_moving` takes."""
     n, points, low, high = (row[name] for name in ("n", "points", "points_low", "points_high"))
-    bad = row["plain_at_chance"] + row["plain_diverged"]
-    if bad > rule.most_not_learnt * n:
-        return Ruling(
-            "undecided",
-            "not learnt",
-            f"{bad} of {n} Plain runs stayed at chance or diverged: train longer, or with another learning rate",
-        )
+    if (not_learnt := _not_learnt(row, rule)) is not None:
+        return not_learnt
     if n < rule.least_seeds:
         return Ruling("undecided", "few seeds", f"{n} pairs are too few: {rule.least_seeds} or more are needed")
     if epochs < asked and is_moving(course, rule):
@@ -118,6 +113,22 @@ def judge(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[floa
         "wide",
         f"the interval holds 0 and gains of {rule.margin:g} point{'s'[: rule.margin != 1]} or more: give more seeds",
     )
+
+
+def judge_race(row: Mapping[str, Any], epochs: int, asked: int, rule: Rule = RULE) -> Ruling:
+    """What a race says that no candidate survived; `row` is any of its last rung, as Plain is the same in all."""
+    length = "" if epochs == asked else f", after {epochs} of {asked} epochs"
+    worse = Ruling("none", "no candidate", f"every candidate was clearly worse than Plain in the race{length}")
+    return _not_learnt(row, rule) or worse
+
+
+def _not_learnt(row: Mapping[str, Any], rule: Rule) -> Ruling | None:
+    """The ruling where too many Plain runs are no measure of anything."""
+    n, bad = row["n"], row["plain_at_chance"] + row["plain_diverged"]
+    if bad <= rule.most_not_learnt * n:
+        return None
+    reason = f"{bad} of {n} Plain runs stayed at chance or diverged: train longer, or with another learning rate"
+    return Ruling("undecided", "not learnt", reason)
 
 
 def counted(number: int, noun: str) -> str:

@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
 
 JSON = "tune.json"
-Kept = tuple[Timing, Plan]
+Kept = tuple[Timing | None, Plan | None]  # no plan where none was made, or where it held no race
 
 
 @dataclass
 class Stopwatch:
-    """Sees when epochs are finished, and so what one takes; `clock` gives seconds."""
+    """Sees when epochs are trained, and so what one takes; `clock` gives seconds."""
 
     clock: Callable[[], float] = time.monotonic
     seen: list[tuple[float, int]] = field(default_factory=list)  # when a number of epochs was first reported
@@ -42,9 +42,9 @@ class Stopwatch:
     def __post_init__(self) -> None:
         self.start = self.clock()
 
-    def update(self, epochs_done: int) -> None:
-        if epochs_done > (self.seen[-1][1] if self.seen else 0):
-            self.seen.append((self.clock(), epochs_done))
+    def update(self, epochs: int) -> None:
+        if epochs > (self.seen[-1][1] if self.seen else 0):
+            self.seen.append((self.clock(), epochs))
 
     def timing(self, runs: int) -> Timing | None:
         """From the first report to the last; what came before the first is the start. None without any report."""
@@ -52,7 +52,7 @@ class Stopwatch:
             return None
         (first, before), (last, after) = self.seen[0], self.seen[-1]
         if after == before:
-            return Timing((first - self.start) / before, 0.0, runs)
+            return Timing((first - self.start) / before, 0.0, runs, at_most=True)
         epoch = (last - first) / (after - before)
         return Timing(epoch, max(0.0, first - self.start - before * epoch), runs)
 
@@ -83,7 +83,7 @@ def run_tune(
     from asymtrain.lab import executors
 
     check_data(question, data_root)
-    kept = None if out is None else read_plan(out, question)
+    timing, plan = (None, None) if out is None else read_plan(out, question)
     timed = question.timing_specs()
     executors.check_sources(timed, store, data_root=data_root)  # also where everything is stored
     told, notes, runs = watcher or Watcher(), [""], dict[str, Run]()
@@ -100,7 +100,7 @@ def run_tune(
 
         def update(state: "Progress") -> None:
             notes.extend([state.note] if state.note else [])
-            watch.update(state.epochs_done)
+            watch.update(state.epochs_here)
             told.progress(
                 state if state.seconds_left is None else replace(state, seconds_left=state.seconds_left + later)
             )
@@ -113,17 +113,16 @@ def run_tune(
             told.run(run, done, len(specs))
         return watch
 
-    if kept is None:
+    if plan is None:
         words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
-        timing = train(timed, words, share=RULE.timing_share).timing(len(timed)) or _timing_of(runs.values())
-        plan = None
+        measured = train(timed, words, share=RULE.timing_share).timing(len(timed))
+        timing = _later(timing, measured) or _timing_of(runs.values())
         if timing is not None:
             left, count = deadline - time.monotonic(), len(question.candidates)
             plan = make_plan(timing, left, candidates=count, epochs=question.base.epochs, seeds=question.seeds)
         if out is not None and plan is not None and plan.rungs:
             write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
     else:
-        timing, plan = kept
         runs |= _stored(store, timed)
     race, asked = replay(question, plan, runs), set[str]()
     while wanted := [spec for spec in race.missing if spec.id not in asked]:
@@ -138,8 +137,7 @@ def run_tune(
 
 def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | None = None) -> Tuned:
     """Where a question stands by its store and its plan; nothing is trained."""
-    kept = read_plan(out, question)
-    timing, plan = kept or (None, None)
+    timing, plan = read_plan(out, question)
     runs = _stored(store, question.timing_specs())
     while True:
         race = replay(question, plan, runs)
@@ -161,14 +159,19 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
         )
 
 
-def read_plan(out: Path, question: Question) -> Kept | None:
-    """The plan that a call with the same question made in this folder; another question is refused."""
+def read_plan(out: Path, question: Question) -> Kept:
+    """What a call with the same question timed and planned in this folder; another question is refused.
+
+    As long as no race fits, more minutes and fewer seeds are the same question.
+    """
     try:
         document = json.loads((out / JSON).read_bytes())
-        asked, measured, plan = document["question"], document["measured"], document["plan"]
-        kept = None if not plan or not plan["rungs"] else (Timing(**measured), Plan.from_dict(plan))
+        asked, measured, planned = document["question"], document["measured"], document["plan"]
+        timing = Timing(**measured) if measured else None
+        plan = Plan.from_dict(planned) if planned and planned["rungs"] else None
+        asked = dict(asked) if plan else {**asked, "minutes": question.minutes, "seeds": question.seeds}
     except FileNotFoundError:
-        return None
+        return None, None
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise UsageError(
             f"{out / JSON} cannot be read ({type(problem).__name__}): give another folder with --out"
@@ -177,7 +180,7 @@ def read_plan(out: Path, question: Question) -> Kept | None:
     if asked != ours:
         differing = _difference(asked, ours)
         raise UsageError(f"{out} holds a tune with another {differing}: give another folder with --out")
-    return kept
+    return timing, plan
 
 
 def _difference(asked: Any, ours: Mapping[str, Any]) -> str:
@@ -240,10 +243,18 @@ def _held_out(images: int) -> int:
     return round(0.2 * images)  # as `data.subsets.split` does
 
 
+def _later(before: Timing | None, now: Timing | None) -> Timing | None:
+    """Of two timings the second, which may have had only the rest to train: it saw no more than a part of the start."""
+    if before is None or now is None:
+        return now or before
+    return replace(now, start=max(before.start, now.start))
+
+
 def _timing_of(runs: Iterable[Run]) -> Timing | None:
     """Where all was trained before a kill and no clock saw it: as if one run trained at a time."""
-    epochs = [epoch.seconds for run in runs for epoch in run.history]
-    return Timing(sum(epochs) / len(epochs), 0.0, len(epochs)) if epochs else None
+    timed = [run for run in runs if run.history]
+    epochs = sum(len(run.history) for run in timed)
+    return Timing(sum(run.seconds for run in timed) / epochs, 0.0, len(timed), at_most=True) if epochs else None
 
 
 def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:

@@ -18,6 +18,7 @@ _ARGUMENTS = {
     "redundancy": "redundancy", "activation": "activation", "head": "head", "combine": "branch_reduction",
     "over_classes": "class_reduction",
 }  # fmt: skip
+_CONTROLS = ("branch_labels", "branch_weights", "signal", "aggregator")  # what a loop of one's own does otherwise
 
 
 def attach_code(spec: RunSpec, places: Sequence[str], classes: int, *, pool: str = "mean", layout: str = "") -> str:
@@ -37,9 +38,13 @@ def attach_code(spec: RunSpec, places: Sequence[str], classes: int, *, pool: str
     names = ("sample", "labels")  # of variables
     written = [f"{name}={value if name in names else _literal(value)}" for name, value in arguments.items()]
     alpha = _SCHEDULES[candidate.alpha_schedule].format(alpha=candidate.alpha)
-    maths = ["import math", ""] if "math." in alpha else []
+    controls = [f"{name}={getattr(spec, name)}" for name in _CONTROLS if getattr(spec, name) != DEFAULTS[name]]
+    settings = f"lr={spec.learning_rate:g}, weight_decay={spec.weight_decay:g}"
+    if spec.optimizer == "sgd" and spec.momentum:
+        settings += f", momentum={spec.momentum:g}, nesterov=True"
     lines = [
-        *maths,
+        *([f"# It was measured with {', '.join(controls)}, which this code does not do."] if controls else []),
+        *(["import math", ""] if "math." in alpha else []),
         "import torch",
         "import torch.nn.functional as F",
         "from asymtrain import attach",
@@ -51,8 +56,7 @@ def attach_code(spec: RunSpec, places: Sequence[str], classes: int, *, pool: str
         *(f"    {argument}," for argument in written),
         ")",
         f"optimizer = torch.optim.{_OPTIMIZERS[spec.optimizer]}(",
-        f"    [*model.parameters(), *branches.parameters()], lr={spec.learning_rate:g}, "
-        f"weight_decay={spec.weight_decay:g}",
+        f"    [*model.parameters(), *branches.parameters()], {settings}",
         ")",
         f"epochs = {spec.epochs}",
         "for epoch in range(epochs):",
