@@ -153,12 +153,13 @@ def _line(line: Line, log: bool) -> dict[str, Any]:
 
 def _band(line: Line, log: bool) -> dict[str, Any]:
     """The intervals: their ends, or half their width where all of many lie around the mean."""
-    ends = [(y, low, high) for y, low, high in zip(line.y, line.low, line.high, strict=False) if low is not None]
-    if not ends:
+    if all(end is None for end in line.low):
         return {}
-    whole = len(ends) == len(line.y) > FEW
-    if whole and all(None not in end and abs(end[1] + end[2] - 2 * end[0]) <= 1e-3 * (end[2] - end[1]) for end in ends):
-        return {"half": _steps(tuple((high - low) / 2 for _, low, high in ends))}
+    places = zip(line.y, line.low, line.high, strict=True)
+    known = [(y, low, high) for y, low, high in places if y is not None and low is not None and high is not None]
+    around = all(abs(low + high - 2 * y) <= 1e-3 * (high - low) for y, low, high in known)
+    if len(known) == len(line.y) > FEW and around:
+        return {"half": _steps(tuple((high - low) / 2 for _, low, high in known), log)}
     return {"low": _steps(line.low, log), "high": _steps(line.high, log)}
 
 
