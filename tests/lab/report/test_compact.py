@@ -30,8 +30,9 @@ def surfaces():
     grid = np.linspace(-1, 1, 31)
     heights = np.sin(3 * grid)[:, None] + np.cos(2 * grid)
     ticks = tuple(map(float, grid))
-    equal = Surface("", ticks, ticks, tuple(map(tuple, heights.tolist())), "height")
-    return Figure("surfaces", "Equal surfaces", [equal] * 3, 3)
+    values = [tuple(map(tuple, part.tolist())) for part in (heights, heights.T)]
+    equal, other = (Surface("", ticks, ticks, part, "height") for part in values)
+    return Figure("surfaces", "Equal surfaces", [equal, equal, equal, other], 4)
 
 
 def words(svg):
@@ -56,7 +57,45 @@ def test_curves_and_equal_surfaces_take_a_small_part():
     for many in (curves(), surfaces()):
         svg = draw(many)
         assert len(compact(svg, many.name)) < 0.4 * len(svg), many.name
-    assert compact(draw(surfaces()), "s").count("<use") > 20  # two of the three surfaces
+    assert compact(draw(surfaces()), "s").count("<use") > 20  # two of the surfaces
+
+
+def pieces(svg):
+    """The straight lines that are drawn, each with its two ends, in points."""
+    root = ElementTree.fromstring(svg)
+    paths = {path.get("id"): path for path in root.iter("{http://www.w3.org/2000/svg}path")}
+    places = [(path, 0.0, 0.0) for path in root.iter("{http://www.w3.org/2000/svg}path")]
+    for use in root.iter("{http://www.w3.org/2000/svg}use"):
+        target = use.get("href") or use.get("{http://www.w3.org/1999/xlink}href")
+        places.append((paths[target[1:]], float(use.get("x", 0)), float(use.get("y", 0))))
+    drawn = []
+    for path, x, y in places:
+        data = path.get("d", "")
+        if "C" in data or ("fill" in path.get("style", "") and "none" not in path.get("style", "")):
+            continue
+        at = start = np.zeros(2)
+        scale = 0.1 if path.get("transform") else 1.0
+        for letter, numbers in re.findall(r"([MmLlz])([^MmLlz]*)", data):
+            for pair in np.array(re.findall(r"-?[\d.]+", numbers), float).reshape(-1, 2):
+                to = at + pair if letter.islower() else pair
+                if letter in "Ll":
+                    drawn.append((at * scale + (x, y), to * scale + (x, y)))
+                else:
+                    start = to
+                at = to
+            at = start if letter == "z" else at
+    return np.array(drawn)
+
+
+@pytest.mark.parametrize("many", [curves(), surfaces()], ids=["curves", "surfaces"])
+def test_every_point_of_a_line_is_still_on_a_line(many):
+    svg = draw(many)
+    before, after = pieces(svg), pieces(compact(svg, many.name))
+    assert len(after) < 0.9 * len(before)
+    starts, ways = after[:, 0], after[:, 1] - after[:, 0]
+    for point in before.reshape(-1, 2)[::7]:
+        share = np.clip(((point - starts) * ways).sum(1) / np.maximum(1e-9, (ways**2).sum(1)), 0, 1)
+        assert np.hypot(*(point - starts - share[:, None] * ways).T).min() < 0.4
 
 
 def test_points_on_the_way_are_left_out_and_no_other():

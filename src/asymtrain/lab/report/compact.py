@@ -109,7 +109,8 @@ def _shorten(path: Element) -> None:
     for line in re.findall("M[^M]*", data):
         points = simplify(np.round(_numbers(line) * 10), TOLERANCE)
         steps = [step for step in np.diff(points, axis=0) if step.any()]
-        shown += f"m{_pairs([points[0] - at])}" + (f"l{_pairs(steps)}" if steps else "")
+        # The first move is from the corner, so that the path may follow another one (`_joined`).
+        shown += f"{'m' if shown else 'M'}{_pairs([points[0] - at])}" + (f"l{_pairs(steps)}" if steps else "")
         shown, at = (f"{shown}z", points[0]) if line.endswith("z") else (shown, points[-1])
     path.set("d", shown)
     path.set("transform", "scale(.1)")
