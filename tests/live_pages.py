@@ -1,9 +1,17 @@
 """Pages with live figures in a browser: what tests of any page do with them."""
 
+import base64
+import gzip
+
 SETTLED = """() => [...document.querySelectorAll('.plot')].every((plot) => {
     const { top, bottom } = plot.getBoundingClientRect();
     return bottom < -200 || top > innerHeight + 200 || plot.querySelector('.live canvas');
 })"""
+
+
+def unpacked(text):
+    """What a page carries compressed."""
+    return gzip.decompress(base64.b85decode(text.replace(",", "<"))).decode()
 
 
 def live(page, title):

@@ -1,4 +1,4 @@
-"""`asymtrain paper list | run | show`."""
+"""`asymtrain paper list | blocks | run | next | show`."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,10 @@ from asymtrain.lab.cli import screen
 from asymtrain.lab.cli.options import STORE_NAME
 from asymtrain.lab.cli.paper import StudyOptions
 from asymtrain.lab.cli.paper_work import study_sentence
+from asymtrain.lab.paper import blocks
+from asymtrain.lab.paper.blocks import BLOCKS, Block
 from asymtrain.lab.paper.claims import claims
+from asymtrain.lab.paper.recipe import part_of
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.study import SIZES
 from asymtrain.lab.paper.tables import EFFECT, OVER_IMAGES, PAPERS, headings_of
@@ -260,9 +263,51 @@ def test_show_of_one_backbone_has_its_rows_alone(cli):
     assert "MLP" not in cli(*show[:-1], "--arch", "vit").out
 
 
+QUICK = ("--scale", "quick", "--precision", "fp32", "--epochs", "1", "--out", "study")
+
+
+def listed_blocks(cli):
+    shown = cli("paper", "blocks", *QUICK, "--device", "cpu", "--json")
+    assert shown.code == 0, shown.err
+    return {row["name"]: row for row in json.loads(shown.out)}
+
+
+def test_a_block_is_done_and_goes_on_and_is_listed_with_what_is_stored(cli):
+    before = listed_blocks(cli)
+    assert list(before) == list(BLOCKS)
+    assert (before["frozen"]["runs_there"], before["frozen"]["runs_needed"]) == (0, 12)
+    assert before["frozen"]["seconds_left"] > 0
+    assert before["precision"]["seconds_left"] is None  # at which rate TF32 trains, no row says
+    command = ("paper", "next", "--block", "frozen", *QUICK)
+    cut = cli(*command, "--minutes", "0.0000001")
+    assert "Not finished: 12 trainings and 0 measurements are left." in cut.err
+    done = cli(*command)
+    assert done.code == 0, done.err
+    assert done.err.startswith("Block frozen: CNN and ViT: Table 2 with frozen and detached branches.\n")
+    after = listed_blocks(cli)
+    assert after["frozen"]["runs_there"] == 12
+    assert after["frozen"]["seconds_left"] == 0
+    assert 0 < after["mechanism"]["runs_there"] < after["mechanism"]["runs_needed"]  # the paper's branches are in both
+    assert re.search(r"^frozen .* 12/12 +0/0 +0 s *$", cli("paper", "blocks", *QUICK, "--device", "cpu").out, re.M)
+
+
+def test_next_does_the_first_block_that_is_not_finished(cli, monkeypatch):
+    small = {arch: Block(arch, "Table 3", (part_of(RECIPES["table3"], [arch]),)) for arch in ("mlp", "vit")}
+    monkeypatch.setattr(blocks, "BLOCKS", small)
+    for name in small:
+        done = cli("paper", "next", *QUICK)
+        assert (done.code, done.err.split(":")[0]) == (0, f"Block {name}"), done.err
+    assert "Every block is finished" in cli("paper", "next", *QUICK).out
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
+        (("next", "--block", "frosen"), "did you mean 'frozen'"),
+        (("next", "--minutes", "0"), "--minutes must be above 0"),
+        (("next", "--data-root", "nowhere"), "cifar"),
+        (("blocks", "--scale", "huge"), "unknown scale 'huge'"),
+        (("blocks", "--precision", "fp8"), "precision must be one of"),
         (("run", "table18"), "table17"),
         (("show", "figure1"), "choose among all, table1"),
         (("run", "table1", "--scale", "huge"), "unknown scale 'huge'"),

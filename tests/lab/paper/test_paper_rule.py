@@ -278,6 +278,15 @@ def test_the_mean_of_the_last_20_epochs_stands_beside_and_changes_no_verdict():
     assert LATER[0].claims == ("c01", "c02", "c06", "c30")
 
 
+def test_the_ordinary_reading_stands_beside_and_changes_no_verdict():
+    evidence = {"primary": {VIT: effect(VIT, -5, 20)}, "ordinary": {VIT: effect(VIT, 20, 30)}}
+    found = judge(claim("c01"), evidence, alternates=("best",), later=LATER)
+    assert (found.verdict, found.reading) == ("Inconclusive", "primary")
+    assert "By the cosine schedule, flips and shifts (declared on 2026-11-16, after rows were seen): Reproduced" in (
+        found.sentence
+    )
+
+
 def test_a_plain_far_from_the_papers_is_told_with_the_verdict():
     cells = {label: effect(label, 3, 6) for label in claim("c28").needs}  # Plain near 0.4, the paper's far below
     sentence = judge(claim("c28"), {"primary": cells}).sentence

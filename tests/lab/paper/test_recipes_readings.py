@@ -8,8 +8,9 @@ from asymtrain.lab.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.paper.recipes import RECIPES, table10, table16
 from asymtrain.lab.paper.snapshot import Snapshot, accuracy
 from asymtrain.lab.paper.spec_index import index_specs, specs_behind
-from asymtrain.lab.paper.study import READINGS, Study
+from asymtrain.lab.paper.study import READINGS, SIZES, Study, parse_readings
 from asymtrain.lab.paper.verdicts import gather
+from invented_runs import invent
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
@@ -134,3 +135,18 @@ def test_last20_is_the_mean_test_accuracy_of_the_last_20_epochs(readings, known)
     run = known.runs[effect.spec_ids[0]]
     epochs = [dataclasses.replace(run.history[0], test_accuracy=share) for share in (0.9, *[0.1, 0.2] * 10)]
     assert accuracy(dataclasses.replace(run, history=tuple(epochs)), READINGS["last20"]) == pytest.approx(0.15)
+
+
+def test_half_of_a_run_whose_rate_falls_is_no_run():
+    """Table 3 takes the first 100 epochs of the paper's runs, and all of those of the reading `ordinary`."""
+    study = Study(sizes=SIZES["paper"], readings=parse_readings(["ordinary"]), seeds=(42, 43), epochs=150)
+    specs = RECIPES["table3"].needs(study, Snapshot()).specs
+    result = build_result(RECIPES["table3"], study, Snapshot({spec.id: invent(spec) for spec in specs}))
+    for reading, schedule, epochs in (("primary", "constant", 100), ("ordinary", "cosine", 150)):
+        final = result.evidence[reading]["table3/cnn/final"]
+        runs = {spec.id: spec for spec in specs}
+        assert {runs[one].schedule for one in final.spec_ids} == {schedule}
+        assert final.epochs == epochs
+        for final_accuracy, one in zip(final.plain, final.spec_ids[::2], strict=True):
+            assert final_accuracy == invent(runs[one]).history[epochs - 1].validation_accuracy
+    assert not {"cosine"} & {spec.schedule for spec in RECIPES["table4"].needs(study, Snapshot()).specs}

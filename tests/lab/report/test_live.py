@@ -1,19 +1,20 @@
 """Figures as values for the script of a page, and what of the plotting library a page carries."""
 
-import base64
-import gzip
 import json
+import math
 import re
 
 import numpy as np
 import pytest
 from test_drawing import PANELS, X, figure, images
 
+from asymtrain.lab.report.compact import compact
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Image, Line, Lines
-from asymtrain.lab.report.live import embed, json_script, library, live_values
-from asymtrain.lab.report.page import sort_key
-from asymtrain.lab.report.table import Cell, Interval, Mean
+from asymtrain.lab.report.live import embed, library, live_values, packed_script
+from asymtrain.lab.report.page import sort_order
+from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
+from live_pages import unpacked
 
 every_kind = pytest.mark.parametrize("kind", PANELS)
 
@@ -53,16 +54,59 @@ def test_a_picture_is_there_once_however_many_maps_lie_over_it():
 @every_kind
 def test_both_forms_stand_side_by_side_and_have_the_same_bytes_each_time(kind):
     text = embed(figure(kind))
-    assert draw(figure(kind)) in text
-    values = re.search(r'<script type="application/json" class="values">(.*?)</script>', text, re.DOTALL)[1]
-    assert len(json.loads(values)["panels"]) == len(PANELS[kind])
+    assert compact(draw(figure(kind)), figure(kind).name) in text
+    values = re.search(r'<script type="application/gzip" class="values">(.*?)</script>', text, re.DOTALL)[1]
+    assert len(json.loads(unpacked(values))["panels"]) == len(PANELS[kind])
     assert text == embed(figure(kind))
 
 
 def test_no_word_ends_the_script_that_it_stands_in():
-    text = json_script({"title": "</script><b>"})
-    assert text.count("</script>") == 1
-    assert json.loads(re.search(r">(.*)</script>", text)[1]) == {"title": "</script><b>"}
+    text = packed_script({"title": "</script><b>"}, 'id="x"')
+    assert text.count("<") == 2
+    assert json.loads(unpacked(re.search(r">(.*)</script>", text)[1])) == {"title": "</script><b>"}
+
+
+def unfolded(value):
+    """As the page's script does it."""
+    if not isinstance(value, dict):
+        return value
+    at, numbers = 0, []
+    for step in value["steps"]:
+        at += step or 0
+        number = math.exp(at / value["per"]) if value.get("log") else at / value["per"]
+        numbers.append(None if step is None else number)
+    return numbers
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_many_numbers_come_as_steps_and_stay_as_exact_as_they_are_shown(log):
+    random = np.random.default_rng(0)
+    y = [float(value) for value in np.cumsum(random.normal(size=100)) ** 2 / 50 + 0.01]
+    seed = [value * float(random.uniform(0.9, 1.1)) for value in y]
+    half = random.uniform(0, 0.1, 100)
+    y[7] = seed[9] = None
+    low, high = (
+        [None if value is None else value + sign * h for value, h in zip(y, half, strict=True)] for sign in (-1, 1)
+    )
+    x = tuple(map(float, range(1, 101)))
+    line = Line("Plain", "plain", x, tuple(y), tuple(low), tuple(high), seeds=(tuple(seed),))
+    whole = Line("", "plain", x, tuple(seed[:9] + seed[10:] + [1.0]), tuple([0.0] * 100), tuple([2.0] * 100))
+    around = Line("", "plain", x, tuple(half), tuple(half - 0.1), tuple(half + 0.1))
+    figure = Figure("f", "", [Lines("", "epoch", "loss", (line, whole, around), log=log)])
+    shown, apart, middle = live_values(figure)["panels"][0]["lines"]
+    top = max(value for value in y if value)
+    for given, kept, exact in (("y", y, 1e-3 * top), ("low", low, 1e-3 * top), ("high", high, 1e-3 * top)):
+        for a, b in zip(unfolded(shown[given]), kept, strict=True):
+            assert (a is None) == (b is None)
+            assert a is None or abs(a - b) <= (max(1e-2 * abs(b), 1e-6) if log else exact), given
+    spread = max(value for value in seed if value) - min(value for value in seed if value)
+    for a, b in zip(unfolded(shown["seeds"][0]), seed, strict=True):
+        assert (a is None) == (b is None)
+        assert a is None or abs(a - b) <= (0.004 * b if log else spread / 900)
+    assert "half" not in shown  # a place has no mean to lie around
+    assert "half" not in apart
+    np.testing.assert_allclose(unfolded(middle["half"]), 0.1, rtol=1e-3)
+    assert len(json.dumps(shown)) < 0.6 * len(json.dumps([y, low, high, seed]))
 
 
 @every_kind
@@ -70,8 +114,9 @@ def test_a_page_carries_the_part_of_the_library_that_it_needs(kind):
     element = library([figure(kind)])
     part, packed = re.search(r'data-part="(\w+)">([^<]+)<', element).groups()
     assert part == ("relief" if kind == "reliefs" else "flat")
-    code = gzip.decompress(base64.b64decode(packed))
-    assert (b"grid3D" in code) == (part == "relief")
+    code = unpacked(packed)
+    assert ("grid3D" in code) == (part == "relief")
+    assert "IntersectionObserver" in unpacked(re.search(r'id="live">([^<]+)<', element)[1])
     assert len(element) < 500_000
 
 
@@ -80,5 +125,7 @@ def test_a_page_without_figures_carries_none():
 
 
 def test_numbers_are_sorted_by_their_values():
-    cells = [Cell(-0.5), Cell(3), Cell(Mean(0.25, 0.1)), Cell(Interval(-1.0, 3.0)), Cell("words"), Cell()]
-    assert [sort_key(cell) for cell in cells] == ["-0.5", "3", "0.25", "1", "", ""]
+    cells = [Cell(-0.5), Cell(3), Cell(Mean(0.25, 0.1)), Cell(Interval(-1.0, 3.0)), Cell("words"), Cell(), Cell(1.0)]
+    table = Table("t", "", (Column("n", "number"), Column("same", "number")), tuple((cell, Cell(1)) for cell in cells))
+    assert sort_order(table, 0) == "0 3 1 2 - - 2"
+    assert sort_order(table, 1) == ""

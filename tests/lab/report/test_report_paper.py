@@ -31,49 +31,68 @@ from asymtrain.lab.runs import AUXILIARY, DEFAULTS
 
 
 class Outline(HTMLParser):
-    """Ids, links, missing places, and the text and link of each place of each table."""
+    """Ids, links, missing places, and the text and link of each place of each table.
+
+    A number of ours without a link has the same specs as that before it in its row.
+    """
 
     def __init__(self, text):
         super().__init__()
-        self.ids, self.links, self.missing, self.tables, self.sets = [], [], 0, {}, {}
-        self.table = self.place = self.set = self.listing = None
-        self.listings, self.wholes = {}, []
+        self.ids, self.links, self.missing, self.tables = [], [], 0, {}
+        self.listings, self.sets = {}, {}  # spec ids by anchor, and of each set the listings and ids that it names
+        self.table = self.place = self.listing = self.set = self.link = self.item = None
+        self.heads = []
         self.feed(text)
-        for of, listing in self.wholes:
-            of |= self.listings[listing]
+        self.specs = {f"#{name}": set(ids) for name, ids in self.listings.items()}
+        for name, parts in self.sets.items():
+            self.specs[f"#{name}"] = {one for listing, own in parts for one in own or self.listings[listing[1:]]}
 
     def handle_starttag(self, tag, attrs):
         values = dict(attrs)
-        name = values.get("id", "")
+        name, styles = values.get("id", ""), values.get("class", "").split()
         self.ids += [name] if name else []
         self.links += [value for key, value in attrs if key in ("src", "href", "xlink:href")]
+        self.item = None
         if name.startswith("table-"):
             self.table = self.tables.setdefault(name.removeprefix("table-"), [])
-        self.set = self.sets.setdefault(name, set()) if name.startswith("set-") else self.set
-        if tag in ("section", "details"):
-            self.set = None
+        if tag == "table":
+            self.heads = []
+        if tag == "th" and values.get("scope") == "col":
+            self.heads.append(values["class"])
+        if tag == "tr":
+            self.column, self.link = 0, None
         if tag in ("td", "th") and values.get("scope") != "col":
-            self.place = ["", None]
+            ours = tag == "td" and "papers" not in self.heads[self.column]
+            self.column += int(values.get("colspan", 1))
+            self.place = ["", self.link if ours and not {"left", "missing", "apart"} & {*styles} else None]
             self.table.append(self.place)
-            if "missing" in values.get("class", ""):
+            if "missing" in styles:
                 self.missing += int(values.get("colspan", 1))
+        if tag in ("p", "div", "section"):
+            self.place = None
         if tag == "a" and self.place is not None:
-            self.place[1] = values["href"]
-        self.listing = self.listings.setdefault(name, set()) if name.startswith("specs-") else self.listing
-        if name.startswith("spec-"):
-            self.listing.add(name.removeprefix("spec-"))
-        if tag == "a" and self.set is not None and values["href"].startswith("#spec-"):
-            self.set.add(values["href"].removeprefix("#spec-"))
-        if values.get("class") == "whole":  # after the link to a listing: all of its specs
-            self.wholes.append((self.set, self.links[-1].removeprefix("#")))
+            self.place[1] = self.link = values["href"]
+        if tag == "li" and re.fullmatch(r"_\d+", name):
+            self.listing, self.set = self.listings.setdefault(name, []), None
+        elif tag == "li" and re.fullmatch(r"_s\d+", name):
+            self.set = self.sets.setdefault(name, [])
+        elif tag == "a" and self.set is not None:
+            self.set.append((values["href"], []))
+        elif tag == "li" and not name and not styles:
+            self.item = self.listing if self.set is None else self.set[-1][1]
+        if tag in ("section", "details"):
+            self.set = self.listing = None
 
     def handle_endtag(self, tag):
-        if tag in ("td", "th"):
+        if tag in ("td", "th", "tbody"):
             self.place = None
 
     def handle_data(self, data):
         if self.place is not None:
-            self.place[0] += data
+            self.place[0] += data.rstrip("\n")
+        if self.item is not None:
+            self.item.append(data.split()[0])
+            self.item = None
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +123,7 @@ def test_every_number_of_ours_links_to_exactly_its_specs(made, outline):
                     assert text == texts[at]
                     assert (link is None) == (not row[at].spec_ids)
                     if link:
-                        assert outline.sets[link[1:]] == set(row[at].spec_ids)
+                        assert outline.specs[link] == set(row[at].spec_ids)
                         checked += 1
     assert checked > 200
 
@@ -112,8 +131,11 @@ def test_every_number_of_ours_links_to_exactly_its_specs(made, outline):
 def test_every_spec_is_listed_once_and_every_link_leads_somewhere(made, outline):
     _, behind = made
     assert len(set(outline.ids)) == len(outline.ids)
-    named = {f"spec-{spec.id}" for specs in behind.specs.values() for spec in specs}
-    assert {name for name in outline.ids if name.startswith("spec-")} == named
+    named = {spec.id for specs in behind.specs.values() for spec in specs}
+    run = {name for name in named if behind.outcomes[name] != "not yet run"}
+    listed = [name for ids in outline.listings.values() for name in ids]
+    assert sorted(listed) == sorted(run)
+    assert len(run) < len(named)
     inner = {link[1:] for link in outline.links if link.startswith("#")}
     assert inner <= set(outline.ids)
 
@@ -265,8 +287,8 @@ def test_every_interval_has_both_ends_in_the_document(made):
 def test_what_others_wrote_is_escaped(page):
     assert NASTY not in page
     assert "&lt;all&gt;" in page
-    # The texts to copy, the library, three scripts, and the values of each figure.
-    assert page.count("<script") == page.count("</script>") == 5 + page.count('<div class="plot">')
+    # The texts to copy, the library, the script of figures, four others, and the values of each figure.
+    assert page.count("<script") == page.count("</script>") == 7 + page.count('<div class="plot">')
 
 
 def test_ids_without_specs_are_still_listed(made):
@@ -274,7 +296,7 @@ def test_ids_without_specs_are_still_listed(made):
     outline = Outline(render_paper(results, judge_results(results), STUDY, "", SpecsUsed()))
     used = {one for result in results for table in result.tables for row in table.rows for cell in row
             for one in cell.spec_ids}  # fmt: skip
-    assert {name.removeprefix("spec-") for name in outline.ids if name.startswith("spec-")} >= used
+    assert {name for ids in outline.listings.values() for name in ids} >= used
 
 
 def test_versions_devices_and_seconds_of_each_recipe_are_named(made, page):

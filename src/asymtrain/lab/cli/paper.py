@@ -1,4 +1,4 @@
-"""`asymtrain paper list | run | show | verdicts`: every table and figure of the paper, beside its numbers."""
+"""`asymtrain paper list | blocks | run | next | show | verdicts`: the paper's tables and figures beside its numbers."""
 
 import dataclasses
 import shlex
@@ -28,6 +28,8 @@ from asymtrain.lab.cli.screen import progress_display, show_json, show_table, st
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from asymtrain.lab.paper.recipe import Measuring, Recipe
     from asymtrain.lab.paper.study import Study
     from asymtrain.lab.runs import Run
@@ -45,6 +47,13 @@ def offered_recipes(incomplete: str) -> list[str]:
     return [name for name in dict.fromkeys(("all", *RECIPES, *aliases())) if name.startswith(incomplete)]
 
 
+def offered_blocks(incomplete: str) -> list[str]:
+    """For a shell's completion."""
+    from asymtrain.lab.paper.blocks import BLOCKS
+
+    return [name for name in BLOCKS if name.startswith(incomplete)]
+
+
 Names = Annotated[
     list[str],
     typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.", autocompletion=offered_recipes),
@@ -52,8 +61,8 @@ Names = Annotated[
 
 
 @dataclass(frozen=True)
-class StudyOptions:
-    """How large a reproduction is, how the paper is read, and of which backbones."""
+class SizeOptions:
+    """How large a reproduction is."""
 
     scale: Annotated[str, typer.Option("--scale", help="quick: minutes on a CPU. paper: as published.")] = "quick"
     seeds: Annotated[str | None, SEEDS] = None
@@ -65,15 +74,42 @@ class StudyOptions:
             callback=one_or_more,
         ),
     ] = None
-    reading: Annotated[
-        list[str] | None,
-        typer.Option("--reading", help="primary, sum, all, best, instruments, last20; several with commas, or every."),
-    ] = None
     precision: Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")] = "fp32"
     data: Annotated[
         str | None,
         typer.Option(
             "--data", help="At the scale quick: shapes (default), or cifar for a part of CIFAR. Paper: cifar."
+        ),
+    ] = None
+
+    def build(self) -> "Study":
+        """The study that the options mean; what contradicts itself is refused."""
+        from asymtrain.lab.paper.study import Study, get_sizes
+
+        sizes = get_sizes(self.scale)
+        if self.data not in (None, "shapes", "cifar"):
+            raise UsageError(f"--data must be shapes or cifar, got {self.data!r}")
+        if self.data == "shapes" and not sizes.stands_for:
+            raise UsageError(f"--scale {self.scale} is on CIFAR itself: leave out --data shapes, or take --scale quick")
+        part = self.data == "cifar" and bool(sizes.stands_for)  # where nothing stands in, CIFAR is taken anyway
+        return Study(
+            sizes=sizes,
+            seeds=parse_seeds(self.seeds) if self.seeds else (),
+            epochs=self.epochs or 0,
+            precision=self.precision,
+            data="cifar" if part else "stand-in",
+        )
+
+
+@dataclass(frozen=True)
+class StudyOptions(SizeOptions):
+    """How large a reproduction is, how the paper is read, and of which backbones."""
+
+    reading: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--reading",
+            help="primary, sum, all, best, instruments, last20, ordinary; several with commas, or every.",
         ),
     ] = None
     hyperparameters: Annotated[
@@ -95,22 +131,11 @@ class StudyOptions:
     ] = None
 
     def build(self) -> "Study":
-        """The study that the options mean; what contradicts itself is refused."""
-        from asymtrain.lab.paper.study import Study, get_sizes, parse_readings
+        from asymtrain.lab.paper.study import parse_readings
 
-        sizes = get_sizes(self.scale)
-        if self.data not in (None, "shapes", "cifar"):
-            raise UsageError(f"--data must be shapes or cifar, got {self.data!r}")
-        if self.data == "shapes" and not sizes.stands_for:
-            raise UsageError(f"--scale {self.scale} is on CIFAR itself: leave out --data shapes, or take --scale quick")
-        part = self.data == "cifar" and bool(sizes.stands_for)  # where nothing stands in, CIFAR is taken anyway
-        return Study(
-            sizes=sizes,
+        return dataclasses.replace(
+            super().build(),
             readings=parse_readings(self.reading or []),
-            seeds=parse_seeds(self.seeds) if self.seeds else (),
-            epochs=self.epochs or 0,
-            precision=self.precision,
-            data="cifar" if part else "stand-in",
             hyperparameters=self.hyperparameters,  # type: ignore[arg-type]  # which the study checks
             fair=self.fair,
         )
@@ -128,6 +153,14 @@ class StudyOptions:
         if not parts:
             raise UsageError(f"there is nothing of {', '.join(self.archs)} in {', '.join(names)}: leave out --arch")
         return parts
+
+
+@dataclass(frozen=True)
+class BlockOptions(SizeOptions):
+    """The study whose blocks are done: unless told otherwise, that of results/."""
+
+    scale: Annotated[str, typer.Option("--scale", help="paper: as published. quick: minutes on a CPU.")] = "paper"
+    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")] = "bf16"
 
 
 @dataclass(frozen=True)
@@ -215,6 +248,29 @@ def list_(
 
 @paper.command()
 @flattened
+def blocks(
+    chosen: BlockOptions,
+    output: PaperOutput,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
+) -> None:
+    """List the blocks in which the reproduction is run: what each holds, what is stored, how long the rest takes.
+
+    Rows of results/ count once they are imported: `asymtrain store import STORE results/FOLDER`.
+    """
+    with loading():
+        from asymtrain.lab.cli import paper_work as work
+        from asymtrain.lab.paper.snapshot import read_store
+    study = chosen.build()
+    workers = ("cuda", 1) if device == "cuda" else work.workers_of("local", None, device)
+    rows = work.blocks_listing(study, read_store(output.store_path), workers)
+    if output.json:
+        show_json(rows)
+    else:
+        show_table(work.blocks_table(rows))
+
+
+@paper.command()
+@flattened
 def run(
     context: typer.Context,
     names: Names,
@@ -228,27 +284,70 @@ def run(
 
     Says first how many trainings are missing and how long they will take. Called again, it goes on where it stopped.
     """
+    study = chosen.build()
+    # Nothing of these backbones shows before anything is trained.
+    _train(context, chosen.parts(names, study), study, training, output, tracks, full=full)
+
+
+@paper.command("next")
+@flattened
+def next_(
+    context: typer.Context,
+    chosen: BlockOptions,
+    training: ExecutorOptions,
+    output: PaperOutput,
+    tracks: TrackOptions,
+    block: Annotated[
+        str | None,
+        typer.Option("--block", help="Do this one of `asymtrain paper blocks` instead.", autocompletion=offered_blocks),
+    ] = None,
+    full: Annotated[bool, FULL] = False,
+) -> None:
+    """Do the first block of the reproduction that is not finished. Called again, it goes on where it stopped."""
+    with loading():
+        from asymtrain.lab.paper.blocks import first_unfinished, get_block
+        from asymtrain.lab.paper.snapshot import read_store
+    study = chosen.build()
+    wanted = get_block(block) if block else first_unfinished(study, read_store(output.store_path))
+    if wanted is None:
+        stdout().print("Every block is finished: `asymtrain paper show all` has the results.")
+        return
+    opening = f"Block {wanted.name}: {wanted.title}."
+    _train(context, wanted.recipes, wanted.study(study), training, output, tracks, full=full, opening=opening)
+
+
+def _train(
+    context: typer.Context,
+    parts: "Sequence[Recipe]",
+    study: "Study",
+    training: ExecutorOptions,
+    output: PaperOutput,
+    tracks: TrackOptions,
+    *,
+    full: bool,
+    opening: str = "",
+) -> None:
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
         from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.page import write_paper
-        from asymtrain.lab.paper.recipes import choose
         from asymtrain.lab.paper.running import check_data, missing, run_recipes
         from asymtrain.lab.paper.snapshot import read_store
         from asymtrain.lab.paper.verdicts import judge_results
         from asymtrain.lab.trackers import tracking
-    recipes, archs, study, store = choose(names), chosen.archs, chosen.build(), output.store_path
+    store = output.store_path
     output.check()
     tracker = tracks.open(output.out)
     workers = work.workers_of(training.executor, training.address, training.device)
     known = read_store(store)
-    parts = chosen.parts(names, study)  # nothing of these backbones shows before anything is trained
-    check_data(recipes, study, training.data_root, archs)
+    check_data(parts, study, training.data_root)
     console = stderr()
+    if opening:
+        console.print(opening)
     console.print(work.study_sentence(study))
     if others := work.elsewhere(known, study):
         console.print(others)
-    console.print(work.plan_sentence(missing(recipes, study, known, archs), study, known, workers))
+    console.print(work.plan_sentence(missing(parts, study, known), study, known, workers))
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
         def on_run(finished: "Run", done: int, total: int) -> None:
@@ -262,7 +361,7 @@ def run(
             display.console.print(f"{done}/{total} {measured.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
 
         options = {**dataclasses.asdict(training), "progress": update}
-        done = run_recipes(recipes, study, store, archs=archs, on_run=on_run, on_measurement=on_measurement, **options)
+        done = run_recipes(parts, study, store, on_run=on_run, on_measurement=on_measurement, **options)
     results, specs = work.build_results(parts, study, store)
     judgements = judge_results(results)
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
@@ -275,10 +374,10 @@ def run(
     failures = work.failure_reasons(store, {spec.id for spec in left.specs})
     for reason in failures:
         console.print(f"failed: {reason}")
-    if left.specs or left.measurements or left.later:
-        opening = "Stopped" if done.interrupted else "Not finished"
+    if not left.is_empty:
+        ended = "Stopped" if done.interrupted else "Not finished"
         rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
-        console.print(f"{opening}: {rest} are left. {display.going_on(training.minutes)}")
+        console.print(f"{ended}: {rest} are left. {display.going_on(training.minutes)}")
     console.print(f"Report: {files['page']}")
     if done.interrupted or failures:
         raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)

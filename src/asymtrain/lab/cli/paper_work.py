@@ -7,6 +7,7 @@ from typing import Any
 
 from asymtrain.lab.cli.screen import Display, show_json, show_table, stdout
 from asymtrain.lab.machine import cores, may_have_gpu
+from asymtrain.lab.paper.blocks import progress
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.running import Missing, estimate, measurement_seconds, missing
@@ -97,6 +98,34 @@ def listing_table(rows: Iterable[Mapping[str, Any]]) -> Table:
     return Table("recipes", "", columns, make_rows(cells))
 
 
+def blocks_listing(study: Study, known: Snapshot, workers: Workers) -> list[dict[str, Any]]:
+    """Each block of the reproduction: how far it is, how long the rest takes, and the command that does it."""
+    rated = {"bf16" if workers[0] == "cuda" else "fp32", *(run.spec.precision for run in known.runs.values())}
+    rows = []
+    for block, left, row in progress(study, known):
+        own = block.study(study)
+        seconds = seconds_left(left, own, known, workers)[0] if own.precision in rated or left.is_empty else None
+        rows.append({**row, "seconds_left": seconds})
+    return rows
+
+
+def blocks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
+    """The blocks of a study, in their order."""
+    counted = {"Runs": "runs"} | ({"Measurements": "measurements"} if "measurements_needed" in rows[0] else {})
+    columns = (Column("Block"), Column("Holds"), *(Column(name, "number") for name in (*counted, "Time left")))
+    cells = (
+        (
+            row["name"],
+            row["title"],
+            *(f"{row[f'{what}_there']}/{row[f'{what}_needed']}" for what in counted.values()),
+            None if row["seconds_left"] is None else duration(row["seconds_left"]),
+        )
+        for row in rows
+    )
+    note = "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given."
+    return Table("blocks", "", columns, make_rows(cells), note)
+
+
 def seconds_left(left: Missing, study: Study, known: Snapshot, workers: Workers) -> tuple[float, str]:
     """Wall time of what is missing, and what that rests on. What cannot be named yet is taken for an average run."""
     small = study.sizes.scale == "quick"
@@ -108,7 +137,7 @@ def seconds_left(left: Missing, study: Study, known: Snapshot, workers: Workers)
 
 
 def plan_sentence(left: Missing, study: Study, known: Snapshot, workers: Workers) -> str:
-    if not (left.specs or left.measurements or left.later):
+    if left.is_empty:
         return "Nothing is missing."
     seconds, basis = seconds_left(left, study, known, workers)
     later = f", up to {left.later} more once a search has chosen" if left.later else ""

@@ -55,8 +55,7 @@ def list_(
 ) -> None:
     """List the blocks in the order of the protocol: what each holds, what is stored, how long the rest takes."""
     with loading():
-        from asymtrain.lab.cli.paper_work import workers_of
-        from asymtrain.lab.practice.page import blocks_table
+        from asymtrain.lab.cli.paper_work import blocks_table, workers_of
         from asymtrain.lab.practice.running import listing, read_runs
     workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
     rows = listing(output.study, read_runs(output.store_path), *workers)

@@ -59,6 +59,7 @@ def compare(
     plain: tuple[RunSpec, ...] = ()
     asymmetric: tuple[RunSpec, ...] = ()
     if values is not None:
+        fields = {**reading.both, **fields}
         without = plain_spec(study, arch, dataset, plain_values or values, **fields)
         plain = over_seeds(study, with_settings(without, plain_settings or {}))
         branched = asymmetric_spec(study, reading, arch, dataset, values, redundancy, auxiliary, **fields)

@@ -5,10 +5,7 @@ again from the same rows it has the same bytes. Beside it lie the numbers as JSO
 CSV, and each figure as SVG.
 """
 
-import base64
 import dataclasses
-import gzip
-import json
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -38,7 +35,7 @@ from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judge
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.export import FORMATS
 from asymtrain.lab.report.figure import Figure
-from asymtrain.lab.report.live import embed
+from asymtrain.lab.report.live import embed, packed_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
 from asymtrain.lab.report.table import Table, duration, table_json
 
@@ -149,9 +146,9 @@ def render_paper(
     """`drawings` are its figures by name where they are already drawn."""
     results = [with_useful_columns(result) for result in results]
     claims = shown_claims(results, judgements)
-    trained = {  # ids of the recipe's specs that have been trained or measured
+    trained = {  # ids of specs that have been trained or measured, of recipes without numbers that lead to them
         name: tuple(spec.id for spec in specs.specs.get(name, ()) if specs.outcomes.get(spec.id) != NOT_RUN)
-        for name in (result.name for result in results)
+        for name in (result.name for result in results if not result.tables)
     }
     used = [claim.judgement.spec_ids for claim in claims]
     used += [cell.spec_ids for table in _tables(results) for row in table.rows for cell in row]
@@ -179,7 +176,7 @@ def render_paper(
         facts=_facts(results, study, command),
         index=index_specs([*used, *trained.values()], specs),
         formats={ending: words for ending, (words, _) in FORMATS.items()},
-        texts=_packed(texts),  # what the buttons copy
+        texts=packed_script(texts, 'id="texts"'),  # what the buttons copy
         figures=shown,
         plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
         is_wide=is_wide,
@@ -188,13 +185,6 @@ def render_paper(
         progress=_progress,
         not_run=NOT_RUN,
     )
-
-
-def _packed(values: Any) -> Markup:
-    """Values that a script unpacks when they are asked for; the bytes depend on them alone."""
-    packed = gzip.compress(json.dumps(values, ensure_ascii=False).encode(), mtime=0)
-    text = base64.b64encode(packed).decode()
-    return Markup('<script type="application/gzip" id="texts">{}</script>').format(text)
 
 
 def _tables(results: Sequence[RecipeResult]) -> list[Table]:

@@ -28,6 +28,10 @@ class Missing:
     measurements: tuple[Measuring, ...]
     later: int  # trainings that wait for others, at most
 
+    @property
+    def is_empty(self) -> bool:
+        return not (self.specs or self.measurements or self.later)
+
 
 def missing(recipes: Sequence[Recipe], study: Study, known: Snapshot, archs: Collection[str] | None = None) -> Missing:
     """What the store does not hold; of these backbones, where some are named."""

@@ -1,6 +1,7 @@
 """The specs behind the numbers of the reproduction: each with its fields and a place on the page to link to."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -11,8 +12,10 @@ from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.models import display_name
 
 NOT_RUN = "not yet run"
-# Named wherever they differ between specs, also where they have their default.
-ALWAYS = ("arch", "dataset", "seed", "redundancy", "alpha", "learning_rate", "weight_decay", "epochs")
+# Where listings and sets are: short, since a page has thousands of links to them, and no name of a recipe.
+LISTING, SET = "_", "_s"
+# Named wherever they differ between specs, also where they have the usual value.
+ALWAYS = ("arch", "dataset", "seed", "alpha", "learning_rate", "weight_decay")
 
 
 @dataclass(frozen=True)
@@ -27,17 +30,29 @@ class SpecsUsed:
     others: Mapping[str, RunSpec] = field(default_factory=dict)
 
 
+Spec = tuple[str, int | None, str]  # its id, its seed, what came of it
+
+
 @dataclass(frozen=True)
 class Listing:
-    """Specs that differ in their seed alone: what they are, their own fields, and (id, seed, outcome) of each."""
+    """Specs that differ in their seed alone: what they are, their own fields, and each of them."""
 
     anchor: str
     title: str
     fields: str
-    specs: tuple[tuple[str, int | None, str], ...]
+    specs: tuple[Spec, ...]
+
+    @property
+    def run(self) -> list[Spec]:
+        return [spec for spec in self.specs if spec[2] != NOT_RUN]
+
+    @property
+    def waiting(self) -> str:
+        """The seeds that were not run: nobody looks for the id of a run that there is not."""
+        return ", ".join(str(seed) for _, seed, outcome in self.specs if outcome == NOT_RUN)
 
 
-Part = tuple[Listing, tuple[tuple[str, int | None], ...]]  # a listing, and id and seed of some of its specs
+Part = tuple[Listing, tuple[Spec, ...]]  # a listing, and some of its specs
 
 
 @dataclass(frozen=True)
@@ -56,13 +71,18 @@ class SpecSet:
 class SpecIndex:
     """All specs of a page."""
 
-    common: tuple[tuple[str, str], ...]  # fields that all of them share, and defaults that a listing may leave out
+    common: tuple[tuple[str, str], ...]  # fields that all of them share, and values that a listing may leave out
     listings: tuple[Listing, ...]  # each spec once
     sets: Mapping[frozenset[str], SpecSet]  # the specs behind each number, by their ids
 
     def anchor(self, ids: Collection[str]) -> str:
         """Where the specs behind a number are listed; empty for a number of the paper."""
         return self.sets[frozenset(ids)].anchor if ids else ""
+
+    @property
+    def several(self) -> list[SpecSet]:
+        """The sets that are no listing."""
+        return [behind for behind in self.sets.values() if behind.anchor.startswith(SET)]
 
     @property
     def count(self) -> int:
@@ -97,7 +117,9 @@ def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
     known = {spec.id: spec for specs in behind.specs.values() for spec in specs}
     known |= {name: behind.others[name] for ids in groups for name in sorted(ids) if name in behind.others}
     strangers = sorted({name for ids in groups for name in ids} - set(known))
-    differing = [name for name in DEFAULTS if len({getattr(spec, name) for spec in known.values()}) > 1]
+    counts = {name: Counter(getattr(spec, name) for spec in known.values()) for name in DEFAULTS}
+    # Of the fields in which they differ, the value that most have.
+    usual = {name: count.most_common(1)[0][0] for name, count in counts.items() if len(count) > 1}
     alike: dict[tuple[object, ...], list[RunSpec]] = {}
     for spec in known.values():
         alike.setdefault(tuple(getattr(spec, name) for name in DEFAULTS if name != "seed"), []).append(spec)
@@ -105,21 +127,26 @@ def index_specs(used: Iterable[Sequence[str]], behind: SpecsUsed) -> SpecIndex:
     for specs in alike.values():
         rows = [(spec.id, spec.seed, behind.outcomes.get(spec.id, "")) for spec in specs]
         title = f"{display_name(specs[0].arch)}, {specs[0].dataset}, {specs[0].variant.capitalize()}"
-        shown = _own_fields(specs[0], differing)
-        listings.append(Listing(f"specs-{len(listings) + 1}", title, shown, tuple(rows)))
+        shown = _own_fields(specs[0], usual)
+        listings.append(Listing(f"{LISTING}{len(listings) + 1}", title, shown, tuple(rows)))
     if strangers:
         unknown = tuple((name, None, "") for name in strangers)
-        listings.append(Listing(f"specs-{len(listings) + 1}", "Other specs", "their fields were not given", unknown))
-    sets = {ids: SpecSet(f"set-{i}", tuple(_parts(ids, listings))) for i, ids in enumerate(groups, 1)}
+        anchor = f"{LISTING}{len(listings) + 1}"
+        listings.append(Listing(anchor, "Other specs", "their fields were not given", unknown))
+    # Most numbers are of all seeds of one setting, which its listing says.
+    whole = {frozenset(name for name, _, _ in listing.run): listing.anchor for listing in listings}
+    sets = {ids: SpecSet(whole.get(ids, f"{SET}{i}"), tuple(_parts(ids, listings))) for i, ids in enumerate(groups, 1)}
     first = next(iter(known.values()), RunSpec())
-    common = [(_words(name), _value(getattr(first, name))) for name in DEFAULTS if name not in (*differing, "seed")]
-    unnamed = [(_words(name), f"{_value(DEFAULTS[name])} where not named") for name in differing if name not in ALWAYS]
+    common = [(_words(name), _value(getattr(first, name))) for name in DEFAULTS if name not in (*usual, "seed")]
+    unnamed = [
+        (_words(name), f"{_value(value)} where not named") for name, value in usual.items() if name not in ALWAYS
+    ]
     return SpecIndex(tuple([*common, *unnamed] if known else ()), tuple(listings), sets)
 
 
 def _parts(ids: frozenset[str], listings: Sequence[Listing]) -> Iterator[Part]:
     for listing in listings:
-        if specs := tuple((name, seed) for name, seed, _ in listing.specs if name in ids):
+        if specs := tuple(spec for spec in listing.specs if spec[0] in ids):
             yield listing, specs
 
 
@@ -132,10 +159,10 @@ def _outcome(run: Run) -> str:
     return "" if best is None or best.validation_accuracy is None else f"validation {best.validation_accuracy:.3f}"
 
 
-def _own_fields(spec: RunSpec, differing: Sequence[str]) -> str:
-    """The fields in which specs of the page differ, without defaults; Plain has no auxiliary ones."""
+def _own_fields(spec: RunSpec, usual: Mapping[str, object]) -> str:
+    """The fields in which specs of the page differ, without what is usual; Plain has no auxiliary ones."""
     hidden = {"arch", "dataset", "seed", *(AUXILIARY if spec.redundancy == 0 else ())}
-    shown = [name for name in differing if name in ALWAYS or getattr(spec, name) != DEFAULTS[name]]
+    shown = [name for name, value in usual.items() if name in ALWAYS or getattr(spec, name) != value]
     return "; ".join(f"{_words(name)} {_value(getattr(spec, name))}" for name in shown if name not in hidden)
 
 

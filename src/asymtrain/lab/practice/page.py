@@ -10,7 +10,7 @@ from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results
 from asymtrain.lab.practice.protocol import ALPHAS, FORMS, TITLES, VARIATIONS, Part, Study
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
-from asymtrain.lab.report.table import Cell, Column, Mean, Table, duration, interval, make_rows, table_json
+from asymtrain.lab.report.table import Cell, Column, Mean, Table, interval, make_rows, table_json
 
 POINTS = "difference to Plain (points of accuracy)"
 PARTS: Mapping[Part, str] = {
@@ -223,22 +223,6 @@ def missing_table(results: Results) -> Table:
     """The blocks that are not finished."""
     rows = make_rows((block.name, block.title, f"{left.stored}/{left.needed}") for block, left in results.unfinished)
     return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
-
-
-def blocks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The blocks of `running.listing`."""
-    columns = (Column("Block"), Column("Holds"), *(Column(name, "number") for name in ("Runs", "Time left")))
-    cells = (
-        (
-            row["name"],
-            row["title"],
-            f"{row['runs_there']}/{row['runs_needed']}",
-            None if row["seconds_left"] is None else duration(row["seconds_left"]),
-        )
-        for row in rows
-    )
-    note = "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given."
-    return Table("blocks", "", columns, make_rows(cells), note)
 
 
 def figures(results: Results) -> list[Figure]:

@@ -6,8 +6,10 @@ it that its figures need, so that nothing is ever fetched.
 """
 
 import base64
+import gzip
 import io
 import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from typing import Any
@@ -17,6 +19,7 @@ import numpy as np
 import PIL.Image
 from markupsafe import Markup
 
+from asymtrain.lab.report.compact import compact
 from asymtrain.lab.report.drawing import (
     HEAT,
     LEVELS,
@@ -32,28 +35,31 @@ from asymtrain.lab.report.drawing import (
 from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
 
 DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
+FEW = 8  # numbers of a list that is left as it is
+SEEN = 500  # parts of an axis that can be told apart: twice its pixels
 SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
 
 
 def embed(figure: Figure, svg: str | None = None) -> Markup:
     """The figure for a page, both forms of it; `svg` where it is already drawn."""
-    drawing = Markup(draw(figure) if svg is None else svg)
+    drawing = Markup(compact(draw(figure) if svg is None else svg, figure.name))
     box = '<div class="static">'
     if is_wide(figure):  # on a phone it is scrolled
         box = Markup('<div class="static scroll" tabindex="0" role="region" aria-label="{}">').format(figure.title)
-    values = json_script(live_values(figure), 'class="values"')
+    values = packed_script(live_values(figure), 'class="values"')
     return Markup('<div class="plot">{}{}</div>{}</div>').format(Markup(box), drawing, values)
 
 
 def library(figures: Iterable[Figure]) -> Markup:
-    """The script element with the part of the library that these figures need; nothing where there are none."""
+    """The script elements with `live.js` and the part of the library that these figures need; nothing without any."""
     shown = [figure for figure in figures if not figure.missing]
     if not shown:
         return Markup()
     name = "relief" if any(is_relief(figure) for figure in shown) else "flat"
-    packed = resources.files(__package__).joinpath("charts", f"{name}.js.gz").read_bytes()
-    text = base64.b64encode(packed).decode()
-    return Markup('<script type="application/gzip" id="charts" data-part="{}">{}</script>').format(name, text)
+    files = resources.files(__package__)
+    charts = files.joinpath("charts", f"{name}.js.gz").read_bytes()
+    live = files.joinpath("templates", "live.js").read_bytes()
+    return _script(charts, f'id="charts" data-part="{name}"') + _script(_packed(live), 'id="live"')
 
 
 def is_relief(figure: Figure) -> bool:
@@ -61,10 +67,20 @@ def is_relief(figure: Figure) -> bool:
     return any(isinstance(panel, Surface) and panel.relief for panel in figure.panels)
 
 
-def json_script(values: Any, attributes: str = "") -> Markup:
-    """JSON that a script of the page reads; it cannot end the element that it stands in."""
-    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
-    return Markup(f'<script type="application/json" {attributes}>') + Markup(text) + Markup("</script>")
+def packed_script(values: Any, attributes: str) -> Markup:
+    """JSON that a script of the page unpacks when it is needed; the bytes depend on the values alone."""
+    text = json.dumps(values, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return _script(_packed(text.encode()), attributes)
+
+
+def _packed(data: bytes) -> bytes:
+    return gzip.compress(data, mtime=0)
+
+
+def _script(packed: bytes, attributes: str) -> Markup:
+    """Five letters for four bytes, where base 64 takes five and a third; none of them is the beginning of a tag."""
+    text = base64.b85encode(packed).decode().replace("<", ",")
+    return Markup(f'<script type="application/gzip" {attributes}>{text}</script>')
 
 
 def live_values(figure: Figure) -> dict[str, Any]:
@@ -104,12 +120,12 @@ def _lines(panel: Lines) -> dict[str, Any]:
             "tickLabels": panel.tick_labels,
             "ring": panel.ring and _rounded(panel.ring),
             "kinds": panel.kinds if any(line.thin for line in panel.lines) else None,
-            "lines": [_line(line) for line in panel.lines],
+            "lines": [_line(line, panel.log) for line in panel.lines],
         }
     )
 
 
-def _line(line: Line) -> dict[str, Any]:
+def _line(line: Line, log: bool) -> dict[str, Any]:
     style = line_style(line, alone=sum(value is not None for value in line.y) == 1)
     names = line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1))
     width, dash = style.get("linewidth"), style["linestyle"]
@@ -126,14 +142,25 @@ def _line(line: Line) -> dict[str, Any]:
             "marked": line.marker,
             "thin": line.thin,
             "x": _run(line.x),
-            "y": _rounded(line.y),
-            "low": _rounded(line.low) if any(end is not None for end in line.low) else None,
-            "high": _rounded(line.high),
-            "seeds": [_rounded(seed) for seed in line.seeds],
+            "y": _steps(line.y, log),
+            **_band(line, log),
+            "seeds": [_seen(seed, log) for seed in line.seeds],
             "names": names,
             "onDemand": line.seeds_on_demand,
         }
     )
+
+
+def _band(line: Line, log: bool) -> dict[str, Any]:
+    """The intervals: their ends, or half their width where all of many lie around the mean."""
+    if all(end is None for end in line.low):
+        return {}
+    places = zip(line.y, line.low, line.high, strict=True)
+    known = [(y, low, high) for y, low, high in places if y is not None and low is not None and high is not None]
+    around = all(abs(low + high - 2 * y) <= 1e-3 * (high - low) for y, low, high in known)
+    if len(known) == len(line.y) > FEW and around:
+        return {"half": _steps(tuple((high - low) / 2 for _, low, high in known), log)}
+    return {"low": _steps(line.low, log), "high": _steps(line.high, log)}
 
 
 def _bars(panel: Bars) -> dict[str, Any]:
@@ -172,7 +199,7 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
                 "limits": _rounded(limits["" if panel.relief else panel.group]),
                 "x": _rounded(panel.x),
                 "y": _rounded(panel.y),
-                "values": [_rounded(row) for row in panel.values],
+                "values": [_steps(row) for row in panel.values],
             }
         )
         for panel in panels
@@ -216,6 +243,45 @@ def _run(x: Sequence[float]) -> Any:
     if len(x) > 3 and all(value == x[0] + i for i, value in enumerate(x)) and float(x[0]).is_integer():
         return {"first": int(x[0]), "count": len(x)}
     return _rounded(x)
+
+
+def _steps(values: Numbers, log: bool = False) -> Any:
+    """Many numbers as whole steps from each to the next, which take a third of the bytes once they are packed.
+
+    A step is the last digit of the largest number; on a logarithmic axis of the smallest, which has one digit less.
+    """
+    sizes = [abs(value) for value in values if value is not None and np.isfinite(value) and value]
+    if len(values) <= FEW or not sizes:
+        return _rounded(values)
+    largest, smallest = (math.floor(math.log10(end)) for end in (max(sizes), min(sizes)))
+    if log and largest - smallest > FEW:
+        return _rounded(values)
+    digits = DIGITS - 1 - largest if not log else DIGITS - 2 - smallest + (largest == smallest)
+    return _stepwise(values, 10**digits if digits >= 0 else 10.0**digits)
+
+
+def _seen(values: Numbers, log: bool) -> Any:
+    """Many numbers of a thin line, as exactly as can be seen: in parts of its range, or of each number."""
+    here = [value for value in values if value is not None and np.isfinite(value)]
+    if len(values) <= FEW or not here or (log and min(here) <= 0):
+        return _rounded(values)
+    if log:
+        logs = tuple(None if value is None or not np.isfinite(value) else math.log(value) for value in values)
+        return {**_stepwise(logs, SEEN / 2), "log": True}
+    span = max(here) - min(here)
+    return _stepwise(values, float(f"{SEEN / span:.2g}")) if span else _rounded(values)
+
+
+def _stepwise(values: Numbers, per: float) -> dict[str, Any]:
+    steps, before = list[int | None](), 0
+    for value in values:
+        if value is None or not np.isfinite(value):
+            steps.append(None)
+        else:
+            at = round(float(value) * per)
+            steps.append(at - before)
+            before = at
+    return {"per": per, "steps": steps}
 
 
 def _rounded(values: Iterable[float | None] | Numbers, digits: int = DIGITS) -> list[float | int | None]:

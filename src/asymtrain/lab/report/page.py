@@ -84,7 +84,7 @@ def render_template(template: str, /, *, figures: Sequence[Figure], **values: An
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"spans": spans, "sort_key": sort_key}
+    environment.globals |= {"spans": spans, "sort_order": sort_order}
     shared = {"library": library(figures), "relief": any(map(is_relief, figures))}
     return printable(environment.get_template(template).render(**values, **shared))
 
@@ -96,14 +96,23 @@ def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:
         yield at, 1 + len(others)
 
 
-def sort_key(cell: Cell) -> str:
-    """By what a number is sorted where a reader sorts its column; an interval by its middle."""
+def sort_order(table: Table, column: int) -> str:
+    """The rank of each row where a reader sorts by this column, "-" without a number; empty where all are equal.
+
+    An interval counts by its middle. Equal numbers have equal ranks.
+    """
+    keys = [_sort_key(row[column]) for row in table.rows]
+    ranks = {key: rank for rank, key in enumerate(sorted({key for key in keys if key is not None}))}
+    return " ".join("-" if key is None else str(ranks[key]) for key in keys) if len(ranks) > 1 else ""
+
+
+def _sort_key(cell: Cell) -> float | None:
     match cell.value:
         case Mean(mean=value) | (int() | float() as value):
-            return f"{value:.6g}"
+            return value
         case Interval(low, high):
-            return f"{(low + high) / 2:.6g}"
-    return ""
+            return (low + high) / 2
+    return None
 
 
 def check_folder(out: Path) -> None:

@@ -28,7 +28,7 @@ def comparisons(study: Study) -> list[Comparison]:
             study, reading, f"table1/{arch}/{level}", (display_name(arch), f"{level}x"), arch, "cifar100",
             table_values(study, arch, level), level,
         )
-        for reading in readings_for(study, DOSE, "training", "accuracy")
+        for reading in readings_for(study, DOSE, "training", "accuracy", "recipe")
         for arch in ARCHS for level in LEVELS
     ]  # fmt: skip
 

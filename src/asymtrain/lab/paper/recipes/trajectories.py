@@ -11,7 +11,7 @@ from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.snapshot import Snapshot, class_count, first_epochs
-from asymtrain.lab.paper.study import ARCHS, LONG, Study, readings_for, stands_note, table_values
+from asymtrain.lab.paper.study import ARCHS, LONG, Part, Study, readings_for, stands_note, table_values
 from asymtrain.lab.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, difference_cells, difference_columns
 from asymtrain.lab.report.figure import Dash, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table
@@ -21,17 +21,21 @@ from asymtrain.models import display_name
 GAP_EPOCHS = (10, 50, 100)
 
 
-def comparisons(study: Study) -> list[Comparison]:
+def comparisons(study: Study, *more: Part) -> list[Comparison]:
     """The runs of Table 1 at N = 20. A constant learning rate makes their first 100 epochs a run of 100 epochs."""
     return [
         compare(study, reading, arch, (display_name(arch),), arch, "cifar100", table_values(study, arch, DOSE), DOSE)
-        for reading in readings_for(study, DOSE, "training")
+        for reading in readings_for(study, DOSE, "training", *more)
         for arch in ARCHS
     ]
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
     return Needs(specs_of(comparisons(study)))
+
+
+def needs_of_table3(study: Study, known: Snapshot) -> Needs:
+    return Needs(specs_of(comparisons(study, "recipe")))
 
 
 def effect(
@@ -86,15 +90,17 @@ def _rows(
     evidence: dict[str, dict[str, Evidence]],
     table: str,
     quantities: Sequence[Quantity],
-    *,
+    *more: Part,
     epochs: bool = False,
 ) -> Rows:
     """A row for each reading, backbone and quantity; `epochs`: with a column for the epoch. Adds to the evidence."""
     cells = []
-    for comparison in comparisons(study):
+    for comparison in comparisons(study, *more):
         for name, epoch, value in quantities:
             label = f"{table}/{comparison.arch}/{name}"
-            measured = effect(study, known, comparison, label, epoch, value)
+            # Where the learning rate falls until the end, the first epochs are no shorter run.
+            window = study.epochs if comparison.reading.changes == "recipe" else None
+            measured = effect(study, known, comparison, label, window or epoch, value, window=window)
             if measured is not None:
                 evidence.setdefault(comparison.reading.name, {})[label] = measured
             head = [arch_cell(comparison.arch), *([Cell(str(epoch))] if epochs else [])]
@@ -104,8 +110,9 @@ def _rows(
 
 def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
     tables, evidence = [], dict[str, dict[str, Evidence]]()
+    falling = " All of them where the schedule falls." if any(r.changes == "recipe" for r in study.readings) else ""
     note = (
-        f"First {study.window} epochs. Converged: the first epoch within 1% of the best validation accuracy. "
+        f"First {study.window} epochs.{falling} Converged: the first epoch within 1% of the best validation accuracy. "
         f"{DIFFERENCE_NOTE}"
     )
     for what, title, value, columns in (
@@ -113,7 +120,7 @@ def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
         ("convergence", "Table 3: convergence epoch", convergence, difference_columns(1, printed_digits=0)),
         ("final", "Table 3: final validation accuracy", final, difference_columns(4)),
     ):
-        rows = _rows(study, known, evidence, "table3", [(what, study.window, value)])
+        rows = _rows(study, known, evidence, "table3", [(what, study.window, value)], "recipe")
         tables.append(Table(f"table3-{what}", title, (Column("Backbone"), READING, *columns), rows, note))
     if study.epochs > study.window:
         tables.append(_uncensored(study, known, evidence))
@@ -123,7 +130,7 @@ def make_table3(study: Study, known: Snapshot) -> RecipeOutput:
 def _uncensored(study: Study, known: Snapshot, evidence: dict[str, dict[str, Evidence]]) -> Table:
     """The convergence epoch over all epochs. A run that still improves at epoch 100 converges there by its end."""
     rows = []
-    for comparison in comparisons(study):
+    for comparison in comparisons(study, "recipe"):
         label = f"convergence/{comparison.arch}"
         measured = effect(study, known, comparison, label, study.epochs, convergence, window=study.epochs)
         if measured is not None:
@@ -230,7 +237,7 @@ HOW = (
 RECIPES = (
     Recipe("table3", ("table3",), "Table 3: convergence and final validation accuracy",
            "Does the CNN converge early to a worse solution, and the ViT later to a better one?", HOW,
-           ("c13", "c14", "c15"), needs, make_table3),
+           ("c13", "c14", "c15"), needs_of_table3, make_table3),
     Recipe("table4", ("table4",), "Table 4: generalisation gap",
            "Do branches shrink the gap between training and validation accuracy?", HOW, ("c16", "c17"),
            needs, make_table4),

@@ -10,7 +10,7 @@ paper's own branches are runs that other tables have too.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -301,15 +301,25 @@ def _detached_sentences(known: Snapshot, comparisons: Sequence[Comparison]) -> t
     )
 
 
+VARIANTS = {"alphas": ALPHAS, "schedules": SCHEDULES, "controls": CONTROLS}
+
+
+def needs_for(recipe: str, chosen: Collection[str], study: Study, known: Snapshot) -> Needs:
+    """Of the recipe's runs those of some variants, such as `cnn/softmax`, with their partners."""
+    rows = against_plain(study, recipe, VARIANTS[recipe])
+    assert {f"{recipe}/{name}" for name in chosen} <= {row.label for row in rows}, f"{recipe} has no {chosen}"
+    return Needs(specs_of(row for row in rows if row.label.removeprefix(f"{recipe}/") in chosen))
+
+
 def _recipe(
     name: str,
-    variants: Sequence[Variant],
     make: Callable[[Study, Snapshot, Sequence[Comparison]], RecipeOutput],
     title: str,
     question: str,
     how: str,
 ) -> Recipe:
     """Its runs are all variants and their partners; `make` is given them as comparisons with Plain."""
+    variants = VARIANTS[name]
     return Recipe(
         name,
         (name,),
@@ -326,7 +336,6 @@ def _recipe(
 RECIPES = (
     _recipe(
         "alphas",
-        ALPHAS,
         make_alphas,
         "Alphas: the backbones at equal alpha",
         "Do backbones differ, or the alphas that they were given?",
@@ -335,7 +344,6 @@ RECIPES = (
     ),
     _recipe(
         "schedules",
-        SCHEDULES,
         make_schedules,
         "Schedules: alpha over training",
         "Does it matter when the branches are heard, and whether they agree?",
@@ -345,7 +353,6 @@ RECIPES = (
     ),
     _recipe(
         "controls",
-        CONTROLS,
         make_controls,
         "Controls: what in the branches acts",
         "Does another loss, a wrong label, noise or a random readout do as well as the paper's branches?",

@@ -2,16 +2,9 @@
 // Figures that answer the pointer. Each `.plot` holds its SVG and its values; when it comes into view, ECharts draws the
 // values and the SVG steps back until the page is printed.
 (() => {
-  const packed = document.getElementById("charts");
-  if (!packed || !("DecompressionStream" in window) || !("IntersectionObserver" in window)) return;
-
   let library = null;
   async function load() {
-    const bytes = Uint8Array.from(atob(packed.textContent), (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    const script = document.createElement("script");
-    script.textContent = await new Response(stream).text();
-    document.head.append(script);
+    await run("charts");
     return window.echarts;
   }
 
@@ -61,6 +54,18 @@
     return { axisLine: { show: false }, axisTick: { show: false }, splitLine: { lineStyle: { color: colours.rule } },
       nameLocation: "middle", nameTextStyle: { color: colours.ink, fontSize: 12 },
       axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: number }, ...more };
+  }
+
+  // Many numbers come as steps from each to the next, and intervals around a mean as half their width.
+  function unfolded(name, value) {
+    if (value?.half) {
+      value.low = value.y.map((y, i) => y - value.half[i]);
+      value.high = value.y.map((y, i) => y + value.half[i]);
+    }
+    if (!value?.steps) return value;
+    let at = 0;
+    const number = value.log ? (steps) => Math.exp(steps / value.per) : (steps) => steps / value.per;
+    return value.steps.map((step) => step === null ? null : number(at += step));
   }
 
   // Lines: the mean of each series, its interval, its seeds
@@ -158,7 +163,7 @@
       xAxis: axis(colours, { type: "value", name: panel.xLabel, nameGap: 26, min: left, max: right, splitNumber: 4,
         axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMaxLabel: false } }),
       yAxis: axis(colours, { type: "category", inverse: true, data: panel.bars.map((bar) => bar.label), splitLine: { show: false },
-        axisLabel: { color: colours.ink, fontSize: 11, interval: 0, width: 150, overflow: "truncate" } }),
+        axisLabel: { color: colours.ink, fontSize: 11, interval: 0, width: 150, overflow: "break", lineHeight: 12 } }),
       tooltip: { ...common(colours).tooltip, trigger: "axis", axisPointer: { type: "shadow", axis: "y", shadowStyle: { color: colours.rule, opacity: 0.35 } },
         formatter: ([{ dataIndex }]) => {
           const bar = panel.bars[dataIndex];
@@ -365,10 +370,14 @@
   class View {
     constructor(plot) {
       this.plot = plot;
-      this.spec = JSON.parse(plot.querySelector(".values").textContent);
-      this.state = { hidden: new Set(), seeds: "all", intervals: true, frame: "", alpha: 28, beta: 35 };
-      if ((this.spec.panels[0].lines || []).some((line) => line.onDemand)) this.state.seeds = "none";
+      this.state = { hidden: new Set(), seeds: "", intervals: true, frame: "", alpha: 28, beta: 35 };
       this.charts = new Map();
+      this.ready = this.read();
+    }
+
+    async read() {
+      this.spec = JSON.parse(await unpacked(this.plot.querySelector(".values")), unfolded);
+      this.state.seeds ||= (this.spec.panels[0].lines || []).some((line) => line.onDemand) ? "none" : "all";
     }
 
     async show(echarts) {
@@ -461,6 +470,7 @@
   async function enter(plot) {
     const view = views.get(plot) || new View(plot);
     views.set(plot, view);
+    await view.ready;
     if (view.spec.kind === "relief" && !view.bar) {
       if (!make("canvas").getContext("webgl")) return;
       view.wanted = fine;
@@ -478,7 +488,7 @@
     for (const { target, isIntersecting } of entries) {
       // Browsers allow few drawings in three dimensions at a time.
       if (isIntersecting) enter(target);
-      else if (views.get(target)?.spec.kind === "relief") views.get(target).hide();
+      else if (views.get(target)?.spec?.kind === "relief") views.get(target).hide();
     }
   }, { rootMargin: "200px" });
   for (const plot of document.querySelectorAll(".plot")) watcher.observe(plot);
@@ -497,7 +507,7 @@
         watcher.observe(plot);
         continue;
       }
-      view.spec = JSON.parse(plot.querySelector(".values").textContent);
+      await view.read();
       if (view.live) view.draw(await library);
     }
   });

@@ -1,19 +1,14 @@
 "use strict";
 (() => {
+  const NUMBER = ':is(td, dd, .facts) a[href^="#_"]'; // leads to its specs
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   // What the buttons copy is unpacked when one is pressed.
   let texts = null;
-  async function unpack() {
-    const packed = atob(document.getElementById("texts").textContent);
-    const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
-    const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
-    return JSON.parse(await new Response(stream).text());
-  }
   const told = document.getElementById("told");
   const behind = document.getElementById("behind");
 
   // What works with this script alone is hidden until it runs.
-  all(".filters, .copy[hidden]").forEach((element) => { element.hidden = false; });
+  all(".filters").forEach((element) => { element.hidden = false; });
 
   let timer;
   function tell(words) {
@@ -38,11 +33,22 @@
     }
   }
 
-  all("[data-as]").forEach((button) => button.addEventListener("click", async () => {
-    texts ??= await unpack();
-    const done = await copy(texts[button.dataset.table][button.dataset.as]);
-    tell(done ? `Copied as ${button.textContent}` : `Not copied: take the file .${button.dataset.as} beside this page`);
-  }));
+  all("[data-formats]").forEach((place) => {
+    const table = place.dataset.formats;
+    place.append("Copy as", ...FORMATS.flatMap(([ending, words]) => {
+      const button = document.createElement("button");
+      button.type = "button";
+      button.append(words);
+      button.addEventListener("click", () => take(table, ending, words));
+      return [" ", button];
+    }));
+  });
+
+  async function take(table, ending, words) {
+    texts ??= JSON.parse(await unpacked(document.getElementById("texts")));
+    const done = await copy(texts[table][ending]);
+    tell(done ? `Copied as ${words}` : `Not copied: take the file .${ending} beside this page`);
+  }
 
   // From the page itself, so that it also works where the page has been sent without its files.
   all(".save").forEach((link) => link.addEventListener("click", () => {
@@ -58,9 +64,27 @@
     all(".claim").forEach((claim) => { claim.hidden = Boolean(tag) && !claim.dataset.tags.split(" ").includes(tag); });
   }));
 
+  // In a row, numbers from the same specs stand side by side, and the first of them has the link.
+  all(".table tbody tr").forEach((row) => {
+    const heads = row.closest("table").tHead.rows[0].cells;
+    let [address, at] = ["", 0];
+    for (const cell of row.cells) {
+      const link = cell.querySelector("a");
+      const papers = heads[at].matches(".papers");
+      at += cell.colSpan;
+      if (link) address = link.getAttribute("href");
+      else if (address && !papers && !cell.matches(".left, .missing, .apart")) {
+        const own = document.createElement("a");
+        own.href = address;
+        own.append(...cell.childNodes);
+        cell.append(own);
+      }
+    }
+  });
+
   // Rows without a number of ours are folded; without this script they are there.
   all(".table table").forEach((table) => {
-    const absent = all("tbody tr", table).filter((row) => row.querySelector(".missing") && !row.querySelector(".number"));
+    const absent = all("tbody tr", table).filter((row) => row.querySelector(".missing") && !row.querySelector(NUMBER));
     if (!absent.length) return;
     const button = document.createElement("button");
     const fold = (folded) => {
@@ -91,22 +115,27 @@
     if (behind.contains(document.activeElement)) opener.focus();
   }
 
+  // A setting, its fields, and its specs or those of them that a set names
+  function part(listing, specs) {
+    const box = document.createElement("div");
+    const to = document.createElement("a");
+    to.href = `#${listing.id}`;
+    to.append(listing.querySelector("b").textContent);
+    box.append(to, listing.querySelector("i").cloneNode(true), specs.cloneNode(true));
+    return box;
+  }
+
   function show(link) {
-    const set = document.getElementById(link.hash.slice(1)).cloneNode(true);
-    all("div", set).forEach((part) => {
-      const listing = document.querySelector(part.querySelector("a").hash);
-      part.querySelector("a").after(listing.querySelector(".fields").cloneNode(true));
-      part.querySelector(".whole")?.replaceWith(...all("code", listing).flatMap((code) => {
-        const spec = document.createElement("a");
-        spec.href = `#spec-${code.textContent}`;
-        spec.append(code.cloneNode(true));
-        return [spec, " "];
-      }));
+    const target = document.getElementById(link.hash.slice(1));
+    const named = all("p", target).map((line) => {
+      const listing = document.getElementById(line.querySelector("a").hash.slice(1));
+      return part(listing, line.nextElementSibling?.matches("ul") ? line.nextElementSibling : listing.querySelector("ul"));
     });
-    const count = set.querySelectorAll("code").length;
+    const parts = named.length ? named : [part(target, target.querySelector("ul"))];
+    const count = parts.flatMap((box) => all("li", box)).length;
     const title = document.createElement("h4");
     title.textContent = `${link.textContent}: from ${count} spec${count === 1 ? "" : "s"}`;
-    behind.replaceChildren(title, ...set.childNodes);
+    behind.replaceChildren(title, ...parts);
     behind.hidden = false;
     const box = link.getBoundingClientRect();
     const left = Math.min(box.left, document.documentElement.clientWidth - behind.offsetWidth - 16);
@@ -118,7 +147,7 @@
 
   addEventListener("click", (event) => {
     const link = event.target.closest("a");
-    if (link && link.matches(".number")) {
+    if (link && link.matches(NUMBER)) {
       event.preventDefault();
       if (!behind.hidden && opener === link) close(); else show(link);
     } else if (!behind.contains(event.target) || link) {

@@ -10,11 +10,15 @@ function sortable(table) {
     let at = 0;
     return [...row.cells].find((cell) => (at += cell.colSpan) > column);
   };
+  const heads = [...table.tHead.rows[0].cells];
   const key = (row, column) => {
-    const cell = cellAt(row, column);
-    if ("sort" in cell.dataset) return Number(cell.dataset.sort);
-    const words = cell.textContent.trim();
-    return cell.matches(".right, .missing") || words === "—" ? null : words;
+    const head = heads[column];
+    if (head.matches(".right")) {
+      const rank = (head.dataset.order || "").split(" ")[rows.indexOf(row)];
+      return rank === undefined || rank === "-" || rank === "" ? null : Number(rank);
+    }
+    const words = cellAt(row, column).textContent.trim();
+    return cellAt(row, column).matches(".missing") || words === "—" ? null : words;
   };
   // What has no value stands last either way.
   const compare = (a, b, sign) => {
@@ -22,7 +26,6 @@ function sortable(table) {
     return sign * (typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b), "en", { numeric: true }));
   };
 
-  const heads = [...table.tHead.rows[0].cells];
   heads.forEach((head, column) => {
     const button = document.createElement("button");
     button.type = "button";

@@ -1,0 +1,70 @@
+"""The blocks of the reproduction: which runs and measurements each holds."""
+
+import pytest
+
+from asymtrain.lab.paper.blocks import BLOCKS
+from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import READINGS, SIZES, Study
+from asymtrain.lab.runs import DEFAULTS
+
+PAPER = Study(sizes=SIZES["paper"], precision="bf16")
+
+
+def needs(name):
+    return BLOCKS[name].needs(PAPER, Snapshot())
+
+
+def values(name, field):
+    return {getattr(spec, field) for spec in needs(name).specs}
+
+
+def test_the_order_is_that_of_information_a_minute():
+    assert list(BLOCKS) == [
+        *("fitting", "equal-alpha", "mechanism", "attention", "frozen", "landscapes", "cifar10", "all-active"),
+        *("ordinary", "precision"),
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name in BLOCKS if name not in ("fitting", "all-active", "ordinary")])
+def test_these_are_of_the_cnn_and_the_vit_alone(name):
+    archs = {wanted.spec.arch for wanted in needs(name).measurements} | values(name, "arch")
+    assert archs == ({"vit"} if name == "attention" else {"cnn", "vit"})
+
+
+def test_the_mechanism_is_plain_the_papers_branches_and_one_thing_changed():
+    specs = needs("mechanism").specs
+    changed = {
+        (spec.arch, name, getattr(spec, name))
+        for spec in specs
+        for name in ("branch_bias", "branch_labels", "objective")
+        if getattr(spec, name) != DEFAULTS[name]
+    }
+    assert changed == {
+        ("cnn", "branch_bias", "prior"),
+        ("cnn", "branch_labels", "random"),
+        ("vit", "branch_labels", "random"),
+        ("vit", "objective", "softmax"),
+    }
+    assert len(specs) == 2 * 4 * 10
+
+
+def test_blocks_differ_from_the_study_where_they_say_so():
+    assert values("precision", "precision") == {"tf32"}
+    assert values("frozen", "precision") == {"bf16"}
+    assert values("frozen", "signal") == {"gradient", "detached"}
+    assert values("all-active", "activation") == {"last", "all"}
+    assert values("frozen", "activation") == {"last"}
+    assert values("equal-alpha", "alpha") >= {0.1, 1.0, 4.642, 100.0}
+    assert len(needs("landscapes").measurements) == len(needs("attention").measurements) == 20
+    assert needs("cifar10").later  # the runs that their search chooses
+
+
+def test_the_ordinary_reading_trains_both_sides_otherwise():
+    recipe = {(spec.schedule, spec.augmentation, spec.variant) for spec in needs("ordinary").specs}
+    assert {both for both in recipe if both[0] == "cosine"} == {
+        ("cosine", "flip_shift", "plain"),
+        ("cosine", "flip_shift", "asymmetric"),
+    }
+    assert READINGS["ordinary"].declared
+    # Table 1 at its own settings: a Plain and an Asymmetric run for each of them and seed.
+    assert sum(spec.schedule == "cosine" for spec in needs("ordinary").specs) == 130
