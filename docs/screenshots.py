@@ -18,6 +18,8 @@ OUT = Path(__file__).parent / "figures"
 # By the name of a picture: the page, what stands at its top, and where the pointer is, as a share of the first chart
 # from there on.
 SHOTS = {
+    "tune": ("tune/report.html", "h1", None),
+    "tune-curves": ("tune/report.html", "#figure-curves", (0.7, 0.4)),
     "report": ("run/report.html", "#curves", (0.7, 0.4)),
     "trajectory": ("trajectory/trajectory.html", "#figures", (0.7, 0.4)),
     "landscape": ("landscape/landscape.html", "figure:has-text('unit norm'):nth-of-type(5)", (0.5, 0.55)),
