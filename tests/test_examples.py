@@ -99,7 +99,9 @@ def test_readme_shows_the_command_of_the_demo(monkeypatch):
 def test_the_demo_advises_branches_with_a_margin(tmp_path):
     """On every machine: each run learns, the gain is clear, nothing is left in the model, and README quotes it."""
     command = [sys.executable, "-m", "asymtrain", *demo(), "--out", str(tmp_path), "--json"]
-    answer = json.loads(subprocess.run(command, cwd=ROOT, check=True, capture_output=True).stdout)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    answer = json.loads(done.stdout)
     assert answer["verdict"] == "attach"
     row, removal = answer["comparison"], answer["removal"]
     assert (row["n"], row["plain_at_chance"], row["asymmetric_at_chance"]) == (5, 0, 0)
