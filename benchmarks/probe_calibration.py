@@ -9,7 +9,7 @@ import json
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from scipy import optimize, stats
@@ -19,6 +19,7 @@ from asymtrain.lab.probe.evidence import NORMAL, floored_interval, z_score
 from asymtrain.lab.probe.result import PlaceFinding, Shadow, Trial
 from asymtrain.lab.probe.rule import RULE, Rule, logistic
 
+T = TypeVar("T")
 RIDGE = 0.1  # keeps a fit on few cases from running away
 CONSTANTS = ("intercept", "level", "trend", "cosine", "alone_intercept", "alone")
 
@@ -149,11 +150,20 @@ def correlation(
         raise UsageError("a correlation needs at least three families")
     if len({number for pairs in seen.values() for number, _ in pairs}) < 2:
         return None
+    low, high = family_interval(
+        families, lambda drawn: _spearman([pair for name in drawn for pair in seen[name]]), draws
+    )
+    return _spearman([pair for pairs in seen.values() for pair in pairs]), low, high
+
+
+def family_interval(
+    families: Sequence[T], value: Callable[[Sequence[T]], float], draws: int = 2000
+) -> tuple[float, float]:
+    """95% bootstrap interval of a value of families, which are drawn as wholes; a draw without a value is left out."""
     drawn = np.random.default_rng(0)
     again = [drawn.choice(len(families), len(families)) for _ in range(draws)]
-    resampled = [_spearman([pair for i in chosen for pair in seen[families[i]]]) for chosen in again]
-    low, high = np.nanquantile(resampled, [0.025, 0.975])
-    return _spearman([pair for pairs in seen.values() for pair in pairs]), float(low), float(high)
+    low, high = np.nanquantile([value([families[i] for i in chosen]) for chosen in again], [0.025, 0.975])
+    return float(low), float(high)
 
 
 def score_parts(tune: Sequence[Case], scored: Sequence[Case]) -> list[tuple[str, Score]]:

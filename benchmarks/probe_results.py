@@ -89,12 +89,17 @@ def write_fit(cases: Sequence[Case], path: Path) -> None:
 
 def with_scores(page: str, table: str) -> str:
     """The page with the table and the scatter between its markers."""
-    before, begin, rest = page.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not (begin and end):
-        raise SystemExit(f"the page has no place for the scores: add the lines {BEGIN} and {END}")
     shown = f"![Alignment in the probe against gain after full training]({PICTURE})"
-    return f"{before}{BEGIN}\n\n{table}\n{shown}\n\n{END}{after}"
+    return put_between(page, BEGIN, END, f"{table}\n{shown}\n")
+
+
+def put_between(page: str, begin: str, end: str, text: str) -> str:
+    """The page with this text between two marked lines."""
+    before, first, rest = page.partition(begin)
+    _, last, after = rest.partition(end)
+    if not (first and last):
+        raise SystemExit(f"the page has no place for the scores: add the lines {begin} and {end}")
+    return f"{before}{begin}\n\n{text}\n{end}{after}"
 
 
 def percent(case: Case) -> tuple[float, float]:

@@ -80,6 +80,7 @@ def test_import_asymtrain_loads_nothing_and_its_names_torch_and_the_standard_lib
         assert {name.partition(".")[0] for name in after - before} - sys.stdlib_module_names == {"asymtrain"}
 
 
+@pytest.mark.slow
 def test_a_stranger_s_import_meets_the_lab_through_its_doors_alone():
     doors = {"probe": "asymtrain.lab.probe", "compare": "asymtrain.lab.paired", "tune": "asymtrain.lab.tuning"}
     names = ", ".join(name for name in asymtrain.__all__ if name not in doors)
@@ -89,6 +90,7 @@ def test_a_stranger_s_import_meets_the_lab_through_its_doors_alone():
         assert {".".join(part.split(".")[:3]) for part in loaded if part.startswith("asymtrain.lab.")} == {room}
 
 
+@pytest.mark.slow
 def test_the_name_alignment_is_the_function_whatever_was_imported_before():
     program = """
 import pickle, types, asymtrain

@@ -77,6 +77,7 @@ def run_cell(code, name, namespace):
 
 
 # Without Jupyter, whose kernel would be the largest of the development tools: cells are run in order, in one namespace.
+@pytest.mark.slow
 @pytest.mark.parametrize("notebook", each_of(NOTEBOOKS, "stem"))
 def test_notebooks_run(notebook, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)

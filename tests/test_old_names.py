@@ -76,6 +76,7 @@ assert caught[0].filename == "<string>"
 """
 
 
+@pytest.mark.slow
 def test_old_modules_are_the_new_ones():
     program = f"MOVED = {MOVED_MODULES!r}\n{OLD_MODULES}"
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -37,6 +37,7 @@ def test_bits_are_splitmix64_and_int_and_tensor_counters_agree(key, position):
     assert streams.bits(keys, *map(torch.tensor, position)).tolist() == [expected]
 
 
+@pytest.mark.slow
 def test_another_process_draws_the_same():
     program = (
         "import torch; from asymtrain import streams;"

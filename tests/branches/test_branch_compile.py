@@ -65,7 +65,9 @@ def assert_same_gradients(one: nn.Module, other: nn.Module) -> None:
         assert mine.grad is None or torch.allclose(mine.grad, theirs.grad, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name == "hf_vit" else []) for name in MODELS]
+)
 def test_a_compiled_model_feeds_its_branches(name: str) -> None:
     model, branches, x = pair(name)
     eager, reference, _ = pair(name)

@@ -244,7 +244,7 @@ def nodes(model: nn.Module, sample: object) -> list[tuple[str, tuple[str, ...], 
 PROVEN = [case for case in CASES if case.name in ("cnn", "tied", "torch_transformer", "hf_vit", "hf_bert")]
 
 
-LONG = ("torch_transformer", "hf_vit", "hf_bert")  # to export: seconds each
+LONG = ("cnn", "torch_transformer", "hf_vit", "hf_bert")  # to export: seconds each
 
 
 @pytest.mark.parametrize(

@@ -102,6 +102,7 @@ def test_without_an_auxiliary_part_the_main_gradient_stays(attached):
         assert torch.equal(value.grad, mains[name]), name
 
 
+@pytest.mark.slow
 def test_a_training_loop_that_ends_bare(attached):
     model, branches = attached
     optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=0.01)

@@ -85,7 +85,7 @@ def trainer_of(model, branches, folder, alpha=0.5, options=None, **more):
 
 
 @pytest.mark.usefixtures("bfloat16_on_any_cpu")
-@pytest.mark.parametrize("kind", [Labelled, Averaged])
+@pytest.mark.parametrize("kind", [Labelled, pytest.param(Averaged, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"bf16": True}], ids=str)
 def test_it_trains_what_a_loop_by_hand_trains(settings, kind, tmp_path):
     settings = {"alpha": 0.5, **settings}
@@ -233,7 +233,7 @@ class Rates(TrainerCallback):
         self.seen.append([(group["lr"], len(group["params"])) for group in optimizer.param_groups])
 
 
-@pytest.mark.parametrize("until", [None, 6, 0.5])
+@pytest.mark.parametrize("until", [None, pytest.param(6, marks=pytest.mark.slow), 0.5])
 def test_branches_with_options_of_their_own_and_an_end(until, tmp_path):
     """Their group follows the schedule, and checkpoints before, at and after the end resume to the same bits."""
     options = {"save_strategy": "steps", "save_steps": 3, "lr_scheduler_type": "linear", "max_steps": 12}

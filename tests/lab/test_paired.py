@@ -74,6 +74,7 @@ def test_the_docstring_runs():
     assert found.failed == 0
 
 
+@pytest.mark.slow
 def test_it_gives_what_the_command_gives(own_nets, folder):
     import pandas as pd
 

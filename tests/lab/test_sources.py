@@ -75,6 +75,7 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
         "    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 32 * 32, width), nn.Linear(width, num_classes))\n"
         "def fixed():\n    return nn.Linear(2, 2)\n"
         "def broken():\n    raise OSError('weights.pt is not here')\n"
+        "def lacking():\n    import no_such_library\n"
         "def number():\n    return 3\n"
     )
     monkeypatch.chdir(tmp_path)
@@ -85,6 +86,7 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
     assert model[1].out_features == 5
     assert isinstance(named_model("my_nets:fixed").build(6, 32), nn.Linear)
     refuse("did you mean 'net'", "my_nets:nett")
+    refuse(r"lacking cannot be built \(.*\): install no_such_library, or mend", "my_nets:lacking", build=True)
     refuse(
         r"broken cannot be built \(OSError: weights.pt is not here\): mend the function", "my_nets:broken", build=True
     )

@@ -44,6 +44,7 @@ def test_the_docstring_runs():
     assert found.failed == 0
 
 
+@pytest.mark.slow
 def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
     result = tune(out="kept")
     assert result.verdict in ("attach", "none", "undecided")
@@ -64,6 +65,24 @@ def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
     assert result.page("other").read_bytes() == page
     with pytest.raises(UsageError, match="holds a tune with another"):
         tune(out="kept", learning_rate=0.5)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param({}, "no run is kept; give out= to go on", id="nowhere"),
+        pytest.param({"store": "my.sqlite"}, "runs are in my.sqlite; give out= to go on", id="a store"),
+        pytest.param({"out": "kept"}, "runs are in kept/runs.sqlite; call it again", id="a folder"),
+    ],
+)
+def test_an_interruption_says_what_is_kept(options, said, monkeypatch):
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("asymtrain.lab.tune.run_tune", interrupted)
+    with pytest.raises(KeyboardInterrupt) as stop:
+        tune(**options)
+    assert said in stop.value.__notes__[0]
 
 
 @pytest.mark.parametrize(

@@ -50,18 +50,19 @@ def checked_fields(function: str, fields: Mapping[str, Any], own: Mapping[str, s
     return dict(fields)
 
 
-def as_path(place: str | Path | None) -> Path | None:
-    return None if place is None else Path(place).expanduser()
-
-
-def check_places(folder: Path | None, record: Path | None, device: str | None) -> None:
-    """Refuse what could not be written to, or trained on."""
-    from asymtrain.lab.cli.options import OutputOptions
+def checked_paths(
+    out: str | Path | None, store: str | Path | None, data_root: str | Path | None, device: str | None
+) -> tuple[Path | None, Path | None, Path | None]:
+    """Folder, record and data's root; refuse what could not be written to, or trained on."""
+    from asymtrain.lab.cli.options import STORE_NAME, OutputOptions
     from asymtrain.lab.devices import default_device
 
+    folder, record, root = (None if path is None else Path(path).expanduser() for path in (out, store, data_root))
+    record = record or (folder and folder / STORE_NAME)
     default_device(device)
     if record is not None:
         OutputOptions(out=folder or record.parent, store=record).check()
+    return folder, record, root
 
 
 def base_spec(

@@ -113,10 +113,9 @@ def compare(
         "pool": pool, "layout": layout, "head": head, "objective": objective, "branch_bias": bias,
         "redundancy": redundancy, "alpha": alpha, "precision": precision,
     }  # fmt: skip
-    from asymtrain.lab.calls import OWN, as_path, base_spec, call_text, check_places, checked_fields, import_lab
+    from asymtrain.lab.calls import OWN, base_spec, call_text, checked_fields, checked_paths, import_lab
 
     import_lab("compare")
-    from asymtrain.lab.cli.options import STORE_NAME
     from asymtrain.lab.cli.report import versions_in
     from asymtrain.lab.report import current_versions, summarise
     from asymtrain.lab.runs import pairs
@@ -124,9 +123,8 @@ def compare(
     own = OWN | {"seed": "seeds", "branch_bias": "bias"}
     given = {name: value for name, value in chosen.items() if value is not None}
     given |= checked_fields("compare", fields, own)
-    numbers, folder, root = _seeds(seeds), as_path(out), as_path(data_root)
-    record = as_path(store) or (folder and folder / STORE_NAME)
-    check_places(folder, record, device)
+    numbers = _seeds(seeds)
+    folder, record, root = checked_paths(out, store, data_root, device)
     with ExitStack() as held:
         base = base_spec(build, data, recipe, given, build_options, data_options, root, held)
         specs = pairs(base, numbers)

@@ -626,4 +626,6 @@ def _explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) ->
     except UsageError:
         raise
     except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name:
+            cure = f"install {error.name}, or {cure}"
         raise UsageError(f"{name} cannot be built ({error_line(error)}): {cure}") from error

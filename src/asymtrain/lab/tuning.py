@@ -93,18 +93,16 @@ def tune(
     """
     from asymtrain.lab.calls import (
         OWN,
-        as_path,
         base_spec,
         call_text,
-        check_places,
         checked_fields,
+        checked_paths,
         import_lab,
         shown_progress,
     )
 
     import_lab("tune")
     from asymtrain.lab.candidates import Candidate
-    from asymtrain.lab.cli.options import STORE_NAME
     from asymtrain.lab.cli.report import versions_in
     from asymtrain.lab.cli.tune import watcher_of
     from asymtrain.lab.report import current_versions
@@ -120,9 +118,7 @@ def tune(
     }  # fmt: skip
     given = {name: value for name, value in chosen.items() if value is not None} | checked_fields("tune", fields, own)
     tried = as_candidates(candidates)
-    folder, root = as_path(out), as_path(data_root)
-    record = as_path(store) or (folder and folder / STORE_NAME)
-    check_places(folder, record, device)
+    folder, record, root = checked_paths(out, store, data_root, device)
     with ExitStack() as held:
         base = base_spec(build, data, recipe, given, build_options, data_options, root, held)
         base = replace(base, per_class=given.get("per_class"))  # all images, where a scale would take a few
@@ -132,8 +128,9 @@ def tune(
             try:
                 result = run_tune(question, store=record, out=folder, data_root=root, watcher=watcher, device=device)
             except KeyboardInterrupt as stop:
-                kept = f"finished runs are in {record}; call it again to go on" if folder else "give out= to keep runs"
-                stop.add_note(f"asymtrain.tune: {kept}")
+                kept = f"finished runs are in {record}" if record else "no run is kept"
+                again = "call it again to go on" if folder else "give out= to go on with the same plan"
+                stop.add_note(f"asymtrain.tune: {kept}; {again}")
                 raise
     versions = current_versions() if record is None else versions_in(record, result.runs)
     asked: dict[str, Any] = {"minutes": minutes, "recipe": recipe} | given | ({} if seeds is None else {"seeds": seeds})

@@ -70,6 +70,7 @@ def test_called_again_nothing_is_trained_and_the_page_has_the_same_bytes(cli, tm
         assert [(record.run.spec.id, record.attempt, record.created) for record in opened.records()] == seen
 
 
+@pytest.mark.slow
 def test_trajectories_of_fresh_runs_and_of_a_store(cli, tmp_path):
     found = cli("measure", "trajectory", *SMALL, "--seeds", 2, "--gap-at", "1,2", "--tolerance", 0.5, "--json")
     assert found.code == 0, found.err
@@ -185,6 +186,7 @@ def test_an_unknown_id_lists_ten_of_many_and_those_that_are_near(refused, crowde
     assert f"did you mean '{ids[12]}'" in mistyped
 
 
+@pytest.mark.slow
 def test_a_log_shows_how_far_landscapes_are(cli):
     small = ("--grid", 3, "--sample", 5, "--redundancy", "0,1", "--directions", "live", "--device", "cpu")
     found = cli("measure", "landscape", *small, "--draws", 20, "--arch", "mlp")
@@ -192,6 +194,7 @@ def test_a_log_shows_how_far_landscapes_are(cli):
     assert found.err.splitlines()[:-1] == [f"1/1 mlp on shapes: draw {draw} of 20" for draw in range(2, 21, 2)]
 
 
+@pytest.mark.slow
 def test_a_log_shows_the_epochs_of_states_that_are_trained_for_a_landscape(cli, photos):
     """All of them on the way to the one state that is wanted, in ten lines; none of states that are kept."""
     options = ("--grid", 3, "--sample", 5, "--redundancy", "0,1", "--directions", "live", "--draws", 2)

@@ -110,6 +110,7 @@ def test_show_reads_a_store_and_says_what_else_lies_there(cli, tmp_path):
     assert not (tmp_path / "asymtrain-paper").exists()
 
 
+@pytest.mark.slow
 def test_verdicts_are_printed_and_written_and_their_history_too(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "200")
     with Store("empty.sqlite"):
@@ -159,6 +160,7 @@ def test_show_of_many_recipes_is_an_overview_and_full_has_their_tables(cli, tmp_
     assert cli("paper", "show", "table3").out.splitlines()[0] in full.splitlines()
 
 
+@pytest.mark.slow
 def test_run_of_many_recipes_ends_with_an_overview_and_tracks_what_it_trains(cli, tmp_path, monkeypatch):
     pytest.importorskip("tensorboard")
     monkeypatch.setenv("COLUMNS", "120")
@@ -224,6 +226,7 @@ def test_one_backbone_at_a_time(cli, tmp_path):
         assert {run.spec.arch for run in store.runs()} == {"mlp"}
 
 
+@pytest.mark.slow
 def test_a_time_limit_leaves_the_rest_for_the_next_call(cli):
     for _ in range(2):  # it says so each time, and what it asks for helps
         result = cli("paper", "run", "table3", "--minutes", "0.0000001")
@@ -244,6 +247,7 @@ def test_a_time_limit_that_is_over_before_a_measurement_says_so(cli, monkeypatch
     assert left.format(2, "Give the same command again to go on.") in cli(*limited).err
 
 
+@pytest.mark.slow
 def test_show_of_one_backbone_has_its_rows_alone(cli):
     made = cli("paper", "run", "table3", "table8", "--hyperparameters", "paper", "--epochs", "1")
     assert made.code == 0, made.err

@@ -37,6 +37,7 @@ def test_pages_quote_what_the_rows_give(shown):
     assert set(sentences) <= lines
 
 
+@pytest.mark.slow
 def test_the_figure_is_drawn_from_the_rows(shown):
     texts = [(folder / FIGURE).read_text() for folder in (shown[1], ROOT / "docs/figures")]
     assert NUMBER.split(texts[0]) == NUMBER.split(texts[1])

@@ -42,6 +42,7 @@ def test_a_model_of_ones_own_on_a_folder_of_images(cli, tmp_path):
     assert "asymtrain probe probe_net:net --data folder:photos" in page
 
 
+@pytest.mark.slow
 def test_a_backbone_as_json(cli, tmp_path):
     options = ("--option", "widths=[16,16,16]", "--steps", "40", "--seeds", "2", "--every", "4", "--alphas", "0.1,1")
     result = cli("probe", "mlp", *options, "--json")

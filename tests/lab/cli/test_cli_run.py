@@ -76,6 +76,7 @@ def test_json_is_all_there_is_on_stdout(cli, tmp_path):
     assert {(one["alpha"], one["redundancy"]) for one in trained} == {("0.5", "3")}
 
 
+@pytest.mark.slow
 def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_path):
     assert cli(*TINY).code == 0
     folder = tmp_path / "asymtrain-report"
@@ -382,6 +383,7 @@ def vectors():
 """
 
 
+@pytest.mark.slow
 def test_data_of_a_function_reach_the_workers(cli, tmp_path, monkeypatch):
     (tmp_path / "own_images.py").write_text(OWN)
     monkeypatch.chdir(tmp_path)
@@ -450,6 +452,7 @@ def own_nets(tmp_path, monkeypatch):
     sys.modules.pop("own_nets", None)
 
 
+@pytest.mark.slow
 def test_a_model_of_your_own_until_its_code_changes(own_nets, cli, refused, photos, tmp_path):
     command = (
         "run",

@@ -43,6 +43,7 @@ def test_a_search_prints_what_was_tried_and_chosen_and_writes_a_page(cli, tmp_pa
     assert {record.run.spec.seed for record in stored(tmp_path)} == {1000}
 
 
+@pytest.mark.slow
 def test_json_holds_every_trial_and_the_second_call_trains_nothing(cli, tmp_path):
     first = cli("search", *TINY, "--json", "--seeds", "2", "--strategy", "dual", "--alpha", "0.5")
     assert first.code == 0, first.err
@@ -114,6 +115,7 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, arguments, tex
     assert text in refused("search", "--arch", "mlp", *arguments)
 
 
+@pytest.mark.slow
 def test_what_a_search_chose_is_trained_by_run(cli, tmp_path):
     assert cli("search", *TINY, "--recipe", "ordinary").code == 0
     (found,) = json.loads((tmp_path / "asymtrain-search" / "search.json").read_text())["searches"]

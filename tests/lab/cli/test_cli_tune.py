@@ -88,6 +88,7 @@ def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypa
     assert "the model tuned_nets:tiny changed since" in changed.err
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_what_was_measured(cli, monkeypatch, tmp_path):
     def interrupted(question, *, watcher, **options):
         def stop(run, done, total):

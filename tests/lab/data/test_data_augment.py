@@ -214,7 +214,10 @@ def test_shares_are_of_the_beta_distribution(parameter):
     assert quantiles == pytest.approx(1 - quantiles[::-1], abs=1e-9)
 
 
-@pytest.mark.parametrize(("height", "width"), [(9, 14), (12, 7), (1, 3), (32, 32)])
+@pytest.mark.parametrize(
+    ("height", "width"),
+    [(9, 14), pytest.param(12, 7, marks=pytest.mark.slow), (1, 3), pytest.param(32, 32, marks=pytest.mark.slow)],
+)
 @pytest.mark.parametrize("given", ["mixup", "cutmix", "both"])
 def test_mixing_weights_equal_the_slow_loop(given, height, width):
     runs = 40

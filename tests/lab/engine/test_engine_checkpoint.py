@@ -85,7 +85,7 @@ def uninterrupted(dataset):
 
 
 @pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
-@pytest.mark.parametrize("stop_at", [1, 3, 4, 6, 11])
+@pytest.mark.parametrize("stop_at", [1, *(pytest.param(step, marks=pytest.mark.slow) for step in (3, 6)), 4, 11])
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_stack_goes_on_from_any_step_to_the_same_bits(recipe, stop_at, strategy, dataset, uninterrupted, tmp_path):
     specs, whole = specs_of(**RECIPES[recipe]), uninterrupted(recipe, strategy)

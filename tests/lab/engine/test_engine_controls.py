@@ -85,7 +85,7 @@ def test_runs_of_a_stack_have_losses_of_their_own(steps, dataset):
     assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("strategy", ["batched", pytest.param("side_by_side", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("fields", KINDS, ids=str)
 def test_a_run_beside_other_kinds_records_what_it_does_alone(fields, strategy, dataset):
     specs = [spec_of("cnn", weight_decay=0.5, **{"redundancy": 1, **other}) for other in KINDS]

@@ -60,8 +60,17 @@ VARIANTS = {
 }
 
 
+LONG = ("one batch", "no subset", "whole batches", "all, mean", "decay of backbone matrices", "cosine at every step")
+
+
 @few_steps_or_all
-@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+@pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(variant, id=name, marks=[pytest.mark.slow] if name in LONG else [])
+        for name, variant in VARIANTS.items()
+    ],
+)
 def test_every_setting(variant, steps, dataset):
     specs = mixed_specs(base_spec("mlp", **{"epochs": steps // 5, **variant}), runs=3)
     assert_stack_is_near(specs, dataset, *STRATEGIES, steps=steps)

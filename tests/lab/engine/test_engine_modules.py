@@ -69,7 +69,12 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+LONG = ("stochastic depth", "dropout and tied weights", "mlp heads")
+
+
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] if case in LONG else []) for case in CASES]
+)
 def test_a_few_epochs_are_those_of_the_reference(case, datasets):
     function, kind, fields = CASES[case]
     specs = equivalence.mixed_specs(module_spec(function, **fields), 3)
@@ -84,6 +89,7 @@ def test_a_hidden_layer_in_the_branches_of_a_backbone(datasets):
     equivalence.assert_near_the_reference(found)
 
 
+@pytest.mark.slow
 def test_a_hugging_face_model(datasets):
     pytest.importorskip("transformers")
     sizes = {"hidden_size": 8, "num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 16}

@@ -130,6 +130,7 @@ def test_a_full_disk_is_said_to_be_full(train_here: Train, fits: Callable[[int, 
         train_here(examples("mlp", 1, epochs=2), store=None)
 
 
+@pytest.mark.slow
 def test_a_lost_device_is_used_again_by_a_new_process(
     train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
 ) -> None:

@@ -86,6 +86,7 @@ def test_before_the_first_step_all_kinds_of_branches_see_the_same(dataset):
     assert len({follow_features(spec, dataset, [0], images=20)[0] for spec in specs}) == 1
 
 
+@pytest.mark.slow
 def test_branches_without_a_bias_silence_and_blow_up_units_of_the_cnn(dataset):
     """The reason that the pages give for what small alphas cost the CNN: it shows in six narrow convolutions too."""
     options = {"widths": (12, 24, 24, 24, 24, 16), "hidden": (64, 32), "pool_after": (0, 1)}

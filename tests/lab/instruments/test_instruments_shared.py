@@ -34,7 +34,12 @@ def settings():
     return state, torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(), cuda, cudnn
 
 
-@pytest.mark.parametrize("name", load_instruments())
+LONG = ("trajectory", "landscape")
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in LONG else []) for name in load_instruments()]
+)
 def test_an_instrument_changes_nothing_and_its_page_is_the_same_again(name, tmp_path):
     arguments = ["measure", name, "--arch", "vit", "--seeds", 1, "--device", "cpu", *SMALLER.get(name, ())]
     if "epochs" in load_instruments()[name].run_options:

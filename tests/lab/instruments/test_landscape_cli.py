@@ -40,6 +40,7 @@ def call(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_a_fresh_spec_with_figures_and_a_page(call, tmp_path):
     found = json.loads(call(*SMALL, "--directions", "live,filter", "--redundancy", "0,1,300", "--json"))
     (measured,) = found["landscapes"].values()

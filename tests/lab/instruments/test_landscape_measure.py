@@ -72,6 +72,7 @@ def test_equal_surfaces_are_computed_once(loss, surfaces):
     assert len(result.rows) == 2 * 4 * 5
 
 
+@pytest.mark.slow
 def test_shared_surfaces_are_those_of_states_measured_alone():
     states = states_of("vit", (0, 1, 20))
     together = measured(states)
@@ -130,6 +131,7 @@ def test_the_surfaces_kept_are_those_of_the_first_draw_of_the_first_seed():
     assert len(set(spreads)) == 4  # other draws and seeds do have other surfaces
 
 
+@pytest.mark.slow
 def test_states_and_random_streams_are_left_alone():
     states = states_of("cnn", (0, 2))
     before = [{name: value.clone() for name, value in state.parameters.items()} for state in states]

@@ -116,6 +116,7 @@ def call(capsys, *arguments):
     return stopped.value.code or 0, *capsys.readouterr()
 
 
+@pytest.mark.slow
 def test_the_command_of_stored_runs_keeps_its_values_and_reads_them(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     specs = [spec_of(arch, dataset_options=OPTIONS, epochs=1, batch=20) for arch in SMALL]

@@ -6,7 +6,7 @@ import pytest
 from invented_study import invented_run, invented_study
 
 from asymtrain.lab.practice.analysis import analyse, compare_arms, corrected, epochs_to_plain
-from asymtrain.lab.practice.page import document, figures, ranks_table, sentences, tables, write_practice
+from asymtrain.lab.practice.page import document, figures, ranks_table, sentences, tables, target_table, write_practice
 from asymtrain.lab.practice.protocol import BLOCKS, FULL, NONE, Task, arm_of, at_alpha, final_specs
 
 TASKS = [Task("mlp"), Task("cnn")]
@@ -58,6 +58,14 @@ def test_a_run_that_never_has_plains_accuracy_has_no_epoch():
     )
     assert epochs_to_plain(plain, other) == (30, None)
     assert epochs_to_plain(dataclasses.replace(plain, outcome="diverged"), other) == (None, None)
+
+
+def test_epochs_to_plain_are_means_over_the_same_seeds(results):
+    effect = dataclasses.replace(results.selected[0], epochs=((20, None), (30, 10), (26, 20)))
+    (row,) = target_table([effect]).rows
+    assert [cell.value for cell in row[1:]] == [28.0, 15.0, "2 of 3"]
+    (row,) = target_table([dataclasses.replace(effect, epochs=((20, None),))]).rows
+    assert [cell.value for cell in row[1:]] == [None, None, "0 of 1"]
 
 
 def test_controls_and_other_data_have_tables_of_their_own(results):

@@ -8,6 +8,7 @@ from invented_study import invented_run, invented_study, softmax_helps
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.paper.running import image_steps
 from asymtrain.lab.practice.protocol import (
     BLOCKS,
     FORMS,
@@ -165,3 +166,13 @@ def test_a_block_that_takes_a_selection_waits_for_it(tmp_path):
     assert first_unfinished(QUICK, known).name == "plain18"
     with pytest.raises(UsageError, match="block of the practice study"):
         get_block("backbone")
+
+
+def test_the_time_that_is_left_is_by_rates_of_the_model_on_this_kind_of_device():
+    known = invented_study(FULL, [Task("resnet18")])
+    on_gpu = {name: dataclasses.replace(run, device="NVIDIA H200") for name, run in known.items()}
+    controls = left_of(FULL, [Task("resnet18", part="controls")], on_gpu)
+    assert controls.seconds(on_gpu, "cpu", 2) is None
+    taken = sum(run.seconds for run in known.values()) / sum(image_steps(run.spec) for run in known.values())
+    wanted = sum(image_steps(spec) for spec in (*controls.specs, *controls.later))  # those with dropout among them
+    assert controls.seconds(on_gpu, "cuda", 1) == pytest.approx(taken * wanted)

@@ -153,6 +153,7 @@ def test_mappings_and_tuples_of_inputs():
     assert results[0] == results[1] == results[2]
 
 
+@pytest.mark.slow
 def test_the_probe_loads_torch_alone():
     program = (
         "import torch, sys; before = set(sys.modules); import asymtrain.lab.probe; print(set(sys.modules) - before)"

@@ -158,6 +158,7 @@ def ticks(monkeypatch):
     return clock
 
 
+@pytest.mark.slow
 def test_a_limit_is_kept_and_said(ticks):
     found = probe(build(), learnable(), steps=10_000, seeds=2, alphas=(1.0,), minutes=0.5)
     # Three looks at the clock in a step of the shadow training, which has a quarter of the time.

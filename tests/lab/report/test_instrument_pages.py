@@ -4,6 +4,8 @@ import dataclasses
 import json
 import re
 
+import pytest
+
 from asymtrain.lab.instruments.alignment.measure import conflicts
 from asymtrain.lab.instruments.alignment.show import alignment_page
 from asymtrain.lab.instruments.curves import Curve, spec_labels
@@ -130,6 +132,7 @@ def test_a_curve_is_a_line_with_its_intervals():
     assert (thin.y, thin.low, thin.thin) == (line.y, (), True)
 
 
+@pytest.mark.slow
 def test_both_pages_can_be_written(study, tmp_path):
     runs = [with_details(run) for run in study]
     for name, page in (("alignment", alignment_page(runs)), ("trajectory", trajectory_page(runs))):

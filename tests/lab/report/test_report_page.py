@@ -34,6 +34,7 @@ def test_the_folder_holds_rows_history_and_page(study, tmp_path):
     assert len(summary.comparisons) == 3
 
 
+@pytest.mark.slow
 def test_a_page_built_again_has_the_same_bytes(study, tmp_path):
     write_report(study, tmp_path / "first", command="asymtrain run")
     write_report(random.Random(1).sample(study, len(study)), tmp_path / "second", command="asymtrain run")

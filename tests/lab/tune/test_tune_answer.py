@@ -12,8 +12,11 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.setup import alpha_at
 from asymtrain.lab.tune import replay
 from asymtrain.lab.tune.answer import tune_tables, write_tuned
+from asymtrain.lab.tune.planning import CONFIRMATION_SEED
+from asymtrain.lab.tune.rule import Ruling, leans_to_attach
 from asymtrain.lab.tune.running import describe
 from asymtrain.lab.tune.snippet import attach_code
+from invented_runs import invent
 
 HELPS, HURTS = {GOOD: 0.1, FAIR: 0.05, BAD: -0.2}, {GOOD: -0.1, FAIR: -0.1, BAD: -0.2}
 
@@ -83,6 +86,35 @@ def test_code_is_given_where_something_is_to_be_attached(helped):
     assert not answer(HELPS, left_out=1).snippet
 
 
+def test_an_undecided_answer_above_plain_leans_to_attach(tmp_path):
+    asked = question()
+    runs = all_runs(asked, PLAN, HELPS)
+    first = asked.confirmation_spec(GOOD, PLAN.epochs, CONFIRMATION_SEED)
+    assert first.id in runs
+    runs[first.id] = invent(first, 0.9)  # so far from the others that five pairs do not tell
+    leaning = describe(replay(asked, PLAN, runs), TIMING, runs, None)
+    assert (leaning.verdict, leaning.race.ruling.because, leaning.leaning) == ("undecided", "wide", True)
+    assert leaning.sentence.startswith("Undecided, leaning to attach: the best candidate, softmax, alpha 1, gave +")
+    assert leaning.snippet.startswith("# Not confirmed: the interval holds 0")
+    assert "branches = attach(" in leaning.snippet
+    assert leaning.to_dict()["leaning"]
+    assert "Not confirmed" in write_tuned(tmp_path, leaning)["page"].read_text()
+
+
+@pytest.mark.parametrize(
+    ("because", "points", "leans"),
+    [
+        ("wide", 0.1, True),
+        ("wide", -0.1, False),
+        ("moving", 2.0, True),
+        ("not learnt", 2.0, False),
+        ("time", 2.0, False),
+    ],
+)
+def test_what_leans_to_attach(because, points, leans):
+    assert leans_to_attach(Ruling("undecided", because, ""), {"points": points}) is leans
+
+
 FORMS = [
     Candidate(),
     Candidate("softmax", "prior", 1.0),
@@ -124,7 +156,11 @@ def test_the_code_has_the_optimizer_that_was_measured():
     assert "momentum" not in attach_code(dataclasses.replace(sgd, momentum=0.0), ["blocks.0"], 4)
 
 
-def test_the_code_says_which_controls_it_leaves_out():
-    spec = dataclasses.replace(BASE, aggregator="pcgrad", **Candidate().fields())
-    assert attach_code(spec, ["blocks.0"], 4).startswith("# It was measured with aggregator=pcgrad, which")
-    assert "measured" not in attach_code(dataclasses.replace(spec, aggregator="sum"), ["blocks.0"], 4)
+def test_the_code_says_what_of_the_training_it_leaves_out():
+    spec = dataclasses.replace(
+        BASE, warmup=0.0, aggregator="pcgrad", clip=1.0, schedule="cosine", **Candidate().fields()
+    )
+    code = attach_code(spec, ["blocks.0"], 4)
+    assert code.startswith("# Measured with aggregator=pcgrad, schedule=cosine, clip=1:\n# these parts")
+    bare = dataclasses.replace(spec, aggregator="sum", clip=0.0, schedule="constant")
+    assert "Measured" not in attach_code(bare, ["blocks.0"], 4)

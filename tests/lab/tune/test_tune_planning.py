@@ -5,7 +5,7 @@ import pytest
 from asymtrain.lab.tune import Rung, Timing, make_plan
 from asymtrain.lab.tune.planning import Plan, confirmation_seconds, ladder, race_seconds
 from asymtrain.lab.tune.rule import RULE
-from asymtrain.lab.tune.running import Stopwatch
+from asymtrain.lab.tune.running import Stopwatch, later_timing
 
 TIMING = Timing(epoch=1.0, start=5.0, runs=10)
 
@@ -40,11 +40,13 @@ def test_more_time_gives_a_longer_race():
     assert (lasts[0], lasts[-1]) == (0, 30)
 
 
-def test_what_is_needed_is_enough():
-    needed = 60 * plan(60).needed
+@pytest.mark.parametrize("candidates", [1, 4, 9, 12])
+@pytest.mark.parametrize("epochs", [1, 3, 30])
+def test_what_is_needed_is_enough(candidates, epochs):
+    needed = 60 * plan(60, candidates=candidates, epochs=epochs).needed
     timed = TIMING.start + 10 * RULE.timing_epochs * TIMING.epoch
-    made = plan(needed - timed)
-    assert (made.epochs, made.rungs[-1].epochs, made.rungs[0].seeds) == (30, 30, RULE.race_seeds)
+    made = plan(needed - timed + 1e-6, candidates=candidates, epochs=epochs)
+    assert (made.epochs, made.rungs[-1].epochs, made.rungs[0].seeds) == (epochs, epochs, RULE.race_seeds)
 
 
 def test_seeds_are_given_up_before_the_race_is():
@@ -90,3 +92,13 @@ def test_a_stopwatch_with_one_report_counts_everything_as_epochs():
     assert timing == Timing(epoch=3.0, start=0.0, runs=4, at_most=True)
     assert plan(1, timing=timing).about == "at most"
     assert plan(1).about == "about"
+
+
+def test_a_second_timing_does_not_forget_the_start():
+    whole, rest = Timing(1.0, 5.0, 10), Timing(2.0, 0.5, 10)
+    assert later_timing(None, rest) == rest
+    assert later_timing(whole, None) == whole
+    assert later_timing(whole, rest) == Timing(2.0, 5.0, 10)
+    unclear = Timing(9.0, 0.0, 10, at_most=True)
+    assert later_timing(whole, unclear) == whole
+    assert later_timing(unclear, rest) == rest

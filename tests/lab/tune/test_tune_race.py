@@ -170,7 +170,11 @@ def test_candidates_that_are_none(given, said):
         pytest.param({"seeds": 4}, "seeds must be from 5", id="few seeds"),
         pytest.param({"candidates": ()}, "nothing to try", id="no candidates"),
         pytest.param({"base": BASE.plain()}, "redundancy", id="Plain"),
-        pytest.param({"base": RunSpec(head="mlp"), "candidates": CANDIDATES}, "branch_bias", id="head without bias"),
+        pytest.param(
+            {"base": RunSpec(head="mlp"), "candidates": CANDIDATES},
+            "head is .mlp.: give candidates other than sigmoid with prior bias, alpha 1",
+            id="head without bias",
+        ),
     ],
 )
 def test_questions_that_cannot_be_asked(changes, said):

@@ -81,8 +81,19 @@ DATA_OPTION = typer.Option(
     metavar="NAME=VALUE",
     help="An option of the data, such as image_size=64; may be repeated. An unknown one lists all.",
 )
+MODEL = typer.Argument(
+    help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.", autocompletion=offered_archs
+)
+ARCH_OPTION = typer.Option("--arch-option", help="NAME=VALUE for the model's builder; may be repeated.")
+BATCH = typer.Option("--batch", help="Images in a batch.", callback=one_or_more)
+LEARNING_RATE = typer.Option("--learning-rate", help="Highest learning rate.", callback=above_zero)
+WEIGHT_DECAY = typer.Option("--weight-decay", help="Weight decay.")
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
 AT = typer.Option("--at", help="Places: module names or globs. Default: the model's blocks.")
+LAYOUT = typer.Option("--layout", help="The axes of a place's output, such as BTD, where they cannot be told.")
+INITIAL_WEIGHTS = typer.Option(
+    "--initial-weights", help="A safetensors file that a model by name starts from.", metavar="FILE"
+)
 REDUNDANCY = typer.Option("--redundancy", help="Branches at each point.", callback=one_or_more)
 ALPHA = typer.Option("--alpha", help="Weight of the auxiliary objective.")
 PRECISION = typer.Option(
@@ -132,9 +143,7 @@ class ScaleOptions:
             autocompletion=offered_archs,
         ),
     ] = None
-    arch_option: Annotated[
-        list[str] | None, typer.Option(help="NAME=VALUE for the model's builder; may be repeated.")
-    ] = None
+    arch_option: Annotated[list[str] | None, ARCH_OPTION] = None
     scale: Annotated[
         str | None,
         typer.Option(
@@ -186,19 +195,15 @@ class RunOptions(ScaleOptions):
     """Which runs, with what commands that train whole runs let a user change of them."""
 
     epochs: Annotated[int | None, typer.Option(help="Epochs of each run.", callback=one_or_more)] = None
-    batch: Annotated[int | None, typer.Option(help="Images in a batch.", callback=one_or_more)] = None
-    learning_rate: Annotated[float | None, typer.Option(help="Highest learning rate.", callback=above_zero)] = None
-    weight_decay: Annotated[float | None, typer.Option(help="Weight decay.")] = None
+    batch: Annotated[int | None, BATCH] = None
+    learning_rate: Annotated[float | None, LEARNING_RATE] = None
+    weight_decay: Annotated[float | None, WEIGHT_DECAY] = None
     at: Annotated[list[str] | None, AT] = None
-    layout: Annotated[
-        str | None, typer.Option(help="The axes of a place's output, such as BTD, where they cannot be told.")
-    ] = None
+    layout: Annotated[str | None, LAYOUT] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
     alpha: Annotated[float | None, ALPHA] = None
     precision: Annotated[str | None, PRECISION] = None
-    initial_weights: Annotated[
-        str | None, typer.Option(help="A safetensors file that a model by name starts from.", metavar="FILE")
-    ] = None
+    initial_weights: Annotated[str | None, INITIAL_WEIGHTS] = None
 
 
 @dataclass(frozen=True)

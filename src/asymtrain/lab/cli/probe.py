@@ -16,12 +16,12 @@ from asymtrain.lab.cli.options import (
     AT,
     DATA,
     DATA_OPTION,
+    MODEL,
     OUT,
     DeviceOptions,
     PageOptions,
     TrackOptions,
     above_zero,
-    offered_archs,
     one_or_more,
     parse_data_options,
     parse_values,
@@ -39,12 +39,7 @@ SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone.
 class ModelOptions:
     """What is probed: a model by name and the data that it learns."""
 
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.", autocompletion=offered_archs
-        ),
-    ]
+    model: Annotated[str, MODEL]
     data: Annotated[str, DATA] = "shapes"
     data_option: Annotated[list[str] | None, DATA_OPTION] = None
     at: Annotated[list[str] | None, AT] = None

@@ -14,18 +14,24 @@ from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
+    ARCH_OPTION,
     AT,
+    BATCH,
     DATA,
     DATA_OPTION,
+    INITIAL_WEIGHTS,
+    LAYOUT,
+    LEARNING_RATE,
+    MODEL,
     OUT,
     PRECISION,
     SETTINGS,
+    WEIGHT_DECAY,
     ExecutorOptions,
     OutputOptions,
     RunOptions,
     above_zero,
     offered,
-    offered_archs,
     one_or_more,
     parse_settings,
     typed_command,
@@ -43,31 +49,22 @@ if TYPE_CHECKING:
 class TrainingAsked:
     """The training that the question is about."""
 
-    model: Annotated[
-        str,
-        typer.Argument(
-            help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.", autocompletion=offered_archs
-        ),
-    ]
+    model: Annotated[str, MODEL]
     data: Annotated[str, DATA] = "shapes"
     data_option: Annotated[list[str] | None, DATA_OPTION] = None
-    arch_option: Annotated[list[str] | None, Option(help="NAME=VALUE for the model's builder; may be repeated.")] = None
+    arch_option: Annotated[list[str] | None, ARCH_OPTION] = None
     recipe: Annotated[
         str,
         Option(help="How you train: paper, ordinary or strong.", autocompletion=offered("paper", "ordinary", "strong")),
     ] = "ordinary"
     epochs: Annotated[int | None, Option(help="Epochs of your training. Default: 30.", callback=one_or_more)] = None
-    batch: Annotated[int | None, Option(help="Images in a batch.", callback=one_or_more)] = None
-    learning_rate: Annotated[float | None, Option(help="Highest learning rate.", callback=above_zero)] = None
-    weight_decay: Annotated[float | None, Option(help="Weight decay.")] = None
+    batch: Annotated[int | None, BATCH] = None
+    learning_rate: Annotated[float | None, LEARNING_RATE] = None
+    weight_decay: Annotated[float | None, WEIGHT_DECAY] = None
     at: Annotated[list[str] | None, AT] = None
-    layout: Annotated[
-        str | None, Option(help="The axes of a place's output, such as BTD, where they cannot be told.")
-    ] = None
+    layout: Annotated[str | None, LAYOUT] = None
     precision: Annotated[str | None, PRECISION] = None
-    initial_weights: Annotated[
-        str | None, Option(help="A safetensors file that a model by name starts from.", metavar="FILE")
-    ] = None
+    initial_weights: Annotated[str | None, INITIAL_WEIGHTS] = None
 
     def base_spec(self, settings: Sequence[str] | None) -> "RunSpec":
         """The Asymmetric spec; all training images, where a scale would take a few."""

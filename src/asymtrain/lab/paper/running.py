@@ -165,25 +165,30 @@ def image_steps(spec: RunSpec, epochs: int | None = None) -> float:
 
 def estimate(specs: Sequence[RunSpec], known: Snapshot, device: str, workers: int, small: bool) -> Estimate:
     """Wall time of these trainings on so many workers (cores, or GPUs) of a kind of device (cpu, cuda)."""
-    rates = _rates(known.runs.values(), device)
+    timed = [run for run in known.runs.values() if is_timed(run, device)]
+    rates, of_models = _rates(timed, _kind), _rates(timed, lambda spec: (spec.arch,))
     rule = SMALL if small and device == "cpu" else RULE[device]
     known_rates = [rates.get(_kind(spec)) for spec in specs]
     seconds = sum(
-        image_steps(spec) / (rate or rule.get(spec.arch, min(rule.values())))
+        image_steps(spec) / (rate or rule.get(spec.arch) or of_models.get((spec.arch,), min(rule.values())))
         for spec, rate in zip(specs, known_rates, strict=True)
     )
     return Estimate(seconds / max(1, workers), len(specs), len(specs) - known_rates.count(None))
 
 
-def _rates(runs: Iterable[Run], device: str) -> dict[tuple[object, ...], float]:
+def is_timed(run: Run, device: str) -> bool:
+    """Does the run tell a rate of this kind of device?"""
+    return (run.device == "cpu") == (device == "cpu") and run.seconds > 0
+
+
+def _rates(runs: Iterable[Run], kind: Callable[[RunSpec], tuple[object, ...]]) -> dict[tuple[object, ...], float]:
     """Images a second of each kind of run; a run's seconds are its share of its stack's."""
     images: defaultdict[tuple[object, ...], float] = defaultdict(float)
     seconds: defaultdict[tuple[object, ...], float] = defaultdict(float)
     for run in runs:
-        if (run.device == "cpu") == (device == "cpu") and run.seconds > 0:
-            images[_kind(run.spec)] += image_steps(run.spec, len(run.history))
-            seconds[_kind(run.spec)] += run.seconds
-    return {kind: images[kind] / seconds[kind] for kind in images}
+        images[kind(run.spec)] += image_steps(run.spec, len(run.history))
+        seconds[kind(run.spec)] += run.seconds
+    return {name: images[name] / seconds[name] for name in images}
 
 
 def _kind(spec: RunSpec) -> tuple[object, ...]:

@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results
@@ -139,12 +140,13 @@ def target_table(effects: Sequence[Effect]) -> Table:
     )
     rows = []
     for effect in effects:
-        plain = [own for own, _ in effect.epochs if own is not None]
-        other = [epoch for _, epoch in effect.epochs if epoch is not None]
-        means = [sum(values) / len(values) if values else None for values in (plain, other)]
-        rows.append((effect.task.title, *means, f"{len(other)} of {len(effect.epochs)}"))
+        # Both means are of the same seeds.
+        reached = [(own, other) for own, other in effect.epochs if own is not None and other is not None]
+        plain, other = map(fmean, zip(*reached, strict=True)) if reached else (None, None)
+        rows.append((effect.task.title, plain, other, f"{len(reached)} of {len(effect.epochs)}"))
     note = (
-        "Of each seed the first epoch with the test accuracy that Plain ends with; means over the seeds that reach it."
+        "Of each seed the first epoch with the test accuracy that Plain ends with; both means are over the seeds whose "
+        "run with branches reaches it."
     )
     return Table("target", "Epochs to Plain's final accuracy", columns, make_rows(rows), note)
 

@@ -30,7 +30,7 @@ class Tuned:
     timing: Timing | None  # None where the time was over before an epoch could be timed
     runs: tuple[Run, ...]
     places: tuple[str, ...]  # where the winner's branches are; empty without a winner
-    snippet: str  # code that attaches them; empty where nothing is to be attached
+    snippet: str  # code that attaches them; empty unless the verdict is attach, or leans to it
     held_out: int  # validation images of a run of the race
     test_images: int
     command: str = ""
@@ -48,8 +48,13 @@ class Tuned:
 
     @property
     def candidate(self) -> Candidate | None:
-        """The winner of the race; to attach only where the verdict says so."""
+        """The winner of the race; to attach only where the verdict says so, or leans to it."""
         return self.race.winner
+
+    @property
+    def leaning(self) -> bool:
+        """Is it undecided, with a winner that was above Plain? Who must choose now does better to attach it."""
+        return self.race.leaning
 
     @property
     def comparison(self) -> dict[str, Any] | None:
@@ -72,6 +77,7 @@ class Tuned:
     def sentence(self) -> str:
         """The verdict in words, with what was measured."""
         opening = {"attach": "Attach", "none": "Attach nothing", "undecided": "Undecided"}[self.verdict]
+        opening += ", leaning to attach" if self.leaning else ""
         if self.verdict == "attach" and self.candidate is not None:
             opening = f"Attach {self.candidate.label}"
         row, plan = self.race.row, self.race.plan
@@ -99,6 +105,7 @@ class Tuned:
             "verdict": ruling.verdict,
             "because": ruling.because,
             "reason": ruling.reason,
+            "leaning": self.leaning,
             "sentence": self.sentence,
             "candidate": None if race.winner is None else race.winner.fields(),
             "label": None if race.winner is None else race.winner.label,

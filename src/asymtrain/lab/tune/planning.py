@@ -62,20 +62,21 @@ class Plan:
 def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, seeds: int, rule: Rule = RULE) -> Plan:
     """The longest race and confirmation that fit.
 
-    The confirmation's share is reserved first. The race then takes the longest last rung that fits, at most as long as
-    the confirmation, with fewer seeds only where it would not fit otherwise; what it leaves goes to the confirmation.
+    The confirmation's share, at least, is reserved first. The race then takes the longest last rung that fits beside a
+    confirmation as long, with fewer seeds only where it would not fit otherwise; what it leaves goes to the
+    confirmation.
     """
     room = rule.used * seconds
     whole = race_seconds(ladder(epochs, candidates, rule.race_seeds, rule), timing)
     whole += confirmation_seconds(epochs, seeds, timing)
     needed = (whole / rule.used + timing.start + timing.runs * rule.timing_epochs * timing.epoch) / 60
     reserved = _longest(rule.confirmation_share * room, epochs, seeds, timing)
-    left = room - confirmation_seconds(reserved, seeds, timing)
-    for count in range(rule.race_seeds, rule.least_race_seeds - 1, -1) if reserved else ():
-        for last in range(reserved, 0, -1):
-            rungs = ladder(last, candidates, count, rule)
-            if (race := race_seconds(rungs, timing)) <= left:
-                confirmed = _longest(room - race, epochs, seeds, timing)
+    for count in range(rule.race_seeds, rule.least_race_seeds - 1, -1):
+        for last in range(epochs, 0, -1):
+            rungs, least = ladder(last, candidates, count, rule), max(last, reserved)
+            race = race_seconds(rungs, timing)
+            if race + confirmation_seconds(least, seeds, timing) <= room:
+                confirmed = max(least, _longest(room - race, epochs, seeds, timing))
                 planned = race + confirmation_seconds(confirmed, seeds, timing)
                 return Plan(rungs, confirmed, seeds, planned, needed, timing.at_most)
     return Plan((), 0, seeds, 0.0, needed, timing.at_most)

@@ -51,7 +51,10 @@ class Question:
                 f"seeds must be from {RULE.least_seeds}, of fewer nothing is said, to {MOST_SEEDS}, got {self.seeds!r}"
             )
         for candidate in self.candidates:
-            self.spec(candidate, 1, RACE_SEED)  # what no run can have shows now
+            try:
+                self.spec(candidate, 1, RACE_SEED)  # what no run can have shows now
+            except UsageError as problem:
+                raise UsageError(f"{problem}: give candidates other than {candidate.label}") from problem
 
     def spec(self, candidate: Candidate | None, epochs: int, seed: int, **fields: Any) -> RunSpec:
         """A run with a candidate's branches, or with None a Plain one; its schedule is whole at any length."""

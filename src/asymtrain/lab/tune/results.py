@@ -10,7 +10,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.tune.planning import Plan, Rung
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_race, survivors
+from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_race, leans_to_attach, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
 Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
@@ -88,6 +88,11 @@ class Race:
         if self.plan is None or self.winner is not None:
             return "the timing" if self.plan is None else "the confirmation"
         return f"rung {len(self.rungs)} of {len(self.plan.rungs)}"
+
+    @property
+    def leaning(self) -> bool:
+        """Is the answer undecided, with a winner that was above Plain in a whole confirmation?"""
+        return self.row is not None and leans_to_attach(self.ruling, self.row)
 
     @cached_property
     def ruling(self) -> Ruling:

@@ -115,6 +115,15 @@ def judge(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[floa
     )
 
 
+def leans_to_attach(ruling: Ruling, row: Mapping[str, Any]) -> bool:
+    """May a user who must choose now attach the winner? Where a whole confirmation is undecided, but above Plain.
+
+    It loses less accuracy than leaving the branches out, or than short pairs: docs/tune.md has the scores, after which
+    this was added.
+    """
+    return ruling.because in ("wide", "moving", "no spread") and row["points"] > 0
+
+
 def judge_race(row: Mapping[str, Any], epochs: int, asked: int, rule: Rule = RULE) -> Ruling:
     """What a race says that no candidate survived; `row` is any of its last rung, as Plain is the same in all."""
     length = "" if epochs == asked else f", after {epochs} of {asked} epochs"

@@ -116,7 +116,7 @@ def run_tune(
     if plan is None:
         words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
         measured = train(timed, words, share=RULE.timing_share).timing(len(timed))
-        timing = _later(timing, measured) or _timing_of(runs.values())
+        timing = later_timing(timing, measured) or _timing_of(runs.values())
         if timing is not None:
             left, count = deadline - time.monotonic(), len(question.candidates)
             plan = make_plan(timing, left, candidates=count, epochs=question.base.epochs, seeds=question.seeds)
@@ -212,10 +212,11 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
         spec = question.confirmation_spec(race.winner, question.base.epochs, 0)
         network = build_network(spec, dataset)
         places = tuple(network.points[k] for k in chosen_places(len(network.points), spec.places))
-        if race.ruling.verdict == "attach":
+        if race.ruling.verdict == "attach" or race.leaning:
             of_backbone = isinstance(network.layout, str)  # other models' layouts are told by `attach`
             layout = network.layout if of_backbone else spec.layout
             code = attach_code(spec, places, dataset.classes, pool=network.pool, layout=str(layout))
+            code = f"# Not confirmed: {race.ruling.reason}.\n{code}" if race.leaning else code
     held_out = _held_out(len(dataset.train))
     ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
     return Tuned(race, timing, ordered, places, code, held_out, len(dataset.test))
@@ -243,10 +244,15 @@ def _held_out(images: int) -> int:
     return round(0.2 * images)  # as `data.subsets.split` does
 
 
-def _later(before: Timing | None, now: Timing | None) -> Timing | None:
-    """Of two timings the second, which may have had only the rest to train: it saw no more than a part of the start."""
+def later_timing(before: Timing | None, now: Timing | None) -> Timing | None:
+    """Of two timings the second, which may have had only the rest to train: it saw no more than a part of the start.
+
+    Where it could not tell an epoch from the start and the first could, the first.
+    """
     if before is None or now is None:
         return now or before
+    if now.at_most and not before.at_most:
+        return before
     return replace(now, start=max(before.start, now.start))
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.recipes import FIELDS
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 
 # What `alpha_at` of the engine computes, for the epochs from 0 on.
@@ -18,7 +19,9 @@ _ARGUMENTS = {
     "redundancy": "redundancy", "activation": "activation", "head": "head", "combine": "branch_reduction",
     "over_classes": "class_reduction",
 }  # fmt: skip
-_CONTROLS = ("branch_labels", "branch_weights", "signal", "aggregator")  # what a loop of one's own does otherwise
+# What the code has of a recipe; the other parts are the user's, as are controls.
+_WRITTEN = ("optimizer", "momentum", "learning_rate", "weight_decay")
+_LEFT_OUT = ("branch_labels", "branch_weights", "signal", "aggregator", *(f for f in FIELDS if f not in _WRITTEN))
 
 
 def attach_code(spec: RunSpec, places: Sequence[str], classes: int, *, pool: str = "mean", layout: str = "") -> str:
@@ -38,12 +41,15 @@ def attach_code(spec: RunSpec, places: Sequence[str], classes: int, *, pool: str
     names = ("sample", "labels")  # of variables
     written = [f"{name}={value if name in names else _literal(value)}" for name, value in arguments.items()]
     alpha = _SCHEDULES[candidate.alpha_schedule].format(alpha=candidate.alpha)
-    controls = [f"{name}={getattr(spec, name)}" for name in _CONTROLS if getattr(spec, name) != DEFAULTS[name]]
+    missing = {name: value for name in _LEFT_OUT if (value := getattr(spec, name)) != DEFAULTS[name]}
+    rest = ", ".join(
+        f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}" for name, value in missing.items()
+    )
     settings = f"lr={spec.learning_rate:g}, weight_decay={spec.weight_decay:g}"
     if spec.optimizer == "sgd" and spec.momentum:
         settings += f", momentum={spec.momentum:g}, nesterov=True"
     lines = [
-        *([f"# It was measured with {', '.join(controls)}, which this code does not do."] if controls else []),
+        *([f"# Measured with {rest}:", "# these parts of the training are left out here."] if missing else []),
         *(["import math", ""] if "math." in alpha else []),
         "import torch",
         "import torch.nn.functional as F",

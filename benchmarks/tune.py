@@ -1,0 +1,387 @@
+"""How good is the advice of `asymtrain tune`? Its rule and simpler advisors, scored by regret on stored long rows.
+
+    python benchmarks/tune.py                                   # the tables
+    python benchmarks/tune.py --cases                           # and each case
+    python benchmarks/tune.py --docs docs/tune.md               # the tables into that page
+    python benchmarks/tune.py --race mlp-cifar100-ordinary --minutes 4 --device cuda --data-root DATA    # tune itself
+    python benchmarks/tune.py --race mlp-cifar100-ordinary --quick                                       # to try it
+
+The rows are those of the folders in `--results`: final runs of the practice study with its selection, and runs of the
+paper's study. A case whose rows do not allow a simulation is named and left out. `tune_regret.py` has the advisors and
+says what is scored.
+
+What is simulated: the rule of `tune`, by its own code, sees accuracies of stored runs in the place of runs of its own.
+It has only those candidates to choose from that were trained to the end. In the practice study its race is one rung,
+the selection's runs of 10 epochs on two seeds; it is confirmed by final runs of four seeds, and the fifth is scored. In
+the paper's study, where the learning rate is constant, the first epochs of a long run are a short run: the race has
+three other seeds, cut off, the confirmation five more, and one of the rest is scored. The clock is not simulated.
+
+`--race` runs `tune` with seeds of its own for a case, with the same candidates, and keeps its answer in
+results/tune-score; the tables then have those cases by themselves, with the tune that was run. Called again it goes on.
+"""
+
+import argparse
+import dataclasses
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from asymtrain.errors import UsageError, unknown_name
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.data import class_count
+from asymtrain.lab.practice.protocol import MODELS, QUICK
+from asymtrain.lab.recipes import RECIPES
+from asymtrain.lab.report.export import as_markdown
+from asymtrain.lab.report.table import Column, Table, make_rows
+from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
+from asymtrain.lab.store.exchange import MANIFEST, read_export
+from asymtrain.lab.tune import RULE, Question, Tuned, Watcher, run_tune
+from probe_results import put_between
+from tune_regret import (
+    ADVISORS,
+    Advice,
+    Advisor,
+    Case,
+    Curves,
+    advisors_for,
+    as_run,
+    examine,
+    family_table,
+    score_all,
+    score_table,
+)
+
+LEAST_EPOCHS = 30  # of a long run
+LEAST_SEEDS = RULE.least_seeds
+BEGIN, END = "<!-- scores: benchmarks/tune.py -->", "<!-- end of scores -->"
+PARTS = {"practice": "The practice study", "paper": "The paper's study"}
+# Fields of a short run that belong to its length and to what is measured.
+OF_LENGTH = ("epochs", "warmup", "validation", "test")
+ROOT = Path(__file__).parents[1]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    options.add_argument("--results", type=Path, default=ROOT / "results", help="a folder of exported folders")
+    options.add_argument("--races", type=Path, help="answers of tunes that were run; default: tune-score of --results")
+    options.add_argument("--cases", action="store_true", help="print each case too")
+    options.add_argument("--json", action="store_true", help="print scores and cases as JSON")
+    options.add_argument("--docs", type=Path, help="a page to put the tables into")
+    options.add_argument("--race", metavar="CASE", help="run tune for this case, and keep its answer")
+    options.add_argument("--minutes", type=float, default=30.0, help="of the race and its confirmation")
+    options.add_argument(
+        "--quick", action="store_true", help="race tiny networks on drawn shapes; no part of the scores"
+    )
+    options.add_argument("--precision", help="of the race; default: that of the rows on a GPU, else fp32")
+    options.add_argument("--device")
+    options.add_argument("--data-root", type=Path)
+    options.add_argument("--out", type=Path, default=Path("asymtrain-tune-races"), help="runs and pages of races")
+    chosen = options.parse_args(arguments)
+    try:
+        cases, left_out = read_cases(read_runs(chosen.results))
+        if chosen.race is not None:
+            print(race(named(chosen.race, cases), chosen))
+            return
+        show(cases, left_out, read_races(races_folder(chosen), cases), chosen)
+    except UsageError as problem:
+        raise SystemExit(f"{problem}") from None
+
+
+def races_folder(chosen: argparse.Namespace) -> Path:
+    given: Path | None = chosen.races
+    if given is None and chosen.quick:
+        return Path(chosen.out)  # what is no part of the scores does not lie among them
+    return given or Path(chosen.results) / "tune-score"
+
+
+def read_runs(results: Path) -> list[Run]:
+    """The last attempt of every run in a folder of exports."""
+    folders = sorted(path.parent for path in results.glob(f"*/{MANIFEST}"))
+    if not folders:
+        raise UsageError(f"{results} holds no exported folder: give the repository's results with --results")
+    known = {run_id: attempts[-1].run for folder in folders for run_id, attempts in read_export(folder).runs.items()}
+    return list(known.values())
+
+
+def read_cases(runs: Iterable[Run]) -> tuple[list[Case], dict[str, str]]:
+    """Cases, practice first, and for what cannot be one, by name, why not."""
+    long: dict[tuple[Any, ...], list[Run]] = {}
+    short: dict[tuple[Any, ...], list[Run]] = {}
+    for run in runs:
+        spec = run.spec
+        if spec.redundancy and not is_candidate(spec):
+            continue
+        if spec.test == "every" and spec.epochs >= LEAST_EPOCHS:
+            long.setdefault(setting(spec), []).append(run)
+        elif spec.test == "never" and spec.validation == "split":
+            short.setdefault(setting(spec, without=OF_LENGTH), []).append(run)
+    cases, left_out = [], {}
+    for members in long.values():
+        base = next((run.spec for run in members if run.spec.redundancy), None)
+        if base is None or not any(run.spec.redundancy == 0 for run in members):
+            continue  # nothing to compare
+        trials = short.get(setting(base, without=OF_LENGTH), [])
+        made = make_case(base, members, [run for run in trials if run.spec.epochs < base.epochs])
+        if isinstance(made, str):
+            left_out[name_of(base)] = made
+        else:
+            cases.append(made)
+    names = [case.name for case in cases]
+    cases = [case if names.count(case.name) == 1 else with_number(case) for case in cases]
+    models = [model.arch for model in MODELS.values()]
+    order = {case.name: (case.part == "paper", *_place(models, case.base.arch), case.name) for case in cases}
+    return sorted(cases, key=lambda case: order[case.name]), left_out
+
+
+def with_number(case: Case) -> Case:
+    """Named apart from another that differs in something without a word."""
+    number = dataclasses.replace(case.base.plain(), seed=0).id[:6]
+    return dataclasses.replace(case, name=f"{case.name}-{number}")
+
+
+def _place(models: Sequence[str], arch: str) -> tuple[int, str]:
+    return (models.index(arch) if arch in models else len(models), arch)
+
+
+def is_candidate(spec: RunSpec) -> bool:
+    """Are the branches those of a `Candidate`, and no control?"""
+    free = {*Candidate().fields(), "cosine_every", "cosine_by", "at", "pool", "layout"}
+    return spec.alpha > 0 and all(getattr(spec, name) == DEFAULTS[name] for name in AUXILIARY if name not in free)
+
+
+def setting(spec: RunSpec, without: Sequence[str] = ()) -> tuple[Any, ...]:
+    """What Plain and all candidates of a case share."""
+    return tuple(getattr(spec, name) for name in DEFAULTS if name not in (*AUXILIARY, "seed", *without))
+
+
+def make_case(base: RunSpec, long: Sequence[Run], trials: Sequence[Run]) -> Case | str:
+    """A case, or why it is none.
+
+    With a constant rate and alpha, and without warm-up, the first epochs of a run are a shorter run. With a schedule
+    they are not, and there must be short runs with whole schedules.
+    """
+    recipe = recipe_of(base)
+    constant = base.schedule == "constant" and base.warmup == 0
+    if constant:
+        long = [run for run in long if run.spec.alpha_schedule == "constant"]
+    tested = curves_of(long, "test_accuracy", LEAST_SEEDS)
+    if constant:
+        measure = "validation_accuracy" if base.validation == "split" else "test_accuracy"
+        held_out, length = curves_of(long, measure, LEAST_SEEDS), None
+        if tested and len(tested[None]) < 1 + RULE.race_seeds + RULE.seeds:
+            return "too few seeds for a race, a confirmation and a score"
+    else:
+        length = max((run.spec.epochs for run in trials), default=0)
+        held_out = curves_of([run for run in trials if run.spec.epochs == length], "validation_accuracy", 2)
+        if None not in held_out:
+            return "no short runs of its own"
+        tested = {candidate: curves for candidate, curves in tested.items() if candidate in held_out}
+    if len(tested) < 2:
+        return "no candidate with short and long rows over enough seeds"
+    part = "paper" if recipe == "paper" else "practice"
+    family = next((model.family for model in MODELS.values() if model.arch == base.arch), base.arch)
+    shown = {candidate: held_out[candidate] for candidate in tested}
+    return Case(part, name_of(base), family, base, classes_of(base), tested, shown, length)
+
+
+def classes_of(spec: RunSpec) -> int:
+    classes = class_count(spec.dataset, dict(spec.dataset_options))
+    assert classes is not None, f"{spec.dataset} does not tell its classes"
+    return classes
+
+
+def curves_of(runs: Iterable[Run], measure: str, seeds: int) -> Curves:
+    """Accuracy by candidate, seed and epoch, over the seeds that Plain and all candidates share.
+
+    A candidate of fewer seeds is left out. A run that diverged has chance accuracy from there on.
+    """
+    by_seed: dict[Candidate | None, dict[int, tuple[float, ...]]] = {}
+    for run in runs:
+        values = [getattr(epoch, measure) for epoch in run.history]
+        if run.outcome == "diverged":
+            values += [1 / classes_of(run.spec)] * (run.spec.epochs - len(values))
+        if values and None not in values:
+            candidate = Candidate.of(run.spec) if run.spec.redundancy else None
+            by_seed.setdefault(candidate, {})[run.spec.seed] = tuple(values)
+    enough = {candidate: curves for candidate, curves in by_seed.items() if len(curves) >= seeds}
+    shared = sorted(set.intersection(*map(set, enough.values()))) if enough else []
+    if None not in enough or len(shared) < seeds:
+        return {}
+    # Plain first, then by label: whatever the order of the rows.
+    order = sorted(enough, key=lambda candidate: "" if candidate is None else candidate.label)
+    return {candidate: tuple(enough[candidate][seed] for seed in shared) for candidate in order}
+
+
+def recipe_of(spec: RunSpec) -> str:
+    """The recipe by what every run of it has; rates, decay and warm-up may be one's own."""
+    own = ("learning_rate", "weight_decay", "warmup")
+    for name, fields in RECIPES.items():
+        if all(getattr(spec, field) == value for field, value in fields.items() if field not in own):
+            return name
+    return "own"
+
+
+def name_of(spec: RunSpec) -> str:
+    """A case for the command line: `mlp-cifar100-ordinary`."""
+    model = next((name for name, model in MODELS.items() if model.arch == spec.arch), spec.arch)
+    recipe = recipe_of(spec)
+    words = [model, spec.dataset, recipe]
+    words += [f"{spec.per_class}-images"] if spec.per_class else []
+    words += [f"{100 * spec.label_noise:g}%-flipped"] if spec.label_noise else []
+    if recipe == "paper":
+        words += [f"decay-{spec.weight_decay:g}", *(["split"] if spec.validation == "split" else [])]
+    return "-".join(words)
+
+
+def named(name: str, cases: Sequence[Case]) -> Case:
+    for case in cases:
+        if case.name == name:
+            return case
+    raise unknown_name("case", name, [case.name for case in cases])
+
+
+def race(case: Case, chosen: argparse.Namespace) -> str:
+    """Run tune for a case, keep its answer, and say where."""
+    on_gpu = str(chosen.device).startswith("cuda")
+    base = case.base if on_gpu or chosen.precision else dataclasses.replace(case.base, precision="fp32")
+    if chosen.precision:
+        base = dataclasses.replace(base, precision=chosen.precision)
+    if chosen.quick:
+        base = quick_base(base)
+    question = Question(base, case.candidates, chosen.minutes)
+    out = chosen.out / case.name
+    out.mkdir(parents=True, exist_ok=True)
+    watcher = Watcher(stage=lambda words: print(words, flush=True))
+    result = run_tune(
+        question, store=out / "runs.sqlite", out=out, data_root=chosen.data_root, device=chosen.device, watcher=watcher
+    )
+    result.page(out)
+    if result.race.ruling.because in ("time", "failed"):
+        raise UsageError(f"{result.sentence[:-1]}; nothing was kept for the scores")
+    folder = races_folder(chosen)
+    folder.mkdir(parents=True, exist_ok=True)
+    file = folder / f"{case.name}.json"
+    file.write_text(json.dumps(answer_of(case, result), indent=2) + "\n")
+    return f"{result.sentence}\nKept in {file}"
+
+
+def quick_base(base: RunSpec) -> RunSpec:
+    """The same training in seconds on a CPU."""
+    model = next((name for name, model in MODELS.items() if model.arch == base.arch), "")
+    fields: dict[str, Any] = {
+        **QUICK.data["cifar100"].fields, **QUICK.fields, "arch_options": QUICK.archs.get(model, base.arch_options),
+        "per_class": None, "precision": "fp32", "epochs": 2, "warmup": 0.1 * bool(base.warmup),
+    }  # fmt: skip
+    return dataclasses.replace(base, **fields)
+
+
+def answer_of(case: Case, result: Tuned) -> dict[str, Any]:
+    """What the score needs of a tune that was run, and what it was run with."""
+    told = result.to_dict()
+    kept = (
+        "question", "verdict", "because", "sentence", "candidate", "label", "comparison", "course", "plan", "measured",
+    )  # fmt: skip
+    rungs = [
+        {"epochs": rung["epochs"], "seeds": rung["seeds"], "points": {e["label"]: e["points"] for e in rung["entries"]}}
+        for rung in told["rungs"]
+    ]
+    spent = sum(len(run.history) for run in result.runs) / result.race.question.base.epochs
+    devices = sorted({run.device for run in result.runs})
+    return {
+        "case": case.name,
+        **{name: told[name] for name in kept},
+        "rungs": rungs,
+        "trainings": spent,
+        "devices": devices,
+    }
+
+
+def read_races(folder: Path, cases: Sequence[Case]) -> dict[str, Advice]:
+    """By case: what tunes that were run said of cases that are here; what was tried with --quick does not count."""
+    answers = {}
+    known = {case.name: case for case in cases}
+    for file in sorted(folder.glob("*.json")):
+        try:
+            answer = json.loads(file.read_text())
+            asked, verdict = RunSpec.from_dict(answer["question"]["base"]), answer["verdict"]
+            chosen = Candidate(**answer["candidate"]) if verdict == "attach" else None
+            name, advice = answer["case"], Advice(chosen, verdict != "undecided", answer["trainings"])
+        except (ValueError, KeyError, TypeError) as problem:
+            raise UsageError(f"{file} is no answer of `--race` ({type(problem).__name__}): remove it") from problem
+        case = known.get(name)
+        if case is None or setting(asked, ["precision"]) != setting(case.base, ["precision"]):
+            continue
+        if chosen is None or chosen in case.candidates:
+            answers[name] = advice
+    return answers
+
+
+def show(
+    cases: Sequence[Case], left_out: Mapping[str, str], races: Mapping[str, Advice], chosen: argparse.Namespace
+) -> None:
+    made = list(tables(cases, races))
+    details = [case_table(cases, races)] if chosen.cases or chosen.json else []
+    if chosen.json:
+        from asymtrain.lab.report.table import table_json
+
+        values = {"tables": [table_json(table) for table in (*made, *details)], "left_out": dict(left_out)}
+        print(json.dumps(values, indent=2))
+        return
+    text = "\n".join(map(as_markdown, made))
+    print("\n".join([text, *map(as_markdown, details)]), end="")
+    for name, reason in left_out.items():
+        print(f"left out: {name}, {reason}", file=sys.stderr)
+    if chosen.docs is not None:
+        chosen.docs.write_text(put_between(chosen.docs.read_text(), BEGIN, END, text))
+
+
+def tables(cases: Sequence[Case], races: Mapping[str, Advice]) -> Iterator[Table]:
+    """For each part the scores, what was lost by family, and the scores of the cases that tune was run on."""
+    for part, title in PARTS.items():
+        every = [case for case in cases if case.part == part]
+        if every:
+            scores = score_all(every, advisors_for(every))
+            yield score_table(part, f"{title}: {sizes(every)}", scores)
+            yield family_table(f"{part}-families", f"{title}: lost against the best, by family", scores)
+        raced = [case for case in every if case.name in races]
+        if raced:
+            advisors: dict[str, Advisor] = {"tune, run": as_run(races), **advisors_for(raced)}
+            scores = score_all(raced, advisors, every)
+            yield score_table(f"{part}-run", f"{title}, where tune was run: {sizes(raced)}", scores)
+
+
+def sizes(cases: Sequence[Case]) -> str:
+    families = list(dict.fromkeys(case.family for case in cases))
+    counted = f"{len(cases)} case{'s'[: len(cases) != 1]}"
+    return f"{counted} of {len(families)} famil{'ies' if len(families) != 1 else 'y'} ({', '.join(families)})"
+
+
+def case_table(cases: Sequence[Case], races: Mapping[str, Advice]) -> Table:
+    columns = (
+        Column("Case"),
+        Column("Family"),
+        Column("Seeds", "count"),
+        Column("Candidates", "count"),
+        Column("Best"),
+        Column("Its gain (points)", "number", digits=2, signed=True),
+        Column("Lost by tune (points)", "number", digits=2),
+        Column("Committed", "share", digits=0),
+        Column("Tune, run"),
+    )
+    rows = []
+    for case in cases:
+        result = examine(ADVISORS["tune"], case, cases)
+        ran = races.get(case.name)
+        said = "" if ran is None else ran.candidate.label if ran.candidate else "none" if ran.committed else "undecided"
+        best = case.best.label if case.best else "none"
+        rows.append(
+            (case.name, case.family, case.seeds, len(case.candidates), best, case.gain(case.best), result.lost,
+             result.committed, said)
+        )  # fmt: skip
+    return Table("cases", "Cases", columns, make_rows(rows))
+
+
+if __name__ == "__main__":
+    main()

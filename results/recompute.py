@@ -1,0 +1,319 @@
+"""Recompute the numbers at the top of docs/reproduction.md from the rows in results/*200-epochs*.
+
+    python results/recompute.py [PAGE]
+
+It reads the Parquet files and the paper's printed tables with pandas and imports nothing of asymtrain: each number is
+computed as the pages define it. It prints each number of the abstract and of the table of verdicts beside the page's.
+It exits with 1 where a digit or a verdict differs, or where the abstract has a number that it does not compute. At the
+end stand the verdicts on Tables 3 and 4, and the search, by other choices (docs/deviations.md).
+"""
+
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy import stats
+
+ROOT = Path(__file__).parents[1]
+PAGE = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "reproduction.md"
+LAST, CURVE, TAIL = 200, 100, 20  # epochs: of a run, of the paper's curves, of the reading `last20`
+MANY = 20  # branches of Tables 2 to 4
+# What specs leave out. 500 images per class are all of CIFAR-100.
+DEFAULTS = {"arch": "mlp", "alpha": 1, "redundancy": 1, "learning_rate": 0.001, "weight_decay": 0.01, "test": "last"}
+DEFAULTS |= {"label_noise": 0, "per_class": 500}
+WEAKEST_LAST = ["Reproduced", "Right direction, different size", "Inconclusive", "Paper's size excluded", "No effect"]
+WEAKEST_LAST += ["Contradicted", "Cannot differ"]
+
+
+def load(name, columns=None):
+    """One kind of rows, of all folders."""
+    files = sorted(ROOT.glob(f"results/*200-epochs*/{name}.parquet"))
+    return pd.concat([pd.read_parquet(file, columns=columns) for file in files], ignore_index=True)
+
+
+def printed(name, *index):
+    """One of the paper's tables."""
+    return pd.read_csv(next(ROOT.glob(f"src/asymtrain/lab/paper/printed/{name}*.csv"))).set_index(list(index))
+
+
+specs, runs, measured = load("specs"), load("runs", ["attempt", "outcome"]), load("measurements")
+assert set(runs.attempt) == {1}, "no run was repeated"
+assert set(runs.outcome) == {"finished"}, "none diverged"
+columns = ["test_accuracy", "validation_accuracy", "train_accuracy", "cosine", "cosine_min"]
+epochs = dict(iter(load("epochs", ["spec_id", "epoch", *columns]).set_index("epoch").groupby("spec_id")))
+ids = {}  # by settings and seed
+for row in specs.itertuples():
+    ids.setdefault(frozenset((json.loads(row.spec) | {"seed": 0}).items()), {})[row.seed] = row.id
+seeds = sorted(max(ids.values(), key=len))
+
+
+def curves(column, **settings):
+    """By epoch and seed, of the runs with these settings and no others."""
+    wanted = {"dataset": "cifar100", "epochs": LAST, "precision": "bf16", "seed": 0} | settings
+    by_seed = ids[frozenset((key, value) for key, value in wanted.items() if DEFAULTS.get(key) != value)]
+    assert sorted(by_seed) == seeds, settings
+    return pd.DataFrame({seed: epochs[by_seed[seed]][column] for seed in seeds})
+
+
+def pair(column, alpha, **settings):
+    """Plain and Asymmetric."""
+    return curves(column, alpha=0, redundancy=0, **settings), curves(column, alpha=alpha, **settings)
+
+
+def change(plain, asymmetric):
+    """In percent of Plain's mean, by seed; also of two printed numbers."""
+    return 100 * (asymmetric - plain) / np.mean(plain)
+
+
+def interval(sample, cells):
+    """Mean and ends of the 95% t interval, by Bonferroni for the cells of the table."""
+    half = stats.t.ppf(1 - 0.025 / cells, len(sample) - 1) * stats.sem(sample)
+    return [sample.mean(), sample.mean() - half, sample.mean() + half]
+
+
+def rule(paper, sample, cells, margin=1.0):
+    """The rule under "Verdicts", in units of the paper's number: 1 is its size, 0 no effect."""
+    estimate, *ends = (number / paper for number in interval(sample, cells))
+    low, high = sorted(ends)
+    if high < 0:
+        return "Contradicted"
+    if low > 0:
+        sized = (low >= 0.5 and high <= 1.5) or (0.5 <= estimate <= 1.5 and low <= 1 <= high)
+        return "Reproduced" if sized else "Right direction, different size"
+    if max(-low, high) * abs(paper) < margin:
+        return "No effect"
+    return "Paper's size excluded" if high < 0.5 else "Inconclusive"
+
+
+def judge(*parts):
+    """Numbers and verdict of the weakest part, the first of several. A part is what `rule` takes."""
+    rulings = [rule(*part) for part in parts]
+    weakest = max(rulings, key=WEAKEST_LAST.index)
+    paper, sample, cells, *_ = parts[rulings.index(weakest)]
+    return [paper, *interval(sample, cells), len(sample)], weakest
+
+
+def against(second, first):
+    """The part that is the difference of two."""
+    return second[0] - first[0], second[1] - first[1], second[2]
+
+
+# Table 1, at the settings of Table 13
+claims, table13 = printed("claims", "id"), printed("table13", "architecture", "redundancy")
+own = {cell: {"arch": cell[0], "test": "every"} | row for cell, row in table13.T.to_dict().items()}
+table1, at_end, tail, cosines, plain_gap, strong = printed("table01", "architecture", "redundancy"), {}, {}, {}, {}, 0
+for cell, settings in own.items():
+    sides = pair("test_accuracy", **settings)
+    plain, asymmetric = (side.loc[LAST] for side in sides)
+    at_end[cell] = table1.improvement_pct[cell], change(plain, asymmetric), len(table1)
+    tail[cell] = table1.improvement_pct[cell], change(*(side.tail(TAIL).mean() for side in sides)), len(table1)
+    cosines[cell] = curves("cosine", **settings).loc[:CURVE].mean()
+    plain_gap[cell] = plain.mean() - table1.plain_mean[cell]
+    d = (asymmetric - plain).mean() / np.mean([plain.std(), asymmetric.std()])
+    strong += stats.ttest_rel(asymmetric, plain).pvalue * len(table1) < 0.001 and abs(d) >= 0.8
+
+# Tables 2 to 4, the same runs. Plain and Asymmetric are one cell of Tables 3 and 4.
+table2, table3 = printed("table02", "architecture").filter(like="similarity"), printed("table03", "architecture")
+table4, cosine, lowest = printed("table04", "architecture", "epoch"), {}, {}
+for arch in table2.index:
+    smallest = curves("cosine_min", **own[arch, MANY]).loc[:CURVE].min()
+    cosine[arch] = table2.average_similarity[arch], cosines[arch, MANY], table2.size, 0.01
+    lowest[arch] = table2.min_similarity[arch], smallest, table2.size, 0.01
+
+
+def trajectory(arch, n=MANY, share=0.99, points=0.0):
+    """Parts of Tables 3 and 4. A run has converged with this share of its best validation accuracy, or points below."""
+    names, row = ("train_accuracy", "validation_accuracy"), table3.loc[arch]
+    training, validation = ([side.loc[:CURVE] for side in pair(name, **own[arch, n])] for name in names)
+    first = [(side >= share * side.max() - points).idxmax() for side in validation]
+    gaps = [before - after for before, after in zip(training, validation, strict=True)]
+    return {
+        "convergence": (change(*row.iloc[:2]), change(*first), table3.size / 2),
+        "final": (change(*row.iloc[2:]), change(*(side.loc[CURVE] for side in validation)), table3.size / 2),
+        "gap 50": (table4.asymmetric[arch, 50], gaps[1].loc[50], len(table4), 0.01),
+        "gap 100": (change(*table4.loc[arch, 100]), change(*(gap.loc[100] for gap in gaps)), len(table4)),
+    }
+
+
+def judge_trajectories(**choices):
+    """The claims on Tables 3 and 4."""
+    cnn, vit = trajectory("cnn", **choices), trajectory("vit", **choices)
+    return {
+        "c13": judge(cnn["convergence"], cnn["final"]),
+        "c14": judge(cnn["final"]),
+        "c15": judge(vit["convergence"], vit["final"]),
+        "c16": judge(vit["gap 100"]),
+        "c17": judge(cnn["gap 50"]),
+    }
+
+
+# Table 5: untrained MLPs, directions of unit variance. And what idle branches change, and what stripped ones leave.
+values = measured.value.map(json.loads)
+surfaces = values[measured.name.str.startswith("landscape")].str["rows"].explode().apply(pd.Series)
+surfaces = surfaces.query("directions == 'all' and scaling == 'variance'").infer_objects()
+deviation = surfaces.pivot_table(index="seed", columns="redundancy", values="std")
+table5 = printed("table05", "architecture", "redundancy").loc["mlp"].filter(like="change").dropna()
+flatter = {n: (table5.std_change_pct[n], change(deviation[0], deviation[n]), table5.size) for n in table5.index}
+identity = values[measured.name == "identity"].apply(pd.Series)
+idle, left_behind = identity.weights.abs().max(), identity[["outputs", "parameters"]].abs().max(axis=None)
+
+# Tables 8 to 12, the MLP. On CIFAR-10: the settings with the best validation accuracy, of Plain and then of all alphas.
+trials = pd.DataFrame([DEFAULTS | json.loads(spec) for spec in specs.spec], index=specs.id)
+searches = trials.query("test == 'never'")
+searches = searches.assign(
+    best=[epochs[key].validation_accuracy.max() for key in searches.index],
+    last=[epochs[key].validation_accuracy.iloc[-1] for key in searches.index],
+)
+trials = searches[searches.dataset == "cifar10"]
+chosen = trials.loc[trials[trials.redundancy == 0].best.idxmax(), ["learning_rate", "weight_decay"]]
+with_branches = trials[(trials.redundancy == 1) & (trials[chosen.index] == chosen).all(axis=1)]
+searched = {"dataset": "cifar10", "alpha": with_branches.alpha[with_branches.best.idxmax()], **chosen}
+table10, whole = printed("table10", "architecture"), {"test": "last", "validation": "none"}
+cifar10 = [side.loc[LAST] for side in pair("test_accuracy", **searched, test="every")]
+table8, few, at_equal_fit, below = printed("table07", "table", "samples_per_class").loc[8], {}, {}, {}
+for images, row in table8.iterrows():
+    settings = own["mlp", 1] | whole | {"per_class": images}
+    plain, asymmetric = (side.loc[LAST] for side in pair("test_accuracy", **settings))
+    few[images] = row.improvement_pct, change(plain, asymmetric), len(table8)
+    below[images] = -change(row.plain_mean, plain.mean())
+    # Tested at every epoch, as `fitting` is: where a side first has the lower of both best training accuracies.
+    training, tested = (pair(name, **settings | {"test": "every"}) for name in ("train_accuracy", "test_accuracy"))
+    level = np.minimum(*(side.max() for side in training))
+    sides = [after.where(before >= level).bfill().iloc[0] for before, after in zip(training, tested, strict=True)]
+    at_equal_fit[images] = interval(change(*sides), 3 * len(table8))  # at three alphas
+noisy, table11 = {}, printed("table11", "table", "noise")
+for (table, share), row in table11.iterrows():
+    settings = (searched if table == 11 else own["mlp", 1]) | whole | {"label_noise": share}
+    sides = (side.loc[LAST] for side in pair("test_accuracy", **settings))
+    noisy[table, share] = row.improvement_pct, change(*sides), len(table11.loc[table])
+
+# By claim: numbers (the paper's, ours, both ends, seeds) and verdict. What is not here waits for rows.
+sizes, shares = ([int(number) for number in re.findall(r"\d+", claims.quantity[claim])] for claim in ("c28", "c32"))
+differ = against(at_end["vit", MANY], at_end["cnn", MANY])
+results = {
+    "c01": judge(at_end["vit", MANY]),
+    "c02": judge(at_end["cnn", 1]),
+    "c03": ([at_end["vit", MANY][0] - at_end["vit", 1][0]], "Inconclusive" if idle else "Cannot differ"),
+    "c04": judge(*(part for cell, part in at_end.items() if cell[0] == "cnn")),
+    "c05": ([at_end["mlp", MANY][0] - at_end["mlp", 1][0]], "Inconclusive" if idle else "Cannot differ"),
+    "c06": judge(differ),
+    "c07": judge(cosine["vit"]),
+    "c08": judge(cosine["cnn"]),
+    "c09": judge(cosine["mlp"]),
+    "c10": judge((-lowest["vit"][0], *lowest["vit"][1:])),  # the claim says positive, against the paper's own number
+    "c11": judge(lowest["cnn"]),
+    **judge_trajectories(),
+    "c18": judge(flatter[300]),
+    "c21": (judge(*flatter.values())[0], "Not yet run"),  # CNN and ViT are missing
+    "c28": judge(*(few[images] for images in sizes)),
+    "c30": judge((table10.improvement_pct["mlp"], change(*cifar10), len(table10))),  # CNN and ViT cannot mend it
+    "c31": judge(against(noisy[12, shares[-1] / 100], noisy[12, shares[0] / 100])),
+    "c32": judge(*(noisy[11, share / 100] for share in shares)),
+    "c35": (["12", "12", strong, len(table1), len(seeds)], "Reproduced" if strong == len(table1) else "Contradicted"),
+    "c36": ([left_behind, 1], "Contradicted" if left_behind else "Reproduced"),  # of each backbone one network
+}
+results["c10"][0][0] = lowest["vit"][0]
+for arch in cosine:  # c12: where the effect and the cosine are clear, their signs agree or not
+    (effect, low, high), aligned = interval(*at_end[arch, MANY][1:]), interval(*cosine[arch][1:3])
+    if (low > 0 and aligned[2] < 0) or (high < 0 and aligned[1] > 0):
+        numbers = [at_end[arch, MANY][0], cosine[arch][0], effect, aligned[0], low, high, len(seeds)]
+        results["c12"] = numbers, "Contradicted"
+verdicts = {claim: results[claim][1] if claim in results else "Not yet run" for claim in claims.index}
+counted = Counter(verdicts.values())
+judged = len(claims) - counted["Not yet run"]
+
+# The page
+NUMBER = r"([-+]?\d+(?:\.\d+)?)"
+EFFECT = rf"{NUMBER}% \({NUMBER}% to {NUMBER}%; paper {NUMBER}%\)"
+page, wrong = PAGE.read_text(), []
+abstract = " ".join(page[: page.index("![")].split())
+
+
+def compare(name, shown, computed):
+    """Print both, what was computed with the page's digits."""
+    ours = [
+        number if isinstance(number, str) else f"{number:{'+' * (text[0] in '+-')}.{len(text.partition('.')[2])}f}"
+        for text, number in zip(shown, computed, strict=False)
+    ]
+    same = len(shown) == len(computed) and ours == list(shown)
+    print(f"{name:22}  {' '.join(shown):70}  {' '.join(ours):70}  {'same' if same else 'DIFFERENT'}")
+    wrong.extend([] if same else [name])
+
+
+def effect_of(part):
+    """As the abstract has it: the paper's number comes last."""
+    return [*interval(*part[1:3]), part[0]]
+
+
+print(f"{'':22}  {'page':70}  rows")
+for line in re.findall(r"^\| (c\d\d \| .*) \|$", page, re.MULTILINE)[: len(claims)]:
+    claim, _, *cells, verdict = line.split(" | ")
+    numbers = results[claim][0] if claim in results else re.findall(NUMBER, claims.paper_value[claim])
+    compare(claim, [*re.findall(NUMBER, " ".join(cells)), verdict], [*numbers, verdicts[claim]])
+by_verdict = "; ".join(rf"{word.lower()} {NUMBER}" for word in WEAKEST_LAST)
+for name, pattern, computed in [
+    ("claims", f"All of its {NUMBER} claims", [len(claims)]),
+    ("epochs, seeds", f"for {NUMBER} epochs with seeds {NUMBER} to {NUMBER}", [LAST, seeds[0], seeds[-1]]),
+    ("with a verdict", f"{NUMBER} of {NUMBER} claims have a verdict", [judged, len(claims)]),
+    ("by verdict", rf"\({by_verdict}\)", [counted[word] for word in WEAKEST_LAST]),
+    ("branches", f"settings of each backbone for {NUMBER} branches", [MANY]),
+    (
+        "ViT minus CNN",
+        f"{NUMBER} points, with an interval of {NUMBER} to {NUMBER}; the paper has {NUMBER}",
+        effect_of(differ),
+    ),
+    ("CNN", f"CNN is hurt at {NUMBER} branches, {EFFECT}", [MANY, *effect_of(at_end["cnn", MANY])]),
+    ("CNN, one branch", f"not with one: {EFFECT}", effect_of(at_end["cnn", 1])),
+    ("CNN, one, last epochs", f"mean of the last {NUMBER} epochs it is {EFFECT}", [TAIL, *effect_of(tail["cnn", 1])]),
+    ("ViT", f"ViT's gain at {NUMBER} branches is {EFFECT}", [MANY, *effect_of(at_end["vit", MANY])]),
+    ("ViT, last epochs", f"mean of the last {NUMBER} epochs {EFFECT}", [TAIL, *effect_of(tail["vit", MANY])]),
+    ("few images", f"with {NUMBER} to {NUMBER} images per class", [sizes[0], sizes[-1]]),
+    (
+        "Plain on few images",
+        f"Plain is {NUMBER} to {NUMBER}% below the paper's there",
+        [f(below[images] for images in sizes) for f in (min, max)],
+    ),
+    ("open", rf"open\.\*\* {NUMBER} claims", [len(claims) - judged]),
+]:
+    match = re.search(pattern, abstract)
+    compare(name, match.groups() if match else ["not on the page"], computed)
+    abstract = re.sub(pattern, "", abstract, count=1)
+for claim, verdict in re.findall(r"(c\d\d), \*([^*]+)\*", abstract):
+    compare(claim, [verdict], [verdicts[claim]])
+
+at_prior = curves("test_accuracy", **own["cnn", MANY], branch_bias="prior").loc[LAST]
+at_prior = interval(change(pair("test_accuracy", **own["cnn", MANY])[0].loc[LAST], at_prior), 24)  # cells of `controls`
+lows = [interval(*of["cnn", 1][1:])[1] for of in (at_end, tail)]
+for words, holds in {
+    "by about half as much": abs(differ[1].mean() / differ[0] - 0.5) < 0.1,
+    "A gain there is not settled": min(lows) < 0,
+    "a loss of half the paper's size is excluded either way": min(lows) > at_end["cnn", 1][0] / 2,
+    "positive in every row of Table 1": all(interval(mean, len(table1))[1] > 0 for mean in cosines.values()),
+    "the same function for every N": idle == 0,
+    "fitted equally it is not clearly ahead": all(at_equal_fit[images][1] < 0 for images in sizes),
+    "do not clearly hurt the CNN": at_prior[2] > 0,
+    "lower for the MLP": all(gap < 0 for (arch, _), gap in plain_gap.items() if arch == "mlp"),
+    "higher for the CNN": all(gap > 0 for (arch, _), gap in plain_gap.items() if arch == "cnn"),
+}.items():
+    holds = "holds" if holds else "DOES NOT HOLD"
+    print(f"{words:94}  {holds if words in abstract else 'IS NOT ON THE PAGE'}")
+    wrong += [] if words in abstract and holds == "holds" else [words]
+rest = re.findall(r"\S*\d\S*", re.sub(r"c\d\d|CIFAR-\d+|Table \d+|\d{4}-\d\d-\d\d", "", abstract))
+compare("not recomputed", rest, [])
+print("by other choices for Tables 3 and 4, which no verdict uses:")
+for name, choices in {
+    "within a point of the best": {"share": 1, "points": 0.01},
+    **{f"settings of N = {n}": {"n": n} for n in (1, 10)},
+}.items():
+    for claim, (numbers, verdict) in judge_trajectories(**choices).items():
+        if verdict != verdicts[claim]:
+            print(f"{name:28}  {claim}  {' '.join(f'{number:+.1f}' for number in numbers[:-1]):36}  {verdict}")
+for dataset, rates in searches.query("redundancy == 0 and weight_decay == 0.001").groupby("dataset"):
+    chosen = [rates.learning_rate[rates[by].idxmax()] for by in ("best", "last")]
+    print("learning rate of the search on {}, by the best epoch and by the last: {:g}, {:g}".format(dataset, *chosen))
+print(f"different: {', '.join(wrong) or 'nothing'}")
+sys.exit(bool(wrong))
