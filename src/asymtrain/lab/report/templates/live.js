@@ -163,7 +163,7 @@
       xAxis: axis(colours, { type: "value", name: panel.xLabel, nameGap: 26, min: left, max: right, splitNumber: 4,
         axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMaxLabel: false } }),
       yAxis: axis(colours, { type: "category", inverse: true, data: panel.bars.map((bar) => bar.label), splitLine: { show: false },
-        axisLabel: { color: colours.ink, fontSize: 11, interval: 0, width: 150, overflow: "break", lineHeight: 12 } }),
+        axisLabel: { color: colours.ink, fontSize: 11, interval: 0, width: 150, overflow: "truncate" } }),
       tooltip: { ...common(colours).tooltip, trigger: "axis", axisPointer: { type: "shadow", axis: "y", shadowStyle: { color: colours.rule, opacity: 0.35 } },
         formatter: ([{ dataIndex }]) => {
           const bar = panel.bars[dataIndex];
