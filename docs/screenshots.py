@@ -19,7 +19,7 @@ OUT = Path(__file__).parent / "figures"
 # from there on.
 SHOTS = {
     "tune": ("tune/report.html", "h1", None),
-    "tune-curves": ("tune/report.html", "#figure-curves", (0.7, 0.4)),
+    "tune-figures": ("tune/report.html", "#figures", (0.5, 0.4)),
     "report": ("run/report.html", "#curves", (0.7, 0.4)),
     "trajectory": ("trajectory/trajectory.html", "#figures", (0.7, 0.4)),
     "landscape": ("landscape/landscape.html", "figure:has-text('unit norm'):nth-of-type(5)", (0.5, 0.55)),
@@ -40,7 +40,7 @@ def shoot(browser: Browser, file: Path, top: str, pointer: tuple[float, float] |
     """The page as it stands with `top` at the upper edge, and on a screen what the pointer reads."""
     width, height, scheme = SIZES[size]
     page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
-    page.set_default_timeout(240_000)
+    page.set_default_timeout(60_000)
     page.goto(file.as_uri())
     place = page.locator(top).first
     for _ in range(2):  # figures that become live move what is below them

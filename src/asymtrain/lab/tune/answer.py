@@ -301,7 +301,7 @@ def _rung_figure(number: int, result: RungResult) -> Figure:
         for entry in seen
         for standing in [entry.standing]
     )
-    panel = Bars("", "difference to Plain (points)", "asymmetric", bars)
+    panel = Bars("", "points above Plain", "asymmetric", bars)
     title = f"Rung {number}: {counted(result.rung.epochs, 'epoch')}"
     caption = "Validation accuracy: diamonds are means, bars their 95% intervals, dots single pairs."
     return Figure(f"rung{number}", title, [panel], caption=caption)
@@ -319,7 +319,7 @@ def _course_figure(result: Tuned) -> Figure:
     """The winner's difference at each length: does it move?"""
     course, asked = result.race.course, counted(result.race.question.base.epochs, "epoch")
     line = Line("", "asymmetric", tuple(map(float, course)), tuple(course.values()), marker=True)
-    panel = Lines("", "epochs of the training", "difference to Plain (points)", (line,), zero=True)
+    panel = Lines("", "epochs of the training", "points above Plain", (line,), zero=True)
     caption = f"The winner of the race, trained anew for each number of epochs; the question is about {asked}."
     if result.race.row is not None:
         caption += " The longest is the confirmation, on test images; the others are on validation images."
@@ -345,8 +345,8 @@ def _lead(result: Tuned) -> str:
         last = CONFIRMATION_SEED + plan.seeds - 1
         parts.append(
             f"The race chose by validation accuracy, on seeds from {RACE_SEED} on, and saw no test image. Its winner "
-            f"was to be confirmed on seeds {CONFIRMATION_SEED} to {last}, trained for {counted(plan.epochs, 'epoch')} "
-            "on all training images and tested on the test images."
+            f"{'was' if result.race.row else 'was to be'} tried again on seeds {CONFIRMATION_SEED} to {last}, "
+            f"trained for {counted(plan.epochs, 'epoch')} on all training images and tested on the test images."
         )
     return "\n\n".join(filter(None, [" ".join(parts), result.model]))
 
