@@ -36,6 +36,11 @@ def test_blocks_are_listed_with_what_is_stored(cli):
     assert "ViT-Tiny on CIFAR-100" in cli("practice", "list", "--device", "cuda").out
 
 
+def test_nothing_is_shown_of_a_store_that_is_not_there(refused):
+    assert "there is no store at nope.sqlite: name yours" in refused("practice", "show", "--store", "nope.sqlite")
+    assert not Path("asymtrain-practice").exists()
+
+
 def test_a_block_selects_and_trains_and_goes_on(cli, tiny):
     command = ("practice", "run", "backbones", "--quick", "--device", "cpu", "--store", "s.sqlite")
     cut = cli(*command, "--minutes", "0.001")

@@ -265,6 +265,7 @@ def test_functions_take_their_own_options_and_ours():
         ("mine:value", "unknown function in mine 'value'"),
         ("mine:par", "did you mean 'pair'"),
         ("mind:pair", "mind cannot be imported .*check the name, and that you are in its folder"),
+        ("mine.py:pair", "a module is named without .py: mine:pair"),
         ("broken:pair", "broken cannot be imported .*mend the file"),
         ("__main__:pair", "__main__ is no file that a worker process could import"),
     ],

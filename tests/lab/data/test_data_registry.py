@@ -55,6 +55,13 @@ def test_where_data_lies(tmp_path, monkeypatch):
     assert data_root(Path("/here")) == data_root("/here") == Path("/here")
 
 
+def test_a_folder_without_its_kind_is_told_how_to_write_it(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    with pytest.raises(UsageError, match="unknown dataset 'photos': for a folder of images write folder:photos"):
+        load("photos")
+
+
 def test_unknown_names_are_met_with_near_ones():
     with pytest.raises(UsageError, match="unknown dataset 'shape': did you mean 'shapes'"):
         load("shape")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from asymtrain.errors import UsageError
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
@@ -100,7 +101,14 @@ def next_(context: typer.Context, training: ExecutorOptions, output: PracticeOut
 @flattened
 def show(context: typer.Context, output: PracticeOutput) -> None:
     """Show what the stored runs say, and write it as a page; nothing is trained."""
+    from asymtrain.lab.store import store_exists
+
     output.check()
+    if not store_exists(output.store_path):
+        raise UsageError(
+            f"there is no store at {output.store_path}: name yours with --store, or make one with "
+            "`asymtrain store import STORE results/practice-*`"
+        )
     _show(context, output)
 
 

@@ -130,6 +130,8 @@ def import_function(text: str) -> Any:
     except (Exception, SystemExit) as error:  # a script that ends itself is no module
         missing = isinstance(error, ModuleNotFoundError)
         cure = "check the name, and that you are in its folder" if missing else "mend the file"
+        if missing and module_name.endswith(".py"):
+            cure = f"a module is named without .py: {module_name.removesuffix('.py')}:{name}"
         raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
     spec = module.__spec__
     in_python = spec is not None and spec.origin in ("built-in", "frozen")  # such as os.path

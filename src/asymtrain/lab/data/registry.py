@@ -103,6 +103,8 @@ def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
     if own.is_here(name):
         return partial(_get_here, name)
     if not own.is_function(name):
+        if at_home(name).is_dir():
+            raise UsageError(f"unknown dataset {name!r}: for a folder of images write folder:{name}")
         raise unknown_name("dataset", name, NAMES)
     return partial(own.load_function, name)
 

@@ -338,7 +338,8 @@ def _lead(result: Tuned) -> str:
     question = result.race.question
     plan, base = result.race.plan, question.base
     parts = [
-        f"{counted(len(question.candidates), 'form')} of branches raced against training without branches (Plain), "
+        f"{counted(len(question.candidates), 'form')} of branches {'raced' if result.rungs else 'were to race'} "
+        "against training without branches (Plain), "
         f"for a training of {counted(base.epochs, 'epoch')}."
     ]
     if plan is not None and plan.rungs:
@@ -368,8 +369,9 @@ def budget_words(result: Tuned) -> str:
 
 def _planned(plan: Plan) -> str:
     lengths = ", ".join(str(rung.epochs) for rung in plan.rungs)
-    rungs = f"{counted(len(plan.rungs), 'rung')} ({lengths} epochs, {plan.rungs[0].seeds} seeds)"
-    return f"{rungs} and a confirmation ({plan.epochs} epochs, {plan.seeds} seeds)"
+    of_epochs = "epoch" if lengths == "1" else "epochs"
+    rungs = f"{counted(len(plan.rungs), 'rung')} ({lengths} {of_epochs}, {plan.rungs[0].seeds} seeds)"
+    return f"{rungs} and a confirmation ({counted(plan.epochs, 'epoch')}, {plan.seeds} seeds)"
 
 
 def _facts(result: Tuned) -> dict[str, str]:

@@ -136,7 +136,9 @@ def _not_learnt(row: Mapping[str, Any], rule: Rule) -> Ruling | None:
     n, bad = row["n"], row["plain_at_chance"] + row["plain_diverged"]
     if bad <= rule.most_not_learnt * n:
         return None
-    reason = f"{bad} of {n} Plain runs stayed at chance or diverged: train longer, or with another learning rate"
+    reason = (
+        f"{bad} of {n} Plain runs stayed at chance or diverged: give more epochs and minutes, or another learning rate"
+    )
     return Ruling("undecided", "not learnt", reason)
 
 
