@@ -156,8 +156,9 @@ def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torc
         timed = in_turns(plain, again, *(step for step, *_ in branched), device=device, turn=chosen.turn,
                          turns=chosen.turns)  # fmt: skip
         seconds, error, *ratios = timed
+        launched = kernels(plain) if on_gpu else 0
         for (about, _), (step, places, peak), ratio in zip(case.forms, branched, ratios, strict=True):
-            counts = added(kernels, plain, step) if on_gpu else None
+            counts = (launched, kernels(step) - launched) if on_gpu else None
             launches = " + ".join(map(str, counts)) if counts else "-"
             memory = f"{without} + {peak - without} MiB" if on_gpu else "-"
             label = ", ".join(about.values())
@@ -169,7 +170,7 @@ def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torc
                 "memory_mib": (without, peak - without) if on_gpu else None, "batch": len(case.x),
                 "device": device_name(device), "torch": torch.__version__,
             }  # fmt: skip
-        del built, plain, again, branched
+        del built, plain, again, branched, step
 
 
 def alone(
