@@ -75,7 +75,6 @@ def main() -> None:
     options.add_argument("--arch", nargs="+", default=list(models.BACKBONES))
     chosen = options.parse_args()
     device = torch.device(chosen.device)
-    torch._dynamo.config.recompile_limit = 64  # one function is compiled for every form of branches
     print(f"{device_name(device)}, torch {torch.__version__}", flush=True)
     rows: list[dict[str, Any]] = []
     for group, cases in {"models": timm_cases, "practice": practice_cases}.items():
@@ -147,7 +146,9 @@ def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torc
           f" {'memory':>16}")  # fmt: skip
     on_gpu = device.type == "cuda"
     for case, mode in ((case, mode) for case in cases for mode in chosen.mode):
-        torch._dynamo.reset()
+        if mode == "compiled":
+            torch._dynamo.reset()
+            torch._dynamo.config.recompile_limit = 64  # one function is compiled for every form of branches
         built = [
             alone(functools.partial(model_step, case, mode, device), options, device)
             for options in (None, None, *(options for _, options in case.forms))
