@@ -11,9 +11,11 @@ What comes next is a function of the plan and of the runs alone (`results.replay
 
 import json
 import math
+import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -87,10 +89,53 @@ def run_tune(
     from asymtrain.lab import executors
 
     check_data(question, data_root)
+    if out is not None:
+        read_plan(out, question)  # refuses another question before anything is written
+    executors.check_sources(question.timing_specs(), store, data_root=data_root)  # also where everything is stored
+    with _alone_in(out):
+        return _answer(question, store, out, data_root, watcher or Watcher(), options)
+
+
+@contextmanager
+def _alone_in(out: Path | None) -> Iterator[None]:
+    """Hold a folder, so that no second tune makes a plan of its own there; a process that ends lets go of it."""
+    try:
+        import fcntl  # not on Windows
+    except ImportError:
+        out = None
+    if out is None:
+        yield
+        return
+    is_new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a disk of another machine may know no locks
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as held:
+                told = f"another tune is running in {out}: wait until it has ended, or give another folder with --out"
+                raise UsageError(told) from held
+        yield
+    finally:
+        os.close(folder)
+        if is_new:
+            with suppress(OSError):  # it holds something; after a refusal it does not
+                out.rmdir()
+
+
+def _answer(
+    question: Question,
+    store: Path | None,
+    out: Path | None,
+    data_root: Path | None,
+    told: Watcher,
+    options: Mapping[str, Any],
+) -> Tuned:
+    from asymtrain.lab import executors
+
     timing, plan = (None, None) if out is None else read_plan(out, question)
-    timed = question.timing_specs()
-    executors.check_sources(timed, store, data_root=data_root)  # also where everything is stored
-    told, notes, runs = watcher or Watcher(), [""], dict[str, Run]()
+    timed, notes, runs = question.timing_specs(), [""], dict[str, Run]()
     limit = math.inf if question.minutes is None else 60 * question.minutes
     deadline = time.monotonic() + limit
 
