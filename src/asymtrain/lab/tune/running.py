@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, UsageWarning, error_line
+from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
 from asymtrain.lab.store import Store, store_exists
@@ -210,6 +211,29 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
             f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and "
             f"{RULE.least_held_out} or more are needed: give at least {5 * RULE.least_held_out} training images"
         )
+
+
+def without_equals(question: Question, out: Path | None = None, data_root: Path | None = None) -> Question:
+    """The question without candidates that a model of few places makes equal; of equal ones the first stays.
+
+    In a model with two places the later one is the middle one. What a folder already races is left as it is.
+    """
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import build_network, chosen_places
+
+    if all(candidate.places == "all" for candidate in question.candidates):
+        return question
+    check_data(question, data_root)
+    count = len(build_network(question.base, load_for(question.base, data_root)).points)
+    kept: dict[tuple[Candidate, range], Candidate] = {}
+    for candidate in question.candidates:
+        kept.setdefault((replace(candidate, places="all"), chosen_places(count, candidate.places)), candidate)
+    fewer = replace(question, candidates=tuple(kept.values()))
+    if out is not None and fewer != question:
+        with suppress(UsageError):
+            read_plan(out, question)
+            return question if (out / JSON).exists() else fewer
+    return fewer
 
 
 def read_plan(out: Path, question: Question) -> Kept:
