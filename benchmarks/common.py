@@ -39,7 +39,7 @@ def stack_size(arch: str, device: str) -> int:
 
 
 @functools.cache
-def synthetic() -> Dataset:
+def synthetic(size: int = 50_000) -> Dataset:
     """Random images in CIFAR-100's shape: speed does not depend on what they show."""
     drawn = np.random.default_rng(0)
 
@@ -47,7 +47,7 @@ def synthetic() -> Dataset:
         pixels = drawn.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
         return ImageSet(pixels, drawn.integers(0, CLASSES, count), None)
 
-    return Dataset("synthetic", images(50_000), images(1_000), tuple(map(str, range(CLASSES))))
+    return Dataset("synthetic", images(size), images(1_000), tuple(map(str, range(CLASSES))))
 
 
 def bench_spec(arch: str, precision: str, **fields: Any) -> RunSpec:

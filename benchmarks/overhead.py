@@ -4,33 +4,49 @@
     python benchmarks/overhead.py --only models --model vit_small_patch16_224
     python benchmarks/overhead.py --device cpu --only backbones --arch mlp
     python benchmarks/overhead.py --only calls     # on any machine, in seconds
+    python benchmarks/overhead.py --only practice --store practice.sqlite --json practice-step.json
 
 Ordinary models of timm (bf16 autocast, 224 px, 1,000 classes, fused AdamW): a step with branches against one without.
 Both are in one process and take turns, so that whatever else happens on the machine meets both alike; the figure is the
-median over turns, beside that of a second plain model against the first, which shows the error. Then the paper's small
-backbones, which are bound by launches, with branches against none: in the loop a user would write (`loops`), beside a
-loop whose optimizer has the branches' weights and nothing else of them; and with whole steps captured as CUDA graphs
-(`graphs`). Then 300 branches against one (time, and memory beyond their weights) and in the engine the gradient cosine
-at every step and at every 16th, against none (`backbones`). `calls` counts what a step asks of the processor, on models
-so small that arithmetic does not count.
+median over turns, beside that of a second plain model against the first, which shows the error. The same of the models
+of the practice study (`practice`: 32 px, 100 classes), with the branches that a store's rows select for each, else with
+the paper's. `--branches every` takes all objectives and places; `--json` keeps the rows, for `asymtrain practice show
+--step-costs`. Then the paper's small backbones, which are bound by launches, with branches against none: in the loop a
+user would write (`loops`), beside a loop whose optimizer has the branches' weights and nothing else of them; and with
+whole steps captured as CUDA graphs (`graphs`). Then 300 branches against one (time, and memory beyond their weights)
+and in the engine the gradient cosine at every step and at every 16th, against none (`backbones`). `calls` counts what a
+step asks of the processor, on models so small that arithmetic does not count.
 """
 
 import argparse
+import copy
 import functools
 import gc
 import itertools
+import json
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asymtrain import WithBranches, attach, models
-from common import Timer, device_name, engine_step, plain_loop, stack_size
+from asymtrain.branches._blocks import find_blocks
+from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.engine.setup import build_module, chosen_places
+from asymtrain.lab.practice.protocol import FORMS, FULL, NONE, Task, final_specs
+from asymtrain.lab.practice.protocol import MODELS as PRACTICE
+from asymtrain.lab.practice.running import read_runs
+from asymtrain.lab.practice.selection import Known, select
+from common import CLASSES, Timer, device_name, engine_step, plain_loop, stack_size, synthetic
 
 Step = Callable[[], None]
 MODELS = {  # places, and a batch that fits
@@ -40,7 +56,7 @@ MODELS = {  # places, and a batch that fits
     "convnext_tiny": ("stages.*", 96),
 }
 TURNS, WARM = 15, 5
-GROUPS = ["models", "loops", "graphs", "backbones", "calls"]
+GROUPS = ["models", "practice", "loops", "graphs", "backbones", "calls"]
 PARTS = "forward", "loss", "backward", "optimizer"
 
 
@@ -48,16 +64,25 @@ def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     options.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     options.add_argument("--only", nargs="+", choices=GROUPS, default=GROUPS)
-    options.add_argument("--model", nargs="+", default=list(MODELS), choices=list(MODELS))
+    options.add_argument("--model", nargs="+", choices=[*MODELS, *PRACTICE], help="of `models` and `practice`")
     options.add_argument("--mode", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
     options.add_argument("--batch", type=int, help="instead of 96 or 128")
     options.add_argument("--turn", type=float, default=0.3, help="seconds of each of the turns")
+    options.add_argument("--turns", type=int, default=TURNS, help="of `models` and `practice`")
+    options.add_argument("--store", type=Path, help="of the practice study: what it selected for each model")
+    options.add_argument("--branches", choices=["selected", "every"], default="selected", help="of `practice`")
+    options.add_argument("--json", type=Path, help="write the rows of `models` and `practice` here too")
     options.add_argument("--arch", nargs="+", default=list(models.BACKBONES))
     chosen = options.parse_args()
     device = torch.device(chosen.device)
     print(f"{device_name(device)}, torch {torch.__version__}", flush=True)
-    if "models" in chosen.only:
-        print_models(chosen, device)
+    rows: list[dict[str, Any]] = []
+    for group, cases in {"models": timm_cases, "practice": practice_cases}.items():
+        if group in chosen.only:
+            for row in print_models(cases(chosen), chosen, device):
+                rows.append({"group": group, **row})
+                if chosen.json:  # as it goes: what is cut off leaves what it measured
+                    chosen.json.write_text(json.dumps(rows, indent=1) + "\n")
     if "loops" in chosen.only:
         print_loops(chosen.arch, device, chosen.turn)
     if "graphs" in chosen.only and device.type == "cuda":
@@ -68,28 +93,91 @@ def main() -> None:
         print_calls()
 
 
-def print_models(chosen: argparse.Namespace, device: torch.device) -> None:
+@dataclass(frozen=True)
+class Case:
+    """A model, a batch for it, and the branches whose steps are compared with a plain one."""
+
+    name: str
+    model: nn.Module
+    x: Tensor
+    classes: int
+    forms: list[tuple[Mapping[str, str], Mapping[str, Any]]]  # what is said of the branches, and options of `attach`
+
+
+def timm_cases(chosen: argparse.Namespace) -> Iterator[Case]:
+    for name, (at, batch) in MODELS.items():
+        if name in (chosen.model or MODELS):
+            torch.manual_seed(0)
+            model = import_module("timm").create_model(name, num_classes=1000)
+            yield Case(name, model, torch.randn(chosen.batch or batch, 3, 224, 224), 1000, [({}, {"at": at})])
+
+
+def practice_cases(chosen: argparse.Namespace) -> Iterator[Case]:
+    """The study's models, with the places that the study's branches have."""
+    known = read_runs(chosen.store) if chosen.store else {}
+    for name in PRACTICE:
+        if name in (chosen.model or PRACTICE):
+            task = Task(name)
+            model = build_module(final_specs(FULL, task, [NONE])[0], synthetic(128))
+            x = torch.randn(chosen.batch or FULL.fields["batch"], 3, 32, 32)
+            at = find_blocks(model, x[:2])
+            read = {"pool": model.pool, "layout": model.layout} if isinstance(model, models.Backbone) else {}
+            forms = []
+            for form in practice_forms(task, known, chosen.branches):
+                about = {"objective": form.objective, "branch_bias": form.branch_bias, "places": form.places}
+                bias = {"bias": "prior"} if form.branch_bias == "prior" else {}
+                here = [at[k] for k in chosen_places(len(at), form.places)]
+                forms.append((about, {"at": here, "objective": form.objective, **bias, **read}))
+            yield Case(name, model, x, CLASSES, forms)
+
+
+def practice_forms(task: Task, known: Known, which: str) -> list[Candidate]:
+    """The form that was selected for a model, and the paper's where none is yet; or every objective and place."""
+    if which == "every":
+        return [Candidate(form.objective, form.branch_bias, places=places)
+                for form in FORMS.values() for places in ("all", "later", "middle")]  # fmt: skip
+    selection = select(FULL, task, known)
+    return [selection.forms[selection.selected] if selection and selection.complete else Candidate()]
+
+
+def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
+    """A line and a row for each model, mode and form of branches."""
     print(f"\n{'':29} {'':8} {'places':>6} {'plain':>9} {'branches / none':>15} {'none / none':>11} {'kernels':>13}"
           f" {'memory':>16}")  # fmt: skip
-    for name in chosen.model:
-        at, batch = MODELS[name][0], chosen.batch or MODELS[name][1]
-        for mode in chosen.mode:
+    on_gpu = device.type == "cuda"
+    for case, mode in ((case, mode) for case in cases for mode in chosen.mode):
+        if mode == "compiled":
             torch._dynamo.reset()
-            build = functools.partial(model_step, name, batch, mode, device)
-            (plain, _, without), (again, _, _), (branched, places, peak) = (
-                alone(build, where, device) for where in (None, None, at)
-            )
-            seconds, ratio, error = in_turns(plain, branched, again, device=device, turn=chosen.turn)
-            on_gpu = device.type == "cuda"
-            launches = " + ".join(map(str, added(kernels, plain, branched))) if on_gpu else "-"
+            torch._dynamo.config.recompile_limit = 64  # one function is compiled for every form of branches
+        built = [
+            alone(functools.partial(model_step, case, mode, device), options, device)
+            for options in (None, None, *(options for _, options in case.forms))
+        ]
+        (plain, _, without), (again, _, _), *branched = built
+        timed = in_turns(plain, again, *(step for step, *_ in branched), device=device, turn=chosen.turn,
+                         turns=chosen.turns)  # fmt: skip
+        seconds, error, *ratios = timed
+        launched = kernels(plain) if on_gpu else 0
+        for (about, _), (step, places, peak), ratio in zip(case.forms, branched, ratios, strict=True):
+            counts = (launched, kernels(step) - launched) if on_gpu else None
+            launches = " + ".join(map(str, counts)) if counts else "-"
             memory = f"{without} + {peak - without} MiB" if on_gpu else "-"
-            print(f"{name:29} {mode:8} {places:6} {seconds * 1e3:6.1f} ms {ratio:14.3f}x {error:10.3f}x"
-                  f" {launches:>13} {memory:>16}", flush=True)  # fmt: skip
-            del plain, again, branched
+            label = ", ".join(about.values())
+            print(f"{case.name:29} {mode:8} {places:6} {seconds * 1e3:6.1f} ms {ratio:14.3f}x {error:10.3f}x"
+                  f" {launches:>13} {memory:>16}  {label}".rstrip(), flush=True)  # fmt: skip
+            yield {
+                "model": case.name, "mode": mode, "branches": dict(about), "attached": places,
+                "plain_seconds": seconds, "ratio": ratio, "plain_ratio": error, "kernels": counts,
+                "memory_mib": (without, peak - without) if on_gpu else None, "batch": len(case.x),
+                "device": device_name(device), "torch": torch.__version__,
+            }  # fmt: skip
+        del built, plain, again, branched, step
 
 
 def alone(
-    build: Callable[[str | None], tuple[Step, int]], at: str | None, device: torch.device
+    build: Callable[[Mapping[str, Any] | None], tuple[Step, int]],
+    options: Mapping[str, Any] | None,
+    device: torch.device,
 ) -> tuple[Step, int, int]:
     """A step that is warm, the number of its places, and the most memory (MiB) that it takes, optimizer and all.
 
@@ -98,7 +186,7 @@ def alone(
     """
     gc.collect()
     before = torch.cuda.memory_allocated() if device.type == "cuda" else 0
-    step, places = build(at)
+    step, places = build(options)
     warm_up(step)
     if device.type != "cuda":
         return step, places, 0
@@ -114,18 +202,18 @@ def warm_up(step: Step) -> None:
         step()
 
 
-def model_step(name: str, batch: int, mode: str, device: torch.device, at: str | None) -> tuple[Step, int]:
-    """A training step of a model of timm, with branches where places are given; and the number of places."""
+def model_step(case: Case, mode: str, device: torch.device, options: Mapping[str, Any] | None) -> tuple[Step, int]:
+    """A training step of a model, with branches where options of `attach` are given; and the number of places."""
     torch.manual_seed(0)
-    model = import_module("timm").create_model(name, num_classes=1000).to(device).train()
-    x, y = torch.randn(batch, 3, 224, 224, device=device), torch.randint(1000, (batch,), device=device)
-    branches = None if at is None else attach(model, at=at, sample=x[:4], classes=1000)
+    model = copy.deepcopy(case.model).to(device).train()
+    x, y = case.x.to(device), torch.randint(case.classes, (len(case.x),), device=device)
+    branches = None if options is None else attach(model, sample=x[:4], classes=case.classes, **options)
     auxiliary = [] if branches is None else list(branches.parameters())
     optimizer = torch.optim.AdamW([*model.parameters(), *auxiliary], lr=1e-4, fused=device.type == "cuda")
     net = None if branches is None else WithBranches(model, branches)
 
     def loss() -> torch.Tensor:
-        with torch.autocast(device.type, torch.bfloat16):
+        with torch.autocast(device.type, torch.bfloat16, enabled=device.type == "cuda"):  # slow on many CPUs
             if branches is None or net is None:
                 return F.cross_entropy(model(x), y)
             if mode == "eager":
@@ -144,15 +232,15 @@ def model_step(name: str, batch: int, mode: str, device: torch.device, at: str |
     return step, 0 if branches is None else len(branches.places)
 
 
-def in_turns(plain: Step, *others: Step, device: torch.device, turn: float) -> list[float]:
+def in_turns(plain: Step, *others: Step, device: torch.device, turn: float, turns: int = TURNS) -> list[float]:
     """Seconds of a plain step, and the ratios of the others to it: medians over turns of all."""
     steps = (plain, *others)
     for step in steps:
         warm_up(step)
     timer = Timer(device, turn)
-    turns = [[timer.seconds(step, parts=1) for step in steps] for _ in range(TURNS)]
-    ratios = [statistics.median(turn[i] / turn[0] for turn in turns) for i in range(1, len(steps))]
-    return [statistics.median(turn[0] for turn in turns), *ratios]
+    timed = [[timer.seconds(step, parts=1) for step in steps] for _ in range(turns)]
+    ratios = [statistics.median(turn[i] / turn[0] for turn in timed) for i in range(1, len(steps))]
+    return [statistics.median(turn[0] for turn in timed), *ratios]
 
 
 def added(measure: Callable[[Step], int], plain: Step, branched: Step) -> tuple[int, int]:

@@ -165,10 +165,13 @@ def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
             rows = [compared(case, case.short, candidate, seeds, rung.epochs) for candidate in living]
             spent += (len(living) + 1) * rung.seeds * rung.epochs
             course.append({candidate: row["points"] for candidate, row in zip(living, rows, strict=True)})
-            order = survivors([Standing(row["points"], row["points_low"], row["points_high"]) for row in rows])
+            standings = [Standing(row["points"], row["points_low"], row["points_high"]) for row in rows]
+            order = survivors(standings, last=rung == plan.rungs[-1])
             if not order:
-                ruling = judge_race(rows[0], rung.epochs, case.base.epochs)
-                return Advice(None, ruling.verdict != "undecided", spent / case.base.epochs)
+                best = max(living, key=course[-1].__getitem__)
+                moved = [points[best] for points in course]
+                ruling = judge_race(rows[0], rung.epochs, case.base.epochs, moved)
+                return Advice(None, ruling.verdict != "undecided" or follow, spent / case.base.epochs)
             best = living[order[0]]
             living = tuple(candidate for i, candidate in enumerate(living) if i in order)
         row = compared(case, case.long, best, confirming, plan.epochs)

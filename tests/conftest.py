@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 
@@ -36,15 +37,28 @@ def pytest_collection_modifyitems(items):
 
 
 # What the tests import stays to the end: garbage is not looked for while it is imported, and never in it. Some
-# libraries collect after every training, which would search hundreds of thousands of objects each time.
+# libraries collect after every training or test of significance, which would search hundreds of thousands of objects
+# each time.
 gc.disable()
+_searched = 0  # modules that were there when garbage was last looked for everywhere
 
 
 def pytest_collection_finish():
-    """Everything is imported."""
+    """Everything is imported but what a test imports when it needs it."""
+    _keep_what_is_there()
+    gc.enable()
+
+
+def pytest_runtest_logfinish():
+    if len(sys.modules) > _searched + 200:  # a library came
+        _keep_what_is_there()
+
+
+def _keep_what_is_there():
+    global _searched
     gc.collect()
     gc.freeze()
-    gc.enable()
+    _searched = len(sys.modules)
 
 
 @pytest.fixture

@@ -107,7 +107,7 @@ def tune(
     from asymtrain.lab.cli.report import versions_in
     from asymtrain.lab.cli.tune import watcher_of
     from asymtrain.lab.report import current_versions
-    from asymtrain.lab.tune import EPOCHS, RULE, Question, as_candidates, run_tune
+    from asymtrain.lab.tune import EPOCHS, RULE, Question, as_candidates, run_tune, without_equals
 
     own = OWN | {"seed": "seeds"} | dict.fromkeys(Candidate().fields(), "candidates")
     for name in ("validation", "test"):
@@ -124,6 +124,7 @@ def tune(
         base = base_spec(build, data, recipe, given, build_options, data_options, root, held)
         base = replace(base, per_class=given.get("per_class"))  # all images, where a scale would take a few
         question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds)
+        question = without_equals(question, folder, root)
         with shown_progress(progress) as display:
             watcher = None if display is None else watcher_of(display)
             try:

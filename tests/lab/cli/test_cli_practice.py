@@ -1,6 +1,7 @@
 """`asymtrain practice`: the blocks, the whole chain of a block on tiny runs, and what is refused."""
 
 import dataclasses
+import itertools
 import json
 import re
 from pathlib import Path
@@ -60,14 +61,26 @@ def test_a_block_selects_and_trains_and_goes_on(cli, tiny):
     listed = rows(cli("practice", "list", "--quick", "--device", "cpu", "--store", "s.sqlite", "--json"))
     assert listed["backbones"]["runs_there"] == listed["backbones"]["runs_needed"] == 30
     page = Path("asymtrain-practice/practice.html").read_bytes()
-    shown = cli("practice", "show", "--quick", "--store", "s.sqlite", "--out", "page", "--json")
+    Path("costs.json").write_text(json.dumps(costs_of_every_form("mlp")))
+    shown = cli(
+        "practice", "show", "--quick", "--store", "s.sqlite", "--out", "page", "--json", "--step-costs", "costs.json"
+    )
     assert shown.code == 0, shown.err
-    assert json.loads(shown.out)["effects"][0]["model"] == "mlp"
+    effect = json.loads(shown.out)["effects"][0]
+    assert (effect["model"], effect["step_costs"][0]["ratio"]) == ("mlp", 1.25)
     assert b"MLP" in page
     again = cli(*command)
     assert (again.code, "next:" in again.err) == (0, False)
     # A block of another model is next; it needs timm, which is not there.
     assert first_missing(cli) == "plain18"
+
+
+def costs_of_every_form(model):
+    forms = itertools.product(("sigmoid", "softmax"), ("none", "prior"), ("all", "later", "middle"))
+    names = ("objective", "branch_bias", "places")
+    times = {"attached": 4, "plain_seconds": 0.001, "ratio": 1.25, "plain_ratio": 1.0, "device": "cpu", "torch": "2"}
+    about = {"group": "practice", "model": model, "mode": "eager", **times}
+    return [{**about, "branches": dict(zip(names, form, strict=True))} for form in forms]
 
 
 def first_missing(cli):

@@ -8,6 +8,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 PAGE, README = ROOT / "docs/practice.md", ROOT / "README.md"
+COSTS = sorted(ROOT.glob("results/benchmarks/practice-step-*.json"))
 FIGURE = "practice-forest.svg"
 NUMBER = re.compile(r"[-+]?\d+\.\d+")
 
@@ -17,7 +18,8 @@ def shown(cli, tmp_path, monkeypatch):
     """What `practice show` prints, and the folder of its page."""
     monkeypatch.setenv("COLUMNS", "120")
     assert cli("store", "import", "practice.sqlite", *sorted(ROOT.glob("results/practice-*"))).code == 0
-    result = cli("practice", "show", "--store", "practice.sqlite", "--out", "page")
+    costs = [word for file in COSTS for word in ("--step-costs", file)]
+    result = cli("practice", "show", "--store", "practice.sqlite", "--out", "page", *costs)
     assert result.code == 0, result.err
     return result.out, Path("page")
 
@@ -27,7 +29,7 @@ def test_pages_quote_what_the_rows_give(shown):
     lines = {line.rstrip() for line in printed.splitlines()}
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
-    assert len(blocks) == 3
+    assert len(blocks) == (4 if COSTS else 3)
     assert {line.rstrip() for block in blocks for line in block.splitlines()} <= lines
     known = {number.lstrip("+-") for number in NUMBER.findall(printed + (folder / "practice.json").read_text())}
     quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}

@@ -54,6 +54,19 @@ def test_it_answers_and_the_same_command_trains_nothing_again(cli, tmp_path):
     assert "asymtrain-tune holds a tune with another learning rate: give another folder with --out" in other.err
 
 
+def test_a_second_tune_in_a_folder_is_refused_while_the_first_runs(cli, refused, tmp_path):
+    folder = tmp_path / "asymtrain-tune"
+    folder.mkdir()
+    told = "another tune is running in asymtrain-tune: wait until it has ended, or give another folder with --out"
+    with running._alone_in(folder):
+        assert told in refused(*TINY)
+    with running._alone_in(folder):  # which was let go of
+        pass
+    with running._alone_in(tmp_path / "new"):
+        assert (tmp_path / "new").is_dir()
+    assert not (tmp_path / "new").exists()
+
+
 def test_a_module_and_a_folder_of_one_s_own(cli, many_photos, tmp_path, monkeypatch):
     (tmp_path / "tuned_nets.py").write_text(NETS)
     monkeypatch.syspath_prepend(tmp_path)

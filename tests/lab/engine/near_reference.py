@@ -15,7 +15,7 @@ DRAWS = (0, 1000, 2000)  # added to the seeds
 # For tests of many settings: each of them over a few epochs, and over as many steps as the invariant says where there
 # is time. What the yardstick sees is tried with both.
 few_steps_or_all = pytest.mark.parametrize(
-    "steps", [pytest.param(20, id="20 steps"), pytest.param(STEPS, id=f"{STEPS} steps", marks=pytest.mark.slow)]
+    "steps", [pytest.param(15, id="15 steps"), pytest.param(STEPS, id=f"{STEPS} steps", marks=pytest.mark.slow)]
 )
 
 

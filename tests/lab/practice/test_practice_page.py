@@ -1,12 +1,30 @@
 """What final runs say, from invented ones: effects, verdicts, times, tables and the page."""
 
 import dataclasses
+import json
 
 import pytest
 from invented_study import invented_run, invented_study
 
-from asymtrain.lab.practice.analysis import analyse, compare_arms, corrected, epochs_to_plain
-from asymtrain.lab.practice.page import document, figures, ranks_table, sentences, tables, target_table, write_practice
+from asymtrain.errors import UsageError
+from asymtrain.lab.practice.analysis import (
+    StepCost,
+    analyse,
+    compare_arms,
+    corrected,
+    epochs_to_plain,
+    read_step_costs,
+)
+from asymtrain.lab.practice.page import (
+    cost_table,
+    document,
+    figures,
+    ranks_table,
+    sentences,
+    tables,
+    target_table,
+    write_practice,
+)
 from asymtrain.lab.practice.protocol import BLOCKS, FULL, NONE, Task, arm_of, at_alpha, final_specs
 
 TASKS = [Task("mlp"), Task("cnn")]
@@ -66,6 +84,45 @@ def test_epochs_to_plain_are_means_over_the_same_seeds(results):
     assert [cell.value for cell in row[1:]] == [28.0, 15.0, "2 of 3"]
     (row,) = target_table([dataclasses.replace(effect, epochs=((20, None),))]).rows
     assert [cell.value for cell in row[1:]] == [None, None, "0 of 1"]
+
+
+FORM = {"objective": "softmax", "branch_bias": "none", "places": "later"}
+COST = StepCost("mlp", "eager", FORM, 2, 0.001, 1.2, 0.99, "a GPU", "2.11")
+
+
+def test_time_to_plain_is_epochs_times_the_cost_of_a_step(results):
+    mlp, cnn = results.selected
+    mlp = dataclasses.replace(mlp, epochs=((20, None), (30, 10), (26, 20)), step_costs=(COST,))
+    table = target_table([mlp, cnn])
+    times = [row[[column.name for column in table.columns].index("Time, eager")].value for row in table.rows]
+    assert times == [pytest.approx(15 * 1.2 / 28), None]
+    assert mlp.relative_time(COST) == times[0]
+    assert dataclasses.replace(mlp, epochs=((20, None),)).relative_time(COST) is None
+    (row,) = cost_table([mlp, cnn]).rows
+    assert [cell.value for cell in row[2:]] == ["eager", 2, 1.0, 1.2, 0.99]
+    timed = document(dataclasses.replace(results, selected=(mlp, cnn)))
+    assert timed["effects"][0]["step_costs"][0]["relative_time"] == times[0]
+    assert "cost" not in {table.name for table in tables(results)}  # nor anything else of it
+
+
+def test_costs_are_read_and_of_equal_rows_the_last_counts(tmp_path):
+    row = {"group": "practice", **dataclasses.asdict(COST), "kernels": [1, 2]}
+    rows = [row, {**row, "mode": "compiled"}, {"group": "models", "model": "resnet50"}, {**row, "ratio": 1.5}]
+    file = tmp_path / "costs.json"
+    file.write_text(json.dumps(rows))
+    read = read_step_costs([file])
+    assert read == (dataclasses.replace(COST, ratio=1.5), dataclasses.replace(COST, mode="compiled"))
+    assert read_step_costs([]) == ()
+    bad = [
+        {"mode": "fast"}, {"ratio": 0}, {"ratio": "1"}, {"branches": {}}, {"branches": 3}, {"group": "practice"},
+    ]  # fmt: skip
+    texts = ["", "{", "3", '{"a": 1}', "[" * 100_000, *(json.dumps([{**row, **change}]) for change in bad[:-1])]
+    for text in (*texts, json.dumps(bad[-1:])):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=r"costs\.json does not hold costs of steps"):
+            read_step_costs([file])
+    with pytest.raises(UsageError, match=r"cannot read the costs of steps in .*: No such file"):
+        read_step_costs([tmp_path / "none.json"])
 
 
 def test_controls_and_other_data_have_tables_of_their_own(results):

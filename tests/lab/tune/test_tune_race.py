@@ -49,17 +49,25 @@ def test_the_interval_is_of_fresh_seeds_alone():
 
 
 def test_where_every_candidate_is_clearly_worse_nothing_is_confirmed():
-    race = raced({GOOD: -0.1, FAIR: -0.15, BAD: -0.2})
+    worse = {GOOD: -0.1, FAIR: -0.15, BAD: -0.2}
+    race = raced(worse)
     assert race.winner is None
-    assert len(race.rungs) == 1
+    assert [[entry.kept for entry in result.entries] for result in race.rungs] == [[True, False, False], [False]]
     assert not race.missing
     assert (race.ruling.verdict, race.ruling.because) == ("none", "no candidate")
-    assert race.ruling.reason.endswith("in the race, after 3 of 9 epochs")
+    assert race.ruling.reason == "every candidate was clearly worse than Plain in the race"
+    short = dataclasses.replace(PLAN, rungs=PLAN.rungs[:1])
+    race = replay(question(), short, all_runs(question(), short, worse))
+    assert (race.winner, race.leaning, len(race.rungs)) == (None, False, 1)
+    assert (race.ruling.verdict, race.ruling.because) == ("undecided", "moving")
+    told = "in the race, after 3 of 9 epochs, and no other length was measured: give more minutes"
+    assert race.ruling.reason.endswith(told)
 
 
 def test_a_plain_that_has_not_learnt_in_the_race_says_nothing_of_candidates():
     asked, runs = question(), {}
-    for (candidate, seed), spec in asked.rung_specs(PLAN.rungs[0], asked.candidates).items():
+    specs = [item for rung in PLAN.rungs for item in asked.rung_specs(rung, asked.candidates).items()]
+    for (candidate, seed), spec in specs:
         run = runs_of([spec], {})[spec.id]
         accuracy = 0.28 if candidate is None else 0.1 + 0.01 * (seed - RACE_SEED)  # of four classes
         epochs = tuple(dataclasses.replace(epoch, validation_accuracy=accuracy) for epoch in run.history)

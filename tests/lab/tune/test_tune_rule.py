@@ -7,7 +7,7 @@ import pytest
 
 from asymtrain.lab import comparisons
 from asymtrain.lab.tune import CANDIDATES, RULE, Standing, is_moving, judge, survivors
-from asymtrain.lab.tune.rule import kept_of
+from asymtrain.lab.tune.rule import judge_race, kept_of
 
 
 def row(low, high, *, n=5, points=None, at_chance=0, diverged=0):
@@ -36,6 +36,11 @@ def standings(*values):
 )
 def test_survivors(values, going_on):
     assert survivors(standings(*values)) == going_on
+
+
+def test_before_the_last_rung_the_best_goes_on_even_where_all_are_clearly_worse():
+    assert survivors(standings((-3.0, 1), (-2.0, 1)), last=False) == [1]
+    assert survivors(standings((-3.0, 1), (1.0, 2)), last=False) == [1]
 
 
 def test_without_an_interval_nothing_is_clearly_worse():
@@ -101,6 +106,21 @@ def test_judge(compared, verdict, because):
 )
 def test_a_confirmation_that_is_shorter_than_the_training_must_be_at_rest(epochs, course, because):
     assert judge(row(1.0, 3.0), epochs, 30, course).because == because
+
+
+@pytest.mark.parametrize(
+    ("epochs", "course", "because"),
+    [
+        pytest.param(10, [-5.0], "moving", id="shorter, and one length alone"),
+        pytest.param(10, [-5.0, -2.0], "moving", id="shorter, and harm that goes away"),
+        pytest.param(10, [-2.0, -5.0], "no candidate", id="shorter, and ever worse"),
+        pytest.param(30, [-5.0, -2.0], "no candidate", id="as long as asked"),
+    ],
+)
+def test_a_race_without_a_survivor_that_is_shorter_than_the_training_must_be_at_rest(epochs, course, because):
+    ruling = judge_race(row(-6.0, -1.0), epochs, 30, course)
+    assert (ruling.because, ruling.verdict) == (because, "undecided" if because == "moving" else "none")
+    assert judge_race(row(-6.0, -1.0, at_chance=2), epochs, 30, course).because == "not learnt"
 
 
 def test_a_narrow_nothing_that_still_moves_is_undecided_too():

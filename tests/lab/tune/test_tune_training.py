@@ -14,7 +14,7 @@ from asymtrain.lab.data.registry import kept_dataset
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.sources import Inputs, kept_function
 from asymtrain.lab.store import Store
-from asymtrain.lab.tune import Plan, Question, Rung, Watcher, read_tune, run_tune
+from asymtrain.lab.tune import Plan, Question, Rung, Watcher, read_tune, run_tune, without_equals
 from asymtrain.lab.tune.answer import write_tuned
 from asymtrain.lab.tune.running import write_json
 
@@ -48,6 +48,22 @@ def test_branches_that_help_are_advised(cut, tmp_path):
     assert result.places == ("trunk",)
     assert result.sentence.startswith("Attach softmax, alpha 1: +")
     assert "5 fresh seeds, 3 epochs, 121 test images" in result.sentence
+
+
+@pytest.mark.parametrize(
+    ("places", "kept"),
+    [(1, ["all"]), (2, ["all", "later"]), (3, ["all", "later", "middle"])],
+    ids=["one", "two", "three"],
+)
+def test_candidates_that_few_places_make_equal_race_once(places, kept, tmp_path):
+    base = replace(TINY, arch_options={"widths": (8,) * (places + 1)})  # the last has no place
+    asked = Question(base, tuple(Candidate(places=words) for words in ("all", "later", "middle")))
+    fewer = without_equals(asked, tmp_path)
+    assert [candidate.places for candidate in fewer.candidates] == kept
+    other = Question(base, (*asked.candidates, Candidate(alpha=1.0, places="middle")))
+    assert len(without_equals(other).candidates) == len(kept) + 1
+    prepare(tmp_path, asked, PLAN)  # a folder that races them goes on
+    assert without_equals(asked, tmp_path) == asked
 
 
 def test_branches_without_weight_are_not(tmp_path):

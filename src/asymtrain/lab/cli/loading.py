@@ -9,6 +9,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from importlib.abc import MetaPathFinder
 from typing import Any
@@ -60,6 +61,7 @@ def loading() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+@cache
 def load_command(name: str) -> Any:
     """The command `name`: the thing of that name in the file of that name, a function or a group of them."""
     with loading():

@@ -99,7 +99,18 @@ def next_(context: typer.Context, training: ExecutorOptions, output: PracticeOut
 
 @practice.command()
 @flattened
-def show(context: typer.Context, output: PracticeOutput) -> None:
+def show(
+    context: typer.Context,
+    output: PracticeOutput,
+    step_costs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--step-costs",
+            help="File of `benchmarks/overhead.py --only practice --json FILE`: shows what a step costs, and the time "
+            "to Plain's accuracy. May be given several times.",
+        ),
+    ] = None,
+) -> None:
     """Show what the stored runs say, and write it as a page; nothing is trained."""
     from asymtrain.lab.store import store_exists
 
@@ -109,7 +120,7 @@ def show(context: typer.Context, output: PracticeOutput) -> None:
             f"there is no store at {output.store_path}: name yours with --store, or make one with "
             "`asymtrain store import STORE results/practice-*`"
         )
-    _show(context, output)
+    _show(context, output, step_costs or ())
 
 
 def _train(
@@ -156,13 +167,14 @@ def _train(
         raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 
 
-def _show(context: typer.Context, output: PracticeOutput) -> None:
+def _show(context: typer.Context, output: PracticeOutput, step_costs: Sequence[Path] = ()) -> None:
     with loading():
-        from asymtrain.lab.practice.analysis import analyse
+        from asymtrain.lab.practice.analysis import analyse, read_step_costs
         from asymtrain.lab.practice.page import document, sentences, tables, write_practice
         from asymtrain.lab.practice.running import read_runs
+    costs = read_step_costs(step_costs)
     known = read_runs(output.store_path)
-    results = analyse(output.study, known)
+    results = analyse(output.study, known, costs)
     files = write_practice(output.out, results, _facts(context, output.store_path, list(known.values())))
     shown = [table for table in tables(results) if not table.detail]
     show_page(files, document(results), shown, sentences(results), json=output.json)

@@ -133,12 +133,13 @@ def tune(
     """
     with loading():
         from asymtrain.lab.executors import check_executor
-        from asymtrain.lab.tune import RULE, Question, read_tune, run_tune
+        from asymtrain.lab.tune import RULE, Question, read_tune, run_tune, without_equals
         from asymtrain.lab.tune.answer import write_tuned
     seeds = RULE.seeds if effort.seeds is None else effort.seeds
     question = Question(asked.base_spec(settings), parse_candidates(effort.candidate), effort.limit(), seeds)
     output.check()
     check_executor(effort.executor, effort.address)
+    question = without_equals(question, output.out, effort.data_root)
     store, interrupted = output.store_path, False
     with progress_display() as display:
         try:

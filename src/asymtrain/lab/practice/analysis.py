@@ -1,14 +1,19 @@
-"""What the final runs say: differences to Plain with verdicts, epochs to Plain's accuracy, calibration.
+"""What the final runs say: differences to Plain with verdicts, epochs and time to Plain's accuracy, calibration.
 
 The rules are those of docs/practice-protocol.md. An effect is of one arm of one task; its p is
 corrected over the models of its table by Holm's method.
 """
 
 import dataclasses
+import json
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal, get_args
 
+from asymtrain.errors import UsageError
 from asymtrain.lab.practice.protocol import BLOCKS, FORMS, MODELS, NONE, Arm, Block, Part, Study, Task, final_specs
 from asymtrain.lab.practice.running import Left, left_of
 from asymtrain.lab.practice.selection import Known, Selection, final_arms, select
@@ -20,7 +25,52 @@ MARGIN = 0.5  # points of accuracy that an interval of a harmless form stays abo
 LEVEL = 0.05  # of p, corrected
 _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]  # all take much longer
 
+_FORM = ("objective", "branch_bias", "places")  # what a step's cost depends on: alpha and its schedule cost nothing
+_MODES = ("eager", "compiled")
+
 Verdict = Literal["helps", "hurts", "harmless", "open", "few seeds"]
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """A training step with branches beside a plain one of the model, as `benchmarks/overhead.py` timed them."""
+
+    model: str
+    mode: str  # of _MODES
+    branches: Mapping[str, str]  # by the names of _FORM
+    attached: int  # places that have a branch
+    plain_seconds: float
+    ratio: float  # of the step with branches to the plain one
+    plain_ratio: float  # of a second plain step to the first, which shows the error
+    device: str
+    torch: str
+
+
+def read_step_costs(files: Iterable[Path]) -> tuple[StepCost, ...]:
+    """The rows of `benchmarks/overhead.py --only practice --json FILE`; of rows about the same the last counts."""
+    costs: dict[tuple[object, ...], StepCost] = {}
+    for file in files:
+        try:
+            for row in json.loads(file.read_bytes()):
+                if row["group"] == "practice":
+                    cost = _step_cost(row)
+                    costs[cost.model, cost.mode, *(cost.branches[name] for name in _FORM)] = cost
+        except OSError as error:
+            raise UsageError(f"cannot read the costs of steps in {file}: {error.strerror}") from error
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise UsageError(
+                f"{file} does not hold costs of steps, or is damaged: make it with "
+                "`python benchmarks/overhead.py --only practice --json FILE`"
+            ) from error
+    return tuple(costs.values())
+
+
+def _step_cost(row: Mapping[str, Any]) -> StepCost:
+    cost = StepCost(**{field.name: row[field.name] for field in dataclasses.fields(StepCost)})
+    numbers = (cost.plain_seconds, cost.ratio, cost.plain_ratio, cost.attached)
+    if cost.mode not in _MODES or not all(math.isfinite(number) and number > 0 for number in numbers):
+        raise ValueError(f"no cost of a step: {row}")
+    return cost
 
 
 @dataclass(frozen=True)
@@ -39,6 +89,23 @@ class Effect:
     spec_ids: tuple[str, ...]
     wanted: int  # seeds of the protocol
     p_holm: float | None = None
+    step_costs: tuple[StepCost, ...] = ()  # of this form on this model: one for each mode, where they are known
+
+    @property
+    def reached(self) -> list[tuple[int, int]]:
+        """Of the seeds whose run with branches has Plain's last accuracy: epochs until Plain and it have that."""
+        return [(own, other) for own, other in self.epochs if own is not None and other is not None]
+
+    @property
+    def mean_epochs(self) -> tuple[float | None, float | None]:
+        """Of Plain and of the arm, over the same seeds."""
+        reached = self.reached
+        return (fmean(own for own, _ in reached), fmean(other for _, other in reached)) if reached else (None, None)
+
+    def relative_time(self, cost: StepCost) -> float | None:
+        """Time until Plain's last accuracy, in steps alone: with branches, over Plain's."""
+        plain, other = self.mean_epochs
+        return None if plain is None or other is None else other * cost.ratio / plain
 
     @property
     def verdict(self) -> Verdict:
@@ -63,8 +130,11 @@ class Results:
     unfinished: tuple[tuple[Block, Left], ...]
 
 
-def analyse(study: Study, known: Known) -> Results:
-    """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part."""
+def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Results:
+    """Selections and effects. The main table is a family of tests, and so is each arm on one dataset of a part.
+
+    `costs` of steps go to the effects of the main table.
+    """
     effects = {part: _part_effects(study, part, known) for part in get_args(Part)}
     selections = [select(study, task, known) for task in _tasks("study")]
     made = tuple(selection for selection in selections if selection is not None)
@@ -72,8 +142,14 @@ def analyse(study: Study, known: Known) -> Results:
     studied = effects.pop("study")
     forms = {form: tuple(effect for effect in studied if effect.arm.name == form) for form in FORMS}
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
+    selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
     left = [(block, left_of(study, block.tasks, known)) for block in BLOCKS.values()]
     return Results(study, made, tuple(selected), forms, effects, tuple(pair for pair in left if not pair[1].is_done))
+
+
+def _costs_of(effect: Effect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:
+    form = {name: effect.arm.fields[name] for name in _FORM}
+    return tuple(cost for cost in costs if (cost.model, cost.branches) == (effect.task.model, form))
 
 
 def _tasks(part: Part) -> list[Task]:

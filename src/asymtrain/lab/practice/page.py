@@ -3,10 +3,9 @@
 import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results
+from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results, StepCost
 from asymtrain.lab.practice.protocol import ALPHAS, FORMS, TITLES, VARIATIONS, Part, Study
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
@@ -75,6 +74,7 @@ def tables(results: Results) -> list[Table]:
     made = [
         effects_table("selected", "The form that validation selected", results.selected, results.study, note=RULE),
         target_table(results.selected),
+        cost_table(results.selected),
         calibration_table(results.selected),
         *(effects_table(part, title, results.parts[part], results.study) for part, title in PARTS.items()),
         dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
@@ -131,24 +131,63 @@ def _accuracy(effect: Effect, side: str) -> Cell:
 
 
 def target_table(effects: Sequence[Effect]) -> Table:
-    """Epochs until a run has the test accuracy that Plain of its seed ends with."""
+    """Epochs until a run has the test accuracy that Plain of its seed ends with; and time, where steps were timed."""
+    modes = list(dict.fromkeys(cost.mode for effect in effects for cost in effect.step_costs))
     columns = (
         Column("Model"),
         Column("Plain (epochs)", "number", digits=1),
         Column("With branches (epochs)", "number", digits=1),
+        *(Column(f"Time, {mode}", "number", unit="x", digits=2) for mode in modes),
         Column("Seeds that reach it", "number"),
     )
     rows = []
     for effect in effects:
-        # Both means are of the same seeds.
-        reached = [(own, other) for own, other in effect.epochs if own is not None and other is not None]
-        plain, other = map(fmean, zip(*reached, strict=True)) if reached else (None, None)
-        rows.append((effect.task.title, plain, other, f"{len(reached)} of {len(effect.epochs)}"))
+        times = {cost.mode: effect.relative_time(cost) for cost in effect.step_costs}
+        seeds = f"{len(effect.reached)} of {len(effect.epochs)}"
+        rows.append((effect.task.title, *effect.mean_epochs, *map(times.get, modes), seeds))
     note = (
         "Of each seed the first epoch with the test accuracy that Plain ends with; both means are over the seeds whose "
         "run with branches reaches it."
     )
-    return Table("target", "Epochs to Plain's final accuracy", columns, make_rows(rows), note)
+    if modes:
+        note += (
+            " Time is that of training with branches until then, relative to Plain's: the epochs, times what a step "
+            "takes. Below 1 it is there sooner. Loading data and testing are not counted."
+        )
+    title = "Epochs and time to Plain's final accuracy" if modes else "Epochs to Plain's final accuracy"
+    return Table("target", title, columns, make_rows(rows), note)
+
+
+def cost_table(effects: Sequence[Effect]) -> Table:
+    """What a training step takes with branches, relative to one without; empty where no step was timed."""
+    columns = (
+        Column("Model"),
+        Column("Branches"),
+        Column("Mode"),
+        Column("Places", "count"),
+        Column("Plain (ms)", "number", digits=2),
+        Column("With branches", "number", unit="x"),
+        Column("Plain again", "number", unit="x"),
+    )
+    costs = [(effect, cost) for effect in effects for cost in effect.step_costs]
+    rows = make_rows(
+        (
+            effect.task.title,
+            effect.arm.label,
+            cost.mode,
+            cost.attached,
+            1e3 * cost.plain_seconds,
+            cost.ratio,
+            cost.plain_ratio,
+        )
+        for effect, cost in costs
+    )
+    devices = dict.fromkeys(f"{cost.device}, torch {cost.torch}" for _, cost in costs)
+    note = (
+        f"{'; '.join(devices)}. Times are relative to a plain step of the same process. That of a second plain model "
+        "shows the error: a difference smaller than its own says nothing."
+    )
+    return Table("cost", "Cost of a step", columns, rows, note)
 
 
 def calibration_table(effects: Sequence[Effect]) -> Table:
@@ -277,4 +316,9 @@ def _effect_json(effect: Effect) -> dict[str, Any]:
         "epochs_to_plain": [list(pair) for pair in effect.epochs],
         "calibration_errors": list(effect.calibration_errors),
         "spec_ids": list(effect.spec_ids),
+        **({"step_costs": [_cost_json(effect, cost) for cost in effect.step_costs]} if effect.step_costs else {}),
     }
+
+
+def _cost_json(effect: Effect, cost: StepCost) -> dict[str, Any]:
+    return {**dataclasses.asdict(cost), "relative_time": effect.relative_time(cost)}

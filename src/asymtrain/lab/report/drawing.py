@@ -18,6 +18,7 @@ import matplotlib.style
 import numpy as np
 import numpy.typing as npt
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.lines import Line2D
@@ -132,6 +133,7 @@ def lay_out(figure: Figure) -> Canvas:
 def svg_text(canvas: Canvas, name: str, title: str) -> str:
     """What is on the canvas as SVG; `name` makes its ids unique on a page, `title` is read out in its place."""
     out = io.StringIO()
+    _place_parts(canvas)
     # No metadata: it would carry the date.
     canvas.savefig(out, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
     text = out.getvalue()
@@ -158,6 +160,16 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     # Several figures share one page, so each gets ids of its own.
     text = re.sub(r'\bid="', f'id="{name}-', text)
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
+
+
+def _place_parts(canvas: Canvas) -> None:
+    """Give the parts their places. `savefig` would draw the whole figure once more for that, into nothing."""
+    engine = canvas.get_layout_engine()
+    if engine is not None:
+        FigureCanvasSVG(canvas)  # whose texts are as wide as those of the file
+        canvas.dpi = 72  # of every SVG
+        engine.execute(canvas)
+        canvas.set_layout_engine(None)
 
 
 def _hundredths(number: re.Match[str]) -> str:

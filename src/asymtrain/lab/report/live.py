@@ -11,6 +11,7 @@ import io
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -55,7 +56,11 @@ def library(figures: Iterable[Figure]) -> Markup:
     shown = [figure for figure in figures if not figure.missing]
     if not shown:
         return Markup()
-    name = "relief" if any(is_relief(figure) for figure in shown) else "flat"
+    return _library("relief" if any(is_relief(figure) for figure in shown) else "flat")
+
+
+@cache
+def _library(name: str) -> Markup:
     files = resources.files(__package__)
     charts = files.joinpath("charts", f"{name}.js.gz").read_bytes()
     live = files.joinpath("templates", "live.js").read_bytes()

@@ -8,6 +8,7 @@ import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,13 @@ def render_template(template: str, /, *, figures: Sequence[Figure], **values: An
 
     `figures` are all that the page shows: it carries the part of the plotting library that they need.
     """
+    shared = {"library": library(figures), "relief": any(map(is_relief, figures))}
+    return printable(_environment().get_template(template).render(**values, **shared))
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    """Kept, since it keeps the templates that it compiled."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
         autoescape=True,
@@ -85,8 +93,7 @@ def render_template(template: str, /, *, figures: Sequence[Figure], **values: An
         lstrip_blocks=True,
     )
     environment.globals |= {"spans": spans, "sort_order": sort_order}
-    shared = {"library": library(figures), "relief": any(map(is_relief, figures))}
-    return printable(environment.get_template(template).render(**values, **shared))
+    return environment
 
 
 def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:

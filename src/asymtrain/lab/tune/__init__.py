@@ -20,7 +20,7 @@ from asymtrain.lab.tune.planning import Plan, Rung, Timing, make_plan
 from asymtrain.lab.tune.question import CANDIDATES, EPOCHS, MINUTES, Question, as_candidates
 from asymtrain.lab.tune.results import Race, RungResult, replay
 from asymtrain.lab.tune.rule import RULE, Rule, Ruling, Standing, is_moving, judge, survivors
-from asymtrain.lab.tune.running import Watcher, read_tune, run_tune
+from asymtrain.lab.tune.running import Watcher, read_tune, run_tune, without_equals
 
 __all__ = [
     "CANDIDATES",
@@ -46,4 +46,5 @@ __all__ = [
     "replay",
     "run_tune",
     "survivors",
+    "without_equals",
 ]

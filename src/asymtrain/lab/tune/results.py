@@ -109,7 +109,9 @@ class Race:
             last = self.rungs[-1]
             row = last.entries[0].row
             assert row is not None
-            return judge_race(row, last.rung.epochs, asked)
+            best = max(last.entries, key=lambda entry: entry.standing.points).candidate
+            course = [e.standing.points for rung in self.rungs for e in rung.entries if e.candidate == best]
+            return judge_race(row, last.rung.epochs, asked, course)
         assert self.row is not None
         return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()))
 
@@ -130,8 +132,9 @@ def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Ra
             differences = tuple(100 * (after - before) for _, before, after in pairs)
             ids = tuple(spec.id for (of, _), spec in specs.items() if of == candidate)
             entries.append(Entry(candidate, row, differences, None, ids))
-        order = [] if missing else survivors([entry.standing for entry in entries])
+        order: list[int] = []
         if not missing:
+            order = survivors([entry.standing for entry in entries], last=rung == plan.rungs[-1])
             entries = [replace(entry, kept=i in order) for i, entry in enumerate(entries)]
         rungs.append(RungResult(rung, tuple(entries), len(specs), len(specs) - len(missing)))
         if missing:

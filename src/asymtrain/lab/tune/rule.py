@@ -55,11 +55,15 @@ class Standing:
         return self.high is not None and self.high < 0
 
 
-def survivors(standings: Sequence[Standing], rule: Rule = RULE) -> list[int]:
-    """Which candidates go on, by number and best first: the better half, without what is clearly worse than Plain."""
+def survivors(standings: Sequence[Standing], rule: Rule = RULE, *, last: bool = True) -> list[int]:
+    """Which candidates go on, by number and best first: the better half, without what is clearly worse than Plain.
+
+    Where all of that half is, the best goes on alone unless this rung is the `last`: with longer training harm can go
+    away, and of one length nothing can be told.
+    """
     order = sorted(range(len(standings)), key=lambda i: (-standings[i].points, i))
     half = order[: kept_of(len(order), rule)]
-    return [i for i in half if not standings[i].clearly_worse]
+    return [i for i in half if not standings[i].clearly_worse] or ([] if last else half[:1])
 
 
 def kept_of(count: int, rule: Rule = RULE) -> int:
@@ -124,11 +128,21 @@ def leans_to_attach(ruling: Ruling, row: Mapping[str, Any]) -> bool:
     return ruling.because in ("wide", "moving", "no spread") and row["points"] > 0
 
 
-def judge_race(row: Mapping[str, Any], epochs: int, asked: int, rule: Rule = RULE) -> Ruling:
-    """What a race says that no candidate survived; `row` is any of its last rung, as Plain is the same in all."""
-    length = "" if epochs == asked else f", after {epochs} of {asked} epochs"
-    worse = Ruling("none", "no candidate", f"every candidate was clearly worse than Plain in the race{length}")
-    return _not_learnt(row, rule) or worse
+def judge_race(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float], rule: Rule = RULE) -> Ruling:
+    """What a race says that no candidate survived; `row` is any of its last rung, as Plain is the same in all.
+
+    `course` holds the differences of the best candidate there, rung by rung: as of a confirmation, what was shorter
+    than the training asked about and may still move is no answer.
+    """
+    worse = "every candidate was clearly worse than Plain in the race"
+    if (not_learnt := _not_learnt(row, rule)) is not None:
+        return not_learnt
+    if epochs == asked:
+        return Ruling("none", "no candidate", worse)
+    worse = f"{worse}, after {epochs} of {asked} epochs"
+    if is_moving(course, rule):
+        return Ruling("undecided", "moving", f"{worse}, and {_course_words(course)}")
+    return Ruling("none", "no candidate", worse)
 
 
 def _not_learnt(row: Mapping[str, Any], rule: Rule) -> Ruling | None:
@@ -148,8 +162,11 @@ def counted(number: int, noun: str) -> str:
 
 
 def _moving_words(epochs: int, asked: int, course: Sequence[float]) -> str:
-    short = f"it was confirmed at {epochs} of {asked} epochs"
+    return f"it was confirmed at {epochs} of {asked} epochs, and {_course_words(course)}"
+
+
+def _course_words(course: Sequence[float]) -> str:
     if len(course) < 2:
-        return f"{short}, and no other length was measured: give more minutes"
+        return "no other length was measured: give more minutes"
     before, now = course[-2:]
-    return f"{short}, and the difference still moves ({before:+.1f}, then {now:+.1f} points): give more minutes"
+    return f"the difference still moves ({before:+.1f}, then {now:+.1f} points): give more minutes"

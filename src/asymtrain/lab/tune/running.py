@@ -11,14 +11,17 @@ What comes next is a function of the plan and of the runs alone (`results.replay
 
 import json
 import math
+import os
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.errors import UsageError, UsageWarning, error_line
+from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
 from asymtrain.lab.store import Store, store_exists
@@ -87,10 +90,53 @@ def run_tune(
     from asymtrain.lab import executors
 
     check_data(question, data_root)
+    if out is not None:
+        read_plan(out, question)  # refuses another question before anything is written
+    executors.check_sources(question.timing_specs(), store, data_root=data_root)  # also where everything is stored
+    with _alone_in(out):
+        return _answer(question, store, out, data_root, watcher or Watcher(), options)
+
+
+@contextmanager
+def _alone_in(out: Path | None) -> Iterator[None]:
+    """Hold a folder, so that no second tune makes a plan of its own there; a process that ends lets go of it."""
+    try:
+        import fcntl  # not on Windows
+    except ImportError:
+        out = None
+    if out is None:
+        yield
+        return
+    is_new = not out.exists()
+    out.mkdir(parents=True, exist_ok=True)
+    folder = os.open(out, os.O_RDONLY)
+    try:
+        with suppress(OSError):  # a disk of another machine may know no locks
+            try:
+                fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as held:
+                told = f"another tune is running in {out}: wait until it has ended, or give another folder with --out"
+                raise UsageError(told) from held
+        yield
+    finally:
+        os.close(folder)
+        if is_new:
+            with suppress(OSError):  # it holds something; after a refusal it does not
+                out.rmdir()
+
+
+def _answer(
+    question: Question,
+    store: Path | None,
+    out: Path | None,
+    data_root: Path | None,
+    told: Watcher,
+    options: Mapping[str, Any],
+) -> Tuned:
+    from asymtrain.lab import executors
+
     timing, plan = (None, None) if out is None else read_plan(out, question)
-    timed = question.timing_specs()
-    executors.check_sources(timed, store, data_root=data_root)  # also where everything is stored
-    told, notes, runs = watcher or Watcher(), [""], dict[str, Run]()
+    timed, notes, runs = question.timing_specs(), [""], dict[str, Run]()
     limit = math.inf if question.minutes is None else 60 * question.minutes
     deadline = time.monotonic() + limit
 
@@ -165,6 +211,29 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
             f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and "
             f"{RULE.least_held_out} or more are needed: give at least {5 * RULE.least_held_out} training images"
         )
+
+
+def without_equals(question: Question, out: Path | None = None, data_root: Path | None = None) -> Question:
+    """The question without candidates that a model of few places makes equal; of equal ones the first stays.
+
+    In a model with two places the later one is the middle one. What a folder already races is left as it is.
+    """
+    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.engine.setup import build_network, chosen_places
+
+    if all(candidate.places == "all" for candidate in question.candidates):
+        return question
+    check_data(question, data_root)
+    count = len(build_network(question.base, load_for(question.base, data_root)).points)
+    kept: dict[tuple[Candidate, range], Candidate] = {}
+    for candidate in question.candidates:
+        kept.setdefault((replace(candidate, places="all"), chosen_places(count, candidate.places)), candidate)
+    fewer = replace(question, candidates=tuple(kept.values()))
+    if out is not None and fewer != question:
+        with suppress(UsageError):
+            read_plan(out, question)
+            return question if (out / JSON).exists() else fewer
+    return fewer
 
 
 def read_plan(out: Path, question: Question) -> Kept:
