@@ -215,8 +215,8 @@ class Branches(nn.Module):
         seen = (
             tuple(heads) if len(heads) < len(self.places) else None,
             (len(biases), ignore_index, targets.shape, targets.dtype, targets.device),
-            *[(type(feature), feature.shape, feature.dtype, feature.device) for feature in features],
-            *[None if weight is None else (type(weight), weight.dtype, weight.device) for weight in weights],
+            *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
+            *[None if w is None else (type(w), w.stride(), w.dtype, w.device) for w in weights],
         )
         plans = capture.plans
         if seen in plans:
@@ -272,8 +272,8 @@ class Branches(nn.Module):
         objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
-            list(sources.values()), pooled, weight, objective, settings.class_reduction, ignore_index, shares,
-            by_index=targets.ndim == 1, kept=kept,
+            list(sources.values()), pooled, weights, objective, settings.class_reduction, ignore_index, shares,
+            by_index=targets.ndim == 1, kept=kept, with_bias=biases > 0,
         )  # fmt: skip
 
     @torch.no_grad()

@@ -14,7 +14,9 @@ Axis letters: B batch, C classes, D width, K places.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -22,6 +24,9 @@ from torch import Tensor
 
 from asymtrain.branches._pooling import Pooled
 from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows
+
+if TYPE_CHECKING:
+    from asymtrain.branches._kernels import Launches
 
 # Two products cost as many calls as what brings their operands together.
 _SHARED_FROM = 3
@@ -58,23 +63,26 @@ class Plan:
     objective: Objective
     class_reduction: ClassReduction
     ignore_index: int
+    launches: "Launches | None"  # kernels of our own, where there are some for such features
 
 
 def make_plan(
     features: Sequence[Tensor],
     pooled: Sequence[Pooled],
-    weight: Tensor,
+    weights: Sequence[Tensor],
     objective: Objective,
     class_reduction: ClassReduction,
     ignore_index: int,
     shares: Sequence[float],
     by_index: bool,
     kept: bool,
+    with_bias: bool,
 ) -> Plan:
-    """The plan for features of these shapes and types, rows of which have the type and device of a weight (C, D).
+    """The plan for features of these shapes and types, rows of which have the type and device of the weights (C, D).
 
     `by_index` says that targets are indices of classes, not values; `kept` that the plan serves later steps.
     """
+    weight = weights[0]
     zeros = sum(feature.nbytes for feature, kind in zip(features, pooled, strict=True) if kind.token is not None)
     views = tuple(kind.token for kind in pooled) if zeros > _MOST_ZEROS else ()
     alike: dict[tuple[tuple[int, ...], torch.dtype, Pooled], list[int]] = {}
@@ -97,6 +105,12 @@ def make_plan(
     elements = None
     if closed_form and kept and batch * classes <= _MOST_ELEMENTS:
         elements = weight.new_full((batch, classes), 1 / (batch * (classes if class_reduction == "mean" else 1)))
+    launches = None
+    if closed_form and kept and not with_bias and has_kernels(weight.device):
+        seen = [feature if axis is None else feature.select(axis, 0) for feature, axis in _pairs(features, views)]
+        kinds = [kind if axis is None else Pooled() for kind, axis in _pairs(pooled, views)]
+        per_row = 1 / classes if class_reduction == "mean" else 1.0
+        launches = _launches(seen, kinds, weights, shares, per_row, ignore_index)
     return Plan(
         shape=(len(features), batch, classes),
         groups=tuple(groups),
@@ -110,7 +124,28 @@ def make_plan(
         objective=objective,
         class_reduction=class_reduction,
         ignore_index=ignore_index,
+        launches=launches,
     )
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether kernels of our own can be compiled for a device, now: not inside of a CUDA graph's capture."""
+    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
+        return False
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def _launches(*arguments: Any) -> "Launches | None":
+    precision = "tf32" if torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32" else "ieee"
+    try:
+        launches: Launches | None = import_module("asymtrain.branches._kernels").launches(*arguments, precision)
+    except Exception:  # no C compiler, a GPU that is too old, no room for the cache: torch's own operations do it
+        return None
+    return launches
+
+
+def _pairs(parts: Sequence[Any], views: tuple[int | None, ...]) -> list[tuple[Any, int | None]]:
+    return list(zip(parts, views or (None,) * len(parts), strict=True))
 
 
 def fused_loss(
@@ -126,7 +161,7 @@ def fused_loss(
     `complete` says that no target is ignored; one that nobody has looked at may be.
     """
     if plan.views:
-        pairs = zip(features, plan.views, strict=True)
+        pairs = _pairs(features, plan.views)
         features = [feature if axis is None else feature.select(axis, 0) for feature, axis in pairs]
     loss: Tensor = _FusedLoss.apply(plan, complete, targets, *features, *weights, *biases)  # type: ignore[no-untyped-call]
     return loss
@@ -137,6 +172,12 @@ class _FusedLoss(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, complete: bool, targets: Tensor, *tensors: Tensor) -> Tensor:
         count = plan.shape[0]
         features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+        ctx.plan = plan
+        ctx.launched = plan.launches is not None and plan.launches.possible()
+        if ctx.launched:
+            loss, gradient, means = plan.launches.forward(features, weights, targets)
+            ctx.save_for_backward(gradient, means, targets, *tensors)
+            return loss
         # In the weights' own precision, so that the loss is the same inside and outside autocast.
         with torch._C._DisableAutocast():
             logits = weights[0].new_empty(plan.shape)
@@ -158,7 +199,6 @@ class _FusedLoss(torch.autograd.Function):
                     rows.append(row)
                     stacks.append(stack)
             loss, gradient = _loss_and_gradient(logits, targets, plan, complete)
-        ctx.plan = plan
         ctx.save_for_backward(gradient, *rows, *stacks, targets, *tensors)
         return loss
 
@@ -166,14 +206,20 @@ class _FusedLoss(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         plan: Plan = ctx.plan
         count, parts, saved = plan.shape[0], len(plan.groups), ctx.saved_tensors
-        rows, stacks, tensors = saved[1 : 1 + parts], saved[1 + parts : 1 + 2 * parts], saved[2 + 2 * parts :]
+        first = 3 if ctx.launched else 2 + 2 * parts
+        tensors = saved[first:]
         if torch.is_grad_enabled():  # a second derivative is wanted
             # By views: of two places one may feed the other, and each must have its own part alone.
             views = [tensor.view_as(tensor) for tensor in tensors]
             wanted = [view for view in views if view.requires_grad]
-            loss = _general_loss(plan, saved[1 + 2 * parts], views)
+            loss = _general_loss(plan, saved[first - 1], views)
             given = iter(torch.autograd.grad(loss, wanted, gradients[0], create_graph=True, allow_unused=True))
             return None, None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
+        if ctx.launched:
+            assert plan.launches is not None
+            features, weights = tensors[:count], tensors[count:]
+            return None, None, None, *plan.launches.backward(features, weights, saved[0], saved[1], gradients[0])
+        rows, stacks = saved[1 : 1 + parts], saved[1 + parts : 1 + 2 * parts]
         answer: list[Tensor | None] = [None] * len(tensors)
         with torch._C._DisableAutocast():
             gradient = saved[0] * gradients[0]
