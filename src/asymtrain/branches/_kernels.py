@@ -40,17 +40,16 @@ _NUMBERS = [
 _WIDTH = tl.constexpr(0)
 _ROW = tl.constexpr(1)  # strides of rows (B, D) in a place's features, or in what they were averaged to
 _COLUMN = tl.constexpr(2)
-_OF_ROWS = tl.constexpr(3)  # where the gradient by rows begins, and the stride of its rows
+_OF_ROWS = tl.constexpr(3)  # where the gradient by rows begins, and the stride between them
 _OF_ROW = tl.constexpr(4)
-_OF_WEIGHT = tl.constexpr(5)  # where the gradient by the weight begins
-_POSITIONS = tl.constexpr(6)
-_START = tl.constexpr(7)  # the first program of the place in `_gradients`
-_POOL_START = tl.constexpr(8)  # and in `_pool`
-_POOLED = tl.constexpr(9)  # where its means begin
-_FROM_ROW = tl.constexpr(10)  # strides in the features
-_FROM_COLUMN = tl.constexpr(11)
-_FROM_POSITION = tl.constexpr(12)
-_FIELDS = tl.constexpr(13)
+_POSITIONS = tl.constexpr(5)
+_START = tl.constexpr(6)  # the first program of the place in `_gradients`
+_POOL_START = tl.constexpr(7)  # and in `_pool`
+_POOLED = tl.constexpr(8)  # where its means begin
+_FROM_ROW = tl.constexpr(9)  # strides in the features
+_FROM_COLUMN = tl.constexpr(10)
+_FROM_POSITION = tl.constexpr(11)
+_FIELDS = tl.constexpr(12)
 
 
 @triton.jit
@@ -193,7 +192,7 @@ def _gradients(
                         mask=(b[None, :] < batch) & (c[:, None] < classes), other=0.0)  # fmt: skip
             x = tl.load(right + b[:, None] * row, mask=(b[:, None] < batch) & (d[None, :] < width), other=0.0)
             total = tl.dot(g, x.to(tl.float32), total, input_precision=PRECISION)
-        out = of_weights.to(tl.int64).to(tl.pointer_type(tl.float32)) + tl.load(own + _OF_WEIGHT)
+        out = _address(of_weights, place, K, tl.float32)
         tl.store(out + c[:, None] * width + d[None, :], total * scale,
                  mask=(c[:, None] < classes) & (d[None, :] < width))  # fmt: skip
     else:
@@ -226,47 +225,49 @@ class Place(NamedTuple):
 class Launches:
     """The kernels for features of one kind: compiled, with all that stays the same from step to step."""
 
-    def __init__(self, places: Sequence[Place], batch: int, classes: int, dtype: torch.dtype, device: torch.device,
-                 shares: Sequence[float], per_row: float, ignored: int, precision: str) -> None:  # fmt: skip
+    def __init__(
+        self, places: Sequence[Place], batch: int, classes: int, dtype: torch.dtype, device: torch.device,
+        shares: Sequence[float], per_row: float, ignored: int, precision: str,
+    ) -> None:  # fmt: skip
         count = len(places)
-        widths = [place.width for place in places]
+        self.device, self.dtype = device.index, dtype
         self.means = any(place.positions > 1 for place in places)
         self.zeros = any(place.sparse for place in places)
-        self.device = device.index
-        self.dtype, self.shape = dtype, (count, batch, classes)
-        tile = 64 if count * triton.cdiv(batch, 64) * triton.cdiv(classes, 64) >= _MANY else 32
+        widths = [place.width for place in places]
+        large = count * triton.cdiv(batch, 64) * triton.cdiv(classes, 64) >= _MANY
+        tile, depth = (64, 16) if large else (32, 32)
         down, across = triton.cdiv(batch, tile), triton.cdiv(classes, tile)
-        self.programs = count * down * across
+        self.cells, self.programs = count * batch * classes, count * down * across
         means, self.rows = _offsets([batch * width for width in widths])
         of_rows, self.of_rows = _offsets([place.size for place in places])
-        of_weights, self.of_weights = _offsets([classes * width for width in widths])
         starts, programs = _sums([triton.cdiv(width, tile) * (across + down) for width in widths])
         pool_starts, pool_programs = _sums([triton.cdiv(width, _WIDE) * batch for width in widths])
         self.offsets = tuple(4 * offset for offset in means)
-        columns = zip(places, of_rows, of_weights, starts, pool_starts, means, strict=True)
-        self.table = torch.tensor(
-            [(p.width, *((p.width, 1) if self.means else p.strides[:2]), of_row, p.row, of_weight, p.positions, start,
-              pool_start, mean, *p.strides) for p, of_row, of_weight, start, pool_start, mean in columns],
-            dtype=torch.int64, device=device,
-        )  # fmt: skip
+        self.views = [(*place.gradient, offset) for place, offset in zip(places, of_rows, strict=True)]
+        table = [
+            (p.width, *((p.width, 1) if self.means else p.strides[:2]), of_row, p.row, p.positions, start, pool_start,
+             mean, *p.strides)
+            for p, of_row, start, pool_start, mean in zip(places, of_rows, starts, pool_starts, means, strict=True)
+        ]  # fmt: skip
+        # One compilation serves as many places as a power of two; those beyond the last have no program.
+        slots = triton.next_power_of_2(count)
+        self.more = (0,) * (slots - count)
+        table += [(1 << 40,) * len(table[0])] * len(self.more)
+        self.table = torch.tensor(table, dtype=torch.int64, device=device)
         self.shares = torch.tensor(shares, dtype=torch.float32, device=device)
         self.counter = torch.zeros((), dtype=torch.int32, device=device)
-        self.views_of_rows = [(*place.gradient, offset) for place, offset in zip(places, of_rows, strict=True)]
-        self.views_of_weights = [((classes, width), (width, 1), offset)
-                                 for width, offset in zip(widths, of_weights, strict=True)]  # fmt: skip
-        # Any number as large as an address will do to compile for addresses.
-        far = 1 << 40
-        many, kind, of_kind = (far,) * count, _TYPES[torch.float32 if self.means else dtype], _TYPES[dtype]
-        constants: tuple[object, ...]
+        self.fixed = self.table.data_ptr(), self.shares.data_ptr(), self.counter.data_ptr()
+        self.batch, self.sizes = batch, (batch, classes, ignored, per_row)
+        address = 1 << 40  # any number as large as one will do to compile for it
+        many, kind, of_kind = (address,) * slots, _TYPES[torch.float32 if self.means else dtype], _TYPES[dtype]
         self.pool = None
         if self.means:
-            self.pool = _compiled(_pool, pool_programs, (many, far, far, batch), (count, of_kind, _WIDE, _LONG), 4)
-        self.sizes = batch, classes, ignored, per_row
-        constants = count, kind, tile, _DEPTH, 1024, precision
-        self.loss = _compiled(_loss, self.programs, (many, many, *(far,) * 7, *self.sizes), constants, 4)
-        constants = count, kind, of_kind, tile, _DEPTH, precision
-        self.gradients = _compiled(_gradients, programs, (many, many, *(far,) * 5, batch, classes), constants, 4)
-        self.addresses = self.table.data_ptr(), self.shares.data_ptr(), self.counter.data_ptr()
+            numbers = many, address, address, batch
+            self.pool = _compiled(_pool, pool_programs, numbers, (slots, of_kind, _WIDE, _LONG))
+        numbers = many, many, *(address,) * 7, *self.sizes
+        self.loss = _compiled(_loss, self.programs, numbers, (slots, kind, tile, depth, 1024, precision))
+        numbers = many, many, *(address,) * 3, many, address, batch, classes
+        self.gradients = _compiled(_gradients, programs, numbers, (slots, kind, of_kind, tile, depth, precision))
 
     def possible(self) -> bool:
         """Whether they can be launched here: on the current device, and where nothing follows torch's operations."""
@@ -277,20 +278,17 @@ class Launches:
         self, features: Sequence[Tensor], weights: Sequence[Tensor], targets: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The loss; its gradient by the logits, behind which lies what programs leave to each other; and means."""
-        table, shares, counter = self.addresses
-        places, batch, classes = self.shape
-        rows, means = tuple([feature.data_ptr() for feature in features]), None
+        table, shares, counter = self.fixed
+        rows, means = self._addresses(features), None
         if self.pool is not None:
             means = weights[0].new_empty(self.rows)
-            first = means.data_ptr()
-            self.pool(rows, table, first, batch)
-            rows = tuple([first + offset for offset in self.offsets])
-        cells = places * batch * classes
-        gradient, loss = weights[0].new_empty(cells + self.programs), weights[0].new_empty(())
+            self.pool(rows, table, means.data_ptr(), self.batch)
+            rows = self._of_means(means)
+        gradient, loss = weights[0].new_empty(self.cells + self.programs), weights[0].new_empty(())
         start = gradient.data_ptr()
         self.loss(
-            rows, tuple([weight.data_ptr() for weight in weights]), table, shares, targets.data_ptr(), start,
-            start + 4 * cells, loss.data_ptr(), counter, *self.sizes,
+            rows, self._addresses(weights), table, shares, targets.data_ptr(), start, start + 4 * self.cells,
+            loss.data_ptr(), counter, *self.sizes,
         )  # fmt: skip
         return loss, gradient, means
 
@@ -299,20 +297,21 @@ class Launches:
         given: Tensor,
     ) -> list[Tensor]:  # fmt: skip
         """Gradients by features and by weights, times the gradient of the loss."""
-        if means is None:
-            rows = tuple([feature.data_ptr() for feature in features])
-        else:
-            first = means.data_ptr()
-            rows = tuple([first + offset for offset in self.offsets])
-        make = gradient.new_zeros if self.zeros else gradient.new_empty
-        of_rows, of_weights = make(self.of_rows, dtype=self.dtype), gradient.new_empty(self.of_weights)
+        rows = self._addresses(features) if means is None else self._of_means(means)
+        of_rows = (gradient.new_zeros if self.zeros else gradient.new_empty)(self.of_rows, dtype=self.dtype)
+        of_weights = [torch.empty_like(weight) for weight in weights]
         self.gradients(
-            rows, tuple([weight.data_ptr() for weight in weights]), self.addresses[0], gradient.data_ptr(),
-            given.data_ptr(), of_weights.data_ptr(), of_rows.data_ptr(), *self.shape[1:],
+            rows, self._addresses(weights), self.fixed[0], gradient.data_ptr(), given.data_ptr(),
+            self._addresses(of_weights), of_rows.data_ptr(), *self.sizes[:2],
         )  # fmt: skip
-        answer = [of_rows.as_strided(*view) for view in self.views_of_rows]
-        answer += [of_weights.as_strided(*view) for view in self.views_of_weights]
-        return answer
+        return [*[of_rows.as_strided(*view) for view in self.views], *of_weights]
+
+    def _addresses(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
+        return (*[tensor.data_ptr() for tensor in tensors], *self.more)
+
+    def _of_means(self, means: Tensor) -> tuple[int, ...]:
+        start = means.data_ptr()
+        return (*[start + offset for offset in self.offsets], *self.more)
 
 
 def launches(
@@ -363,10 +362,10 @@ def _sums(sizes: Sequence[int]) -> tuple[list[int], int]:
     return starts, end
 
 
-def _compiled(kernel, programs: int, numbers, constants, warps: int) -> Callable[..., None]:
+def _compiled(kernel, programs: int, numbers, constants) -> Callable[..., None]:
     """A launch of the compiled kernel: what Triton does at every call to find it is done once."""
     if triton.knobs.runtime.interpret:
         launch = kernel[(programs,)]
     else:
-        launch = kernel.warmup(*numbers, *constants, grid=(programs,), num_warps=warps)[programs, 1, 1]
+        launch = kernel.warmup(*numbers, *constants, grid=(programs,))[programs, 1, 1]
     return lambda *given: launch(*given, *constants)
