@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, Mask, refuse_drift
-from asymtrain.branches._fused import Plan, fused_loss, make_plan
+from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import Activation, Product, Settings, accuracies_of, align, losses_of
 from asymtrain.branches._pooling import Pooled, Reader
@@ -214,7 +214,7 @@ class Branches(nn.Module):
         # All that checks and products depend on, but for the values of targets
         seen = (
             tuple(heads) if len(heads) < len(self.places) else None,
-            (len(biases), ignore_index, targets.shape, targets.dtype, targets.device),
+            (len(biases), ignore_index, targets.shape, targets.dtype, targets.device, product_precision(features[0])),
             *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
             *[None if w is None else (type(w), w.stride(), w.dtype, w.device) for w in weights],
         )
@@ -263,8 +263,8 @@ class Branches(nn.Module):
         plain &= biases == sum(getattr(self.head(name), "bias", None) is not None for name in sources)
         if len(batches) != 1 or len(kinds) != 1 or not plain:
             return None
-        weight, objective = weights[0], settings.objective
-        assert weight is not None
+        plain_weights, objective = [weight for weight in weights if weight is not None], settings.objective
+        weight = plain_weights[0]
         assert isinstance(objective, Objective)
         given = {feature.dtype for feature in sources.values()}
         if any(torch.promote_types(kind, torch.float32) != weight.dtype for kind in given):
@@ -272,7 +272,7 @@ class Branches(nn.Module):
         objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
-            list(sources.values()), pooled, weights, objective, settings.class_reduction, ignore_index, shares,
+            list(sources.values()), pooled, plain_weights, objective, settings.class_reduction, ignore_index, shares,
             by_index=targets.ndim == 1, kept=kept, with_bias=biases > 0,
         )  # fmt: skip
 
@@ -517,7 +517,7 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def _on(device: torch.device, targets: Tensor) -> Tensor:
-    return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype)
+    return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype).contiguous()
 
 
 def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:

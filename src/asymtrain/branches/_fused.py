@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -35,6 +36,8 @@ _SHARED_FROM = 3
 _MOST_ZEROS = 1 << 26
 # Of shares that are kept from step to step; they save one call.
 _MOST_ELEMENTS = 1 << 20
+# The arguments of a launch are 4 kB.
+_MOST_LAUNCHED = 64
 
 
 class Group(NamedTuple):
@@ -107,10 +110,8 @@ def make_plan(
         elements = weight.new_full((batch, classes), 1 / (batch * (classes if class_reduction == "mean" else 1)))
     launches = None
     if closed_form and kept and not with_bias and has_kernels(weight.device):
-        seen = [feature if axis is None else feature.select(axis, 0) for feature, axis in _pairs(features, views)]
-        kinds = [kind if axis is None else Pooled() for kind, axis in _pairs(pooled, views)]
         per_row = 1 / classes if class_reduction == "mean" else 1.0
-        launches = _launches(seen, kinds, weights, shares, per_row, ignore_index)
+        launches = _launches(features, pooled, views, weights, shares, per_row, ignore_index)
     return Plan(
         shape=(len(features), batch, classes),
         groups=tuple(groups),
@@ -135,13 +136,68 @@ def has_kernels(device: torch.device) -> bool:
     return not torch.cuda.is_current_stream_capturing()
 
 
-def _launches(*arguments: Any) -> "Launches | None":
-    precision = "tf32" if torch._C._get_fp32_precision_getter("cuda", "matmul") == "tf32" else "ieee"
+def product_precision(feature: Tensor) -> str | None:
+    """What torch may make of products in float32 on the GPU, which a user may change at any time."""
+    return torch._C._get_fp32_precision_getter("cuda", "matmul") if feature.is_cuda else None
+
+
+def _launches(
+    features: Sequence[Tensor],
+    pooled: Sequence[Pooled],
+    views: tuple[int | None, ...],
+    weights: Sequence[Tensor],
+    shares: Sequence[float],
+    per_row: float,
+    ignore_index: int,
+) -> "Launches | None":
+    """The kernels for features and weights like these; None where there are none, or they cannot be compiled."""
+    features = [feature if axis is None else feature.select(axis, 0) for feature, axis in _pairs(features, views)]
+    pooled = [kind if axis is None else Pooled() for kind, axis in _pairs(pooled, views)]
+    places = [place_of(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
+    known = [place for place in places if place is not None]
+    dtype, device = features[0].dtype, weights[0].device
+    alike = all(feature.dtype == dtype and feature.device == device for feature in features)
+    plain = all(weight.dtype == torch.float32 and weight.is_contiguous() for weight in weights)
+    few = len(known) == len(features) <= _MOST_LAUNCHED
+    if not (alike and plain and few and dtype in (torch.float32, torch.bfloat16, torch.float16)):
+        return None
+    batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
+    precision = "tf32" if product_precision(features[0]) == "tf32" else "ieee"
     try:
-        launches: Launches | None = import_module("asymtrain.branches._kernels").launches(*arguments, precision)
+        kernels = import_module("asymtrain.branches._kernels")
+        launches: Launches = kernels.Launches(
+            known, batch, classes, dtype, device, shares, per_row, ignore_index, precision
+        )
     except Exception:  # no C compiler, a GPU that is too old, no room for the cache: torch's own operations do it
         return None
     return launches
+
+
+class Place(NamedTuple):
+    """Where a place's numbers lie in its feature, and in the gradient by it."""
+
+    width: int
+    strides: tuple[int, int, int]  # of the feature, by sample, width and position
+    positions: int  # over which it is averaged; 1 of rows and class tokens
+    size: int  # elements of the gradient, which is zero where none is written
+    gradient: tuple[tuple[int, ...], tuple[int, ...]]  # its shape and strides
+    row: int  # its stride by sample
+    sparse: bool
+
+
+def place_of(feature: Tensor, pooled: Pooled) -> Place | None:
+    """None where there is nothing, or positions do not follow each other in memory at one distance."""
+    axes = [axis for axis in pooled.axes if feature.shape[axis] > 1]
+    if not feature.numel() or any(feature.stride(a) != feature.stride(b) * feature.shape[b] for a, b in pairwise(axes)):
+        return None
+    shape, batch, width = tuple(feature.shape), feature.shape[pooled.batch], feature.shape[pooled.width]
+    strides = feature.stride(pooled.batch), feature.stride(pooled.width), feature.stride(axes[-1]) if axes else 0
+    if pooled.token is not None:
+        whole = tuple(accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]
+        return Place(width, strides, 1, math.prod(shape), (shape, whole), whole[pooled.batch], True)
+    spread = tuple({pooled.batch: width, pooled.width: 1}.get(axis, 0) for axis in range(len(shape)))
+    positions = math.prod(shape[axis] for axis in pooled.axes)
+    return Place(width, strides, positions, batch * width, (shape, spread), width, False)
 
 
 def _pairs(parts: Sequence[Any], views: tuple[int | None, ...]) -> list[tuple[Any, int | None]]:
@@ -163,7 +219,7 @@ def fused_loss(
     if plan.views:
         pairs = _pairs(features, plan.views)
         features = [feature if axis is None else feature.select(axis, 0) for feature, axis in pairs]
-    loss: Tensor = _FusedLoss.apply(plan, complete, targets, *features, *weights, *biases)  # type: ignore[no-untyped-call]
+    loss: Tensor = _FusedLoss.apply(plan, complete, targets, *features, *weights, *biases)
     return loss
 
 
@@ -178,9 +234,10 @@ class _FusedLoss(torch.autograd.Function):
         count = plan.shape[0]
         features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         ctx.plan = plan
-        ctx.launched = plan.launches is not None and plan.launches.possible()
-        if ctx.launched:
-            loss, gradient, means = plan.launches.forward(features, weights, targets)
+        launches = plan.launches
+        ctx.launched = launches is not None and launches.possible()
+        if launches is not None and ctx.launched:
+            loss, gradient, means = launches.forward(features, weights, targets)
             ctx.save_for_backward(gradient, means, targets, *tensors)
             return loss
         # In the weights' own precision, so that the loss is the same inside and outside autocast.

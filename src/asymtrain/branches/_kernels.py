@@ -11,20 +11,17 @@ once. Every sum has a fixed order: the program that ends last adds up what the o
 Axis letters: B batch, C classes, D width, K places.
 """
 
-import math
 from collections.abc import Callable, Sequence
-from itertools import accumulate, pairwise
-from typing import NamedTuple
+from itertools import accumulate
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-from asymtrain.branches._pooling import Pooled
+from asymtrain.branches._fused import Place
 
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-MOST_PLACES = 64  # a launch takes 4 kB of arguments
 _ALIGNED = 64  # elements, to which parts of a shared buffer are rounded up
 _DEPTH = 32  # of a product's steps
 _MANY = 256  # programs that keep a GPU busy, above which each takes a larger tile
@@ -210,18 +207,6 @@ def _gradients(
                  mask=(b[:, None] < batch) & (d[None, :] < width))  # fmt: skip
 
 
-class Place(NamedTuple):
-    """Where a place's numbers lie in its feature, and in the gradient by it."""
-
-    width: int
-    strides: tuple[int, int, int]  # of the feature, by sample, width and position
-    positions: int  # over which it is averaged; 1 of rows and class tokens
-    size: int  # elements of the gradient, which is zero where none is written
-    gradient: tuple[tuple[int, ...], tuple[int, ...]]  # its shape and strides
-    row: int  # its stride by sample
-    sparse: bool
-
-
 class Launches:
     """The kernels for features of one kind: compiled, with all that stays the same from step to step."""
 
@@ -244,7 +229,7 @@ class Launches:
         pool_starts, pool_programs = _sums([triton.cdiv(width, _WIDE) * batch for width in widths])
         self.offsets = tuple(4 * offset for offset in means)
         self.views = [(*place.gradient, offset) for place, offset in zip(places, of_rows, strict=True)]
-        table = [
+        table: list[tuple[int, ...]] = [
             (p.width, *((p.width, 1) if self.means else p.strides[:2]), of_row, p.row, p.positions, start, pool_start,
              mean, *p.strides)
             for p, of_row, start, pool_start, mean in zip(places, of_rows, starts, pool_starts, means, strict=True)
@@ -258,8 +243,10 @@ class Launches:
         self.counter = torch.zeros((), dtype=torch.int32, device=device)
         self.fixed = self.table.data_ptr(), self.shares.data_ptr(), self.counter.data_ptr()
         self.batch, self.sizes = batch, (batch, classes, ignored, per_row)
-        address = 1 << 40  # any number as large as one will do to compile for it
+        # Any number as large as an address will do to compile for it; an odd one promises nothing of how it is aligned.
+        address = (1 << 40) + 1
         many, kind, of_kind = (address,) * slots, _TYPES[torch.float32 if self.means else dtype], _TYPES[dtype]
+        numbers: tuple[object, ...]
         self.pool = None
         if self.means:
             numbers = many, address, address, batch
@@ -312,44 +299,6 @@ class Launches:
     def _of_means(self, means: Tensor) -> tuple[int, ...]:
         start = means.data_ptr()
         return (*[start + offset for offset in self.offsets], *self.more)
-
-
-def launches(
-    features: Sequence[Tensor], pooled: Sequence[Pooled], weights: Sequence[Tensor], shares: Sequence[float],
-    per_row: float, ignored: int, precision: str,
-) -> Launches | None:  # fmt: skip
-    """The kernels for features and weights like these, or None where they do not suit."""
-    first, weight = features[0], weights[0]
-    kinds = {(feature.dtype, feature.device) for feature in features}
-    if len(features) > MOST_PLACES or kinds != {(first.dtype, weight.device)} or first.dtype not in _TYPES:
-        return None
-    if weight.dtype != torch.float32 or not all(each.is_contiguous() for each in weights):
-        return None
-    if any(not feature.numel() for feature in features):
-        return None
-    places = [_place(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
-    known = [place for place in places if place is not None]
-    if len(known) < len(places):
-        return None
-    batch, classes = first.shape[pooled[0].batch], weight.shape[0]
-    return Launches(known, batch, classes, first.dtype, first.device, shares, per_row, ignored, precision)
-
-
-def _place(feature: Tensor, pooled: Pooled) -> Place | None:
-    """None where positions do not follow each other in memory at one distance."""
-    batch, width = feature.shape[pooled.batch], feature.shape[pooled.width]
-    axes = [axis for axis in pooled.axes if feature.shape[axis] > 1]
-    steps = [feature.stride(axis) for axis in axes]
-    if any(feature.stride(a) != feature.stride(b) * feature.shape[b] for a, b in pairwise(axes)):
-        return None
-    strides = feature.stride(pooled.batch), feature.stride(pooled.width), steps[-1] if steps else 0
-    positions = math.prod(feature.shape[axis] for axis in pooled.axes)
-    shape = tuple(feature.shape)
-    if pooled.token is not None:
-        whole = tuple(accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]
-        return Place(width, strides, 1, math.prod(shape), (shape, whole), whole[pooled.batch], True)
-    spread = tuple({pooled.batch: width, pooled.width: 1}.get(axis, 0) for axis in range(len(shape)))
-    return Place(width, strides, positions, batch * width, (shape, spread), width, False)
 
 
 def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
