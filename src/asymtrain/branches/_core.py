@@ -232,8 +232,8 @@ class Branches(nn.Module):
         if self._watch_copying:
             self._refuse_copying(targets, ignore_index)
         # Values on a GPU are not looked at: that would stall every step.
-        complete = targets.device.type == "cpu" and _all_classes(targets, plan.shape[2], ignore_index)
-        if targets.device.type == "cpu" and not complete:
+        complete = targets.is_cpu and _all_classes(targets, plan.shape[2], ignore_index)
+        if targets.is_cpu and not complete:
             plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
         targets = _on(features[0].device, targets)
         return fused_loss(plan, targets, features, weights, biases, complete)  # type: ignore[arg-type]
