@@ -105,17 +105,25 @@ def built(case: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Bra
     return model, branches, x, y
 
 
-def numbers(model: nn.Module, branches: Branches, x: Tensor, y: Tensor, kernels: bool, **autocast: bool) -> list[Tensor]:
-    """The loss and all gradients, by kernels or by torch's operations."""
+def loss_of(
+    model: nn.Module, branches: Branches, x: Tensor, y: Tensor, kernels: bool, autocast: bool = False
+) -> Tensor:
+    """By kernels or by torch's operations."""
     branches._capture.plans.clear()
     with pytest.MonkeyPatch.context() as patch:
         if not kernels:
             patch.setattr(_fused, "has_kernels", lambda device: False)
         for _ in range(2):  # the second forward is held from its beginning
-            with torch.autocast("cuda", torch.bfloat16, **{"enabled": False, **autocast}):
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
                 model(x)
                 loss = branches.loss(y)
     assert all((plan.launches is not None) == kernels for plan in branches._capture.plans.values())
+    return loss
+
+
+def numbers(model: nn.Module, branches: Branches, *rest: Tensor, **options: bool) -> list[Tensor]:
+    """The loss and all gradients."""
+    loss = loss_of(model, branches, *rest, **options)
     return [loss, *torch.autograd.grad(3 * loss, [*branches.parameters(), *model.parameters()], allow_unused=True)]
 
 
@@ -146,8 +154,8 @@ def test_kernels_in_other_precisions(case: str, kind: str, monkeypatch: pytest.M
     if kind == "tf32":
         monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
     made = built(case, getattr(torch, kind) if "float16" in kind else torch.float32)
-    autocast = {"enabled": kind == "autocast"}
-    assert_alike(numbers(*made, kernels=True, **autocast), numbers(*made, kernels=False, **autocast), 2e-2)
+    by_kernels, by_torch = (numbers(*made, kernels=on, autocast=kind == "autocast") for on in (True, False))
+    assert_alike(by_kernels, by_torch, 2e-2)
 
 
 @pytest.mark.gpu
@@ -165,7 +173,7 @@ def test_second_derivatives_behind_kernels() -> None:
     model, branches, x, y = built("means")
     weight, answers = model.blocks[0].weight, []
     for kernels in (True, False):
-        loss = numbers(model, branches, x, y, kernels=kernels)[0]
+        loss = loss_of(model, branches, x, y, kernels=kernels)
         (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
         answers.append(list(torch.autograd.grad(gradient.square().sum(), [weight, *branches.parameters()])))
     assert_alike(*answers, 1e-3)
