@@ -214,7 +214,7 @@ class Branches(nn.Module):
         # All that checks and products depend on, but for the values of targets
         seen = (
             tuple(heads) if len(heads) < len(self.places) else None,
-            (len(biases), ignore_index, targets.shape, targets.dtype, targets.device, product_precision(features[0])),
+            (len(biases), ignore_index, targets.shape, targets.dtype, targets.device, product_precision(features)),
             *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
             *[None if w is None else (type(w), w.stride(), w.dtype, w.device) for w in weights],
         )

@@ -136,9 +136,9 @@ def has_kernels(device: torch.device) -> bool:
     return not torch.cuda.is_current_stream_capturing()
 
 
-def product_precision(feature: Tensor) -> str | None:
+def product_precision(features: Sequence[Tensor]) -> str | None:
     """What torch may make of products in float32 on the GPU, which a user may change at any time."""
-    return torch._C._get_fp32_precision_getter("cuda", "matmul") if feature.is_cuda else None
+    return torch._C._get_fp32_precision_getter("cuda", "matmul") if features and features[0].is_cuda else None
 
 
 def _launches(
@@ -162,7 +162,7 @@ def _launches(
     if not (alike and plain and few and dtype in (torch.float32, torch.bfloat16, torch.float16)):
         return None
     batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
-    precision = "tf32" if product_precision(features[0]) == "tf32" else "ieee"
+    precision = "tf32" if product_precision(features) == "tf32" else "ieee"
     try:
         kernels = import_module("asymtrain.branches._kernels")
         launches: Launches = kernels.Launches(
@@ -231,15 +231,14 @@ class _FusedLoss(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, plan: Plan, complete: bool, targets: Tensor, *tensors: Tensor) -> Tensor:
-        count = plan.shape[0]
-        features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
-        ctx.plan = plan
-        launches = plan.launches
-        ctx.launched = launches is not None and launches.possible()
-        if launches is not None and ctx.launched:
-            loss, gradient, means = launches.forward(features, weights, targets)
+        count, launches = plan.shape[0], plan.launches
+        ctx.plan, ctx.launched = plan, False
+        if launches is not None and launches.possible():
+            ctx.launched = True
+            loss, gradient, means = launches.forward(tensors[:count], tensors[count:], targets)
             ctx.save_for_backward(gradient, means, targets, *tensors)
             return loss
+        features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         # In the weights' own precision, so that the loss is the same inside and outside autocast.
         with torch._C._DisableAutocast():
             logits = weights[0].new_empty(plan.shape)

@@ -79,22 +79,25 @@ def _pool(features, table, rows, batch, K: tl.constexpr, KIND: tl.constexpr, WID
     sample = (program - tl.load(own + _POOL_START)) % batch
     d = (program - tl.load(own + _POOL_START)) // batch * WIDE + tl.arange(0, WIDE)
     base = _address(features, place, K, KIND) + sample * tl.load(own + _FROM_ROW)
-    total = tl.zeros((WIDE,), tl.float32)
     # Neighbours in memory are read together: along features or along positions.
     if column == 1:
+        total = tl.zeros((LONG, WIDE), tl.float32)
         for start in range(0, positions, LONG):
             p = start + tl.arange(0, LONG)
             inside = (p[:, None] < positions) & (d[None, :] < width)
             values = tl.load(base + p[:, None] * step + d[None, :], mask=inside, other=0.0)
-            total += tl.sum(values.to(tl.float32), 0)
+            total += values.to(tl.float32)
+        mean = tl.sum(total, 0) / positions.to(tl.float32)
     else:
+        across = tl.zeros((WIDE, LONG), tl.float32)
         for start in range(0, positions, LONG):
             p = start + tl.arange(0, LONG)
             inside = (d[:, None] < width) & (p[None, :] < positions)
             values = tl.load(base + d[:, None] * column + p[None, :] * step, mask=inside, other=0.0)
-            total += tl.sum(values.to(tl.float32), 1)
+            across += values.to(tl.float32)
+        mean = tl.sum(across, 1) / positions.to(tl.float32)
     target = rows.to(tl.int64).to(tl.pointer_type(tl.float32)) + tl.load(own + _POOLED) + sample * width
-    tl.store(target + d, total / positions.to(tl.float32), mask=d < width)
+    tl.store(target + d, mean, mask=d < width)
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
