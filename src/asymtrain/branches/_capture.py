@@ -135,8 +135,13 @@ class PlaceHook(_Hook):
             ):
                 if forward.listening:
                     mode = grad, module.training
-                    plain = type(output) is Tensor and self.selector is None and output.is_floating_point()
-                    if plain and self.lasting.get(mode) and not output.is_inference():
+                    if (
+                        type(output) is Tensor
+                        and self.selector is None
+                        and self.lasting.get(mode)
+                        and output.is_floating_point()
+                        and not output.is_inference()
+                    ):
                         self.with_grad, self.held, self.rows, self.version = grad, output, None, output._version
                         usable = grad and output.ndim == self.axes and output.layout is torch.strided
                         self.feature = output if usable and self.pooled is not None and not output.is_nested else None

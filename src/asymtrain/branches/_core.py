@@ -219,9 +219,8 @@ class Branches(nn.Module):
             *[None if w is None else (type(w), w.stride(), w.dtype, w.device) for w in weights],
         )
         plans = capture.plans
-        if seen in plans:
-            plan = plans[seen]
-        else:
+        plan = plans.get(seen, _UNKNOWN)
+        if plan is _UNKNOWN:
             # One that is kept is never dropped, since captured CUDA graphs read its tensors.
             kept = len(plans) < _MOST_PLANS
             plan = self._make_plan(sources, weights, len(biases), targets, ignore_index, kept=kept)
@@ -542,6 +541,7 @@ def _former_key(place: str) -> str:
 
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 _EMPTY = nn.ModuleDict()
+_UNKNOWN: Any = object()
 _MOST_PLANS = 16  # shapes of batches in one training, of which there are two or three
 
 
