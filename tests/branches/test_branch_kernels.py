@@ -193,6 +193,16 @@ def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan() -> None:
     assert branches.loss(wide[:, 0].int()) == branches.loss(wide[:, 0]) == branches.loss(y)
 
 
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("limit", ["_MOST_LAUNCHED", "_MOST_MULTIPLIED"])
+def test_what_is_large_is_left_to_torch(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, limit, 1)
+    model, branches, x, y = built("rows")
+    model(x)
+    assert not branches.loss(y).grad_fn.launched
+
+
 class Nothing(TorchDispatchMode):
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))

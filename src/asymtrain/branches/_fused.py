@@ -38,6 +38,8 @@ _MOST_ZEROS = 1 << 26
 _MOST_ELEMENTS = 1 << 20
 # The arguments of a launch are 4 kB.
 _MOST_LAUNCHED = 64
+# Multiplications of a product up to which a step is bound by its calls, not by them: cuBLAS is quicker at large ones.
+_MOST_MULTIPLIED = 1 << 30
 
 
 class Group(NamedTuple):
@@ -158,10 +160,11 @@ def _launches(
     dtype, device = features[0].dtype, weights[0].device
     alike = all(feature.dtype == dtype and feature.device == device for feature in features)
     plain = all(weight.dtype == torch.float32 and weight.is_contiguous() for weight in weights)
-    few = len(known) == len(features) <= _MOST_LAUNCHED
+    batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
+    multiplied = batch * classes * sum(place.width for place in known)
+    few = len(known) == len(features) <= _MOST_LAUNCHED and multiplied <= _MOST_MULTIPLIED
     if not (alike and plain and few and dtype in (torch.float32, torch.bfloat16, torch.float16)):
         return None
-    batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
     precision = "tf32" if product_precision(features) == "tf32" else "ieee"
     try:
         kernels = import_module("asymtrain.branches._kernels")
