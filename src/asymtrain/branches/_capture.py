@@ -344,12 +344,15 @@ class Capture:
         """What the rows of each place come from: see `PlaceHook.source` and `features`."""
         forward = self.forward
         if forward.happened and forward.dropped is None:
-            caught = {name: place.feature for name, place in self.places.items()}
-            fresh = [feature is not None and feature._version == place.version
-                     for feature, place in zip(caught.values(), forward.places, strict=True)]  # fmt: skip
-            if all(fresh):  # as ever: nothing was skipped, nothing is wrong, and there is nothing to warn of
+            caught = {}
+            for name, place in self.places.items():
+                feature = place.feature
+                if feature is None or feature._version != place.version:
+                    break
+                caught[name] = feature
+            else:  # as ever: nothing was skipped, nothing is wrong, and there is nothing to warn of
                 forward.asked = True
-                return caught  # type: ignore[return-value]
+                return caught
         return self._of_places(PlaceHook.source, allow_skipped)
 
     def _of_places(self, ask: Callable[[PlaceHook], T | str | None], allow_skipped: bool) -> dict[str, T]:

@@ -205,7 +205,7 @@ class Branches(nn.Module):
         refuse_drift()
         sources = capture.sources(self.settings.allow_skipped)
         # By the modules' dictionaries: a small model feels each call, and attributes of modules are calls.
-        heads = self.heads._modules
+        heads = self._modules["heads"]._modules  # type: ignore[union-attr]
         if len(sources) < len(heads):
             heads = {name: heads[self._keys[name]] for name in sources}
         own = [head._parameters for head in heads.values() if head is not None]
