@@ -6,8 +6,9 @@ share products, all places share one loss, and its gradient by the logits is com
     features -> rows (B, D) -> logits (K, B, C) -> loss, and its gradient by the logits
     backward    that gradient times the loss's own; from it those of weights and rows; a mean's is spread as a view
 
-What follows from shapes and settings alone is a `Plan`, made once and kept by the caller. The numbers are those of the
-general way, up to rounding, which second derivatives still take.
+What follows from shapes and settings alone is a `Plan`, made once and kept by the caller. Where it has `launches`, the
+kernels of `_kernels.py` do all of this. The numbers are those of the general way, up to rounding, which second derivatives
+still take.
 Axis letters: B batch, C classes, D width, K places.
 """
 
