@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asymtrain.branches import Branches, _fused, attach
-from asymtrain.branches._pooling import Pooled
+from asymtrain.branches._pooling import Pooled, place_of
 
 LAST = torch.channels_last
 FEATURES = {
@@ -27,7 +27,7 @@ FEATURES = {
 
 @pytest.mark.parametrize(("feature", "pooled"), FEATURES.values(), ids=FEATURES)
 def test_where_rows_and_gradients_lie(feature: Tensor, pooled: Pooled) -> None:
-    place = _fused.place_of(feature, pooled)
+    place = place_of(feature, pooled)
     assert place is not None
     sizes = (3, place.width, place.positions)
     read = feature.as_strided(sizes, place.strides, feature.storage_offset()).mean(2)
@@ -43,8 +43,8 @@ def test_where_rows_and_gradients_lie(feature: Tensor, pooled: Pooled) -> None:
 
 def test_positions_that_lie_apart_have_no_place() -> None:
     maps = torch.randn(3, 7, 8, 5)
-    assert _fused.place_of(maps[:, :, ::2], Pooled((2, 3), None, 0, 1)) is None
-    assert _fused.place_of(maps[:, :, :0], Pooled((2, 3), None, 0, 1)) is None
+    assert place_of(maps[:, :, ::2], Pooled((2, 3), None, 0, 1)) is None
+    assert place_of(maps[:, :, :0], Pooled((2, 3), None, 0, 1)) is None
 
 
 def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ share products, all places share one loss, and its gradient by the logits is com
     backward    that gradient times the loss's own; from it those of weights and rows; a mean's is spread as a view
 
 What follows from shapes and settings alone is a `Plan`, made once and kept by the caller. Where it has `launches`, the
-kernels of `_kernels.py` do all of this. The numbers are those of the general way, up to rounding, which second derivatives
-still take.
+kernels of `_kernels.py` do all of this. The numbers are those of the general way, up to rounding, which second
+derivatives still take.
 Axis letters: B batch, C classes, D width, K places.
 """
 
@@ -17,14 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
-from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asymtrain.branches._pooling import Pooled
+from asymtrain.branches._pooling import Pooled, place_of
 from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows
 
 if TYPE_CHECKING:
@@ -175,33 +174,6 @@ def _launches(
     except Exception:  # no C compiler, a GPU that is too old, no room for the cache: torch's own operations do it
         return None
     return launches
-
-
-class Place(NamedTuple):
-    """Where a place's numbers lie in its feature, and in the gradient by it."""
-
-    width: int
-    strides: tuple[int, int, int]  # of the feature, by sample, width and position
-    positions: int  # over which it is averaged; 1 of rows and class tokens
-    size: int  # elements of the gradient, which is zero where none is written
-    gradient: tuple[tuple[int, ...], tuple[int, ...]]  # its shape and strides
-    row: int  # its stride by sample
-    sparse: bool
-
-
-def place_of(feature: Tensor, pooled: Pooled) -> Place | None:
-    """None where there is nothing, or positions do not follow each other in memory at one distance."""
-    axes = [axis for axis in pooled.axes if feature.shape[axis] > 1]
-    if not feature.numel() or any(feature.stride(a) != feature.stride(b) * feature.shape[b] for a, b in pairwise(axes)):
-        return None
-    shape, batch, width = tuple(feature.shape), feature.shape[pooled.batch], feature.shape[pooled.width]
-    strides = feature.stride(pooled.batch), feature.stride(pooled.width), feature.stride(axes[-1]) if axes else 0
-    if pooled.token is not None:
-        whole = tuple(accumulate(reversed(shape[1:]), lambda a, b: a * b, initial=1))[::-1]
-        return Place(width, strides, 1, math.prod(shape), (shape, whole), whole[pooled.batch], True)
-    spread = tuple({pooled.batch: width, pooled.width: 1}.get(axis, 0) for axis in range(len(shape)))
-    positions = math.prod(shape[axis] for axis in pooled.axes)
-    return Place(width, strides, positions, batch * width, (shape, spread), width, False)
 
 
 def _pairs(parts: Sequence[Any], views: tuple[int | None, ...]) -> list[tuple[Any, int | None]]:

@@ -19,7 +19,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-from asymtrain.branches._fused import Place
+from asymtrain.branches._pooling import Place
 
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 _ALIGNED = 64  # elements, to which parts of a shared buffer are rounded up
