@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from asymtrain.branches import attach
-from asymtrain.branches._capture import Capture
+from asymtrain.branches._capture import _REGULAR, Capture
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
@@ -103,6 +103,21 @@ def test_two_forwards_before_one_loss_are_noticed() -> None:
         branches.logits()
     branches.logits()  # once is enough
     assert first.requires_grad
+
+
+def test_two_forwards_before_one_loss_are_noticed_in_a_loop_that_was_regular() -> None:
+    """Such a loop is not watched at every step, so the second time at the latest."""
+    model, x = mlp(), rows()
+    branches = attach(model, "1", x, CLASSES)
+    for _ in range(2 * _REGULAR):
+        (F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
+    assert branches._capture.forward.graph is None
+    main = [F.cross_entropy(model(x), targets()) for _ in range(2)]
+    branches.loss(targets())
+    main += [F.cross_entropy(model(x), targets()) for _ in range(2)]
+    with pytest.warns(UserWarning, match="called twice with gradients"):
+        branches.loss(targets())
+    assert len(main) == 4  # whose graphs wait for their backward
 
 
 def test_forwards_whose_features_nobody_wants_are_not_noticed() -> None:

@@ -6,6 +6,7 @@ _axes.py        evidence for which axis is what       _nested.py    tensors in o
 _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and what they caught
 _heads.py       one place's weights and logits        _tied.py      the model's own output layer
 _losses.py      logits and targets -> losses          _core.py      Branches, and WithBranches
+_fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
 """
 
 from asymtrain.branches._attaching import PRESETS, attach

@@ -11,7 +11,9 @@ nonetheless: the recomputation must save as many tensors as the forward did.
 A forward with gradients whose features nobody asked for is dropped by the next one. That is right in a step without
 auxiliary loss, while warming up, or where a batch has no labels; it is a mistake where both forwards should have
 branches. No rule tells these apart, so it is a warning, and only if the earlier forward's graph still waits for its
-backward. Compiled forwards are not watched: that would take a new Python object for each.
+backward. To know that costs a small model as much as two places, so a loop that has asked about each of its last
+forwards is not watched; it is again once it has not asked about one. Compiled forwards are not watched: that would take
+a new Python object for each.
 
 What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
 (each changed value would be a recompilation), and hold no reference to an nn.Module.
@@ -39,6 +41,7 @@ Model = TypeVar("Model", bound=nn.Module)
 T = TypeVar("T")
 # A name among the model's arguments, or a function of them all.
 Mask = str | Callable[..., Tensor | None]
+_REGULAR = 8  # forwards in a row that show what kind of loop this is
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
@@ -53,6 +56,7 @@ class Forward:
         self.compiled = False
         self.counted = False  # whether `random` and `cycle` have moved on for it
         self.asked = False  # whether anyone has asked what it gave
+        self.regular = 0  # forwards with gradients in a row about which someone has asked
         self.taken = False  # whether WithBranches has handed its logits out
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
@@ -130,7 +134,19 @@ class PlaceHook(_Hook):
                 and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
             ):
                 if forward.listening:
-                    self._keep(output, (grad, module.training))
+                    mode = grad, module.training
+                    if (
+                        type(output) is Tensor
+                        and self.selector is None
+                        and self.lasting.get(mode)
+                        and output.is_floating_point()
+                        and not output.is_inference()
+                    ):
+                        self.with_grad, self.held, self.rows, self.version = grad, output, None, output._version
+                        usable = grad and output.ndim == self.axes and output.layout is torch.strided
+                        self.feature = output if usable and self.pooled is not None and not output.is_nested else None
+                    else:
+                        self._keep(output, mode)
                 return
         rows = self.read(output)
         if self.forward.listening:
@@ -217,8 +233,11 @@ class OpenHook(_Hook):
         if not compiling:
             if torch._C._current_graph_task_id() != -1:
                 return  # Inside a backward: the whole model is being recomputed by activation checkpointing.
-            if forward.happened and forward.with_grad and not forward.asked:
-                forward.dropped = forward.graph
+            if forward.happened and forward.with_grad:
+                if forward.asked:
+                    forward.regular += 1
+                else:
+                    forward.regular, forward.dropped = 0, forward.graph
             forward.graph = None
         forward.forget()
         forward.listening = True
@@ -261,7 +280,7 @@ class CloseHook(_Hook):
             for place in forward.places:
                 if place.trial is not None:
                     place.settle()
-            output = first_feature(call[2])
+            output = first_feature(call[2]) if forward.regular < _REGULAR else None
             if output is not None and output.grad_fn is not None:
                 graph = Graph()
                 output.grad_fn.register_prehook(graph)
@@ -325,12 +344,15 @@ class Capture:
         """What the rows of each place come from: see `PlaceHook.source` and `features`."""
         forward = self.forward
         if forward.happened and forward.dropped is None:
-            caught = {name: place.feature for name, place in self.places.items()}
-            fresh = [feature is not None and feature._version == place.version
-                     for feature, place in zip(caught.values(), forward.places, strict=True)]  # fmt: skip
-            if all(fresh):  # as ever: nothing was skipped, nothing is wrong, and there is nothing to warn of
+            caught = {}
+            for name, place in self.places.items():
+                feature = place.feature
+                if feature is None or feature._version != place.version:
+                    break
+                caught[name] = feature
+            else:  # as ever: nothing was skipped, nothing is wrong, and there is nothing to warn of
                 forward.asked = True
-                return caught  # type: ignore[return-value]
+                return caught
         return self._of_places(PlaceHook.source, allow_skipped)
 
     def _of_places(self, ask: Callable[[PlaceHook], T | str | None], allow_skipped: bool) -> dict[str, T]:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches._capture import Capture, Mask, refuse_drift
-from asymtrain.branches._fused import Plan, fused_loss, make_plan
+from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import Activation, Product, Settings, accuracies_of, align, losses_of
 from asymtrain.branches._pooling import Pooled, Reader
@@ -205,7 +205,7 @@ class Branches(nn.Module):
         refuse_drift()
         sources = capture.sources(self.settings.allow_skipped)
         # By the modules' dictionaries: a small model feels each call, and attributes of modules are calls.
-        heads = self.heads._modules
+        heads = self._modules["heads"]._modules  # type: ignore[union-attr]
         if len(sources) < len(heads):
             heads = {name: heads[self._keys[name]] for name in sources}
         own = [head._parameters for head in heads.values() if head is not None]
@@ -214,14 +214,13 @@ class Branches(nn.Module):
         # All that checks and products depend on, but for the values of targets
         seen = (
             tuple(heads) if len(heads) < len(self.places) else None,
-            (len(biases), ignore_index, targets.shape, targets.dtype, targets.device),
-            *[(type(feature), feature.shape, feature.dtype, feature.device) for feature in features],
-            *[None if weight is None else (type(weight), weight.dtype, weight.device) for weight in weights],
+            (len(biases), ignore_index, targets.shape, targets.dtype, targets.device, product_precision(features)),
+            *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
+            *[None if w is None else (type(w), w.stride(), w.dtype, w.device) for w in weights],
         )
         plans = capture.plans
-        if seen in plans:
-            plan = plans[seen]
-        else:
+        plan = plans.get(seen, _UNKNOWN)
+        if plan is _UNKNOWN:
             # One that is kept is never dropped, since captured CUDA graphs read its tensors.
             kept = len(plans) < _MOST_PLANS
             plan = self._make_plan(sources, weights, len(biases), targets, ignore_index, kept=kept)
@@ -232,8 +231,8 @@ class Branches(nn.Module):
         if self._watch_copying:
             self._refuse_copying(targets, ignore_index)
         # Values on a GPU are not looked at: that would stall every step.
-        complete = targets.device.type == "cpu" and _all_classes(targets, plan.shape[2], ignore_index)
-        if targets.device.type == "cpu" and not complete:
+        complete = targets.is_cpu and _all_classes(targets, plan.shape[2], ignore_index)
+        if targets.is_cpu and not complete:
             plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
         targets = _on(features[0].device, targets)
         return fused_loss(plan, targets, features, weights, biases, complete)  # type: ignore[arg-type]
@@ -263,8 +262,8 @@ class Branches(nn.Module):
         plain &= biases == sum(getattr(self.head(name), "bias", None) is not None for name in sources)
         if len(batches) != 1 or len(kinds) != 1 or not plain:
             return None
-        weight, objective = weights[0], settings.objective
-        assert weight is not None
+        plain_weights, objective = [weight for weight in weights if weight is not None], settings.objective
+        weight = plain_weights[0]
         assert isinstance(objective, Objective)
         given = {feature.dtype for feature in sources.values()}
         if any(torch.promote_types(kind, torch.float32) != weight.dtype for kind in given):
@@ -272,8 +271,8 @@ class Branches(nn.Module):
         objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
-            list(sources.values()), pooled, weight, objective, settings.class_reduction, ignore_index, shares,
-            by_index=targets.ndim == 1, kept=kept,
+            list(sources.values()), pooled, plain_weights, objective, settings.class_reduction, ignore_index, shares,
+            by_index=targets.ndim == 1, kept=kept, with_bias=biases > 0,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -517,7 +516,7 @@ def is_sharded(module: nn.Module) -> bool:
 
 
 def _on(device: torch.device, targets: Tensor) -> Tensor:
-    return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype)
+    return targets.to(device, torch.int64 if targets.ndim == 1 else targets.dtype).contiguous()
 
 
 def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
@@ -542,6 +541,7 @@ def _former_key(place: str) -> str:
 
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
 _EMPTY = nn.ModuleDict()
+_UNKNOWN: Any = object()
 _MOST_PLANS = 16  # shapes of batches in one training, of which there are two or three
 
 

@@ -6,22 +6,28 @@ share products, all places share one loss, and its gradient by the logits is com
     features -> rows (B, D) -> logits (K, B, C) -> loss, and its gradient by the logits
     backward    that gradient times the loss's own; from it those of weights and rows; a mean's is spread as a view
 
-What follows from shapes and settings alone is a `Plan`, made once and kept by the caller. The numbers are those of the
-general way, up to rounding, which second derivatives still take.
+What follows from shapes and settings alone is a `Plan`, made once and kept by the caller. Where it has `launches`, the
+kernels of `_kernels.py` do all of this. The numbers are those of the general way, up to rounding, which second
+derivatives still take.
 Axis letters: B batch, C classes, D width, K places.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from importlib import import_module
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from asymtrain.branches._pooling import Pooled
+from asymtrain.branches._pooling import Pooled, place_of
 from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows
+
+if TYPE_CHECKING:
+    from asymtrain.branches._kernels import Launches
 
 # Two products cost as many calls as what brings their operands together.
 _SHARED_FROM = 3
@@ -30,6 +36,10 @@ _SHARED_FROM = 3
 _MOST_ZEROS = 1 << 26
 # Of shares that are kept from step to step; they save one call.
 _MOST_ELEMENTS = 1 << 20
+# The arguments of a launch are 4 kB.
+_MOST_LAUNCHED = 64
+# Multiplications of a product up to which a step is bound by its calls, not by them: cuBLAS is quicker at large ones.
+_MOST_MULTIPLIED = 1 << 30
 
 
 class Group(NamedTuple):
@@ -58,23 +68,26 @@ class Plan:
     objective: Objective
     class_reduction: ClassReduction
     ignore_index: int
+    launches: "Launches | None"  # kernels of our own, where there are some for such features
 
 
 def make_plan(
     features: Sequence[Tensor],
     pooled: Sequence[Pooled],
-    weight: Tensor,
+    weights: Sequence[Tensor],
     objective: Objective,
     class_reduction: ClassReduction,
     ignore_index: int,
     shares: Sequence[float],
     by_index: bool,
     kept: bool,
+    with_bias: bool,
 ) -> Plan:
-    """The plan for features of these shapes and types, rows of which have the type and device of a weight (C, D).
+    """The plan for features of these shapes and types, rows of which have the type and device of the weights (C, D).
 
     `by_index` says that targets are indices of classes, not values; `kept` that the plan serves later steps.
     """
+    weight = weights[0]
     zeros = sum(feature.nbytes for feature, kind in zip(features, pooled, strict=True) if kind.token is not None)
     views = tuple(kind.token for kind in pooled) if zeros > _MOST_ZEROS else ()
     alike: dict[tuple[tuple[int, ...], torch.dtype, Pooled], list[int]] = {}
@@ -97,6 +110,10 @@ def make_plan(
     elements = None
     if closed_form and kept and batch * classes <= _MOST_ELEMENTS:
         elements = weight.new_full((batch, classes), 1 / (batch * (classes if class_reduction == "mean" else 1)))
+    launches = None
+    if closed_form and kept and not with_bias and has_kernels(weight.device):
+        per_row = 1 / classes if class_reduction == "mean" else 1.0
+        launches = _launches(features, pooled, views, weights, shares, per_row, ignore_index)
     return Plan(
         shape=(len(features), batch, classes),
         groups=tuple(groups),
@@ -110,7 +127,57 @@ def make_plan(
         objective=objective,
         class_reduction=class_reduction,
         ignore_index=ignore_index,
+        launches=launches,
     )
+
+
+def has_kernels(device: torch.device) -> bool:
+    """Whether kernels of our own can be compiled for a device, now: not inside of a CUDA graph's capture."""
+    if device.type != "cuda" or torch.version.hip is not None or find_spec("triton") is None:
+        return False
+    return not torch.cuda.is_current_stream_capturing()
+
+
+def product_precision(features: Sequence[Tensor]) -> str | None:
+    """What torch may make of products in float32 on the GPU, which a user may change at any time."""
+    return torch._C._get_fp32_precision_getter("cuda", "matmul") if features and features[0].is_cuda else None
+
+
+def _launches(
+    features: Sequence[Tensor],
+    pooled: Sequence[Pooled],
+    views: tuple[int | None, ...],
+    weights: Sequence[Tensor],
+    shares: Sequence[float],
+    per_row: float,
+    ignore_index: int,
+) -> "Launches | None":
+    """The kernels for features and weights like these; None where there are none, or they cannot be compiled."""
+    features = [feature if axis is None else feature.select(axis, 0) for feature, axis in _pairs(features, views)]
+    pooled = [kind if axis is None else Pooled() for kind, axis in _pairs(pooled, views)]
+    places = [place_of(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
+    known = [place for place in places if place is not None]
+    dtype, device = features[0].dtype, weights[0].device
+    alike = all(feature.dtype == dtype and feature.device == device for feature in features)
+    plain = all(weight.dtype == torch.float32 and weight.is_contiguous() for weight in weights)
+    batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
+    multiplied = batch * classes * sum(place.width for place in known)
+    few = len(known) == len(features) <= _MOST_LAUNCHED and multiplied <= _MOST_MULTIPLIED
+    if not (alike and plain and few and dtype in (torch.float32, torch.bfloat16, torch.float16)):
+        return None
+    precision = "tf32" if product_precision(features) == "tf32" else "ieee"
+    try:
+        kernels = import_module("asymtrain.branches._kernels")
+        launches: Launches = kernels.Launches(
+            known, batch, classes, dtype, device, shares, per_row, ignore_index, precision
+        )
+    except Exception:  # no C compiler, a GPU that is too old, no room for the cache: torch's own operations do it
+        return None
+    return launches
+
+
+def _pairs(parts: Sequence[Any], views: tuple[int | None, ...]) -> list[tuple[Any, int | None]]:
+    return list(zip(parts, views or (None,) * len(parts), strict=True))
 
 
 def fused_loss(
@@ -126,16 +193,27 @@ def fused_loss(
     `complete` says that no target is ignored; one that nobody has looked at may be.
     """
     if plan.views:
-        pairs = zip(features, plan.views, strict=True)
+        pairs = _pairs(features, plan.views)
         features = [feature if axis is None else feature.select(axis, 0) for feature, axis in pairs]
-    loss: Tensor = _FusedLoss.apply(plan, complete, targets, *features, *weights, *biases)  # type: ignore[no-untyped-call]
+    loss: Tensor = _FusedLoss.apply(plan, complete, targets, *features, *weights, *biases)
     return loss
 
 
 class _FusedLoss(torch.autograd.Function):
+    @classmethod
+    def apply(cls, *arguments: Any) -> Any:
+        """Torch's own without its look at functorch, which costs as much as the rest of the call."""
+        return super(torch.autograd.Function, cls).apply(*arguments)  # type: ignore[misc]
+
     @staticmethod
     def forward(ctx: Any, plan: Plan, complete: bool, targets: Tensor, *tensors: Tensor) -> Tensor:
-        count = plan.shape[0]
+        count, launches = plan.shape[0], plan.launches
+        ctx.plan, ctx.launched = plan, False
+        if launches is not None and launches.possible():
+            ctx.launched = True
+            loss, gradient, means = launches.forward(tensors[:count], tensors[count:], targets)
+            ctx.save_for_backward(gradient, means, targets, *tensors)
+            return loss
         features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         # In the weights' own precision, so that the loss is the same inside and outside autocast.
         with torch._C._DisableAutocast():
@@ -158,7 +236,6 @@ class _FusedLoss(torch.autograd.Function):
                     rows.append(row)
                     stacks.append(stack)
             loss, gradient = _loss_and_gradient(logits, targets, plan, complete)
-        ctx.plan = plan
         ctx.save_for_backward(gradient, *rows, *stacks, targets, *tensors)
         return loss
 
@@ -166,14 +243,20 @@ class _FusedLoss(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
         plan: Plan = ctx.plan
         count, parts, saved = plan.shape[0], len(plan.groups), ctx.saved_tensors
-        rows, stacks, tensors = saved[1 : 1 + parts], saved[1 + parts : 1 + 2 * parts], saved[2 + 2 * parts :]
+        first = 3 if ctx.launched else 2 + 2 * parts
+        tensors = saved[first:]
         if torch.is_grad_enabled():  # a second derivative is wanted
             # By views: of two places one may feed the other, and each must have its own part alone.
             views = [tensor.view_as(tensor) for tensor in tensors]
             wanted = [view for view in views if view.requires_grad]
-            loss = _general_loss(plan, saved[1 + 2 * parts], views)
+            loss = _general_loss(plan, saved[first - 1], views)
             given = iter(torch.autograd.grad(loss, wanted, gradients[0], create_graph=True, allow_unused=True))
             return None, None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
+        if ctx.launched:
+            assert plan.launches is not None
+            features, weights = tensors[:count], tensors[count:]
+            return None, None, None, *plan.launches.backward(features, weights, saved[0], saved[1], gradients[0])
+        rows, stacks = saved[1 : 1 + parts], saved[1 + parts : 1 + 2 * parts]
         answer: list[Tensor | None] = [None] * len(tensors)
         with torch._C._DisableAutocast():
             gradient = saved[0] * gradients[0]

@@ -1,0 +1,323 @@
+"""The loss of linear branches and its gradients as Triton kernels: all places in two launches, three with means.
+
+    _pool        features -> rows, where any place is averaged over positions
+    _loss        rows and weights -> the loss, and its gradient by the logits, which are never stored
+    _gradients   that gradient -> those by weights and by rows, times the loss's own
+
+A step of a small model is bound by its launches, and each of these replaces about ten of torch's. They are for the
+closed form of `_fused.py` alone: the sigmoid of class indices, weights in float32, no bias. Addresses of tensors are
+numbers here, since places differ in number; what else belongs to a place is a row of a table on the device, written
+once. Every sum has a fixed order: the program that ends last adds up what the others have left.
+Axis letters: B batch, C classes, D width, K places.
+"""
+
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from asymtrain.branches._pooling import Place
+
+_TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
+_ALIGNED = 64  # elements, to which parts of a shared buffer are rounded up
+_DEPTH = 32  # of a product's steps
+_MANY = 256  # programs that keep a GPU busy, above which each takes a larger tile
+_WIDE, _LONG = 64, 32  # widths and positions that a program averages at a time
+
+# One compilation serves all sizes.
+_NUMBERS = [
+    "features", "rows", "weights", "table", "shares", "targets", "gradient", "sums", "loss", "counter", "given",
+    "of_weights", "of_rows", "batch", "classes", "ignored", "per_row",
+]  # fmt: skip
+
+# Columns of the table
+_WIDTH = tl.constexpr(0)
+_ROW = tl.constexpr(1)  # strides of rows (B, D) in a place's features, or in what they were averaged to
+_COLUMN = tl.constexpr(2)
+_OF_ROWS = tl.constexpr(3)  # where the gradient by rows begins, and the stride between them
+_OF_ROW = tl.constexpr(4)
+_POSITIONS = tl.constexpr(5)
+_START = tl.constexpr(6)  # the first program of the place in `_gradients`
+_POOL_START = tl.constexpr(7)  # and in `_pool`
+_POOLED = tl.constexpr(8)  # where its means begin
+_FROM_ROW = tl.constexpr(9)  # strides in the features
+_FROM_COLUMN = tl.constexpr(10)
+_FROM_POSITION = tl.constexpr(11)
+_FIELDS = tl.constexpr(12)
+
+
+@triton.jit
+def _address(addresses, place, K: tl.constexpr, KIND: tl.constexpr):
+    """That of a place, as a pointer; a tuple takes no index that is known only on the device."""
+    chosen = addresses[0].to(tl.int64)
+    for k in tl.static_range(1, K):
+        chosen = tl.where(place == k, addresses[k].to(tl.int64), chosen)
+    return chosen.to(tl.pointer_type(KIND))
+
+
+@triton.jit
+def _place_of(program, table, column, K: tl.constexpr):
+    """The place whose programs these are."""
+    place = 0
+    for k in tl.static_range(1, K):
+        place += (program >= tl.load(table + k * _FIELDS + column)).to(tl.int32)
+    return place
+
+
+@triton.jit(do_not_specialize=_NUMBERS)
+def _pool(features, table, rows, batch, K: tl.constexpr, KIND: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr):
+    """Means over positions, in float32, of one sample and WIDE of its features."""
+    table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
+    program = tl.program_id(0)
+    place = _place_of(program, table, _POOL_START, K)
+    own = table + place * _FIELDS
+    width, positions = tl.load(own + _WIDTH), tl.load(own + _POSITIONS)
+    column, step = tl.load(own + _FROM_COLUMN), tl.load(own + _FROM_POSITION)
+    sample = (program - tl.load(own + _POOL_START)) % batch
+    d = (program - tl.load(own + _POOL_START)) // batch * WIDE + tl.arange(0, WIDE)
+    base = _address(features, place, K, KIND) + sample * tl.load(own + _FROM_ROW)
+    # Neighbours in memory are read together: along features or along positions.
+    if column == 1:
+        total = tl.zeros((LONG, WIDE), tl.float32)
+        for start in range(0, positions, LONG):
+            p = start + tl.arange(0, LONG)
+            inside = (p[:, None] < positions) & (d[None, :] < width)
+            values = tl.load(base + p[:, None] * step + d[None, :], mask=inside, other=0.0)
+            total += values.to(tl.float32)
+        mean = tl.sum(total, 0) / positions.to(tl.float32)
+    else:
+        across = tl.zeros((WIDE, LONG), tl.float32)
+        for start in range(0, positions, LONG):
+            p = start + tl.arange(0, LONG)
+            inside = (d[:, None] < width) & (p[None, :] < positions)
+            values = tl.load(base + d[:, None] * column + p[None, :] * step, mask=inside, other=0.0)
+            across += values.to(tl.float32)
+        mean = tl.sum(across, 1) / positions.to(tl.float32)
+    target = rows.to(tl.int64).to(tl.pointer_type(tl.float32)) + tl.load(own + _POOLED) + sample * width
+    tl.store(target + d, mean, mask=d < width)
+
+
+@triton.jit(do_not_specialize=_NUMBERS)
+def _loss(
+    rows, weights, table, shares, targets, gradient, sums, loss, counter, batch, classes, ignored, per_row,
+    K: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of logits (B, C) of one place: its part of the loss, and the gradient of the loss by it."""
+    table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
+    targets = targets.to(tl.int64).to(tl.pointer_type(tl.int64))
+    sums = sums.to(tl.int64).to(tl.pointer_type(tl.float32))
+    program = tl.program_id(0)
+    down, across = tl.cdiv(batch, TILE), tl.cdiv(classes, TILE)
+    place, tile = program // (down * across), program % (down * across)
+    own = table + place * _FIELDS
+    width, row, column = tl.load(own + _WIDTH), tl.load(own + _ROW), tl.load(own + _COLUMN)
+    b = tile // across * TILE + tl.arange(0, TILE)
+    c = tile % across * TILE + tl.arange(0, TILE)
+    left = _address(rows, place, K, KIND) + b[:, None] * row
+    right = _address(weights, place, K, tl.float32) + c[None, :] * width
+    logits = tl.zeros((TILE, TILE), tl.float32)
+    for start in range(0, width, DEPTH):
+        d = start + tl.arange(0, DEPTH)
+        x = tl.load(left + d[None, :] * column, mask=(b[:, None] < batch) & (d[None, :] < width), other=0.0)
+        w = tl.load(right + d[:, None], mask=(d[:, None] < width) & (c[None, :] < classes), other=0.0)
+        logits = tl.dot(x.to(tl.float32), w, logits, input_precision=PRECISION)
+
+    # The mean is over rows that count; where none does, the loss is 0.
+    counted = 0
+    for start in range(0, batch, CHUNK):
+        i = start + tl.arange(0, CHUNK)
+        counted += tl.sum((tl.load(targets + i, mask=i < batch, other=ignored) != ignored).to(tl.int32), 0)
+    target = tl.load(targets + b, mask=b < batch, other=ignored)
+    share = tl.where(target != ignored, per_row / tl.maximum(counted, 1).to(tl.float32), 0.0)
+    # What is no class cannot be refused here, where nobody reads it; the loss says so.
+    share = tl.where((target != ignored) & ((target < 0) | (target >= classes)), float("nan"), share)
+    share *= tl.load(shares.to(tl.int64).to(tl.pointer_type(tl.float32)) + place)
+    inside = (b[:, None] < batch) & (c[None, :] < classes)
+    sign = tl.where(target[:, None] == c[None, :], -1.0, 1.0)
+    z = sign * logits
+    tail = tl.exp(-tl.abs(z))
+    # log(1 + tail), exact also where 1 + tail is rounded
+    sum_of_both = 1.0 + tail
+    exact = tl.where(sum_of_both == 1.0, tail, tl.log(sum_of_both) * (tail / (sum_of_both - 1.0)))
+    softplus = tl.maximum(z, 0.0) + exact
+    sigmoid = tl.where(z >= 0, 1.0, tail) / sum_of_both
+    cells = gradient.to(tl.int64).to(tl.pointer_type(tl.float32)) + place.to(tl.int64) * batch * classes
+    cells += b[:, None].to(tl.int64) * classes + c[None, :]
+    # NaN in logits stays NaN: a model that diverged must show it.
+    tl.store(cells, share[:, None] * sign * tl.where(z == z, sigmoid, z), mask=inside)
+    part = tl.sum(tl.sum(tl.where(inside, share[:, None] * tl.where(z == z, softplus, z), 0.0), 1), 0)
+
+    tl.store(sums + program, part)
+    tl.debug_barrier()
+    count = tl.num_programs(0)
+    counter = counter.to(tl.int64).to(tl.pointer_type(tl.int32))
+    if tl.atomic_add(counter, 1, sem="acq_rel") == count - 1:
+        total = tl.zeros((CHUNK,), tl.float32)
+        for start in range(0, count, CHUNK):
+            i = start + tl.arange(0, CHUNK)
+            total += tl.load(sums + i, mask=i < count, other=0.0, cache_modifier=".cg")
+        tl.store(loss.to(tl.int64).to(tl.pointer_type(tl.float32)), tl.sum(total, 0))
+        tl.store(counter, 0)
+
+
+@triton.jit(do_not_specialize=_NUMBERS)
+def _gradients(
+    rows, weights, table, gradient, given, of_weights, of_rows, batch, classes,
+    K: tl.constexpr, KIND: tl.constexpr, OUT: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr,
+    PRECISION: tl.constexpr,
+):  # fmt: skip
+    """A tile of a weight's gradient (C, D), or of the gradient by rows (B, D)."""
+    table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
+    program = tl.program_id(0)
+    place = _place_of(program, table, _START, K)
+    own = table + place * _FIELDS
+    width, row, column = tl.load(own + _WIDTH), tl.load(own + _ROW), tl.load(own + _COLUMN)
+    across, of_classes = tl.cdiv(width, TILE), tl.cdiv(classes, TILE)
+    tile = program - tl.load(own + _START)
+    d = tile % across * TILE + tl.arange(0, TILE)
+    first = tile // across
+    scale = tl.load(given.to(tl.int64).to(tl.pointer_type(tl.float32)))
+    cells = gradient.to(tl.int64).to(tl.pointer_type(tl.float32)) + place.to(tl.int64) * batch * classes
+    total = tl.zeros((TILE, TILE), tl.float32)
+    if first < of_classes:
+        c = first * TILE + tl.arange(0, TILE)
+        right = _address(rows, place, K, KIND) + d[None, :] * column
+        for start in range(0, batch, DEPTH):
+            b = start + tl.arange(0, DEPTH)
+            g = tl.load(cells + b[None, :].to(tl.int64) * classes + c[:, None],
+                        mask=(b[None, :] < batch) & (c[:, None] < classes), other=0.0)  # fmt: skip
+            x = tl.load(right + b[:, None] * row, mask=(b[:, None] < batch) & (d[None, :] < width), other=0.0)
+            total = tl.dot(g, x.to(tl.float32), total, input_precision=PRECISION)
+        out = _address(of_weights, place, K, tl.float32)
+        tl.store(out + c[:, None] * width + d[None, :], total * scale,
+                 mask=(c[:, None] < classes) & (d[None, :] < width))  # fmt: skip
+    else:
+        b = (first - of_classes) * TILE + tl.arange(0, TILE)
+        weight = _address(weights, place, K, tl.float32) + d[None, :]
+        for start in range(0, classes, DEPTH):
+            c = start + tl.arange(0, DEPTH)
+            g = tl.load(cells + b[:, None].to(tl.int64) * classes + c[None, :],
+                        mask=(b[:, None] < batch) & (c[None, :] < classes), other=0.0)  # fmt: skip
+            w = tl.load(weight + c[:, None] * width, mask=(c[:, None] < classes) & (d[None, :] < width), other=0.0)
+            total = tl.dot(g, w, total, input_precision=PRECISION)
+        scale /= tl.load(own + _POSITIONS).to(tl.float32)
+        rows_out = of_rows.to(tl.int64).to(tl.pointer_type(OUT)) + tl.load(own + _OF_ROWS)
+        tl.store(rows_out + b[:, None] * tl.load(own + _OF_ROW) + d[None, :], (total * scale).to(OUT),
+                 mask=(b[:, None] < batch) & (d[None, :] < width))  # fmt: skip
+
+
+class Launches:
+    """The kernels for features of one kind: compiled, with all that stays the same from step to step."""
+
+    def __init__(
+        self, places: Sequence[Place], batch: int, classes: int, dtype: torch.dtype, device: torch.device,
+        shares: Sequence[float], per_row: float, ignored: int, precision: str,
+    ) -> None:  # fmt: skip
+        count = len(places)
+        self.device, self.dtype = device.index, dtype
+        self.means = any(place.positions > 1 for place in places)
+        self.zeros = any(place.sparse for place in places)
+        widths = [place.width for place in places]
+        large = count * triton.cdiv(batch, 64) * triton.cdiv(classes, 64) >= _MANY
+        tile, depth = (64, 16) if large else (32, 32)
+        down, across = triton.cdiv(batch, tile), triton.cdiv(classes, tile)
+        self.cells, self.programs = count * batch * classes, count * down * across
+        means, self.rows = _offsets([batch * width for width in widths])
+        of_rows, self.of_rows = _offsets([place.size for place in places])
+        starts, programs = _sums([triton.cdiv(width, tile) * (across + down) for width in widths])
+        pool_starts, pool_programs = _sums([triton.cdiv(width, _WIDE) * batch for width in widths])
+        self.offsets = tuple(4 * offset for offset in means)
+        self.views = [(*place.gradient, offset) for place, offset in zip(places, of_rows, strict=True)]
+        table: list[tuple[int, ...]] = [
+            (p.width, *((p.width, 1) if self.means else p.strides[:2]), of_row, p.row, p.positions, start, pool_start,
+             mean, *p.strides)
+            for p, of_row, start, pool_start, mean in zip(places, of_rows, starts, pool_starts, means, strict=True)
+        ]  # fmt: skip
+        # One compilation serves as many places as a power of two; those beyond the last have no program.
+        slots = triton.next_power_of_2(count)
+        self.more = (0,) * (slots - count)
+        table += [(1 << 40,) * len(table[0])] * len(self.more)
+        self.table = torch.tensor(table, dtype=torch.int64, device=device)
+        self.shares = torch.tensor(shares, dtype=torch.float32, device=device)
+        self.counter = torch.zeros((), dtype=torch.int32, device=device)
+        self.fixed = self.table.data_ptr(), self.shares.data_ptr(), self.counter.data_ptr()
+        self.batch, self.sizes = batch, (batch, classes, ignored, per_row)
+        # Any number as large as an address will do to compile for it; an odd one promises nothing of how it is aligned.
+        address = (1 << 40) + 1
+        many, kind, of_kind = (address,) * slots, _TYPES[torch.float32 if self.means else dtype], _TYPES[dtype]
+        numbers: tuple[object, ...]
+        self.pool = None
+        if self.means:
+            numbers = many, address, address, batch
+            self.pool = _compiled(_pool, pool_programs, numbers, (slots, of_kind, _WIDE, _LONG))
+        numbers = many, many, *(address,) * 7, *self.sizes
+        self.loss = _compiled(_loss, self.programs, numbers, (slots, kind, tile, depth, 1024, precision))
+        numbers = many, many, *(address,) * 3, many, address, batch, classes
+        self.gradients = _compiled(_gradients, programs, numbers, (slots, kind, of_kind, tile, depth, precision))
+
+    def possible(self) -> bool:
+        """Whether they can be launched here: on the current device, and where nothing follows torch's operations."""
+        here = self.device is None or torch._C._cuda_getDevice() == self.device
+        return here and torch._C._len_torch_dispatch_stack() == 0
+
+    def forward(
+        self, features: Sequence[Tensor], weights: Sequence[Tensor], targets: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        """The loss; its gradient by the logits, behind which lies what programs leave to each other; and means."""
+        table, shares, counter = self.fixed
+        rows, means = self._addresses(features), None
+        if self.pool is not None:
+            means = weights[0].new_empty(self.rows)
+            self.pool(rows, table, means.data_ptr(), self.batch)
+            rows = self._of_means(means)
+        gradient, loss = weights[0].new_empty(self.cells + self.programs), weights[0].new_empty(())
+        start = gradient.data_ptr()
+        self.loss(
+            rows, self._addresses(weights), table, shares, targets.data_ptr(), start, start + 4 * self.cells,
+            loss.data_ptr(), counter, *self.sizes,
+        )  # fmt: skip
+        return loss, gradient, means
+
+    def backward(
+        self, features: Sequence[Tensor], weights: Sequence[Tensor], gradient: Tensor, means: Tensor | None,
+        given: Tensor,
+    ) -> list[Tensor]:  # fmt: skip
+        """Gradients by features and by weights, times the gradient of the loss."""
+        rows = self._addresses(features) if means is None else self._of_means(means)
+        of_rows = (gradient.new_zeros if self.zeros else gradient.new_empty)(self.of_rows, dtype=self.dtype)
+        of_weights = [torch.empty_like(weight) for weight in weights]
+        self.gradients(
+            rows, self._addresses(weights), self.fixed[0], gradient.data_ptr(), given.data_ptr(),
+            self._addresses(of_weights), of_rows.data_ptr(), *self.sizes[:2],
+        )  # fmt: skip
+        return [*[of_rows.as_strided(*view) for view in self.views], *of_weights]
+
+    def _addresses(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
+        return (*[tensor.data_ptr() for tensor in tensors], *self.more)
+
+    def _of_means(self, means: Tensor) -> tuple[int, ...]:
+        start = means.data_ptr()
+        return (*[start + offset for offset in self.offsets], *self.more)
+
+
+def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
+    return _sums([triton.cdiv(size, _ALIGNED) * _ALIGNED for size in sizes])
+
+
+def _sums(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where each of several parts begins, and the end of the last."""
+    *starts, end = accumulate(sizes, initial=0)
+    return starts, end
+
+
+def _compiled(kernel, programs: int, numbers, constants) -> Callable[..., None]:
+    """A launch of the compiled kernel: what Triton does at every call to find it is done once."""
+    if triton.knobs.runtime.interpret:
+        launch = kernel[(programs,)]
+    else:
+        launch = kernel.warmup(*numbers, *constants, grid=(programs,))[programs, 1, 1]
+    return lambda *given: launch(*given, *constants)

@@ -1,0 +1,222 @@
+"""The fused loss as kernels of our own: where they read and write, who gets them, and their numbers against torch's."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from branch_zoo import CLASSES, mlp, rows, targets
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from asymtrain.branches import Branches, _fused, attach
+from asymtrain.branches._pooling import Pooled, place_of
+
+LAST = torch.channels_last
+FEATURES = {
+    "rows": (torch.randn(3, 7), Pooled()),
+    "rows of a larger tensor": (torch.randn(3, 4, 7)[:, 1], Pooled()),
+    "tokens": (torch.randn(3, 5, 7), Pooled((1,), None, 0, 2)),
+    "tokens first": (torch.randn(5, 3, 7), Pooled((0,), None, 1, 2)),
+    "maps": (torch.randn(3, 7, 4, 5), Pooled((2, 3), None, 0, 1)),
+    "maps, channels last": (torch.randn(3, 7, 4, 5).contiguous(memory_format=LAST), Pooled((2, 3), None, 0, 1)),
+    "one position": (torch.randn(3, 7, 1, 1), Pooled((2, 3), None, 0, 1)),
+    "class token": (torch.randn(3, 5, 7), Pooled((), 1, 0, 2)),
+    "class token first": (torch.randn(5, 3, 7), Pooled((), 0, 1, 2)),
+}
+
+
+@pytest.mark.parametrize(("feature", "pooled"), FEATURES.values(), ids=FEATURES)
+def test_where_rows_and_gradients_lie(feature: Tensor, pooled: Pooled) -> None:
+    place = place_of(feature, pooled)
+    assert place is not None
+    sizes = (3, place.width, place.positions)
+    read = feature.as_strided(sizes, place.strides, feature.storage_offset()).mean(2)
+    torch.testing.assert_close(read, _fused._row(feature, pooled, torch.float32))
+    # A gradient by rows, written where the kernel writes it, is the gradient by the feature.
+    leaf = feature.clone().requires_grad_()
+    _fused._row(leaf, pooled, torch.float32).backward(read)
+    buffer = torch.zeros(place.size)
+    buffer.as_strided((3, place.width), (place.row, 1)).copy_(read / place.positions)
+    torch.testing.assert_close(buffer.as_strided(*place.gradient), leaf.grad)
+    assert place.sparse == (pooled.token is not None)
+
+
+def test_positions_that_lie_apart_have_no_place() -> None:
+    maps = torch.randn(3, 7, 8, 5)
+    assert place_of(maps[:, :, ::2], Pooled((2, 3), None, 0, 1)) is None
+    assert place_of(maps[:, :, :0], Pooled((2, 3), None, 0, 1)) is None
+
+
+def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a machine without Triton, or with a Triton that has no GPU to compile for."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES)
+    monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
+    model(x)
+    loss = branches.loss(targets())
+    assert [plan.launches for plan in branches._capture.plans.values()] == [None]
+    torch.testing.assert_close(loss, sum(branches.losses(targets()).values()))
+
+
+class Chain(nn.Module):
+    def __init__(self, widths: Sequence[int]) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(a, b) for a, b in zip((7, *widths), widths, strict=False))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+class Maps(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Conv2d(3, 16, 3), nn.Conv2d(16, 40, 3), nn.Flatten(), nn.Linear(40 * 64, 9)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x
+
+
+ROWS, TOKENS, MAPS = (64, 7), (64, 5, 7), (64, 3, 12, 12)
+CASES = {
+    "rows": (Chain, (512, 256, 128, 70), ROWS, {"layout": "BD"}),
+    "weighted": (Chain, (96, 70), ROWS, {"layout": "BD", "weights": {"blocks.1": 0.5}, "class_reduction": "sum"}),
+    "one place": (Chain, (20,), ROWS, {"layout": "BD"}),
+    "odd batch": (Chain, (64, 70, 3), (37, 7), {"layout": "BD"}),
+    "means": (Chain, (64, 64, 70), TOKENS, {"layout": "BTD"}),
+    "class tokens": (Chain, (64, 64, 70), TOKENS, {"layout": "BTD", "pool": "class_token"}),
+    "both": (Chain, (64, 64), TOKENS, {"layout": "BTD", "pool": {"blocks.0": "class_token"}}),
+    "maps": (Maps, (), MAPS, {"at": ["blocks.0", "blocks.1", "blocks.3"]}),
+    "12 places": (Chain, (96,) * 12, TOKENS, {"layout": "BTD", "classes": 1000}),
+}
+
+
+def built(case: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Branches, Tensor, Tensor]:
+    torch.manual_seed(0)
+    kind, widths, shape, options = CASES[case]
+    model, x = (kind(widths) if widths else kind()).cuda().to(dtype), torch.randn(shape, device="cuda", dtype=dtype)
+    classes = options.get("classes", 100)
+    branches = attach(model, **{"at": "blocks.*", "sample": x, "classes": classes, **options})
+    y = torch.randint(classes, shape[:1], device="cuda")
+    y[1] = -100
+    return model, branches, x, y
+
+
+def loss_of(
+    model: nn.Module, branches: Branches, x: Tensor, y: Tensor, kernels: bool, autocast: bool = False
+) -> Tensor:
+    """By kernels or by torch's operations."""
+    branches._capture.plans.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        if not kernels:
+            patch.setattr(_fused, "has_kernels", lambda device: False)
+        for _ in range(2):  # the second forward is held from its beginning
+            with torch.autocast("cuda", torch.bfloat16, enabled=autocast):
+                model(x)
+                loss = branches.loss(y)
+    assert all((plan.launches is not None) == kernels for plan in branches._capture.plans.values())
+    return loss
+
+
+def numbers(model: nn.Module, branches: Branches, *rest: Tensor, **options: bool) -> list[Tensor]:
+    """The loss and all gradients."""
+    loss = loss_of(model, branches, *rest, **options)
+    return [loss, *torch.autograd.grad(3 * loss, [*branches.parameters(), *model.parameters()], allow_unused=True)]
+
+
+def assert_alike(one: list[Tensor], other: list[Tensor], tolerance: float) -> None:
+    for mine, theirs in zip(one, other, strict=True):
+        assert (mine is None) == (theirs is None)
+        if mine is not None:
+            scale = theirs.abs().max().item()
+            torch.testing.assert_close(mine, theirs, rtol=tolerance, atol=tolerance * scale)
+
+
+on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("case", CASES)
+def test_kernels_give_what_torch_gives(case: str) -> None:
+    made = built(case)
+    assert_alike(numbers(*made, kernels=True), numbers(*made, kernels=False), 1e-4)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("kind", ["bfloat16", "float16", "autocast", "tf32"])
+@pytest.mark.parametrize("case", ["rows", "means", "class tokens"])
+def test_kernels_in_other_precisions(case: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "tf32":
+        monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
+    made = built(case, getattr(torch, kind) if "float16" in kind else torch.float32)
+    by_kernels, by_torch = (numbers(*made, kernels=on, autocast=kind == "autocast") for on in (True, False))
+    assert_alike(by_kernels, by_torch, 2e-2)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("case", ["rows", "12 places"])
+def test_kernels_give_the_same_twice(case: str) -> None:
+    made = built(case)
+    once, twice = numbers(*made, kernels=True), numbers(*made, kernels=True)
+    assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True) if a is not None)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_second_derivatives_behind_kernels() -> None:
+    model, branches, x, y = built("means")
+    weight, answers = model.blocks[0].weight, []
+    for kernels in (True, False):
+        loss = loss_of(model, branches, x, y, kernels=kernels)
+        (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
+        answers.append(list(torch.autograd.grad(gradient.square().sum(), [weight, *branches.parameters()])))
+    assert_alike(*answers, 1e-3)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan() -> None:
+    model, branches, x, y = built("one place")
+    model(x)
+    assert branches.loss(torch.where(y == y[0], 100, y)).isnan()
+    model(x)
+    assert branches.loss(torch.full_like(y, -100)) == 0
+    # Any stride and any integer type
+    model(x)
+    wide = torch.stack([y, y + 1], 1)
+    assert branches.loss(wide[:, 0].int()) == branches.loss(wide[:, 0]) == branches.loss(y)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("limit", ["_MOST_LAUNCHED", "_MOST_MULTIPLIED"])
+def test_what_is_large_is_left_to_torch(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, limit, 1)
+    model, branches, x, y = built("rows")
+    model(x)
+    assert not branches.loss(y).grad_fn.launched
+
+
+class Nothing(TorchDispatchMode):
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_what_follows_operations_sees_them() -> None:
+    model, branches, x, y = built("rows")
+    for mode in (True, False):
+        model(x)
+        if mode:
+            with Nothing():
+                loss = branches.loss(y)
+        else:
+            loss = branches.loss(y)
+        assert loss.grad_fn.launched != mode
