@@ -38,6 +38,12 @@ class FlatParameters:
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views (R, *shape) into flat (R, P)."""
+        if len(flat) == 1:
+            # From the row itself: strides that told P would be compiled for it, and P depends on the branches.
+            return {
+                name: flat[0, start : start + prod(shape)].view(1, *shape)
+                for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True)
+            }
         return {
             name: flat[:, start : start + prod(shape)].view(-1, *shape)
             for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True)
