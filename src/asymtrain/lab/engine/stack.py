@@ -169,6 +169,7 @@ class Stack:
             strategy=self.strategy,
             gather=self.programs.gather,
             shared=self.shared if self.loss.branches and (measure or self.whole) else None,
+            size=self.programs.size if whole else 1,
         )
         if measure:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
@@ -298,15 +299,15 @@ class Stack:
             return programs.compiled(key, gather=batched)
         assert not batched
         own = (spec.arch, spec.arch_options, self.network.settings, self.network.classes, self.image_shape, spec.batch)
-        losses = [replace(self.loss, kinds=(kind,)) for kind in kinds_of(self.specs)]
-        return programs.compiled(key, gather=batched, module=ModuleParts(own, self.network, losses, self._record))
+        parts = ModuleParts(own, self.loss, kinds_of(self.specs), self._record)
+        return programs.compiled(key, gather=batched, module=parts)
 
-    def _record(self) -> Recorded | None:
-        """The forward of the first run, recorded on a batch of its images."""
+    def _record(self, runs: int) -> Recorded | None:
+        """The forward of so many runs, recorded on a batch of the first one's images."""
         assert isinstance(self.network, ModuleNetwork)
         images = self.data.chunk(self.data.images, self.data.train[:, : self.data.batch])[:1]
-        training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_run(0)
-        return record(self.network, self.parameters.views(self.weights[:1]), images, training)
+        training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_runs(slice(1))
+        return record(self.network, self.parameters.views(self.weights[:1]), images, training, runs=runs)
 
     def _logits(self, parameters: Sequence[Parameters], images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout: of all runs by one call, or of each, as there are parameters."""
