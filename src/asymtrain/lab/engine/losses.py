@@ -47,11 +47,12 @@ class Batch(NamedTuple):
     places: Tensor | None = None  # (R, K), 1 or 0: has a run branches at each point? None where all have
     kind: Tensor | None = None  # (R,), of `StackLoss.kinds` that of each run; None where there is one
 
-    def of_runs(self, part: slice) -> "Batch":
-        """The batch of some of the runs, which stay a stack."""
+    def of_run(self, run: int) -> "Batch":
+        """The batch of one run, which stays a stack of one."""
+        part = slice(run, run + 1)
         shared = ("weight", "training")
         own = {name: value[part] for name, value in self._asdict().items() if value is not None and name not in shared}
-        return self._replace(**own, training=self.training and self.training.of_runs(part))
+        return self._replace(**own, training=self.training and self.training.of_run(run))
 
     def mixed(self, of: Callable[[Tensor], Tensor], targets: Tensor, others: Tensor | None) -> Tensor:
         """What `of` makes of targets (R, B), a value (R, B, ...) for each; of mixed images, of both by their shares."""
@@ -292,11 +293,10 @@ def gradients(
     strategy: Strategy,
     gather: Gather,
     shared: Sequence[str] | None = None,
-    size: int = 1,
 ) -> Gradients:
     """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too.
 
-    Where runs train side by side, `size` of them go into each call of `losses`, which may be a function for each call.
+    `losses` is one function, or one for each run where they train side by side.
     """
 
     def of_rows(losses: LossFunction, weights: Tensor, batch: Batch, alpha: Tensor) -> Gradients:
@@ -316,36 +316,30 @@ def gradients(
     if strategy == "batched":
         assert not isinstance(losses, Sequence)
         return of_rows(losses, weights, batch, alpha)
-    # Of one size, since they are compiled for it: the last call repeats runs of the one before where it has too few.
-    parts = [slice(min(at, len(weights) - size), min(at + size, len(weights))) for at in range(0, len(weights), size)]
-    each = losses if isinstance(losses, Sequence) else [losses] * len(parts)
-    calls = [(own, weights[at], batch.of_runs(at), alpha[at]) for own, at in zip(each, parts, strict=True)]
-    results = _on_streams(of_rows, calls) if weights.is_cuda else [of_rows(*call) for call in calls]
-    if len(results) == 1:
-        return results[0]  # `cat` would copy the whole gradient
-    repeated = len(parts) * size - len(weights)
-    if repeated:
-        last = (None if column is None else column[repeated:] for column in results[-1])
-        results[-1] = Gradients._make(last)
-    return Gradients._make(None if column[0] is None else torch.cat(column) for column in zip(*results, strict=True))
+    each = losses if isinstance(losses, Sequence) else [losses] * len(weights)
+    runs = [(own, weights[r : r + 1], batch.of_run(r), alpha[r : r + 1]) for r, own in enumerate(each)]
+    parts = _on_streams(of_rows, runs) if weights.is_cuda else [of_rows(*run) for run in runs]
+    if len(parts) == 1:
+        return parts[0]  # `cat` would copy the whole gradient
+    return Gradients._make(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
 
 
 def _on_streams(
-    of_rows: Callable[..., Gradients], calls: Sequence[tuple[LossFunction, Tensor, Batch, Tensor]]
+    of_rows: Callable[..., Gradients], runs: Sequence[tuple[LossFunction, Tensor, Batch, Tensor]]
 ) -> list[Gradients]:
-    """Calls in turn on streams: the small layers of one run fill the gaps of another.
+    """Runs in turn on streams: the small layers of one run fill the gaps of another.
 
-    Each stream has as many calls as the others, or one less: of ten on eight streams, two would be left alone.
+    Each stream has as many runs as the others, or one less: of ten runs on eight streams, two would be left alone.
     """
     current = torch.cuda.current_stream()
-    rounds = -(-len(calls) // _STREAMS)
-    streams = [torch.cuda.Stream() for _ in range(-(-len(calls) // rounds))]
+    rounds = -(-len(runs) // _STREAMS)
+    streams = [torch.cuda.Stream() for _ in range(-(-len(runs) // rounds))]
     done = []
     for stream in streams:
         stream.wait_stream(current)
-    for number, call in enumerate(calls):
-        with torch.cuda.stream(streams[number % len(streams)]):
-            done.append(of_rows(*call))
+    for r, run in enumerate(runs):
+        with torch.cuda.stream(streams[r % len(streams)]):
+            done.append(of_rows(*run))
     for stream in streams:
         current.wait_stream(stream)
     return done

@@ -33,8 +33,9 @@ class Training(NamedTuple):
     keys: Tensor  # (R,), of what the module draws
     step: Tensor | int
 
-    def of_runs(self, part: slice) -> "Training":
-        """Of some of the runs, which stay a stack."""
+    def of_run(self, run: int) -> "Training":
+        """Of one run, which stays a stack of one."""
+        part = slice(run, run + 1)
         own = {name: value[part] for name, value in self.buffers.items()}
         return self._replace(buffers=own, keys=self.keys[part])
 

@@ -8,7 +8,7 @@ gets.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,15 +16,14 @@ import torch
 from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings
-from asymtrain.lab.engine.losses import Batch, Gather, Kind, Losses, LossFunction, StackLoss
+from asymtrain.lab.engine.losses import Batch, Gather, Losses, LossFunction, StackLoss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, Optimizer, average_, clipped
 from asymtrain.lab.engine.parameters import dialogue_sums
-from asymtrain.lab.engine.tracing import Recorded, batches, needs_record
+from asymtrain.lab.engine.tracing import Recorded, needs_record
 from asymtrain.models import Outputs, Parameters
 
 _COMPILED: dict[tuple[object, ...], Any] = {}
-RUNS_IN_A_CALL = 4  # of a module whose runs batch well
 _WARM_UP_STEPS = 3
 
 
@@ -32,7 +31,7 @@ _WARM_UP_STEPS = 3
 class Programs:
     """What a step calls."""
 
-    losses: LossFunction | Sequence[LossFunction]  # of all runs, or for each call
+    losses: LossFunction | Sequence[LossFunction]  # of all runs, or of each
     gather: Gather
     forward: Callable[[Parameters, Tensor, Parameters], Tensor]  # logits (R, B, C) in evaluation, with buffers
     next_batch: Callable[[int], Batch]
@@ -42,7 +41,6 @@ class Programs:
     optimizer: Optimizer = OPTIMIZERS["adamw"]
     clip: Callable[[Tensor, Tensor], Tensor] = clipped
     average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
-    size: int = 1  # runs in a call of losses where they train side by side
 
     def compiled(
         self, shape: tuple[object, ...], *, gather: bool = True, module: "ModuleParts | None" = None
@@ -58,9 +56,8 @@ class Programs:
             moments.updates.add_(1)
             update(weights, gradient, moments.first, moments.second, moments.updates, *settings)
 
-        size = 1
         if module is not None:
-            (size, losses), forward = module.losses(), module.forward()
+            losses, forward = module.losses(), module.forward()
         else:
             assert isinstance(self.losses, StackLoss)
             losses = _compiled(("losses", self.losses.settings, *shape), self.losses)
@@ -69,7 +66,6 @@ class Programs:
         return Programs(
             **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
             losses=losses,
-            size=size,
             gather=_compiled(("gather", *shape), self.gather) if gather else self.gather,
             forward=forward,
             # There is one function for each control, so that stacks of other controls share all the rest.
@@ -85,24 +81,13 @@ class ModuleParts:
     """The compiled parts of a module whose runs train side by side: forwards, and the losses of what they give."""
 
     shape: tuple[object, ...]  # all that they depend on
-    loss: StackLoss
-    kinds: Sequence[Kind]  # of each run
-    record: Callable[[int], Recorded | None]  # of a forward in training of so many runs, for a module that needs one
+    network: ModuleNetwork
+    runs: Sequence[StackLoss]  # the loss of each, of one kind
+    record: Callable[[], Recorded | None]  # of a forward in training, for a module that needs one
 
-    @property
-    def network(self) -> ModuleNetwork:
-        assert isinstance(self.loss.network, ModuleNetwork)
-        return self.loss.network
-
-    def losses(self) -> tuple[int, list[LossFunction]]:
-        """How many runs go into a call, and the loss for each call."""
-        if len(self.kinds) >= RUNS_IN_A_CALL and (outputs := self._together()) is not None:
-            loss = partial(self._loss, outputs, self._of_outputs(self.loss, RUNS_IN_A_CALL))
-            return RUNS_IN_A_CALL, [loss] * -(-len(self.kinds) // RUNS_IN_A_CALL)
+    def losses(self) -> list[LossFunction]:
         outputs = self._outputs()
-        # A program for each kind, which other stacks have too; one for several would be for those of this stack.
-        by_kind = {kind: self._of_outputs(replace(self.loss, kinds=(kind,)), 1) for kind in self.loss.kinds}
-        return 1, [partial(self._loss, outputs, by_kind[kind]) for kind in self.kinds]
+        return [partial(self._loss, outputs, self._of_outputs(loss)) for loss in self.runs]
 
     def forward(self) -> Any:
         """Logits of one run in evaluation."""
@@ -112,36 +97,29 @@ class ModuleParts:
 
         return _compiled(("forward", *self.shape), logits, partial(self.network.set_mode, False))
 
-    def _together(self) -> Any:
-        """The forward of several runs, None where they cannot be batched."""
-        key = ("together", RUNS_IN_A_CALL, *self.shape)
-        if key not in _COMPILED:
-            recorded = self.record(RUNS_IN_A_CALL) if batches(self.network) else None
-            return _COMPILED.setdefault(key, None) if recorded is None else _compiled(key, recorded)
-        return _COMPILED[key]
-
     def _outputs(self) -> Any:
-        """The forward of one run."""
-
         def stacked(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
             return self.network.stacked(parameters, images, training=training)
 
         key = ("outputs", *self.shape)
         if key in _COMPILED:
             return _COMPILED[key]
-        recorded = self.record(1) if needs_record(self.network) else None
+        recorded = self.record() if needs_record(self.network) else None
         if recorded is None and self.network.draws:
             return _COMPILED.setdefault(key, stacked)  # the compiler cannot see into keyed draws
         return _compiled(key, recorded or stacked, partial(self.network.set_mode, True))
 
-    def _of_outputs(self, loss: StackLoss, size: int) -> Any:
-        return _compiled(("of outputs", size, loss.settings, *self.shape), loss.of_outputs)
+    def _of_outputs(self, loss: StackLoss) -> Any:
+        return _compiled(("of outputs", loss.settings, self.network.widths, *self.shape), loss.of_outputs)
 
-    def _loss(self, outputs: Any, of_outputs: Any, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
+    def _loss(
+        self, outputs: Any, of_outputs: Callable[..., Losses], parameters: Parameters, batch: Batch, alpha: Tensor
+    ) -> Losses:
         own = {name: value for name, value in parameters.items() if name in self.network.trained}
         others = {name: value for name, value in parameters.items() if name not in own}
         given = outputs(own, batch.images, batch.training)
-        return of_outputs(given, others, batch._replace(training=None), alpha)  # type: ignore[no-any-return]
+        losses: Losses = of_outputs(given, others, batch._replace(training=None), alpha)
+        return losses
 
 
 class CapturedSteps:

@@ -169,7 +169,6 @@ class Stack:
             strategy=self.strategy,
             gather=self.programs.gather,
             shared=self.shared if self.loss.branches and (measure or self.whole) else None,
-            size=self.programs.size if whole else 1,
         )
         if measure:
             auxiliary = torch.zeros_like(step.total) if step.auxiliary is None else step.auxiliary
@@ -289,8 +288,10 @@ class Stack:
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
             optimizer=OPTIMIZERS[self.specs[0].optimizer],
         )
-        if self.device.type != "cuda" or self.captured is None:
-            return programs
+        return programs if self.device.type != "cuda" or self.captured is None else self.compiled(programs)
+
+    def compiled(self, programs: Programs) -> Programs:
+        """The programs of this stack as they run on a GPU."""
         spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
         shapes = (self.image_shape, self.parameters, self.dtype, runs, spec.batch)
         key = (spec.arch, spec.arch_options, self.network.classes, *shapes)
@@ -299,15 +300,15 @@ class Stack:
             return programs.compiled(key, gather=batched)
         assert not batched
         own = (spec.arch, spec.arch_options, self.network.settings, self.network.classes, self.image_shape, spec.batch)
-        parts = ModuleParts(own, self.loss, kinds_of(self.specs), self._record)
-        return programs.compiled(key, gather=batched, module=parts)
+        losses = [replace(self.loss, kinds=(kind,)) for kind in kinds_of(self.specs)]
+        return programs.compiled(key, gather=batched, module=ModuleParts(own, self.network, losses, self._record))
 
-    def _record(self, runs: int) -> Recorded | None:
-        """The forward of so many runs, recorded on a batch of the first one's images."""
+    def _record(self) -> Recorded | None:
+        """The forward of the first run, recorded on a batch of its images."""
         assert isinstance(self.network, ModuleNetwork)
         images = self.data.chunk(self.data.images, self.data.train[:, : self.data.batch])[:1]
-        training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_runs(slice(1))
-        return record(self.network, self.parameters.views(self.weights[:1]), images, training, runs=runs)
+        training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_run(0)
+        return record(self.network, self.parameters.views(self.weights[:1]), images, training)
 
     def _logits(self, parameters: Sequence[Parameters], images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout: of all runs by one call, or of each, as there are parameters."""
