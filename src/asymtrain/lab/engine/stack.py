@@ -24,7 +24,7 @@ from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments
-from asymtrain.lab.engine.parameters import FlatParameters, layers_of
+from asymtrain.lab.engine.parameters import FlatParameters, layers_of, stack_aligned
 from asymtrain.lab.engine.programs import CapturedSteps, ModuleParts, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
 from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
@@ -68,7 +68,7 @@ class Stack:
         self.names = [tuple(start.parameters) for start in starts]  # those that each run has of them
         self.weights = self.parameters.pack([start.parameters for start in starts]).to(self.device)
         self.buffers = {
-            name: torch.stack([start.buffers[name] for start in starts]).to(self.device) for name in starts[0].buffers
+            name: stack_aligned([start.buffers[name].to(self.device) for start in starts]) for name in starts[0].buffers
         }
         # Others are infinite by intent: the mask of an attention.
         self.finite_buffers = [value for value in self.buffers.values() if value.isfinite().all()]
