@@ -126,7 +126,7 @@ def test_stacks_of_other_kinds_and_sizes_share_the_compiled_forward(arch, monkey
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     monkeypatch.setattr(programs, "_COMPILED", {})
     data = patterns(size=80)
-    base = RunSpec(arch=arch, batch=16, epochs=1, redundancy=1, cosine_every=0, test="never", **CASES[arch])
+    base = RunSpec(arch=arch, batch=16, epochs=1, redundancy=1, cosine_every=2, test="never", **CASES[arch])
     kinds = {"objective": "softmax", "branch_bias": "prior"}
     for specs in (
         [base, base.plain(), dataclasses.replace(base, seed=1)],
