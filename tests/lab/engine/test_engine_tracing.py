@@ -1,6 +1,8 @@
 """Compiled forms of a module: what a record of its forward holds, and what stacks share."""
 
 import dataclasses
+import gc
+import weakref
 from functools import partial
 
 import pytest
@@ -117,7 +119,7 @@ CASES = {"any_models:mixer": {"layout": "BTD"}, "test_engine_tracing:small": {},
 @pytest.mark.parametrize("arch", CASES)
 def test_stacks_of_other_kinds_and_sizes_share_the_compiled_forward(arch, monkeypatch):
     """And compiled they train as they do without it."""
-    graphs = []
+    graphs, kept = [], []
 
     def backend(graph, inputs):
         graphs.append(graph)
@@ -134,6 +136,7 @@ def test_stacks_of_other_kinds_and_sizes_share_the_compiled_forward(arch, monkey
     ):
         alone, compiled = (Stack(specs, data, strategy="side_by_side") for _ in range(2))
         compiled.programs = compiled.compiled(compiled.programs)
+        kept.append(weakref.ref(compiled))
         alone.advance()
         with compiler_settings():
             compiled.advance()
@@ -142,5 +145,8 @@ def test_stacks_of_other_kinds_and_sizes_share_the_compiled_forward(arch, monkey
         assert [epochs[0].validation_accuracy for epochs in alone.histories] == [
             epochs[0].validation_accuracy for epochs in compiled.histories
         ]
+    del alone, compiled
+    gc.collect()
+    assert [stack() for stack in kept] == [None, None]  # compiled programs stay, and would keep a stack's tensors
     convolved = [graph for graph in graphs if any("conv" in str(node.target) for node in graph.graph.nodes)]
     assert len(convolved) == 2  # in training and in evaluation

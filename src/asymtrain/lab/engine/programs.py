@@ -91,23 +91,26 @@ class ModuleParts:
 
     def forward(self) -> Any:
         """Logits of one run in evaluation."""
+        network = self.network  # alone: what is compiled stays, and a stack must not stay with it
 
         def logits(parameters: Parameters, images: Tensor, buffers: Parameters) -> Tensor:
-            return self.network.stacked(parameters, images, buffers=buffers)[0]
+            return network.stacked(parameters, images, buffers=buffers)[0]
 
-        return _compiled(("forward", *self.shape), logits, partial(self.network.set_mode, False))
+        return _compiled(("forward", *self.shape), logits, partial(network.set_mode, False))
 
     def _outputs(self) -> Any:
+        network = self.network  # alone, as above
+
         def stacked(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
-            return self.network.stacked(parameters, images, training=training)
+            return network.stacked(parameters, images, training=training)
 
         key = ("outputs", *self.shape)
         if key in _COMPILED:
             return _COMPILED[key]
-        recorded = self.record() if needs_record(self.network) else None
-        if recorded is None and self.network.draws:
+        recorded = self.record() if needs_record(network) else None
+        if recorded is None and network.draws:
             return _COMPILED.setdefault(key, stacked)  # the compiler cannot see into keyed draws
-        return _compiled(key, recorded or stacked, partial(self.network.set_mode, True))
+        return _compiled(key, recorded or stacked, partial(network.set_mode, True))
 
     def _of_outputs(self, loss: StackLoss) -> Any:
         return _compiled(("of outputs", loss.settings, self.network.widths, *self.shape), loss.of_outputs)
