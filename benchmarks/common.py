@@ -26,7 +26,10 @@ from asymtrain.lab.runs import RunSpec, grid
 
 CLASSES = 100
 # What other models need for images of 32 x 32.
-OPTIONS: dict[str, dict[str, object]] = {"timm:vit_tiny_patch16_224": {"img_size": 32, "patch_size": 4}}
+OPTIONS: dict[str, dict[str, object]] = {
+    "timm:vit_tiny_patch16_224": {"img_size": 32, "patch_size": 4},
+    "timm:swin_tiny_patch4_window7_224": {"img_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 48},
+}
 SECONDS = 2.0  # of timed work for each figure
 
 

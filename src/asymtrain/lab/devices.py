@@ -1,5 +1,6 @@
 """The device that trains, and torch's global settings: each is set for a block, and the caller's comes back."""
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -104,7 +105,13 @@ def compiler_settings() -> Iterator[None]:
     # Every shape is one compilation; torch's default limit of eight would fall back to eager silently.
     # A measured step goes back through one graph twice; a compiled backward would otherwise take what the
     # forward saved as scratch memory in the first pass.
-    with torch._dynamo.config.patch(recompile_limit=256), torch._functorch.config.patch(donated_buffer=False):
+    with (
+        torch._dynamo.config.patch(recompile_limit=256),
+        torch._functorch.config.patch(donated_buffer=False),
+        warnings.catch_warnings(),
+    ):
+        # The compiler looks at `.grad` of all that it is given, outputs of another program among them.
+        warnings.filterwarnings("ignore", "The .grad attribute of a Tensor that is not a leaf", UserWarning)
         yield
 
 

@@ -126,7 +126,8 @@ def test_accuracies_agree_over_seeds(arch, precision, dataset, alone):
 
 MODULES = {
     "any_models:resnet": {},
-    "any_models:mixer": {"layout": "BTD"},  # draws: its step is captured without being compiled
+    "any_models:mixer": {"layout": "BTD"},  # draws: compiled from a record
+    "test_engine_tracing:small": {},  # batch normalisation, draws, and depthwise convolutions on four pixels
     "timm:resnet18": {},
     "timm:convnext_atto": {},
     "timm:vit_tiny_patch16_224": {"arch_options": {"img_size": 32, "patch_size": 4, "depth": 4}},
@@ -138,7 +139,7 @@ def test_models_that_are_no_backbone(arch):
     """Compiled and captured, with a last batch of its own size and its own graph."""
     if arch.startswith("timm:"):
         pytest.importorskip("timm")
-    data = patterns(size=500, image_size=8 if arch == "any_models:mixer" else 32)
+    data = patterns(size=500, image_size=32 if arch.startswith("timm:") or arch == "any_models:resnet" else 8)
     fields = {"batch": 64, "epochs": 3, "learning_rate": 3e-4, "cosine_every": 4, **MODULES[arch]}
     start = time.perf_counter()
     found = measure_distances(

@@ -198,8 +198,9 @@ def test_a_second_stack_shares_compiled_programs_and_trains_in_training_mode(dat
     monkeypatch.setattr(programs, "_COMPILED", {})
     spec = module_spec("vector_network", epochs=1)
     for seed in (1, 2):
-        alone, shared = (Stack([dataclasses.replace(spec, seed=seed)], datasets["vectors"]) for _ in range(2))
-        shared.programs = shared.programs.compiled(("shared",))
+        specs = [dataclasses.replace(spec, seed=seed)]
+        alone, shared = (Stack(specs, datasets["vectors"], strategy="side_by_side") for _ in range(2))
+        shared.programs = shared.compiled(shared.programs)
         alone.advance()
         with compiler_settings():
             shared.advance()

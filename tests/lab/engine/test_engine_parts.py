@@ -11,7 +11,7 @@ from torch.optim import lr_scheduler
 
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, adamw_, average_, clipped
-from asymtrain.lab.engine.parameters import ALIGNMENT, FlatParameters
+from asymtrain.lab.engine.parameters import ALIGNMENT, FlatParameters, stack_aligned
 from asymtrain.lab.engine.setup import decays, dropout_mask, learning_rates
 from asymtrain.lab.engine.tally import Tally
 from asymtrain.lab.runs import RunSpec
@@ -133,6 +133,30 @@ def test_packing_viewing_and_gathering_are_inverse(sizes, runs, missing):
         partly = layout.views(layout.gather(kept, runs))
         for name, view in partly.items():
             assert torch.equal(view, kept[name]) if name in kept else not view.any()
+
+
+def test_gradients_that_lie_otherwise_in_memory_are_gathered_too():
+    layout = FlatParameters.of({"a": torch.zeros(2, 3), "b": torch.zeros(4)})
+    gradients = {"a": torch.arange(6.0).view(1, 3, 2).mT, "b": torch.ones(1, 4)}
+    for kept in (gradients, {"a": gradients["a"]}):
+        views = layout.views(layout.gather(kept, 1))
+        assert all(torch.equal(views[name], value) for name, value in kept.items())
+
+
+def test_views_of_one_run_do_not_tell_how_many_parameters_there_are():
+    """A program that is compiled for them serves stacks with other branches."""
+    first = {"a": torch.zeros(3, 5), "b": torch.zeros(7)}
+    layouts = [FlatParameters.of(first), FlatParameters.of({**first, "branch.0": torch.zeros(9, 9)})]
+    strides = [[view.stride() for view in layout.views(torch.zeros(1, layout.size)).values()] for layout in layouts]
+    assert strides[0] == strides[1][:2]
+
+
+@pytest.mark.parametrize(
+    "value", [torch.tensor(3), torch.randn(3, 5), torch.ones(7, dtype=torch.bool)], ids=["count", "matrix", "mask"]
+)
+def test_a_stack_of_buffers_begins_each_run_at_an_aligned_address(value):
+    stacked = stack_aligned([value, value, value])
+    assert all(torch.equal(row, value) and row.data_ptr() % 16 == 0 for row in stacked)
 
 
 def test_gradients_in_bfloat16_are_gathered_as_float32():

@@ -55,7 +55,7 @@ def save_checkpoint(folder: Path, stack: Stack) -> None:
         "calibration": stack.calibration,
         "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
     }
-    tensors = {name: value.cpu() for name, value in stack.state().items()}
+    tensors = {name: value.cpu().contiguous() for name, value in stack.state().items()}
     _replace(folder / STATE, sealed(tensors, {"progress": json.dumps(progress)}), before=folder / BEFORE)
 
 

@@ -23,7 +23,7 @@ from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.parameters import FlatParameters
 from asymtrain.lab.engine.setup import Network
 from asymtrain.lab.runs import RunSpec
-from asymtrain.models import Parameters
+from asymtrain.models import Outputs, Parameters
 from asymtrain.objectives import OBJECTIVES, Objective, find_objective
 
 MAIN = find_objective("softmax")  # what the network itself learns by
@@ -118,10 +118,14 @@ class StackLoss:
     def __call__(self, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
         """Losses of R runs; `alpha` is (R,), 0 for Plain."""
         if isinstance(self.network, ModuleNetwork):
-            logits, features = self.network.stacked(parameters, batch.images, training=batch.training)
+            outputs = self.network.stacked(parameters, batch.images, training=batch.training)
         else:
-            logits, features = self.network.stacked(parameters, batch.images, batch.keep)
-        logits = logits.float()
+            outputs = self.network.stacked(parameters, batch.images, batch.keep)
+        return self.of_outputs(outputs, parameters, batch, alpha)
+
+    def of_outputs(self, outputs: Outputs, parameters: Parameters, batch: Batch, alpha: Tensor) -> Losses:
+        """Losses of what the network gave; of the parameters, those of the branches are enough."""
+        logits, features = outputs[0].float(), outputs[1]
         share = batch.weight / batch.weight.sum()
         main = (_main_losses(logits, batch) * share).sum(1)
         auxiliary = applied = torch.zeros_like(main)
@@ -139,11 +143,6 @@ class StackLoss:
         if isinstance(self.network, ModuleNetwork):
             return self.network.stacked(parameters, images, buffers=buffers)[0]
         return self.network.stacked(parameters, images)[0]
-
-    def set_mode(self, training: bool) -> None:
-        """Of a module; a backbone is told by what it is given."""
-        if isinstance(self.network, ModuleNetwork):
-            self.network.set_mode(training)
 
     def _auxiliary(self, parameters: Parameters, features: Sequence[Tensor], batch: Batch, share: Tensor) -> Tensor:
         points = torch.stack([self.point(parameters, k, h, batch) for k, h in enumerate(features)])
@@ -285,7 +284,7 @@ Gather = Callable[[Mapping[str, Tensor], int], Tensor]  # named gradients -> one
 
 
 def gradients(
-    losses: LossFunction,
+    losses: LossFunction | Sequence[LossFunction],
     layout: FlatParameters,
     weights: Tensor,
     batch: Batch,
@@ -295,9 +294,12 @@ def gradients(
     gather: Gather,
     shared: Sequence[str] | None = None,
 ) -> Gradients:
-    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too."""
+    """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too.
 
-    def of_rows(weights: Tensor, batch: Batch, alpha: Tensor) -> Gradients:
+    `losses` is one function, or one for each run where they train side by side.
+    """
+
+    def of_rows(losses: LossFunction, weights: Tensor, batch: Batch, alpha: Tensor) -> Gradients:
         leaves = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
         result = losses(leaves, batch, alpha)
         auxiliary = None
@@ -312,8 +314,10 @@ def gradients(
         return gather({name: g for name, g in zip(leaves, values, strict=True) if g is not None}, runs)
 
     if strategy == "batched":
-        return of_rows(weights, batch, alpha)
-    runs = [(weights[r : r + 1], batch.of_run(r), alpha[r : r + 1]) for r in range(len(weights))]
+        assert not isinstance(losses, Sequence)
+        return of_rows(losses, weights, batch, alpha)
+    each = losses if isinstance(losses, Sequence) else [losses] * len(weights)
+    runs = [(own, weights[r : r + 1], batch.of_run(r), alpha[r : r + 1]) for r, own in enumerate(each)]
     parts = _on_streams(of_rows, runs) if weights.is_cuda else [of_rows(*run) for run in runs]
     if len(parts) == 1:
         return parts[0]  # `cat` would copy the whole gradient
@@ -321,7 +325,7 @@ def gradients(
 
 
 def _on_streams(
-    of_rows: Callable[[Tensor, Batch, Tensor], Gradients], runs: Sequence[tuple[Tensor, Batch, Tensor]]
+    of_rows: Callable[..., Gradients], runs: Sequence[tuple[LossFunction, Tensor, Batch, Tensor]]
 ) -> list[Gradients]:
     """Runs in turn on streams: the small layers of one run fill the gaps of another.
 

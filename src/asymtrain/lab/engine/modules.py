@@ -125,7 +125,7 @@ class ModuleNetwork:
             # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
             own = {name: value.squeeze(0) if len(images) == 1 else value[r] for name, value in chosen.items()}
             own |= {name: value[r] for name, value in state.items()}
-            rows.append(self._forward(own, inputs, (training.keys[r], training.step) if training else None))
+            rows.append(self.forward(own, inputs, (training.keys[r], training.step) if training else None))
         if len(rows) == 1:
             return rows[0][0][None], [feature[None] for feature in rows[0][1]]
         logits, features = zip(*rows, strict=True)
@@ -141,7 +141,7 @@ class ModuleNetwork:
         if not chosen:
             return []
         named = {name: value.detach().requires_grad_() for name, value in self.named_parameters()}
-        _, features = self._forward({**named, **self.buffers()}, self.sample, None)
+        _, features = self.forward({**named, **self.buffers()}, self.sample, None)
         trained = [features[k].sum() for k in chosen if features[k].requires_grad]
         reached = (
             torch.autograd.grad(trained, list(named.values()), allow_unused=True) if trained else [None] * len(named)
@@ -158,7 +158,7 @@ class ModuleNetwork:
         stack.enter_context(Draws(key, step))
         return stack
 
-    def _forward(self, state: Parameters, inputs: Tensor, drawn: tuple[Tensor, Tensor | int] | None) -> Outputs:
+    def forward(self, state: Parameters, inputs: Tensor, drawn: tuple[Tensor, Tensor | int] | None) -> Outputs:
         """Logits (B, C) and features [(B, D_k)] of one run; `drawn` is the key and the step, in training."""
         if not torch.compiler.is_compiling():
             self.set_mode(drawn is not None)
@@ -225,7 +225,7 @@ class ModuleNetwork:
         counting = Draws(torch.tensor(0), 0)
         try:
             with torch.no_grad(), counting:
-                self._forward(state, sample, None)
+                self.forward(state, sample, None)
         except FusedDropoutError:
             counting.count += 1
         if counting.count:
@@ -240,7 +240,7 @@ class ModuleNetwork:
         again: list[nn.Module] = []
         attention = sdpa_kernel(SDPBackend.MATH) if self._spelled_out else nullcontext()
         with torch.enable_grad(), attention, Draws(torch.tensor(0), 0):
-            logits, _ = self._forward({**state, **leaves}, sample, (torch.tensor(0), 0))
+            logits, _ = self.forward({**state, **leaves}, sample, (torch.tensor(0), 0))
         if not logits.requires_grad:
             raise UsageError("no trained parameter of the model changes its logits: unfreeze some (requires_grad)")
         hook = register_module_forward_pre_hook(lambda module, _: again.append(module))
@@ -261,7 +261,7 @@ class ModuleNetwork:
         state = self._state()
         try:
             with torch.no_grad():
-                self._forward(state, self.sample[:1], (torch.tensor(0), 0))
+                self.forward(state, self.sample[:1], (torch.tensor(0), 0))
         except ValueError as error:
             raise UsageError(
                 f"the last batch of an epoch has one example, and the model needs more ({error_line(error)}): give "
@@ -275,7 +275,7 @@ class ModuleNetwork:
     def _unkeyed(self, state: Parameters, sample: Tensor) -> Outputs:
         self.draws = False
         try:
-            return self._forward(state, sample, (torch.tensor(0), 0))
+            return self.forward(state, sample, (torch.tensor(0), 0))
         except (UsageError, FusedDropoutError):
             raise
         except Exception as error:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 ALIGNMENT = 64  # elements; keeps every view at an address that the fast matrix kernels accept
+_ALIGNED_BYTES = 16
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,12 @@ class FlatParameters:
 
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views (R, *shape) into flat (R, P)."""
+        if len(flat) == 1:
+            # From the row itself: strides that told P would be compiled for it, and P depends on the branches.
+            return {
+                name: flat[0, start : start + prod(shape)].view(1, *shape)
+                for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True)
+            }
         return {
             name: flat[:, start : start + prod(shape)].view(-1, *shape)
             for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True)
@@ -60,7 +67,13 @@ class FlatParameters:
             # the hundreds of gradients of a deep module takes the compiler half a minute.
             flat = torch.zeros(runs, self.size, device=device)
             views = self.views(flat)
-            torch._foreach_copy_([views[name] for name in tensors], list(tensors.values()))
+            # One gradient that lies otherwise in memory would cost a launch for each of them.
+            rows = {name: value.view(-1) for name, value in tensors.items() if value.is_contiguous()}
+            if rows:
+                torch._foreach_copy_([views[name].view(-1) for name in rows], list(rows.values()))
+            for name, value in tensors.items():
+                if name not in rows:
+                    views[name].copy_(value)
             return flat
         pieces, at = [], 0
         for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True):
@@ -79,6 +92,17 @@ class FlatParameters:
         for name, view in self.views(mask).items():
             view.fill_(float(name in chosen))
         return mask
+
+
+def stack_aligned(values: Sequence[Tensor]) -> Tensor:
+    """Tensors of R runs as one, (R, ...), of which each run's begins at an address that fast kernels accept.
+
+    A compiled program copies what begins elsewhere, at every call: the counters of batch normalisations, for example.
+    """
+    size, step = values[0].numel(), max(1, _ALIGNED_BYTES // values[0].itemsize)
+    flat = values[0].new_zeros(len(values), -(-size // step) * step)
+    rows = flat[:, :size].view(len(values), *values[0].shape)
+    return rows.copy_(torch.stack(list(values)))
 
 
 class Layers(NamedTuple):

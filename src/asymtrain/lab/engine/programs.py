@@ -2,10 +2,12 @@
 
 On a GPU the parts are compiled, and the whole step is captured once into a CUDA graph that is then replayed: small
 networks are bound by launches otherwise. Compiled parts are kept for stacks of the same shape, so that a second stack
-pays only the capture. Nothing here knows a stack: it hands over what is needed, and calls what it gets.
+pays only the capture. A module takes a minute to compile, so its forward is a part of its own: stacks of other sizes,
+or with other kinds of branches, share it. Nothing here knows a stack: it hands over what is needed, and calls what it
+gets.
 """
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -14,10 +16,12 @@ import torch
 from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings
-from asymtrain.lab.engine.losses import Batch, Gather, StackLoss
+from asymtrain.lab.engine.losses import Batch, Gather, Losses, LossFunction, StackLoss
+from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, Optimizer, average_, clipped
 from asymtrain.lab.engine.parameters import dialogue_sums
-from asymtrain.models import Parameters
+from asymtrain.lab.engine.tracing import Recorded, needs_record
+from asymtrain.models import Outputs, Parameters
 
 _COMPILED: dict[tuple[object, ...], Any] = {}
 _WARM_UP_STEPS = 3
@@ -27,7 +31,7 @@ _WARM_UP_STEPS = 3
 class Programs:
     """What a step calls."""
 
-    losses: StackLoss
+    losses: LossFunction | Sequence[LossFunction]  # of all runs, or of each
     gather: Gather
     forward: Callable[[Parameters, Tensor, Parameters], Tensor]  # logits (R, B, C) in evaluation, with buffers
     next_batch: Callable[[int], Batch]
@@ -38,10 +42,12 @@ class Programs:
     clip: Callable[[Tensor, Tensor], Tensor] = clipped
     average: Callable[[Tensor, Tensor, Tensor, Tensor], None] = average_
 
-    def compiled(self, shape: tuple[object, ...], *, losses: bool = True, gather: bool = True) -> "Programs":
+    def compiled(
+        self, shape: tuple[object, ...], *, gather: bool = True, module: "ModuleParts | None" = None
+    ) -> "Programs":
         """The same for a GPU. `shape` names all that the compiled parts depend on, but for losses and signal.
 
-        Without `losses` or `gather` these stay as they are.
+        Without `gather` that stays as it is. `module` has parts of its own.
         """
         elementwise = self.optimizer.elementwise
         update = _compiled(("update", elementwise, *shape), elementwise)
@@ -50,21 +56,73 @@ class Programs:
             moments.updates.add_(1)
             update(weights, gradient, moments.first, moments.second, moments.updates, *settings)
 
-        def compiled_losses(loss: StackLoss) -> Any:
-            return _compiled(("losses", loss.settings, *shape), loss, partial(loss.set_mode, True))
-
+        if module is not None:
+            losses, forward = module.losses(), module.forward()
+        else:
+            assert isinstance(self.losses, StackLoss)
+            losses = _compiled(("losses", self.losses.settings, *shape), self.losses)
+            forward = _compiled(("forward", *shape), self.forward)
         kept = ("dialogue", "clip", "average")
         return Programs(
             **{name: _compiled((name, *shape), getattr(self, name)) for name in kept},
-            losses=compiled_losses(self.losses) if losses else self.losses,
+            losses=losses,
             gather=_compiled(("gather", *shape), self.gather) if gather else self.gather,
-            forward=_compiled(("forward", *shape), self.forward, partial(self.losses.set_mode, False)),
+            forward=forward,
             # There is one function for each control, so that stacks of other controls share all the rest.
             signal=_compiled(("signal", self.signal, *shape), self.signal),
             next_batch=torch.compile(self.next_batch, dynamic=False),
             chunk=torch.compile(self.chunk, dynamic=False),
             optimizer=Optimizer(updated, elementwise),
         )
+
+
+@dataclass
+class ModuleParts:
+    """The compiled parts of a module whose runs train side by side: forwards, and the losses of what they give."""
+
+    shape: tuple[object, ...]  # all that they depend on
+    network: ModuleNetwork
+    runs: Sequence[StackLoss]  # the loss of each, of one kind
+    record: Callable[[], Recorded | None]  # of a forward in training, for a module that needs one
+
+    def losses(self) -> list[LossFunction]:
+        outputs = self._outputs()
+        return [partial(self._loss, outputs, self._of_outputs(loss)) for loss in self.runs]
+
+    def forward(self) -> Any:
+        """Logits of one run in evaluation."""
+        network = self.network  # alone: what is compiled stays, and a stack must not stay with it
+
+        def logits(parameters: Parameters, images: Tensor, buffers: Parameters) -> Tensor:
+            return network.stacked(parameters, images, buffers=buffers)[0]
+
+        return _compiled(("forward", *self.shape), logits, partial(network.set_mode, False))
+
+    def _outputs(self) -> Any:
+        network = self.network  # alone, as above
+
+        def stacked(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
+            return network.stacked(parameters, images, training=training)
+
+        key = ("outputs", *self.shape)
+        if key in _COMPILED:
+            return _COMPILED[key]
+        recorded = self.record() if needs_record(network) else None
+        if recorded is None and network.draws:
+            return _COMPILED.setdefault(key, stacked)  # the compiler cannot see into keyed draws
+        return _compiled(key, recorded or stacked, partial(network.set_mode, True))
+
+    def _of_outputs(self, loss: StackLoss) -> Any:
+        return _compiled(("of outputs", loss.settings, self.network.widths, *self.shape), loss.of_outputs)
+
+    def _loss(
+        self, outputs: Any, of_outputs: Callable[..., Losses], parameters: Parameters, batch: Batch, alpha: Tensor
+    ) -> Losses:
+        own = {name: value for name, value in parameters.items() if name in self.network.trained}
+        others = {name: value for name, value in parameters.items() if name not in own}
+        given = outputs(own, batch.images, batch.training)
+        losses: Losses = of_outputs(given, others, batch._replace(training=None), alpha)
+        return losses
 
 
 class CapturedSteps:

@@ -24,10 +24,11 @@ from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments
-from asymtrain.lab.engine.parameters import FlatParameters, layers_of
-from asymtrain.lab.engine.programs import CapturedSteps, Programs
+from asymtrain.lab.engine.parameters import FlatParameters, layers_of, stack_aligned
+from asymtrain.lab.engine.programs import CapturedSteps, ModuleParts, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
 from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
+from asymtrain.lab.engine.tracing import Recorded, record
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 from asymtrain.lab.statistics.estimates import calibration_error
 from asymtrain.models import Parameters
@@ -67,7 +68,7 @@ class Stack:
         self.names = [tuple(start.parameters) for start in starts]  # those that each run has of them
         self.weights = self.parameters.pack([start.parameters for start in starts]).to(self.device)
         self.buffers = {
-            name: torch.stack([start.buffers[name] for start in starts]).to(self.device) for name in starts[0].buffers
+            name: stack_aligned([start.buffers[name].to(self.device) for start in starts]) for name in starts[0].buffers
         }
         # Others are infinite by intent: the mask of an attention.
         self.finite_buffers = [value for value in self.buffers.values() if value.isfinite().all()]
@@ -204,18 +205,20 @@ class Stack:
         weights = (self.weights if self.average is None else self.average).to(self.dtype)
         # Of larger images fewer: a batch of them fits, since it was trained on.
         most = EVALUATION_IMAGES * _NUMBERS // max(_NUMBERS, prod(self.image_shape))
-        if self.strategy == "side_by_side":
+        batched = self.strategy == "batched"
+        if not batched:
             most = max(most, self.data.batch)
         else:
             # On a GPU no fewer than take the memory of a training step: many small chunks are bound by launches.
             most = max(1, most // runs, 0 if self.captured is None else _EVALUATED_BATCHES * self.data.batch)
         size = -(-count // max(1, -(-count // most)))  # chunks of equal size: none is filled up with much
+        parameters = [self.parameters.views(part) for part in (weights[None] if batched else weights[:, None])]
         right, sure, finite = [], [], torch.ones(runs, dtype=torch.bool, device=self.device)
         for chosen in indices.split(max(1, size), 1):
             # Filling up the last chunk keeps one shape, so that one compiled program serves all.
             filled = torch.nn.functional.pad(chosen, (0, size - chosen.shape[1]))
             with compiler_settings() if self.captured else nullcontext():
-                logits = self._logits(self.parameters.views(weights), self.programs.chunk(images, filled))
+                logits = self._logits(parameters, self.programs.chunk(images, filled))
             logits = logits[:, : chosen.shape[1]]
             right.append(MAIN.correct(logits, labels[chosen]))
             sure.append(confidence(logits))
@@ -285,31 +288,39 @@ class Stack:
             signal=update_gradient(self.lead.signal, self.lead.aggregator),
             optimizer=OPTIMIZERS[self.specs[0].optimizer],
         )
-        if self.device.type != "cuda" or self.captured is None:
-            return programs
+        return programs if self.device.type != "cuda" or self.captured is None else self.compiled(programs)
+
+    def compiled(self, programs: Programs) -> Programs:
+        """The programs of this stack as they run on a GPU."""
         spec, runs = self.specs[0], len(self.specs) if self.strategy == "batched" else 1
         shapes = (self.image_shape, self.parameters, self.dtype, runs, spec.batch)
         key = (spec.arch, spec.arch_options, self.network.classes, *shapes)
         batched = self.strategy == "batched"
         if not isinstance(self.network, ModuleNetwork):
             return programs.compiled(key, gather=batched)
-        # The compiler cannot see into keyed draws; such a step is captured as it is.
-        return programs.compiled((*key, self.network.settings), losses=not self.network.draws, gather=batched)
+        assert not batched
+        own = (spec.arch, spec.arch_options, self.network.settings, self.network.classes, self.image_shape, spec.batch)
+        losses = [replace(self.loss, kinds=(kind,)) for kind in kinds_of(self.specs)]
+        return programs.compiled(key, gather=batched, module=ModuleParts(own, self.network, losses, self._record))
 
-    def _logits(self, parameters: Parameters, images: Tensor) -> Tensor:
-        """Logits (R, B, C) without dropout, by the stack's strategy."""
-        if self.strategy == "batched":
-            return self.programs.forward(parameters, images, self.buffers)
+    def _record(self) -> Recorded | None:
+        """The forward of the first run, recorded on a batch of its images."""
+        assert isinstance(self.network, ModuleNetwork)
+        images = self.data.chunk(self.data.images, self.data.train[:, : self.data.batch])[:1]
+        training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_run(0)
+        return record(self.network, self.parameters.views(self.weights[:1]), images, training)
 
-        def of_run(values: Parameters, r: int) -> dict[str, Tensor]:
-            return {name: value[r : r + 1] for name, value in values.items()}
-
-        return torch.cat(
-            [
-                self.programs.forward(of_run(parameters, r), images[r : r + 1], of_run(self.buffers, r))
-                for r in range(len(images))
-            ]
-        )
+    def _logits(self, parameters: Sequence[Parameters], images: Tensor) -> Tensor:
+        """Logits (R, B, C) without dropout: of all runs by one call, or of each, as there are parameters."""
+        # Of a module its own parameters alone: what is compiled for them does not depend on the branches.
+        own = self.network.trained if isinstance(self.network, ModuleNetwork) else parameters[0].keys()
+        size = len(images) // len(parameters)  # runs of a call
+        logits = []
+        for call, values in enumerate(parameters):
+            part = slice(call * size, (call + 1) * size)
+            buffers = {name: value[part] for name, value in self.buffers.items()}
+            logits.append(self.programs.forward({name: values[name] for name in own}, images[part], buffers))
+        return logits[0] if len(logits) == 1 else torch.cat(logits)
 
     def _accuracies(self) -> list[Accuracies]:
         """Of every run on its validation images and on the test images, where they are asked for."""

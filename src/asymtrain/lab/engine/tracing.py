@@ -1,0 +1,163 @@
+"""A module's forward in training as a graph of plain operations, recorded while it runs once.
+
+The compiler cannot see into keyed draws: `Draws` works below it. In a graph they are operations like any other, whose
+key and step are inputs. A graph can also be changed: what a library does badly is put in another form.
+
+What a forward does about gradients by hand (`no_grad` for a part of it, functions with a backward of their own) is not
+in a record. So a graph is taken only where its outputs, buffers and gradients are those of the forward itself.
+"""
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from asymtrain.lab.engine.modules import ModuleNetwork, Training
+from asymtrain.models import Outputs, Parameters
+
+aten = torch.ops.aten
+Recorded = Callable[[Parameters, Tensor, Training], Outputs]  # of a stack of one run
+_SAME, _CLOSE = 1e-3, 0.05  # of a norm; the same operations add up in any order, changed ones round otherwise
+_FEW_PIXELS = 4  # of a map
+_BATCH_NORMS = {aten.cudnn_batch_norm.default, aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
+
+
+def needs_record(network: ModuleNetwork) -> bool:
+    """Whether the compiler makes more of a record than of the module: it draws, or has depthwise convolutions."""
+    return network.draws or any(isinstance(part, nn.Conv2d) and _is_depthwise(part.weight) for part in _parts(network))
+
+
+def record(network: ModuleNetwork, parameters: Parameters, images: Tensor, training: Training) -> Recorded | None:
+    """The forward of a stack of one run, for inputs of this shape; None where a graph cannot stand for it.
+
+    Nothing that is given changes.
+    """
+    names, kept = sorted(network.trained), sorted(training.buffers)
+
+    def forward(values: Sequence[Tensor], buffers: Sequence[Tensor], inputs: Tensor, key: Tensor, step: Tensor) -> Any:
+        state = {**dict(zip(names, values, strict=True)), **dict(zip(kept, buffers, strict=True))}
+        return network.forward(state, inputs, (key, step))
+
+    def arguments() -> list[Any]:
+        values = [parameters[name][0].detach().clone().requires_grad_() for name in names]
+        buffers = [training.buffers[name][0].clone() for name in kept]
+        return [values, buffers, images[0], training.keys[0], torch.as_tensor(training.step).to(images.device)]
+
+    try:
+        with torch.enable_grad():
+            graph = make_fx(forward)(*arguments())
+            if not _agree(forward, graph, arguments, _SAME):
+                return None
+            _spell_out(graph)
+            if not _agree(forward, graph, arguments, _CLOSE):
+                return None
+    except Exception:  # whatever a module may do that a record cannot hold
+        return None
+
+    def recorded(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
+        # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
+        values = [parameters[name].squeeze(0) for name in names]
+        buffers = [training.buffers[name][0] for name in kept]
+        logits, features = graph(values, buffers, images[0], training.keys[0], training.step)
+        return logits[None], [feature[None] for feature in features]
+
+    return recorded
+
+
+def _agree(
+    forward: Callable[..., Any], other: Callable[..., Any], arguments: Callable[[], list[Any]], tolerance: float
+) -> bool:
+    """Whether two forms of a forward give the same outputs, leave the same buffers and have the same gradients."""
+    found = []
+    for form in (forward, other):
+        given = arguments()
+        logits, features = form(*given)
+        outputs = [logits, *features]
+        # Weights that differ: a plain sum may not depend on anything, as that of normalised features.
+        products = [
+            (value.float() * torch.linspace(-1, 1, value.numel(), device=value.device).view_as(value)).sum()
+            for value in outputs
+            if value.requires_grad
+        ]
+        gradients = torch.autograd.grad(products, given[0], allow_unused=True)
+        found.append(([*outputs, *given[1]], gradients))
+    (values, gradients), (others, other_gradients) = found
+    return _all_close(values, others, tolerance) and _all_close(gradients, other_gradients, tolerance)
+
+
+def _all_close(values: Sequence[Tensor | None], others: Sequence[Tensor | None], tolerance: float) -> bool:
+    if [value is None for value in values] != [value is None for value in others]:
+        return False
+    # Buffers may be infinite by intent: the mask of an attention.
+    pairs = [
+        (a.detach().double().nan_to_num(0, 0, 0), b.detach().double().nan_to_num(0, 0, 0))
+        for a, b in zip(values, others, strict=True)
+        if a is not None and b is not None
+    ]
+    # What is zero but for rounding, such as the gradient of a bias before a normalisation, is not compared.
+    least = tolerance**2 * max((float(a.norm()) for a, _ in pairs), default=0.0)
+    return all(float((a - b).norm()) <= tolerance * float(a.norm()) + least for a, b in pairs)
+
+
+def _spell_out(graph: fx.GraphModule) -> None:
+    """Change what a compiled graph would do wrong or slowly."""
+    for node in list(graph.graph.nodes):
+        if node.target in _BATCH_NORMS:
+            # It changes its buffers without saying so; the function that a module calls is treated as it should be.
+            for user in [user for user in node.users if not user.users]:
+                graph.graph.erase_node(user)  # statistics of the batch, which a backward pass would want
+            assert all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)
+            node.target = _batch_norm
+        elif node.target is aten.convolution.default and _is_small_depthwise(node):
+            node.target = _depthwise_on_few_pixels
+    graph.recompile()
+
+
+def _batch_norm(
+    maps: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor | None,
+    variance: Tensor | None,
+    training: bool,
+    momentum: float,
+    epsilon: float,
+) -> tuple[Tensor]:
+    return (F.batch_norm(maps, mean, variance, weight, bias, training, momentum, epsilon),)
+
+
+def _depthwise_on_few_pixels(
+    maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: object, padding: Sequence[int], *_: object
+) -> Tensor:
+    """A depthwise convolution (B, C, H, W) as sums over pixels: on few of them cuDNN has a launch for each channel."""
+    height, width = maps.shape[2:]
+    wide = F.pad(kernel[:, 0].float(), (width, width, height, height))  # of pixels that the kernel does not reach: 0
+    inputs, rows = maps.float(), []
+    for y in range(height):
+        top, row = height + padding[0] - y, []
+        for x in range(width):
+            left = width + padding[1] - x
+            row.append((inputs * wide[:, top : top + height, left : left + width]).sum((2, 3)))
+        rows.append(torch.stack(row, 2))
+    result = torch.stack(rows, 2)
+    return (result if bias is None else result + bias.float()[:, None, None]).to(maps.dtype)
+
+
+def _is_small_depthwise(node: Any) -> bool:
+    maps, kernel, _, stride, _, dilation, transposed, _, groups = node.args
+    shape, out, kernel = maps.meta["val"].shape, node.meta["val"].shape, kernel.meta["val"]
+    plain = set(stride) == {1} and set(dilation) == {1} and not transposed and len(shape) == 4
+    small = plain and shape == out and shape[2] * shape[3] <= _FEW_PIXELS
+    return small and groups == shape[1] and _is_depthwise(kernel)
+
+
+def _is_depthwise(kernel: Tensor) -> bool:
+    return len(kernel) > 1 and kernel.shape[1] == 1
+
+
+def _parts(network: ModuleNetwork) -> list[nn.Module]:
+    return list(network.module.modules())
