@@ -83,7 +83,7 @@ def find_objective(name: str) -> Objective:
     """The objective of this name; an unknown one is an error."""
     name = _ALIASES.get(name, name)
     if name not in OBJECTIVES:
-        raise unknown_name("objective", name, OBJECTIVES)
+        raise unknown_name("objective", name, [*OBJECTIVES, *_ALIASES])
     return OBJECTIVES[name]
 
 
@@ -141,6 +141,9 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
             f"targets must have shape {tuple(rows)} for class indices or {(*rows, classes)} for one value "
             f"a class, got {tuple(targets.shape)}"
         )
+    if classes == 1 and not targets.dtype.is_floating_point and targets.dtype != torch.bool:
+        # As class indices all of them would be 0, and mean 1: the wrong answer, without a word, where they are values.
+        raise UsageError("with one output, targets are its values and not class indices: call targets.float()")
     if targets.dtype.is_floating_point or targets.dtype == torch.bool:
         raise UsageError(f"class indices must be integers, got {targets.dtype}: call targets.long()")
     if not readable:  # out-of-range indices trip torch's own device-side assertion there

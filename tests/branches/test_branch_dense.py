@@ -139,6 +139,8 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
         (torch.full((2, 8, 6), C), rf"0\.\.{C - 1}.*check `classes`"),
         (torch.zeros(2, 8, 6), "class indices must be integers"),
         (torch.zeros(2, C + 1, 8, 6), "targets must have shape"),
+        (torch.zeros(2, 1, 16, 12).long(), r"shape \(2, 16, 12\) .* or \(2, 4, 16, 12\) .* got \(2, 1, 16, 12\)"),
+        (torch.zeros(2, 8, 6, C), r"got \(2, 8, 6, 4\) \(call targets.movedim\(-1, 1\)\)"),
         (torch.zeros(3, 8, 6, dtype=torch.int64), "targets must have shape"),
     ],
 )
@@ -154,7 +156,7 @@ def test_a_pooled_place_says_how_positions_are_kept(unet: tuple[nn.Module, Tenso
     model, x = unet
     branches = attach(model, "down", x, C)
     model(x)
-    with pytest.raises(UsageError, match=r"'down' needs one a sample .*attach with pool='none'"):
+    with pytest.raises(UsageError, match=r"'down' needs one target a sample, .*attach with pool='none'"):
         branches.loss(masks(2, 8, 6))
 
 

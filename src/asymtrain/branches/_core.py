@@ -9,6 +9,7 @@ All answers are about the model's latest forward, whatever mode it ran in. Where
 which nobody asked, still waits for its backward, a warning says that its features are left out.
 """
 
+import textwrap
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -152,7 +153,7 @@ class Branches(nn.Module):
     def losses(
         self,
         targets: Tensor,
-        ignore_index: int = -100,
+        ignore_index: int | None = None,
         *,
         logits: Mapping[str, Tensor] | None = None,
         mask: Tensor | None = None,
@@ -160,15 +161,16 @@ class Branches(nn.Module):
         """The auxiliary loss of each place that ran, before it is weighted.
 
         `targets` are class indices (B,), or one value for each class (B, C); of places whose positions are kept (B, T)
-        or (B, T, C), and (B, H, W) or (B, C, H, W). `mask` is 0 where a target does not count. `logits` are those that
-        `WithBranches` returned; without it the model's latest forward is meant.
+        or (B, T, C), and (B, H, W) or (B, C, H, W). Indices equal to `ignore_index`, by default that of `attach`, and
+        targets whose `mask` is 0 do not count. `logits` are those that `WithBranches` returned; without it the model's
+        latest forward is meant.
         """
-        return self._by_place(self._losses(targets, ignore_index, logits, mask))
+        return self._by_place(self._losses(targets, self._ignored(ignore_index), logits, mask))
 
     def loss(
         self,
         targets: Tensor,
-        ignore_index: int = -100,
+        ignore_index: int | None = None,
         *,
         logits: Mapping[str, Tensor] | None = None,
         mask: Tensor | None = None,
@@ -177,6 +179,7 @@ class Branches(nn.Module):
 
         0 where every place was skipped and that is allowed.
         """
+        ignore_index = self._ignored(ignore_index)
         total = self._fused_loss(targets, ignore_index) if logits is None and mask is None else None
         if total is not None:
             return total
@@ -279,13 +282,13 @@ class Branches(nn.Module):
     def accuracies(
         self,
         targets: Tensor,
-        ignore_index: int = -100,
+        ignore_index: int | None = None,
         *,
         logits: Mapping[str, Tensor] | None = None,
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
-        given = self._given(logits)
+        given, ignore_index = self._given(logits), self._ignored(ignore_index)
         groups = align(given, self._positions, targets, self._mask(mask), self.settings, self._products())
         return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
@@ -300,6 +303,9 @@ class Branches(nn.Module):
         self._refuse_copying(targets, ignore_index)
         for group in align(given, self._positions, targets, self._mask(mask), self.settings, self._products()):
             yield group.names, losses_of(group, ignore_index, self.settings)
+
+    def _ignored(self, given: int | None) -> int:
+        return self.settings.ignore_index if given is None else given
 
     def _products(self) -> tuple[Product, ...]:
         """Those of the latest logits, once: nobody is to keep them alive after their loss."""
@@ -346,6 +352,9 @@ class Branches(nn.Module):
         """
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
+        # After a forward without backward FSDP2 leaves whole weights in the modules, which no optimizer has; before a
+        # state dict is made it puts the sharded ones back.
+        self.state_dict()
         weights = list(self.parameters())
         trainable = any(weight.requires_grad for weight in weights)
         if optimizer is not None and not _drop_parameters(optimizer, weights) and trainable:
@@ -423,6 +432,18 @@ class Branches(nn.Module):
             if name not in self.places:
                 raise unknown_name("place in `logits`", name, self.places)
         return logits
+
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's; a state of other branches is a `UsageError`."""
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        except RuntimeError as error:
+            reasons = str(error).splitlines()[1:] or [str(error)]
+            raise UsageError(
+                "the branches in the checkpoint are not like those attached now "
+                f"({textwrap.shorten(reasons[0], 160, placeholder=' …')}): attach with the places, classes, head and "
+                "redundancy of the training that wrote it"
+            ) from error
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Torch's part of `load_state_dict`, which also takes weights under the keys of former versions."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches import Branches
-from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.errors import UsageError, unknown_name
 
 LABELS = ("labels", "label", "targets", "target", "y")
 
@@ -63,17 +63,6 @@ def named_losses(main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor]) 
 def device_of(module: nn.Module) -> torch.device:
     """Where the module's first parameter is; the CPU for a module without any."""
     return next((value.device for value in module.parameters()), torch.device("cpu"))
-
-
-def load_branches(branches: Branches, state: Mapping[str, Any]) -> None:
-    """Give branches the weights that lie in a checkpoint."""
-    try:
-        branches.load_state_dict(state)
-    except RuntimeError as error:
-        raise UsageError(
-            f"the branches in the checkpoint are not like those attached now ({error_line(error)}): attach with the "
-            "places, classes and redundancy of the training that wrote it"
-        ) from error
 
 
 def check_until(until: object) -> None:
