@@ -232,6 +232,11 @@ def _share_right(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor
     return _mean(Objective.correct(logits, targets).to(torch.float32), keep)
 
 
+def _share_first(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+    """The largest logit answers, and of shares the largest is asked for: only differences of these logits mean much."""
+    return _share_right(logits, targets.argmax(-1) if targets.ndim == logits.ndim else targets, keep)
+
+
 def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
     """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Of class indices as ever."""
     if targets.ndim != logits.ndim:
@@ -245,7 +250,7 @@ def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Te
 
 OBJECTIVES: dict[str, Objective] = {
     "sigmoid": Objective(_sigmoid_rows, torch.logit, _share_right),
-    "softmax": Objective(_softmax_rows, torch.log, _share_right, whole=_softmax_losses),
+    "softmax": Objective(_softmax_rows, torch.log, _share_first, whole=_softmax_losses),
     "mse": Objective(_squared_rows, torch.clone, _share_explained, shares=False),
     "huber": Objective(_huber_rows, torch.clone, _share_explained, shares=False),
     "dice": Objective(None, torch.log, _share_right, whole=_dice_losses),

@@ -112,6 +112,7 @@ def test_logits_of_unknown_places_are_refused() -> None:
         (torch.zeros(3), "class indices must be integers"),
         (torch.zeros(3, 1, dtype=torch.int64), r"targets must have shape \(3,\)"),
         (torch.zeros(3, 2, 2, dtype=torch.int64), r"'1' needs one target a sample, got .*\(3, 2, 2\): for one a pos"),
+        (torch.zeros(3, 7, dtype=torch.int64), r"'1' needs one target a sample, got .*\(3, 7\): for one a position"),
     ],
 )
 def test_wrong_targets_are_explained(activation: str, method: str, y: object, message: str) -> None:

@@ -67,6 +67,22 @@ def test_its_logits_must_be_passed_on() -> None:
     branches.loss(targets())  # a call of the model itself is answered as always
 
 
+@pytest.mark.parametrize("copied", [False, True], ids=["itself", "copy"])
+def test_a_second_set_goes_around_the_first(copied: bool) -> None:
+    model, x = mlp().eval(), rows()
+    one = attach(model, AT, x, CLASSES)
+    two = attach(model, AT, x, outputs=2, objective="mse", name="two")
+    net = WithBranches(WithBranches(model, one), two)
+    expected = (model(x), one.logits()), two.logits()
+    output = (copy.deepcopy(net) if copied else net)(x)
+    torch.testing.assert_close(output, expected, rtol=0, atol=0)
+    assert {id(value) for value in net.parameters()} == {
+        id(value) for part in (model, one, two) for value in part.parameters()
+    }
+    with pytest.raises(UsageError, match="these branches are not on this model"):
+        WithBranches(WithBranches(model, one), attach(mlp(), AT, x, CLASSES))
+
+
 class Tokens(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -401,7 +401,8 @@ class Capture:
         if self.forward.happened and not self.forward.with_grad and not self.detached:
             raise UsageError(
                 "the model's latest forward ran without gradients (torch.no_grad, or checkpointing with "
-                "use_reentrant=True): take the loss right after the training forward, or under torch.no_grad() as well"
+                "use_reentrant=True): take the loss right after the training forward, or under torch.no_grad() as "
+                "well; to train probes on it, attach with detach=True"
             )
 
     def remove(self) -> None:

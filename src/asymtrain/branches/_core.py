@@ -271,6 +271,8 @@ class Branches(nn.Module):
         given = {feature.dtype for feature in sources.values()}
         if any(torch.promote_types(kind, torch.float32) != weight.dtype for kind in given):
             return None
+        if targets.ndim == 2 and targets.shape[1] != weight.shape[0]:
+            return None  # where it is refused with a hint
         objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
@@ -498,16 +500,25 @@ class WithBranches(nn.Module):
         output, logits = net(x)
         loss = F.cross_entropy(output, y) + alpha * branches.loss(y, logits=logits)
 
+    A second set of branches on the model goes around the first: `WithBranches(WithBranches(model, one), two)` gives
+    `(output, logits of one), logits of two`.
+
     Branch weights are parameters of this module, so DDP averages their gradients, and `fully_shard` (FSDP2) shards
     them. Its copies and pickles are whole: the copy's branches are on the copy's model.
     """
 
+    model: nn.Module
+
     def __init__(self, model: nn.Module, branches: Branches) -> None:
         super().__init__()
-        if not isinstance(branches, Branches) or not branches.connected_to(model):
-            raise UsageError("these branches are not on this model: WithBranches(model, attach(model, ...))")
+        bare = model
+        while not (isinstance(branches, Branches) and branches.connected_to(bare)):
+            if not isinstance(bare, WithBranches):
+                raise UsageError("these branches are not on this model: WithBranches(model, attach(model, ...))")
+            bare = bare.model
         self.model = model
         self.branches = branches
+        self._on = [bare]  # what the branches are on; in a list, since it is no second part of this module
         # Idle branches are equal on all ranks from the seed and never change; DDP would broadcast them at every step.
         ignored = [f"model.{name}" for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
         ignored += [f"branches.{name}" for name, _ in branches.named_buffers() if ".idle" in name]
@@ -528,7 +539,7 @@ class WithBranches(nn.Module):
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not self.branches.stripped:
-            self.branches.connect(self.model)
+            self.branches.connect(state.get("_on", [self.model])[0])
 
 
 def is_sharded(module: nn.Module) -> bool:

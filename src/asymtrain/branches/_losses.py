@@ -9,7 +9,7 @@ Axis letters: B batch, N branches at a place, C classes, K places of one shape, 
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -125,17 +125,19 @@ def _aligned(
 ) -> Aligned:
     """One group; its targets, where they have one value for each class, with the classes last."""
     by_class = targets.ndim == 2 + count
+    if not count and by_class and targets.shape[1] not in (1, logits.shape[-1]) and not targets.is_floating_point():
+        _refuse_positions(names[0], targets)
     if count > 1 and by_class and isinstance(settings.objective, Objective):
         _check_maps(targets, logits)
     if not by_class and isinstance(settings.objective, Objective):
         if targets.ndim != 1 + count:
-            given = f"got targets of shape {tuple(targets.shape)}"
             if not count:
-                raise UsageError(
-                    f"place {names[0]!r} needs one target a sample, {given}: for one a position attach with pool='none'"
-                )
+                _refuse_positions(names[0], targets)
             each = " x ".join(map(str, logits.shape[1:-1]))
-            raise UsageError(f"place {names[0]!r} needs one target for each of {each} samples and positions, {given}")
+            raise UsageError(
+                f"place {names[0]!r} needs one target for each of {each} samples and positions, got targets of shape "
+                f"{tuple(targets.shape)}"
+            )
         targets = _by_output(targets, logits, count)
     elif by_class and count > 1:
         targets = targets.movedim(1, -1)
@@ -157,6 +159,13 @@ def _aligned(
         logits, targets = logits[:, :, : -settings.shift], targets[:, settings.shift :]
         mask = None if mask is None else mask[:, settings.shift :]
     return Aligned(names, count, logits, targets, mask)
+
+
+def _refuse_positions(place: str, targets: Tensor) -> NoReturn:
+    raise UsageError(
+        f"place {place!r} needs one target a sample, got targets of shape {tuple(targets.shape)}: for one a position "
+        "attach with pool='none'"
+    )
 
 
 def _check_maps(targets: Tensor, logits: Tensor) -> None:

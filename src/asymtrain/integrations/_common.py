@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -63,6 +64,13 @@ def named_losses(main: Tensor, auxiliary: Tensor, losses: Mapping[str, Tensor]) 
 def device_of(module: nn.Module) -> torch.device:
     """Where the module's first parameter is; the CPU for a module without any."""
     return next((value.device for value in module.parameters()), torch.device("cpu"))
+
+
+def check_alpha(alpha: object) -> None:
+    """Refuse what is no weight of a loss."""
+    number = isinstance(alpha, Real | Tensor) and not isinstance(alpha, bool)
+    if not number or not alpha >= 0:  # type: ignore[operator]
+        raise UsageError(f"alpha must be a number of 0 or more, got {alpha!r}: it weighs the auxiliary loss")
 
 
 def check_until(until: object) -> None:

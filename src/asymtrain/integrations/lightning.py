@@ -29,6 +29,7 @@ from asymtrain.integrations._common import (
     add_group,
     add_parameters,
     average_gradients,
+    check_alpha,
     check_until,
     device_of,
     labels_of,
@@ -87,6 +88,7 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         **options: Any,
     ) -> None:
         super().__init__()
+        check_alpha(alpha)
         check_until(until)
         said = "at" in options and not {"classes", "outputs", "preset", "head"}.isdisjoint(options)
         if options if branches is not None else not said:

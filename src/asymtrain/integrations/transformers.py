@@ -28,6 +28,7 @@ from asymtrain.integrations._common import (
     add_group,
     add_parameters,
     average_gradients,
+    check_alpha,
     check_until,
     device_of,
     labels_of,
@@ -84,6 +85,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         cosine: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_alpha(alpha)
         check_until(until)
         super().__init__(*args, **kwargs)
         if not any(map(branches.connected_to, self.model.modules())):
