@@ -160,6 +160,23 @@ def test_a_pooled_place_says_how_positions_are_kept(unet: tuple[nn.Module, Tenso
         branches.loss(masks(2, 8, 6))
 
 
+def test_tokens_of_patches_become_maps_by_output(language: tuple[nn.Module, Tensor]) -> None:
+    model, _ = language
+    x = torch.randint(VOCABULARY, (2, 7))  # a class token, and 3 x 2 patches
+    tokens = attach(model, "blocks.*", x, C, preset="deep_supervision", layout="BTD")
+    maps = attach(
+        model, "blocks.*", x, C, preset="deep_supervision", name="maps", layout="BCHW",
+        output=lambda tokens: tokens[:, 1:].mT.unflatten(-1, (3, 2)),
+    )  # fmt: skip
+    model(x)
+    y = masks(2, 9, 6)
+    with pytest.raises(UsageError, match=r"'blocks.0' gives tokens, and targets of shape \(2, 9, 6\) are maps: make"):
+        tokens.loss(y)
+    logits = maps.logits()["blocks.0"]
+    assert logits.shape == (2, C, 3, 2)
+    assert torch.allclose(maps.losses(y)["blocks.0"], F.cross_entropy(logits, y[:, ::3, ::3]))
+
+
 def test_channels_last_and_time_first_become_the_usual_shapes() -> None:
     class Odd(nn.Module):
         def __init__(self) -> None:

@@ -127,6 +127,11 @@ def _aligned(
     by_class = targets.ndim == 2 + count
     if not count and by_class and targets.shape[1] not in (1, logits.shape[-1]) and not targets.is_floating_point():
         _refuse_positions(names[0], targets)
+    if count == 1 and by_class and targets.shape[-1] != logits.shape[-1] and not targets.is_floating_point():
+        raise UsageError(
+            f"place {names[0]!r} gives tokens, and targets of shape {tuple(targets.shape)} are maps: make maps of the "
+            "tokens with output=, a function, and layout='BCHW'"
+        )
     if count > 1 and by_class and isinstance(settings.objective, Objective):
         _check_maps(targets, logits)
     if not by_class and isinstance(settings.objective, Objective):
