@@ -153,7 +153,7 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
     if wrong.any():
         raise UsageError(
             f"targets must lie in 0..{classes - 1} (or be ignore_index={ignore_index}), "
-            f"got {int(indices[wrong][0])}: check `classes`"
+            f"got {int(indices[wrong][0])}: check `classes` and `ignore_index`"
         )
 
 

@@ -81,6 +81,10 @@ def test_a_second_set_goes_around_the_first(copied: bool) -> None:
     }
     with pytest.raises(UsageError, match="these branches are not on this model"):
         WithBranches(WithBranches(model, one), attach(mlp(), AT, x, CLASSES))
+    one.strip()
+    (_, gone), logits = net(x)
+    assert gone == {}
+    assert list(logits) == AT
 
 
 class Tokens(torch.nn.Module):
@@ -158,6 +162,25 @@ def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
         whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         assert list(whole) == keys
         assert set(optimizer.state) == set(optimizer.param_groups[0]["params"]) == set(model.parameters())
+    finally:
+        dist.destroy_process_group()
+
+
+def test_two_sharded_sets() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = mlp()
+        one, two = (attach(model, ["2", "3"], rows(), CLASSES, name=name) for name in ("one", "two"))
+        net = fully_shard(WithBranches(WithBranches(model, one), two), mesh=init_device_mesh("cpu", (1,)))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        (_, first), second = net(rows())
+        (one.loss(targets(), logits=first) + two.loss(targets(), logits=second)).backward()  # FSDP2 warns of views
+        optimizer.step()
+        for branches in (one, two):
+            branches.strip(optimizer)
+            (_, first), second = net(rows())
+        assert first == second == {}
+        assert len(optimizer.param_groups[0]["params"]) == len(list(model.parameters()))
     finally:
         dist.destroy_process_group()
 

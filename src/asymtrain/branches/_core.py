@@ -508,6 +508,7 @@ class WithBranches(nn.Module):
     """
 
     model: nn.Module
+    _inner = False  # whether another set is around this one
 
     def __init__(self, model: nn.Module, branches: Branches) -> None:
         super().__init__()
@@ -519,6 +520,8 @@ class WithBranches(nn.Module):
         self.model = model
         self.branches = branches
         self._on = [bare]  # what the branches are on; in a list, since it is no second part of this module
+        if isinstance(model, WithBranches):
+            model._inner = True
         # Idle branches are equal on all ranks from the seed and never change; DDP would broadcast them at every step.
         ignored = [f"model.{name}" for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
         ignored += [f"branches.{name}" for name, _ in branches.named_buffers() if ".idle" in name]
@@ -526,15 +529,23 @@ class WithBranches(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
         """The model's output, and the logits of its branches by place."""
-        # A sharded model can only be called through the module that was sharded; after strip it has no logits.
-        if self.branches.stripped and not is_sharded(self):
+        # A sharded model can only be called through the module that was sharded, and an inner set by the outer one;
+        # after strip it has no logits.
+        if self.branches.stripped and not (is_sharded(self) or self._inner):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
         output = self.model(*args, **kwargs)
         logits = {} if self.branches.stripped else self.branches.take()
         if is_sharded(self):
             # Places of one width share a product, and FSDP2 warns of outputs that are views of another tensor.
-            logits = {name: values.clone() for name, values in logits.items()}
+            output, logits = self._apart((output, logits))
         return output, logits
+
+    def _apart(self, output: tuple[Any, dict[str, Tensor]]) -> tuple[Any, dict[str, Tensor]]:
+        """This pair's output, in which no logits of it, or of a set inside of it, are views."""
+        inner, logits = output
+        if isinstance(self.model, WithBranches):
+            inner = self.model._apart(inner)
+        return inner, {name: values.clone() for name, values in logits.items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
