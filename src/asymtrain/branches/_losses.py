@@ -196,8 +196,8 @@ def _fitting_mask(mask: Tensor, targets: Tensor, count: int) -> Tensor | None:
     if not count and mask.ndim == 2 and len(mask) == len(targets):
         return None  # of positions, which were pooled: it has done its work there
     raise UsageError(
-        f"the mask has shape {tuple(mask.shape)}, and the targets {tuple(targets.shape)}: give one value for each "
-        "target, 0 where it is padding"
+        f"the mask has shape {tuple(mask.shape)}, and the targets {tuple(targets.shape[: 1 + count])}: give one value "
+        "for each target, 0 where it is padding, or attach with mask=None if the model's own means another thing"
     )
 
 
