@@ -234,6 +234,14 @@ def test_the_regression_of_classes_is_that_of_one_hot_rows(name, logits):
     assert objective.accuracy(logits, targets, None) == (logits.argmax(1) == targets).float().mean()
 
 
+def test_of_soft_labels_the_largest_is_the_answer_where_classes_compete(logits):
+    """Softmax does not know where 0 is: logits that are all moved alike answer alike."""
+    targets = torch.tensor([4, 0, 2, 1, 3, 2, 0])
+    soft = 0.6 * torch.tensor([one_hot(t) for t in targets.tolist()], dtype=torch.float64) + 0.08
+    for moved in (logits, logits + 100):
+        assert find_objective("softmax").accuracy(moved, soft, None) == (logits.argmax(1) == targets).float().mean()
+
+
 def test_dice_by_hand(logits):
     targets, keep = [4, 0, 1, 1, -100, 2, 0], [b for b in range(B) if b != 4]
     shares = logits.softmax(1).tolist()

@@ -83,7 +83,7 @@ def find_objective(name: str) -> Objective:
     """The objective of this name; an unknown one is an error."""
     name = _ALIASES.get(name, name)
     if name not in OBJECTIVES:
-        raise unknown_name("objective", name, OBJECTIVES)
+        raise unknown_name("objective", name, [*OBJECTIVES, *_ALIASES])
     return OBJECTIVES[name]
 
 
@@ -141,6 +141,9 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
             f"targets must have shape {tuple(rows)} for class indices or {(*rows, classes)} for one value "
             f"a class, got {tuple(targets.shape)}"
         )
+    if classes == 1 and not targets.dtype.is_floating_point and targets.dtype != torch.bool:
+        # As class indices all of them would be 0, and mean 1: the wrong answer, without a word, where they are values.
+        raise UsageError("with one output, targets are its values and not class indices: call targets.float()")
     if targets.dtype.is_floating_point or targets.dtype == torch.bool:
         raise UsageError(f"class indices must be integers, got {targets.dtype}: call targets.long()")
     if not readable:  # out-of-range indices trip torch's own device-side assertion there
@@ -150,7 +153,7 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
     if wrong.any():
         raise UsageError(
             f"targets must lie in 0..{classes - 1} (or be ignore_index={ignore_index}), "
-            f"got {int(indices[wrong][0])}: check `classes`"
+            f"got {int(indices[wrong][0])}: check `classes` and `ignore_index`"
         )
 
 
@@ -229,6 +232,11 @@ def _share_right(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor
     return _mean(Objective.correct(logits, targets).to(torch.float32), keep)
 
 
+def _share_first(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
+    """The largest logit answers, and of shares the largest is asked for: only differences of these logits mean much."""
+    return _share_right(logits, targets.argmax(-1) if targets.ndim == logits.ndim else targets, keep)
+
+
 def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
     """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Of class indices as ever."""
     if targets.ndim != logits.ndim:
@@ -242,7 +250,7 @@ def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Te
 
 OBJECTIVES: dict[str, Objective] = {
     "sigmoid": Objective(_sigmoid_rows, torch.logit, _share_right),
-    "softmax": Objective(_softmax_rows, torch.log, _share_right, whole=_softmax_losses),
+    "softmax": Objective(_softmax_rows, torch.log, _share_first, whole=_softmax_losses),
     "mse": Objective(_squared_rows, torch.clone, _share_explained, shares=False),
     "huber": Objective(_huber_rows, torch.clone, _share_explained, shares=False),
     "dice": Objective(None, torch.log, _share_right, whole=_dice_losses),

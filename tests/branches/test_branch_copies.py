@@ -102,8 +102,12 @@ def test_an_attached_model_can_be_traced() -> None:
 def test_clean_takes_live_hooks_off() -> None:
     model, x = mlp(), rows()
     branches = attach(model, AT, x, CLASSES)
+    model(x)
     clean(nn.Sequential(model))
     assert not hooks_in(model)
+    model(x)
+    with pytest.raises(UsageError, match=r"clean took these branches off the model: attach again"):
+        branches.loss(targets())  # not that of the forward before
     assert not any("forward" in vars(module) for module in model.modules())
     branches.strip()
     with pytest.raises(UsageError, match=r"clean takes an nn.Module, got a dict"):

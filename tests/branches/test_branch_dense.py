@@ -139,6 +139,8 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
         (torch.full((2, 8, 6), C), rf"0\.\.{C - 1}.*check `classes`"),
         (torch.zeros(2, 8, 6), "class indices must be integers"),
         (torch.zeros(2, C + 1, 8, 6), "targets must have shape"),
+        (torch.zeros(2, 1, 16, 12).long(), r"shape \(2, 16, 12\) .* or \(2, 4, 16, 12\) .* got \(2, 1, 16, 12\)"),
+        (torch.zeros(2, 8, 6, C), r"got \(2, 8, 6, 4\) \(call targets.movedim\(-1, 1\)\)"),
         (torch.zeros(3, 8, 6, dtype=torch.int64), "targets must have shape"),
     ],
 )
@@ -154,8 +156,25 @@ def test_a_pooled_place_says_how_positions_are_kept(unet: tuple[nn.Module, Tenso
     model, x = unet
     branches = attach(model, "down", x, C)
     model(x)
-    with pytest.raises(UsageError, match=r"'down' needs one a sample .*attach with pool='none'"):
+    with pytest.raises(UsageError, match=r"'down' needs one target a sample, .*attach with pool='none'"):
         branches.loss(masks(2, 8, 6))
+
+
+def test_tokens_of_patches_become_maps_by_output(language: tuple[nn.Module, Tensor]) -> None:
+    model, _ = language
+    x = torch.randint(VOCABULARY, (2, 7))  # a class token, and 3 x 2 patches
+    tokens = attach(model, "blocks.*", x, C, preset="deep_supervision", layout="BTD")
+    maps = attach(
+        model, "blocks.*", x, C, preset="deep_supervision", name="maps", layout="BCHW",
+        output=lambda tokens: tokens[:, 1:].mT.unflatten(-1, (3, 2)),
+    )  # fmt: skip
+    model(x)
+    y = masks(2, 9, 6)
+    with pytest.raises(UsageError, match=r"'blocks.0' gives tokens, and targets of shape \(2, 9, 6\) are maps: make"):
+        tokens.loss(y)
+    logits = maps.logits()["blocks.0"]
+    assert logits.shape == (2, C, 3, 2)
+    assert torch.allclose(maps.losses(y)["blocks.0"], F.cross_entropy(logits, y[:, ::3, ::3]))
 
 
 def test_channels_last_and_time_first_become_the_usual_shapes() -> None:
@@ -242,7 +261,7 @@ def test_masks_of_another_shape(language: tuple[nn.Module, Tensor]) -> None:
     model(tokens, padding=torch.ones(3, 4))
     with pytest.raises(UsageError, match=r"has 5 positions for each of 3 samples, and the mask has shape \(3, 4\)"):
         pooled.loss(tokens[:, 0])
-    with pytest.raises(UsageError, match=r"the mask has shape \(3, 4\), and the targets \(3, 5\)"):
+    with pytest.raises(UsageError, match=r"the mask has shape \(3, 4\), and the targets \(3, 5\): .* mask=None"):
         dense.loss((tokens + 1) % VOCABULARY, mask=torch.ones(3, 4))
     with pytest.raises(UsageError, match="`mask` is the name of the model's argument"):
         attach(model, "blocks.0", tokens, VOCABULARY, layout="BTD", mask=torch.ones(3, 5))

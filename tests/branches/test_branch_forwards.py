@@ -60,7 +60,7 @@ def test_the_latest_forward_counts_whatever_its_mode() -> None:
         assert torch.equal(branches.logits()["1"], expected)
         branches.loss(targets())  # without gradients on both sides: an evaluation
     branches.accuracies(targets())
-    with pytest.raises(UsageError, match="latest forward ran without gradients"):
+    with pytest.raises(UsageError, match=r"latest forward ran without gradients .* attach with detach=True"):
         branches.loss(targets())
 
 

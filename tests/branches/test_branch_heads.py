@@ -208,6 +208,7 @@ def test_a_shared_module_is_trained_once() -> None:
         ({"bias": "prior", "objective": F.cross_entropy}, "needs an objective by name"),
         ({"labels": torch.tensor([0])}, "labels are for the initial bias alone"),
         ({"preset": "probes"}, "unknown preset 'probes': did you mean 'probe'"),
+        ({"objective": "cross-entropy"}, "unknown objective 'cross-entropy': did you mean 'cross_entropy'"),
         ({"objective": "softmux"}, "unknown objective 'softmux': did you mean 'softmax'"),
         ({"resize": "both"}, "unknown resize 'both'"),
         ({"outputs": 3}, r"give classes=, the number of logits of a branch \(or outputs=,"),

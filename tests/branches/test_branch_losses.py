@@ -111,9 +111,58 @@ def test_logits_of_unknown_places_are_refused() -> None:
         ([0, 1, 2], r"targets must be a tensor, got a list: call torch.as_tensor"),
         (torch.zeros(3), "class indices must be integers"),
         (torch.zeros(3, 1, dtype=torch.int64), r"targets must have shape \(3,\)"),
+        (torch.zeros(3, 2, 2, dtype=torch.int64), r"'1' needs one target a sample, got .*\(3, 2, 2\): for one a pos"),
+        (torch.zeros(3, 7, dtype=torch.int64), r"'1' needs one target a sample, got .*\(3, 7\): for one a position"),
     ],
 )
 def test_wrong_targets_are_explained(activation: str, method: str, y: object, message: str) -> None:
     _, branches = after_a_forward(activation)
     with pytest.raises(UsageError, match=message):
         getattr(branches, method)(y)
+
+
+@pytest.mark.parametrize("objective", ["sigmoid", "softmax", "mse", "huber", "dice"])
+def test_whole_numbers_are_no_class_indices_of_one_output(objective: str) -> None:
+    """All of them would be class 0, the target 1: a label of 0 would be learned as its opposite."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, outputs=1, objective=objective)
+    model(x)
+    for method in (branches.loss, branches.losses, branches.accuracies):
+        with pytest.raises(UsageError, match=r"with one output, targets are its values .*: call targets.float\(\)"):
+            method(torch.zeros(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_accuracies_of_another_objective_of_quantities(outputs: int) -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, outputs=outputs, objective=lambda logits, y: (logits - y).abs().mean())
+    model(x)
+    y = torch.randn(3, outputs)
+    for place, logits in branches.logits().items():
+        expected = 1 - (logits - y).square().sum() / (y - y.mean(0)).square().sum()
+        assert torch.allclose(branches.accuracies(y)[place], expected)
+        if outputs == 1:
+            assert torch.allclose(branches.accuracies(y[:, 0])[place], expected)
+
+
+def test_the_ignored_index_can_be_given_to_attach() -> None:
+    _, branches = after_a_forward(ignore_index=255)
+    for method in (branches.loss, branches.losses, branches.accuracies):
+        assert method(torch.tensor([0, 255, 3])) == method(torch.tensor([0, -100, 3]), ignore_index=-100)
+    with pytest.raises(UsageError, match="ignore_index must be a whole number such as 255, got None"):
+        after_a_forward(ignore_index=None)
+
+
+def test_a_mask_that_is_no_tensor_is_refused() -> None:
+    _, branches = after_a_forward()
+    with pytest.raises(UsageError, match=r"the mask must be a tensor, got a list: call torch.as_tensor\(mask\)"):
+        branches.loss(targets(), mask=[1, 1, 0])
+
+
+@pytest.mark.parametrize("options", [{"at": "1"}, {"classes": CLASSES + 1}, {"redundancy": 3}], ids=str)
+def test_a_state_of_other_branches_is_refused_in_one_line(options: dict[str, object]) -> None:
+    _, branches = after_a_forward()
+    other = attach(mlp(), **{"at": ["1", "3"], "sample": rows(), "classes": CLASSES, "redundancy": 2} | options)
+    with pytest.raises(UsageError, match=r"not like those attached now \(.*heads.*\): attach with the places") as error:
+        other.load_state_dict(branches.state_dict())
+    assert "\n" not in str(error.value)

@@ -216,7 +216,7 @@ def test_branches_that_were_saved_when_dots_and_slashes_had_one_key_still_load()
     tilde = attach(Named("a~b", "keys"), ["a~b", "keys"], rows(), CLASSES)
     tilde.load_state_dict({"heads.a~b.live": weight, "heads./keys.live": weight + 1}, strict=True)
     assert torch.equal(tilde.head("keys").live, tilde.head("a~b").live + 1)
-    with pytest.raises(RuntimeError, match="Missing key"):
+    with pytest.raises(UsageError, match="Missing key"):
         branches.load_state_dict({}, strict=True)
 
 

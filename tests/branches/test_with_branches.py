@@ -67,6 +67,26 @@ def test_its_logits_must_be_passed_on() -> None:
     branches.loss(targets())  # a call of the model itself is answered as always
 
 
+@pytest.mark.parametrize("copied", [False, True], ids=["itself", "copy"])
+def test_a_second_set_goes_around_the_first(copied: bool) -> None:
+    model, x = mlp().eval(), rows()
+    one = attach(model, AT, x, CLASSES)
+    two = attach(model, AT, x, outputs=2, objective="mse", name="two")
+    net = WithBranches(WithBranches(model, one), two)
+    expected = (model(x), one.logits()), two.logits()
+    output = (copy.deepcopy(net) if copied else net)(x)
+    torch.testing.assert_close(output, expected, rtol=0, atol=0)
+    assert {id(value) for value in net.parameters()} == {
+        id(value) for part in (model, one, two) for value in part.parameters()
+    }
+    with pytest.raises(UsageError, match="these branches are not on this model"):
+        WithBranches(WithBranches(model, one), attach(mlp(), AT, x, CLASSES))
+    one.strip()
+    (_, gone), logits = net(x)
+    assert gone == {}
+    assert list(logits) == AT
+
+
 class Tokens(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -134,12 +154,33 @@ def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
         assert not any(torch.equal(one, other) for one, other in zip(before, after, strict=True))
         with pytest.raises(UsageError, match=r"sharded by FSDP already: .* fully_shard\(WithBranches"):
             attach(net, "model.0", x, CLASSES)
+        with torch.no_grad():
+            net(x)  # an evaluation, after which the modules have whole weights, and the optimizer sharded ones
         branches.strip(optimizer)
-        assert set(optimizer.state) == set(model.parameters())
         output, logits = net(x)
         assert logits == {}
         whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
         assert list(whole) == keys
+        assert set(optimizer.state) == set(optimizer.param_groups[0]["params"]) == set(model.parameters())
+    finally:
+        dist.destroy_process_group()
+
+
+def test_two_sharded_sets() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        model = mlp()
+        one, two = (attach(model, ["2", "3"], rows(), CLASSES, name=name) for name in ("one", "two"))
+        net = fully_shard(WithBranches(WithBranches(model, one), two), mesh=init_device_mesh("cpu", (1,)))
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        (_, first), second = net(rows())
+        (one.loss(targets(), logits=first) + two.loss(targets(), logits=second)).backward()  # FSDP2 warns of views
+        optimizer.step()
+        for branches in (one, two):
+            branches.strip(optimizer)
+            (_, first), second = net(rows())
+        assert first == second == {}
+        assert len(optimizer.param_groups[0]["params"]) == len(list(model.parameters()))
     finally:
         dist.destroy_process_group()
 

@@ -381,6 +381,9 @@ def test_what_is_refused():
         trainer(callback(sample=None)).fit(Module(), loader())
     with pytest.raises(UsageError, match="until is a share of the training"):
         callback(until=2.0)
+    for alpha in (-0.1, None, "0.3", float("nan")):
+        with pytest.raises(UsageError, match=f"alpha must be a number of 0 or more, got {alpha!r}"):
+            callback(alpha=alpha)
     with pytest.raises(UsageError, match=r"until=0\.5 is a share of a training that has no end"):
         trainer(callback(until=0.5), epochs=-1).fit(Module(), loader())
     with pytest.raises(UsageError, match="make the optimizer inside configure_optimizers"):

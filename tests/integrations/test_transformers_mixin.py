@@ -366,10 +366,14 @@ def without_dropout(model):
     return model
 
 
-def on_positions(model):
+def on_positions(model, **options):
     """Branches that keep positions, and shift the labels themselves."""
     sample = {"input_ids": torch.stack([row["input_ids"] for row in sentences(4, "tokens")])}
-    return attach(model, at="transformer.h.*", sample=sample, classes=20, layout="BTD", pool="none")
+    return attach(model, at="transformer.h.*", sample=sample, classes=20, layout="BTD", pool="none", **options)
+
+
+def on_positions_but_255(model):
+    return on_positions(model, ignore_index=255, mask=None)
 
 
 @pytest.mark.parametrize(
@@ -379,8 +383,9 @@ def on_positions(model):
         (on_next_tokens, {"targets": next_tokens, "compute_loss_func": summed_loss}),
         (on_positions, {}),
         (on_positions, {"targets": lambda inputs: inputs["input_ids"]}),  # the mask alone says what is padding
+        (on_positions_but_255, {"targets": lambda inputs: inputs["labels"].masked_fill(inputs["labels"] < 0, 255)}),
     ],
-    ids=["rows", "loss function", "positions", "masked positions"],
+    ids=["rows", "loss function", "positions", "masked positions", "another ignored index"],
 )
 def test_alpha_does_not_depend_on_accumulation(put, more, tmp_path):
     """Eight sentences as one batch, and as four of two whose numbers of tokens differ."""
@@ -539,6 +544,9 @@ def test_what_is_refused(tmp_path, monkeypatch):
     for until in (0, 0.0, 1.5, True, "half"):
         with pytest.raises(UsageError, match="until is a share of the training"):
             trainer_of(model, branches, tmp_path, until=until)
+    for alpha in (-0.1, None, "0.3", float("nan")):
+        with pytest.raises(UsageError, match=f"alpha must be a number of 0 or more, got {alpha!r}"):
+            trainer_of(model, branches, tmp_path, alpha)
     optimizer = torch.optim.AdamW(model.parameters())
     counted = (optimizer, torch.optim.lr_scheduler.ConstantLR(optimizer))
     with pytest.raises(UsageError, match="has counted the groups"):

@@ -95,6 +95,7 @@ def attach(
     seed: int = 0,
     dtype: torch.dtype | None = None,
     allow_skipped: bool = False,
+    ignore_index: int = -100,
 ) -> Branches:
     """Put `redundancy` branches with `classes` outputs on each place of a model; the model stays as it is.
 
@@ -141,6 +142,7 @@ def attach(
         seed: of the initial weights and of the random choice. torch's global random state is not used.
         dtype: of the weights; otherwise float32, or float64 in a model of float64.
         allow_skipped: whether a place may be skipped in a forward. Its loss is then left out.
+        ignore_index: the class index that counts for nothing in losses and accuracies, where they are given none.
 
     `head`, `pool`, `layout`, `output` and `weights` also take a dict from place names (or globs) to values.
     """
@@ -165,6 +167,8 @@ def attach(
     initial_bias = _initial_bias(bias, labels, classes, learned)
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
         raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
+    if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
+        raise UsageError(f"ignore_index must be a whole number such as 255, got {ignore_index!r}")
     if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int) or shift < 0):
         raise UsageError(f"shift must be a whole number of 0 or more, got {shift!r}")
     if not (mask is None or isinstance(mask, str) or callable(mask)):
@@ -199,6 +203,7 @@ def attach(
     settings = Settings(
         learned, activation, branch_reduction, class_reduction, resize, int(causal) if shift is None else shift,
         {place: float(weight) for place, weight in weight_by_place.items() if weight != 1}, allow_skipped,
+        ignore_index, outputs is not None,
     )  # fmt: skip
     branches = Branches(
         heads, readers, settings, paths=paths, mask=mask, name=name, watch_copying=tokens and shift is None

@@ -58,6 +58,7 @@ class Forward:
         self.asked = False  # whether anyone has asked what it gave
         self.regular = 0  # forwards with gradients in a row about which someone has asked
         self.taken = False  # whether WithBranches has handed its logits out
+        self.cleaned = False  # whether `clean` has taken the hooks off
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
         self.products: tuple[Product, ...] = ()  # of which the logits that were made of it are parts
@@ -357,6 +358,8 @@ class Capture:
 
     def _of_places(self, ask: Callable[[PlaceHook], T | str | None], allow_skipped: bool) -> dict[str, T]:
         if not self.forward.happened:
+            if self.forward.cleaned:
+                raise UsageError("asymtrain.clean took these branches off the model: attach again to train with them")
             raise UsageError(_NOTHING_TAKEN if self.forward.taken else _NOTHING_CAUGHT)
         training = torch.is_grad_enabled() and self.forward.with_grad
         caught: dict[str, T] = {}
@@ -398,7 +401,8 @@ class Capture:
         if self.forward.happened and not self.forward.with_grad and not self.detached:
             raise UsageError(
                 "the model's latest forward ran without gradients (torch.no_grad, or checkpointing with "
-                "use_reentrant=True): take the loss right after the training forward, or under torch.no_grad() as well"
+                "use_reentrant=True): take the loss right after the training forward, or under torch.no_grad() as "
+                "well; to train probes on it, attach with detach=True"
             )
 
     def remove(self) -> None:
@@ -441,7 +445,10 @@ def clean(model: Model) -> Model:
     for module in model.modules():
         own = _own_hooks(module)
         for hooks, key in own:
-            del hooks[key]
+            hook = hooks.pop(key)
+            if isinstance(hook, PlaceHook):
+                hook.forward.forget()  # what was caught must not pass for a later forward's
+                hook.forward.cleaned = True
             module._forward_pre_hooks_with_kwargs.pop(key, None)
         if own:
             _unmark(module)

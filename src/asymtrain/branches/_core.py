@@ -9,6 +9,7 @@ All answers are about the model's latest forward, whatever mode it ran in. Where
 which nobody asked, still waits for its backward, a warning says that its features are left out.
 """
 
+import textwrap
 import warnings
 import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -152,7 +153,7 @@ class Branches(nn.Module):
     def losses(
         self,
         targets: Tensor,
-        ignore_index: int = -100,
+        ignore_index: int | None = None,
         *,
         logits: Mapping[str, Tensor] | None = None,
         mask: Tensor | None = None,
@@ -160,15 +161,16 @@ class Branches(nn.Module):
         """The auxiliary loss of each place that ran, before it is weighted.
 
         `targets` are class indices (B,), or one value for each class (B, C); of places whose positions are kept (B, T)
-        or (B, T, C), and (B, H, W) or (B, C, H, W). `mask` is 0 where a target does not count. `logits` are those that
-        `WithBranches` returned; without it the model's latest forward is meant.
+        or (B, T, C), and (B, H, W) or (B, C, H, W). Indices equal to `ignore_index`, by default that of `attach`, and
+        targets whose `mask` is 0 do not count. `logits` are those that `WithBranches` returned; without it the model's
+        latest forward is meant.
         """
-        return self._by_place(self._losses(targets, ignore_index, logits, mask))
+        return self._by_place(self._losses(targets, self._ignored(ignore_index), logits, mask))
 
     def loss(
         self,
         targets: Tensor,
-        ignore_index: int = -100,
+        ignore_index: int | None = None,
         *,
         logits: Mapping[str, Tensor] | None = None,
         mask: Tensor | None = None,
@@ -177,6 +179,7 @@ class Branches(nn.Module):
 
         0 where every place was skipped and that is allowed.
         """
+        ignore_index = self._ignored(ignore_index)
         total = self._fused_loss(targets, ignore_index) if logits is None and mask is None else None
         if total is not None:
             return total
@@ -268,6 +271,8 @@ class Branches(nn.Module):
         given = {feature.dtype for feature in sources.values()}
         if any(torch.promote_types(kind, torch.float32) != weight.dtype for kind in given):
             return None
+        if targets.ndim == 2 and targets.shape[1] != weight.shape[0]:
+            return None  # where it is refused with a hint
         objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
@@ -279,13 +284,13 @@ class Branches(nn.Module):
     def accuracies(
         self,
         targets: Tensor,
-        ignore_index: int = -100,
+        ignore_index: int | None = None,
         *,
         logits: Mapping[str, Tensor] | None = None,
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
-        given = self._given(logits)
+        given, ignore_index = self._given(logits), self._ignored(ignore_index)
         groups = align(given, self._positions, targets, self._mask(mask), self.settings, self._products())
         return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
@@ -300,6 +305,9 @@ class Branches(nn.Module):
         self._refuse_copying(targets, ignore_index)
         for group in align(given, self._positions, targets, self._mask(mask), self.settings, self._products()):
             yield group.names, losses_of(group, ignore_index, self.settings)
+
+    def _ignored(self, given: int | None) -> int:
+        return self.settings.ignore_index if given is None else given
 
     def _products(self) -> tuple[Product, ...]:
         """Those of the latest logits, once: nobody is to keep them alive after their loss."""
@@ -346,6 +354,9 @@ class Branches(nn.Module):
         """
         if self.stripped:
             raise UsageError("these branches are stripped already: attach again for new ones")
+        # After a forward without backward FSDP2 leaves whole weights in the modules, which no optimizer has; before a
+        # state dict is made it puts the sharded ones back.
+        self.state_dict()
         weights = list(self.parameters())
         trainable = any(weight.requires_grad for weight in weights)
         if optimizer is not None and not _drop_parameters(optimizer, weights) and trainable:
@@ -424,6 +435,18 @@ class Branches(nn.Module):
                 raise unknown_name("place in `logits`", name, self.places)
         return logits
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """As torch's; a state of other branches is a `UsageError`."""
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        except RuntimeError as error:
+            reasons = str(error).splitlines()[1:] or [str(error)]
+            raise UsageError(
+                "the branches in the checkpoint are not like those attached now "
+                f"({textwrap.shorten(reasons[0], 160, placeholder=' …')}): attach with the places, classes, head and "
+                "redundancy of the training that wrote it"
+            ) from error
+
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         """Torch's part of `load_state_dict`, which also takes weights under the keys of former versions."""
         keys = {f"{prefix}heads.{_key(place)}." for place in self.places}
@@ -477,16 +500,28 @@ class WithBranches(nn.Module):
         output, logits = net(x)
         loss = F.cross_entropy(output, y) + alpha * branches.loss(y, logits=logits)
 
+    A second set of branches on the model goes around the first: `WithBranches(WithBranches(model, one), two)` gives
+    `(output, logits of one), logits of two`.
+
     Branch weights are parameters of this module, so DDP averages their gradients, and `fully_shard` (FSDP2) shards
     them. Its copies and pickles are whole: the copy's branches are on the copy's model.
     """
 
+    model: nn.Module
+    _inner = False  # whether another set is around this one
+
     def __init__(self, model: nn.Module, branches: Branches) -> None:
         super().__init__()
-        if not isinstance(branches, Branches) or not branches.connected_to(model):
-            raise UsageError("these branches are not on this model: WithBranches(model, attach(model, ...))")
+        bare = model
+        while not (isinstance(branches, Branches) and branches.connected_to(bare)):
+            if not isinstance(bare, WithBranches):
+                raise UsageError("these branches are not on this model: WithBranches(model, attach(model, ...))")
+            bare = bare.model
         self.model = model
         self.branches = branches
+        self._on = [bare]  # what the branches are on; in a list, since it is no second part of this module
+        if isinstance(model, WithBranches):
+            model._inner = True
         # Idle branches are equal on all ranks from the seed and never change; DDP would broadcast them at every step.
         ignored = [f"model.{name}" for name in getattr(model, "_ddp_params_and_buffers_to_ignore", ())]
         ignored += [f"branches.{name}" for name, _ in branches.named_buffers() if ".idle" in name]
@@ -494,20 +529,28 @@ class WithBranches(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[Any, dict[str, Tensor]]:
         """The model's output, and the logits of its branches by place."""
-        # A sharded model can only be called through the module that was sharded; after strip it has no logits.
-        if self.branches.stripped and not is_sharded(self):
+        # A sharded model can only be called through the module that was sharded, and an inner set by the outer one;
+        # after strip it has no logits.
+        if self.branches.stripped and not (is_sharded(self) or self._inner):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
         output = self.model(*args, **kwargs)
         logits = {} if self.branches.stripped else self.branches.take()
         if is_sharded(self):
             # Places of one width share a product, and FSDP2 warns of outputs that are views of another tensor.
-            logits = {name: values.clone() for name, values in logits.items()}
+            output, logits = self._apart((output, logits))
         return output, logits
+
+    def _apart(self, output: tuple[Any, dict[str, Tensor]]) -> tuple[Any, dict[str, Tensor]]:
+        """This pair's output, in which no logits of it, or of a set inside of it, are views."""
+        inner, logits = output
+        if isinstance(self.model, WithBranches):
+            inner = self.model._apart(inner)
+        return inner, {name: values.clone() for name, values in logits.items()}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         if not self.branches.stripped:
-            self.branches.connect(self.model)
+            self.branches.connect(state.get("_on", [self.model])[0])
 
 
 def is_sharded(module: nn.Module) -> bool:

@@ -8,8 +8,8 @@ Axis letters: B batch, N branches at a place, C classes, K places of one shape, 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Literal, NoReturn
 
 import torch
 import torch.nn.functional as F
@@ -38,6 +38,8 @@ class Settings:
     shift: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)  # of places that do not count once
     allow_skipped: bool = False
+    ignore_index: int = -100  # the class index that counts for nothing
+    quantities: bool = False  # whether a branch predicts these, not classes
 
 
 @dataclass(frozen=True)
@@ -80,7 +82,10 @@ def losses_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
 
 def accuracies_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
     """The accuracies (K,) of places; over several live branches the mean of theirs."""
-    objective = settings.objective if isinstance(settings.objective, Objective) else OBJECTIVES["sigmoid"]
+    objective = settings.objective
+    if not isinstance(objective, Objective):  # a user's own function tells no accuracy
+        objective = OBJECTIVES["mse" if settings.quantities else "sigmoid"]
+        group = replace(group, targets=_by_output(group.targets, group.logits, group.positions))
     objective.check(group.logits[0], group.targets, ignore_index)
     return objective.accuracy(*_rows(group, ignore_index)).view(len(group.names), -1).mean(1)
 
@@ -96,6 +101,8 @@ def align(
     """Places of one shape together, beside their targets."""
     if not isinstance(targets, Tensor):
         raise UsageError(f"targets must be a tensor, got a {type(targets).__name__}: call torch.as_tensor(targets)")
+    if not (mask is None or isinstance(mask, Tensor)):
+        raise UsageError(f"the mask must be a tensor, got a {type(mask).__name__}: call torch.as_tensor(mask)")
     groups: dict[object, list[str]] = {}
     for name, values in logits.items():
         # Maps and tokens are large, and a copy of them costs more than a call.
@@ -118,16 +125,25 @@ def _aligned(
 ) -> Aligned:
     """One group; its targets, where they have one value for each class, with the classes last."""
     by_class = targets.ndim == 2 + count
+    if not count and by_class and targets.shape[1] not in (1, logits.shape[-1]) and not targets.is_floating_point():
+        _refuse_positions(names[0], targets)
+    if count == 1 and by_class and targets.shape[-1] != logits.shape[-1] and not targets.is_floating_point():
+        raise UsageError(
+            f"place {names[0]!r} gives tokens, and targets of shape {tuple(targets.shape)} are maps: make maps of the "
+            "tokens with output=, a function, and layout='BCHW'"
+        )
+    if count > 1 and by_class and isinstance(settings.objective, Objective):
+        _check_maps(targets, logits)
     if not by_class and isinstance(settings.objective, Objective):
         if targets.ndim != 1 + count:
-            wanted = f"one target for each of {' x '.join(map(str, logits.shape[1:-1]))}" if count else "one a sample"
-            hint = "" if count else " (for one target a position attach with pool='none')"
+            if not count:
+                _refuse_positions(names[0], targets)
+            each = " x ".join(map(str, logits.shape[1:-1]))
             raise UsageError(
-                f"place {names[0]!r} needs {wanted} samples and positions, got targets of shape "
-                f"{tuple(targets.shape)}{hint}"
+                f"place {names[0]!r} needs one target for each of {each} samples and positions, got targets of shape "
+                f"{tuple(targets.shape)}"
             )
-        if logits.shape[-1] == 1 and (targets.is_floating_point() or targets.dtype == torch.bool):
-            targets, by_class = targets.unsqueeze(-1), True
+        targets = _by_output(targets, logits, count)
     elif by_class and count > 1:
         targets = targets.movedim(1, -1)
     if mask is not None:
@@ -150,14 +166,38 @@ def _aligned(
     return Aligned(names, count, logits, targets, mask)
 
 
+def _refuse_positions(place: str, targets: Tensor) -> NoReturn:
+    raise UsageError(
+        f"place {place!r} needs one target a sample, got targets of shape {tuple(targets.shape)}: for one a position "
+        "attach with pool='none'"
+    )
+
+
+def _check_maps(targets: Tensor, logits: Tensor) -> None:
+    """Refuse maps (B, C', H, W) whose C' is not that of logits (K, B, H, W, C), in shapes that the user knows."""
+    batch, classes, sizes = logits.shape[1], logits.shape[-1], targets.shape[2:]
+    if targets.shape[1] != classes:
+        last = " (call targets.movedim(-1, 1))" if targets.shape[-1] == classes else ""
+        raise UsageError(
+            f"targets must have shape {(batch, *sizes)} for class indices or {(batch, classes, *sizes)} for one value "
+            f"a class, got {tuple(targets.shape)}{last}"
+        )
+
+
+def _by_output(targets: Tensor, logits: Tensor, count: int) -> Tensor:
+    """Targets; where there is one output, and they are its values without an axis for it, with that axis."""
+    values = targets.is_floating_point() or targets.dtype == torch.bool
+    return targets.unsqueeze(-1) if values and logits.shape[-1] == 1 and targets.ndim == 1 + count else targets
+
+
 def _fitting_mask(mask: Tensor, targets: Tensor, count: int) -> Tensor | None:
     if mask.shape == targets.shape[: 1 + count]:
         return mask
     if not count and mask.ndim == 2 and len(mask) == len(targets):
         return None  # of positions, which were pooled: it has done its work there
     raise UsageError(
-        f"the mask has shape {tuple(mask.shape)}, and the targets {tuple(targets.shape)}: give one value for each "
-        "target, 0 where it is padding"
+        f"the mask has shape {tuple(mask.shape)}, and the targets {tuple(targets.shape[: 1 + count])}: give one value "
+        "for each target, 0 where it is padding, or attach with mask=None if the model's own means another thing"
     )
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from numbers import Real
 from typing import Any
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches import Branches
-from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.errors import UsageError, unknown_name
 
 LABELS = ("labels", "label", "targets", "target", "y")
 
@@ -65,15 +66,11 @@ def device_of(module: nn.Module) -> torch.device:
     return next((value.device for value in module.parameters()), torch.device("cpu"))
 
 
-def load_branches(branches: Branches, state: Mapping[str, Any]) -> None:
-    """Give branches the weights that lie in a checkpoint."""
-    try:
-        branches.load_state_dict(state)
-    except RuntimeError as error:
-        raise UsageError(
-            f"the branches in the checkpoint are not like those attached now ({error_line(error)}): attach with the "
-            "places, classes and redundancy of the training that wrote it"
-        ) from error
+def check_alpha(alpha: object) -> None:
+    """Refuse what is no weight of a loss."""
+    number = isinstance(alpha, Real | Tensor) and not isinstance(alpha, bool)
+    if not number or not alpha >= 0:  # type: ignore[operator]
+        raise UsageError(f"alpha must be a number of 0 or more, got {alpha!r}: it weighs the auxiliary loss")
 
 
 def check_until(until: object) -> None:

@@ -29,11 +29,11 @@ from asymtrain.integrations._common import (
     add_group,
     add_parameters,
     average_gradients,
+    check_alpha,
     check_until,
     device_of,
     labels_of,
     last_step,
-    load_branches,
     losses_in_training,
     named_losses,
     targets_of,
@@ -88,6 +88,7 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         **options: Any,
     ) -> None:
         super().__init__()
+        check_alpha(alpha)
         check_until(until)
         said = "at" in options and not {"classes", "outputs", "preset", "head"}.isdisjoint(options)
         if options if branches is not None else not said:
@@ -189,7 +190,7 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         if not self.branches.connected_to(target) and not any(map(self.branches.connected_to, module.modules())):
             raise UsageError("these branches are on no part of this module: attach again to train with branches")
         if "branches" in self._restored:
-            load_branches(self.branches, self._restored["branches"])
+            self.branches.load_state_dict(self._restored["branches"])
         return self.branches.to(device_of(target))
 
     def _add(self, trainer: Any, module: Any, output: Any, batch: Any) -> Any:

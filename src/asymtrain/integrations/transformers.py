@@ -28,11 +28,11 @@ from asymtrain.integrations._common import (
     add_group,
     add_parameters,
     average_gradients,
+    check_alpha,
     check_until,
     device_of,
     labels_of,
     last_step,
-    load_branches,
     losses_in_training,
     named_losses,
     targets_of,
@@ -85,6 +85,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         cosine: bool = True,
         **kwargs: Any,
     ) -> None:
+        check_alpha(alpha)
         check_until(until)
         super().__init__(*args, **kwargs)
         if not any(map(branches.connected_to, self.model.modules())):
@@ -163,7 +164,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         if folder is True:
             folder = get_last_checkpoint(self.args.output_dir)
         if folder and (Path(folder) / FILE).exists():
-            load_branches(self.branches, load_file(Path(folder) / FILE))
+            self.branches.load_state_dict(load_file(Path(folder) / FILE))
         self._resumed = None
         if folder and (Path(folder) / OPTIMIZER_FILE).exists():
             self._resumed = torch.load(Path(folder) / OPTIMIZER_FILE, map_location="cpu", weights_only=True)
@@ -183,10 +184,10 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         return targets_of(inputs, self.targets, self.branches)
 
     def _count_targets(self, targets: Tensor, inputs: Any) -> Tensor:
-        """The targets that count in the loss: neither -100, nor masked, nor shifted out."""
+        """The targets that count in the loss: neither ignored, nor masked, nor shifted out."""
         if targets.is_floating_point():
             return torch.tensor(targets.numel(), device=targets.device)
-        count = targets.ne(-100)
+        count = targets.ne(self.branches.settings.ignore_index)
         if targets.ndim > 1:
             mask = inputs.get(self.branches.mask) if isinstance(self.branches.mask, str) else None
             if isinstance(mask, Tensor) and mask.shape == targets.shape:
