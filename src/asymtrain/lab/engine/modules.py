@@ -8,6 +8,7 @@ forward in training changes them in place; what it draws comes from streams of t
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import NamedTuple
 
 import torch
@@ -195,7 +196,8 @@ class ModuleNetwork:
     @property
     def settings(self) -> tuple[object, ...]:
         """What a compiled form of this depends on, beside the model's name."""
-        return (self.points, self.pool, tuple(self.layout.items()), self.autocast)
+        given = (self.autocast, self.sample.device, self.sample.dtype, self.trained)
+        return (self.points, self.pool, tuple(self.layout.items()), *given, *map(_built_in, self.module.modules()))
 
     def set_mode(self, training: bool) -> None:
         """Evaluation or training; a model of hundreds of parts is gone through only where that changes."""
@@ -283,3 +285,25 @@ class ModuleNetwork:
                 f"the model cannot be called in training on inputs of shape {tuple(sample.shape)} "
                 f"({error_line(error)}): try a call of it by hand"
             ) from error
+
+
+def _built_in(part: nn.Module) -> tuple[object, ...]:
+    """What a compiled form has as constants, and what a model of the same name may have otherwise: a function that
+    builds models may read what its user changes, or be defined anew.
+    """
+    numbers = [(name, _constant(value)) for name, value in sorted(vars(part).items()) if name != "training"]
+    return _code_of(type(part)), tuple(number for number in numbers if number[1] is not None)
+
+
+def _code_of(kind: type) -> tuple[CodeType, ...]:
+    """Of all methods; classes that are made for each model, as in a function, have the same."""
+    own = [parent for parent in kind.__mro__ if parent not in nn.Module.__mro__]
+    return tuple(value.__code__ for parent in own for value in vars(parent).values() if isinstance(value, FunctionType))
+
+
+def _constant(value: object) -> object:
+    if isinstance(value, FunctionType):
+        return value.__code__
+    if isinstance(value, tuple):
+        return tuple(map(_constant, value))
+    return value if isinstance(value, int | float | str | BuiltinFunctionType) else None
