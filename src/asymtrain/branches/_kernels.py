@@ -260,7 +260,7 @@ class Launches:
         self.gradients = _compiled(_gradients, programs, numbers, (slots, kind, of_kind, tile, depth, precision))
 
     def possible(self) -> bool:
-        """Whether they can be launched here: on the current device, where nothing follows torch's operations, and nothing
+        """Whether they can be launched here: on the current device, and where nothing follows torch's operations or
         lays out anew what they save.
         """
         return (
