@@ -45,6 +45,10 @@ def test_positions_that_lie_apart_have_no_place() -> None:
     maps = torch.randn(3, 7, 8, 5)
     assert place_of(maps[:, :, ::2], Pooled((2, 3), None, 0, 1)) is None
     assert place_of(maps[:, :, :0], Pooled((2, 3), None, 0, 1)) is None
+    negatives = (
+        torch.randn(3, 7, dtype=torch.complex64).conj().imag
+    )  # a view whose numbers are read with the other sign
+    assert place_of(negatives, Pooled()) is None
 
 
 def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
