@@ -5,6 +5,7 @@ the places that `attach` found. Buffers (statistics of batch normalisation) are 
 forward in training changes them in place; what it draws comes from streams of the run's own (`draws.py`).
 """
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
@@ -22,7 +23,7 @@ from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._nested import read_logits
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import PoolName, Reader
-from asymtrain.errors import UsageError, error_line
+from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.engine.draws import Draws, FusedDropoutError
 from asymtrain.models import Outputs, Parameters
 
@@ -215,8 +216,10 @@ class ModuleNetwork:
         except FusedDropoutError:
             self._spelled_out = True
             return self._dry_run(sample)
+        numbers = self._numbers()  # after the first call, which may make what later ones keep
         self._refuse_draws_in_evaluation(state, sample)
         self._refuse_recomputing(state, sample)
+        self._warn_of_counting(numbers)
         if logits.shape[-1] != self.classes:
             raise UsageError(
                 f"the model gives {logits.shape[-1]} logits, and the data has {self.classes} classes: build it for them"
@@ -256,6 +259,26 @@ class ModuleNetwork:
             raise UsageError(
                 "the model computes parts of its forward again in the backward pass (activation checkpointing), which "
                 "the engine cannot follow: turn that off"
+            )
+
+    def _numbers(self) -> dict[str, int | float]:
+        """Attributes of its parts that are numbers."""
+        return {
+            f"{path}.{name}".lstrip("."): value
+            for path, part in self.module.named_modules()
+            for name, value in vars(part).items()
+            if isinstance(value, int | float) and name != "training"
+        }
+
+    def _warn_of_counting(self, before: Mapping[str, int | float]) -> None:
+        """A number that forwards change belongs to no run: all count in it, and a captured step has its first value."""
+        changed = [name for name, value in self._numbers().items() if before.get(name, value) != value]
+        if changed:
+            warnings.warn(
+                f"the model's forward changes {changed[0]}, a number that runs share and that stays as it is on a GPU: "
+                "keep it in a buffer (register_buffer) if what the model gives depends on it",
+                UsageWarning,
+                stacklevel=2,
             )
 
     def try_batch_of_one(self) -> None:
