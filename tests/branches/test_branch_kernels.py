@@ -45,6 +45,10 @@ def test_positions_that_lie_apart_have_no_place() -> None:
     maps = torch.randn(3, 7, 8, 5)
     assert place_of(maps[:, :, ::2], Pooled((2, 3), None, 0, 1)) is None
     assert place_of(maps[:, :, :0], Pooled((2, 3), None, 0, 1)) is None
+    negatives = (
+        torch.randn(3, 7, dtype=torch.complex64).conj().imag
+    )  # a view whose numbers are read with the other sign
+    assert place_of(negatives, Pooled()) is None
 
 
 def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,3 +224,43 @@ def test_what_follows_operations_sees_them() -> None:
         else:
             loss = branches.loss(y)
         assert loss.grad_fn.launched != mode
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("case", ["rows", "means", "class tokens"])
+def test_gradients_of_several_losses_at_once(case: str) -> None:
+    """As TorchJD takes them: a batch of gradients has no memory of its own that a kernel could read."""
+    model, branches, x, y = built(case)
+    weights, answers = [model.blocks[0].weight, *branches.parameters()], []
+    for kernels in (True, False):
+        loss = loss_of(model, branches, x, y, kernels=kernels)
+        factors = torch.tensor([1.0, -2.0], device="cuda")
+        answers.append(list(torch.autograd.grad(loss, weights, factors, is_grads_batched=True)))
+    assert_alike(*answers, 1e-4)
+
+
+class Turned(nn.Module):
+    """Rows (B, D) that lie in memory as (D, B)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList([nn.Linear(7, 16), nn.Identity()])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.blocks[1](self.blocks[0](x).t().contiguous().t())
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_what_is_saved_may_be_laid_out_anew() -> None:
+    """By hooks on saved tensors, as offloading to the host does."""
+    model, x = Turned().cuda(), torch.randn(12, 7, device="cuda")
+    branches, y = attach(model, "blocks.1", x, CLASSES, layout="BD"), torch.arange(12, device="cuda") % CLASSES
+    answers = []
+    for pack in (lambda tensor: tensor, lambda tensor: tensor.clone(memory_format=torch.contiguous_format)):
+        model(x)
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+            loss = branches.loss(y)
+        answers.append(list(torch.autograd.grad(loss, [*model.parameters(), *branches.parameters()])))
+    assert_alike(*answers, 1e-5)

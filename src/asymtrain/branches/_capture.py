@@ -12,8 +12,8 @@ A forward with gradients whose features nobody asked for is dropped by the next 
 auxiliary loss, while warming up, or where a batch has no labels; it is a mistake where both forwards should have
 branches. No rule tells these apart, so it is a warning, and only if the earlier forward's graph still waits for its
 backward. To know that costs a small model as much as two places, so a loop that has asked about each of its last
-forwards is not watched; it is again once it has not asked about one. Compiled forwards are not watched: that would take
-a new Python object for each.
+forwards is not watched; it is for good once it has not asked about one, which it may do at long intervals. Compiled
+forwards are not watched: that would take a new Python object for each.
 
 What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
 (each changed value would be a recompilation), and hold no reference to an nn.Module.
@@ -42,6 +42,7 @@ T = TypeVar("T")
 # A name among the model's arguments, or a function of them all.
 Mask = str | Callable[..., Tensor | None]
 _REGULAR = 8  # forwards in a row that show what kind of loop this is
+_IRREGULAR = -(1 << 60)  # no count from here reaches it
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
@@ -56,7 +57,8 @@ class Forward:
         self.compiled = False
         self.counted = False  # whether `random` and `cycle` have moved on for it
         self.asked = False  # whether anyone has asked what it gave
-        self.regular = 0  # forwards with gradients in a row about which someone has asked
+        # Forwards with gradients in a row about which someone has asked; below 0 where that was once enough and ended
+        self.regular = 0
         self.taken = False  # whether WithBranches has handed its logits out
         self.cleaned = False  # whether `clean` has taken the hooks off
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
@@ -238,7 +240,8 @@ class OpenHook(_Hook):
                 if forward.asked:
                     forward.regular += 1
                 else:
-                    forward.regular, forward.dropped = 0, forward.graph
+                    forward.regular = 0 if 0 <= forward.regular < _REGULAR else _IRREGULAR
+                    forward.dropped = forward.graph
             forward.graph = None
         forward.forget()
         forward.listening = True

@@ -241,19 +241,20 @@ class _FusedLoss(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        plan: Plan = ctx.plan
+        plan = ctx.plan
         count, parts, saved = plan.shape[0], len(plan.groups), ctx.saved_tensors
         first = 3 if ctx.launched else 2 + 2 * parts
         tensors = saved[first:]
-        if torch.is_grad_enabled():  # a second derivative is wanted
-            # By views: of two places one may feed the other, and each must have its own part alone.
-            views = [tensor.view_as(tensor) for tensor in tensors]
-            wanted = [view for view in views if view.requires_grad]
-            loss = _general_loss(plan, saved[first - 1], views)
-            given = iter(torch.autograd.grad(loss, wanted, gradients[0], create_graph=True, allow_unused=True))
+        again = torch.is_grad_enabled()  # a second derivative is wanted
+        if again or (ctx.launched and _is_batched(gradients[0])):
+            with torch.enable_grad(), torch._C._DisableAutocast():
+                # By views: of two places one may feed the other, and each must have its own part alone.
+                views = [tensor.view_as(tensor) for tensor in tensors]
+                wanted = [view for view in views if view.requires_grad]
+                loss = _general_loss(plan, saved[first - 1], views)
+            given = iter(torch.autograd.grad(loss, wanted, gradients[0], create_graph=again, allow_unused=True))
             return None, None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
         if ctx.launched:
-            assert plan.launches is not None
             features, weights = tensors[:count], tensors[count:]
             return None, None, None, *plan.launches.backward(features, weights, saved[0], saved[1], gradients[0])
         rows, stacks = saved[1 : 1 + parts], saved[1 + parts : 1 + 2 * parts]
@@ -278,6 +279,12 @@ class _FusedLoss(torch.autograd.Function):
                 for place, of_bias in zip(plan.order, gradient.sum(1).unbind(), strict=True):
                     answer[2 * count + place] = of_bias
         return None, None, None, *answer
+
+
+def _is_batched(gradient: Tensor) -> bool:
+    """Whether it stands for several, which no kernel can read (`torch.vmap`, `is_grads_batched`, and so TorchJD)."""
+    functorch = torch._C._functorch
+    return functorch.is_legacy_batchedtensor(gradient) or functorch.is_batchedtensor(gradient)
 
 
 def _parts(logits: Tensor, sizes: list[int]) -> Sequence[Tensor]:

@@ -260,9 +260,14 @@ class Launches:
         self.gradients = _compiled(_gradients, programs, numbers, (slots, kind, of_kind, tile, depth, precision))
 
     def possible(self) -> bool:
-        """Whether they can be launched here: on the current device, and where nothing follows torch's operations."""
-        here = self.device is None or torch._C._cuda_getDevice() == self.device
-        return here and torch._C._len_torch_dispatch_stack() == 0
+        """Whether they can be launched here: on the current device, and where nothing follows torch's operations or
+        lays out anew what they save.
+        """
+        return (
+            (self.device is None or torch._C._cuda_getDevice() == self.device)
+            and torch._C._len_torch_dispatch_stack() == 0
+            and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
+        )
 
     def forward(
         self, features: Sequence[Tensor], weights: Sequence[Tensor], targets: Tensor

@@ -113,9 +113,11 @@ class Place(NamedTuple):
 
 
 def place_of(feature: Tensor, pooled: Pooled) -> Place | None:
-    """None where there is nothing, or positions do not follow each other in memory at one distance."""
+    """None where there is nothing, memory holds the negatives (`conj`), or positions lie at more than one distance."""
     axes = [axis for axis in pooled.axes if feature.shape[axis] > 1]
-    if not feature.numel() or any(feature.stride(a) != feature.stride(b) * feature.shape[b] for a, b in pairwise(axes)):
+    if not feature.numel() or feature.is_neg():
+        return None
+    if any(feature.stride(a) != feature.stride(b) * feature.shape[b] for a, b in pairwise(axes)):
         return None
     shape, batch, width = tuple(feature.shape), feature.shape[pooled.batch], feature.shape[pooled.width]
     strides = feature.stride(pooled.batch), feature.stride(pooled.width), feature.stride(axes[-1]) if axes else 0

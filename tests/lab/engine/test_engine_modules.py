@@ -15,7 +15,7 @@ from small_runs import assert_same_bits, spec_of, stack_of, weights_of, without_
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.arrays import Examples
 from asymtrain.lab.devices import compiler_settings
@@ -264,6 +264,22 @@ def test_a_place_before_which_nothing_is_trained_reaches_nothing():
 def test_a_model_that_cannot_be_trained_is_refused(model, message):
     with pytest.raises(UsageError, match=message):
         ModuleNetwork(model(), 5, torch.randn(4, 10))
+
+
+class Counting(nn.Linear):
+    """What it gives depends on how often it was called."""
+
+    calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return super().forward(x) * min(1, self.calls / 100)
+
+
+def test_a_number_that_forwards_change_is_told_of():
+    """It would be shared by runs, and a captured step would hold its first value."""
+    with pytest.warns(UsageWarning, match=r"forward changes 0\.calls, a number that runs share.*register_buffer"):
+        ModuleNetwork(nn.Sequential(Counting(4, 4), nn.Linear(4, 5)), 5, torch.randn(4, 4), at=["0"])
 
 
 def test_a_backbone_refuses_places_by_name():

@@ -67,6 +67,27 @@ class Signs(Small):
         return self.head(Through.apply(self.blocks(self.stem(images))).mean((2, 3)))
 
 
+class Hooked(Small):
+    """Large gradients have a limit."""
+
+    def forward(self, images):
+        maps = self.blocks(self.stem(images))
+        if maps.requires_grad:
+            maps.register_hook(lambda gradient: gradient.clamp(-100, 100))
+        return self.head(maps.mean((2, 3)))
+
+
+class Full(Small):
+    """Whose forward has no room once `full` is set."""
+
+    full = False
+
+    def forward(self, images):
+        if self.full:
+            raise torch.OutOfMemoryError
+        return super().forward(images)
+
+
 def small(classes):
     return Small(classes)
 
@@ -101,10 +122,64 @@ def test_a_record_gives_outputs_buffers_and_gradients_of_the_forward():
         assert torch.allclose(value.double(), own.double(), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("model", [PartlyFixed, Signs], ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [PartlyFixed, Signs, Hooked], ids=lambda model: model.__name__)
 def test_what_a_record_cannot_hold_is_not_recorded(model):
     network = network_of(model)
     assert record(network, *given_to(network)) is None
+
+
+def test_a_record_without_room_is_no_answer():
+    """The stack is halved and asks again."""
+    network = network_of(Full)
+    network.module.full = True
+    with pytest.raises(torch.OutOfMemoryError):
+        record(network, *given_to(network))
+
+
+def test_fewer_images_than_a_batch_are_recorded_as_a_whole_one():
+    """Another stack, which has more images, gets the same record."""
+    spec = RunSpec(arch="test_engine_tracing:small", batch=16, epochs=1, redundancy=1, per_class=1)
+    stack = Stack([spec], patterns(size=80), strategy="side_by_side")
+    assert stack.data.size < spec.batch
+    _, images, training = given_to(stack.network)
+    logits, _ = stack._record()(stack.parameters.views(stack.weights), images.repeat(1, 2, 1, 1, 1)[:, :16], training)
+    assert logits.shape[:2] == (1, 16)
+
+
+class Layer(nn.Module):
+    def __init__(self, rate, act):
+        super().__init__()
+        self.linear, self.rate, self.act = nn.Linear(4, 4), rate, act
+
+    def forward(self, x):
+        return F.dropout(self.act(self.linear(x)), self.rate, self.training)
+
+
+class Other(Layer):
+    def forward(self, x):
+        return x + super().forward(x)
+
+
+def relu_layer(rate, kind=Layer):
+    return kind(rate, lambda x: x.relu())
+
+
+@pytest.mark.parametrize(
+    ("layer", "same"),
+    [
+        pytest.param(relu_layer(0.1), True, id="same"),
+        pytest.param(relu_layer(0.2), False, id="rate"),
+        pytest.param(Layer(0.1, torch.tanh), False, id="activation"),
+        pytest.param(relu_layer(0.1, Other), False, id="forward"),
+    ],
+)
+def test_models_of_one_name_share_a_program_only_where_they_compute_the_same(layer, same):
+    """A function that builds models may read what its user changes, or be defined anew in a notebook."""
+    keys = {
+        ModuleNetwork(nn.Sequential(part, nn.Linear(4, 5)), 5, torch.randn(4, 4), at=["0"]).settings
+        for part in (relu_layer(0.1), layer)
+    }
+    assert (len(keys) == 1) == same
 
 
 CASES = {"any_models:mixer": {"layout": "BTD"}, "test_engine_tracing:small": {}, "any_models:resnet": {}}

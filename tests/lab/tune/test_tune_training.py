@@ -16,7 +16,7 @@ from asymtrain.lab.sources import Inputs, kept_function
 from asymtrain.lab.store import Store
 from asymtrain.lab.tune import Plan, Question, Rung, Watcher, read_tune, run_tune, without_equals
 from asymtrain.lab.tune.answer import write_tuned
-from asymtrain.lab.tune.running import write_json
+from asymtrain.lab.tune.running import _alone_in, write_json
 
 SHAPES = {"classes": 3, "size": 120, "test_size": 40, "image_size": 8}
 TINY = RunSpec(arch="mlp", arch_options={"widths": (8, 8, 8)}, dataset_options=SHAPES, batch=16, epochs=2)
@@ -215,3 +215,22 @@ def test_too_few_images_are_refused(tmp_path):
     few = RunSpec(**{**vars(TINY), "dataset_options": {**SHAPES, "size": 60}})
     with pytest.raises(UsageError, match=r"of 60 training images a fifth, 12, .* at least 100"):
         run_tune(Question(few, (GOOD,)), store=tmp_path / "runs.sqlite", out=tmp_path)
+
+
+def test_a_folder_is_free_after_a_tune_though_a_fork_of_its_process_lives_on(tmp_path, monkeypatch):
+    """Such as a worker that loads data: it has a copy of whatever was open."""
+    opened, copies = os.open, []
+
+    def open_and_copy(*arguments):
+        copies.append(os.dup(folder := opened(*arguments)))
+        return folder
+
+    monkeypatch.setattr(os, "open", open_and_copy)
+    try:
+        with _alone_in(tmp_path), pytest.raises(UsageError, match="another tune"), _alone_in(tmp_path):
+            pass
+        with _alone_in(tmp_path):
+            pass
+    finally:
+        for copy in copies:
+            os.close(copy)

@@ -5,9 +5,11 @@ the places that `attach` found. Buffers (statistics of batch normalisation) are 
 forward in training changes them in place; what it draws comes from streams of the run's own (`draws.py`).
 """
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
 from functools import partial
+from types import BuiltinFunctionType, CodeType, FunctionType
 from typing import NamedTuple
 
 import torch
@@ -21,7 +23,7 @@ from asymtrain.branches._blocks import find_blocks
 from asymtrain.branches._nested import read_logits
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import PoolName, Reader
-from asymtrain.errors import UsageError, error_line
+from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.engine.draws import Draws, FusedDropoutError
 from asymtrain.models import Outputs, Parameters
 
@@ -195,7 +197,8 @@ class ModuleNetwork:
     @property
     def settings(self) -> tuple[object, ...]:
         """What a compiled form of this depends on, beside the model's name."""
-        return (self.points, self.pool, tuple(self.layout.items()), self.autocast)
+        given = (self.autocast, self.sample.device, self.sample.dtype, self.trained)
+        return (self.points, self.pool, tuple(self.layout.items()), *given, *map(_built_in, self.module.modules()))
 
     def set_mode(self, training: bool) -> None:
         """Evaluation or training; a model of hundreds of parts is gone through only where that changes."""
@@ -213,8 +216,10 @@ class ModuleNetwork:
         except FusedDropoutError:
             self._spelled_out = True
             return self._dry_run(sample)
+        numbers = self._numbers()  # after the first call, which may make what later ones keep
         self._refuse_draws_in_evaluation(state, sample)
         self._refuse_recomputing(state, sample)
+        self._warn_of_counting(numbers)
         if logits.shape[-1] != self.classes:
             raise UsageError(
                 f"the model gives {logits.shape[-1]} logits, and the data has {self.classes} classes: build it for them"
@@ -256,6 +261,26 @@ class ModuleNetwork:
                 "the engine cannot follow: turn that off"
             )
 
+    def _numbers(self) -> dict[str, int | float]:
+        """Attributes of its parts that are numbers."""
+        return {
+            f"{path}.{name}".lstrip("."): value
+            for path, part in self.module.named_modules()
+            for name, value in vars(part).items()
+            if isinstance(value, int | float) and name != "training"
+        }
+
+    def _warn_of_counting(self, before: Mapping[str, int | float]) -> None:
+        """A number that forwards change belongs to no run: all count in it, and a captured step has its first value."""
+        changed = [name for name, value in self._numbers().items() if before.get(name, value) != value]
+        if changed:
+            warnings.warn(
+                f"the model's forward changes {changed[0]}, a number that runs share and that stays as it is on a GPU: "
+                "keep it in a buffer (register_buffer) if what the model gives depends on it",
+                UsageWarning,
+                stacklevel=2,
+            )
+
     def try_batch_of_one(self) -> None:
         """Refuse a last batch of one example, where a forward in training needs more of them."""
         state = self._state()
@@ -283,3 +308,25 @@ class ModuleNetwork:
                 f"the model cannot be called in training on inputs of shape {tuple(sample.shape)} "
                 f"({error_line(error)}): try a call of it by hand"
             ) from error
+
+
+def _built_in(part: nn.Module) -> tuple[object, ...]:
+    """What a compiled form has as constants, and what a model of the same name may have otherwise: a function that
+    builds models may read what its user changes, or be defined anew.
+    """
+    numbers = [(name, _constant(value)) for name, value in sorted(vars(part).items()) if name != "training"]
+    return _code_of(type(part)), tuple(number for number in numbers if number[1] is not None)
+
+
+def _code_of(kind: type) -> tuple[CodeType, ...]:
+    """Of all methods; classes that are made for each model, as in a function, have the same."""
+    own = [parent for parent in kind.__mro__ if parent not in nn.Module.__mro__]
+    return tuple(value.__code__ for parent in own for value in vars(parent).values() if isinstance(value, FunctionType))
+
+
+def _constant(value: object) -> object:
+    if isinstance(value, FunctionType):
+        return value.__code__
+    if isinstance(value, tuple):
+        return tuple(map(_constant, value))
+    return value if isinstance(value, int | float | str | BuiltinFunctionType) else None

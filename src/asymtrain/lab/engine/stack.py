@@ -306,7 +306,9 @@ class Stack:
     def _record(self) -> Recorded | None:
         """The forward of the first run, recorded on a batch of its images."""
         assert isinstance(self.network, ModuleNetwork)
-        images = self.data.chunk(self.data.images, self.data.train[:, : self.data.batch])[:1]
+        # A whole batch also where there are fewer images: a stack that has more gets the same record.
+        chosen = torch.arange(self.data.batch, device=self.device) % self.data.size
+        images = self.data.chunk(self.data.images, self.data.train[:, chosen])[:1]
         training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_run(0)
         return record(self.network, self.parameters.views(self.weights[:1]), images, training)
 

@@ -16,12 +16,14 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+from asymtrain.lab.devices import is_out_of_memory
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.models import Outputs, Parameters
 
 aten = torch.ops.aten
 Recorded = Callable[[Parameters, Tensor, Training], Outputs]  # of a stack of one run
 _SAME, _CLOSE = 1e-3, 0.05  # of a norm; the same operations add up in any order, changed ones round otherwise
+_LARGE = 2.0**20
 _FEW_PIXELS = 4  # of a map
 _BATCH_NORMS = {aten.cudnn_batch_norm.default, aten.native_batch_norm.default, aten._native_batch_norm_legit.default}
 
@@ -55,7 +57,9 @@ def record(network: ModuleNetwork, parameters: Parameters, images: Tensor, train
             _spell_out(graph)
             if not _agree(forward, graph, arguments, _CLOSE):
                 return None
-    except Exception:  # whatever a module may do that a record cannot hold
+    except Exception as problem:  # whatever a module may do that a record cannot hold
+        if is_out_of_memory(problem):
+            raise  # half of the stack may have room for it
         return None
 
     def recorded(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
@@ -77,9 +81,10 @@ def _agree(
         given = arguments()
         logits, features = form(*given)
         outputs = [logits, *features]
-        # Weights that differ: a plain sum may not depend on anything, as that of normalised features.
+        # Weights that differ: a plain sum may not depend on anything, as that of normalised features. Large ones: a
+        # backward by hand may treat large gradients otherwise, as where it clips them.
         products = [
-            (value.float() * torch.linspace(-1, 1, value.numel(), device=value.device).view_as(value)).sum()
+            (value.float() * torch.linspace(-_LARGE, _LARGE, value.numel(), device=value.device).view_as(value)).sum()
             for value in outputs
             if value.requires_grad
         ]

@@ -119,6 +119,8 @@ def _alone_in(out: Path | None) -> Iterator[None]:
                 raise UsageError(told) from held
         yield
     finally:
+        with suppress(OSError):
+            fcntl.flock(folder, fcntl.LOCK_UN)  # closing is not enough where a process that was forked here lives on
         os.close(folder)
         if is_new:
             with suppress(OSError):  # it holds something; after a refusal it does not
