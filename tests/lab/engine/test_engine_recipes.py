@@ -41,7 +41,7 @@ PARTS = {
     "linear": {"schedule": "linear"},
     "one cycle": {"schedule": "one_cycle", "schedule_by": "step"},
     "cosine by step, warm-up": {"schedule": "cosine", "schedule_by": "step", "warmup": 1.5},
-    "constant, warm-up by epoch": {"warmup": 3},
+    "constant, warm-up by epoch": {"warmup": 2},
     "clip": {"clip": 0.3},
     "clip of sgd": {**SGD, "clip": 0.3},
     "averaging": {"averaging": 0.5},  # a larger one begins to count after more steps

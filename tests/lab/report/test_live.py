@@ -35,6 +35,12 @@ def test_a_line_keeps_its_values_its_intervals_and_its_seeds():
     assert "onDemand" not in shown
 
 
+def test_a_line_without_points_is_one_of_no_values():
+    lines = (Line("Plain", "plain", (), ()), Line("Asymmetric", "asymmetric", (1, 2), (0.1, 0.2)))
+    (panel,) = live_values(Figure("f", "A title", [Lines("", "epoch", "accuracy", lines)]))["panels"]
+    assert [(line["x"], line["y"]) for line in panel["lines"]] == [([], []), ([1, 2], [0.1, 0.2])]
+
+
 def test_bars_keep_a_mean_of_nought():
     bars = Bars("", "effect", "mlp", (Bar("a", 0.0, -1.0, 1.0, (0.0,)), Bar("b", None)))
     (panel,) = live_values(Figure("f", "", [bars]))["panels"]

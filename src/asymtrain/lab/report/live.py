@@ -134,7 +134,7 @@ def _line(line: Line, log: bool) -> dict[str, Any]:
     style = line_style(line, alone=sum(value is not None for value in line.y) == 1)
     names = line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1))
     width, dash = style.get("linewidth"), style["linestyle"]
-    return _present(
+    present = _present(
         {
             "label": line.label,
             "paint": _paint(line.colour),
@@ -146,14 +146,14 @@ def _line(line: Line, log: bool) -> dict[str, Any]:
             "alone": not line.joined or line.hollow,  # points without a line between them
             "marked": line.marker,
             "thin": line.thin,
-            "x": _run(line.x),
-            "y": _steps(line.y, log),
             **_band(line, log),
             "seeds": [_seen(seed, log) for seed in line.seeds],
             "names": names,
             "onDemand": line.seeds_on_demand,
         }
     )
+    # Also of a line without points, as that of a run whose first epoch is not over.
+    return {**present, "x": _run(line.x), "y": _steps(line.y, log)}
 
 
 def _band(line: Line, log: bool) -> dict[str, Any]:
