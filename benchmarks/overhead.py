@@ -7,15 +7,18 @@
     python benchmarks/overhead.py --only practice --store practice.sqlite --json practice-step.json
 
 Ordinary models of timm (bf16 autocast, 224 px, 1,000 classes, fused AdamW): a step with branches against one without.
-Both are in one process and take turns, so that whatever else happens on the machine meets both alike; the figure is the
-median over turns, beside that of a second plain model against the first, which shows the error. The same of the models
-of the practice study (`practice`: 32 px, 100 classes), with the branches that a store's rows select for each, else with
-the paper's. `--branches every` takes all objectives and places; `--json` keeps the rows, for `asymtrain practice show
---step-costs`. Then the paper's small backbones, which are bound by launches, with branches against none: in the loop a
-user would write (`loops`), beside a loop whose optimizer has the branches' weights and nothing else of them; and with
-whole steps captured as CUDA graphs (`graphs`). Then 300 branches against one (time, and memory beyond their weights)
-and in the engine the gradient cosine at every step and at every 16th, against none (`backbones`). `calls` counts what a
-step asks of the processor, on models so small that arithmetic does not count.
+All are in one process and take turns, so that whatever else happens on the machine meets all alike. One model that is
+built twice differs from itself, by where its memory lies, and more turns do not change that: so each side is built
+several times (`--builds`). The figure is the median build with branches over the median build without, each the median
+over turns; behind it stand the extremes over pairs of builds, one of each side, and under "none / none" the slowest
+plain build over the fastest, which shows the error. The same of the models of the practice study (`practice`: 32 px,
+100 classes), with the branches that a store's rows select for each, else with the paper's. `--branches every` takes all
+objectives and places; `--json` keeps the rows, for `asymtrain practice show --step-costs`. Then the paper's small
+backbones, which are bound by launches, with branches against none: in the loop a user would write (`loops`), beside a
+loop whose optimizer has the branches' weights and nothing else of them; and with whole steps captured as CUDA graphs
+(`graphs`). Then 300 branches against one (time, and memory beyond their weights) and in the engine the gradient cosine
+at every step and at every 16th, against none (`backbones`). `calls` counts what a step asks of the processor, on models
+so small that arithmetic does not count.
 """
 
 import argparse
@@ -27,7 +30,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -55,7 +58,7 @@ MODELS = {  # places, and a batch that fits
     "swin_tiny_patch4_window7_224": ("layers.*", 96),
     "convnext_tiny": ("stages.*", 96),
 }
-TURNS, WARM = 15, 5
+TURNS, WARM, BUILDS = 15, 5, 3
 GROUPS = ["models", "practice", "loops", "graphs", "backbones", "calls"]
 PARTS = "forward", "loss", "backward", "optimizer"
 
@@ -68,7 +71,10 @@ def main() -> None:
     options.add_argument("--mode", nargs="+", default=["eager", "compiled"], choices=["eager", "compiled"])
     options.add_argument("--batch", type=int, help="instead of 96 or 128")
     options.add_argument("--turn", type=float, default=0.3, help="seconds of each of the turns")
-    options.add_argument("--turns", type=int, default=TURNS, help="of `models` and `practice`")
+    options.add_argument("--turns", type=int, default=TURNS)
+    options.add_argument(
+        "--builds", type=int, default=BUILDS, help="of each side, in `models`, `practice`, `loops`, `graphs`"
+    )
     options.add_argument("--store", type=Path, help="of the practice study: what it selected for each model")
     options.add_argument("--branches", choices=["selected", "every"], default="selected", help="of `practice`")
     options.add_argument("--json", type=Path, help="write the rows of `models` and `practice` here too")
@@ -84,9 +90,9 @@ def main() -> None:
                 if chosen.json:  # as it goes: what is cut off leaves what it measured
                     chosen.json.write_text(json.dumps(rows, indent=1) + "\n")
     if "loops" in chosen.only:
-        print_loops(chosen.arch, device, chosen.turn)
+        print_loops(chosen, device)
     if "graphs" in chosen.only and device.type == "cuda":
-        print_graphs(chosen.arch, device, chosen.turn)
+        print_graphs(chosen, device)
     if "backbones" in chosen.only:
         print_backbones(chosen.arch, device)
     if "calls" in chosen.only:
@@ -142,36 +148,36 @@ def practice_forms(task: Task, known: Known, which: str) -> list[Candidate]:
 
 def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
     """A line and a row for each model, mode and form of branches."""
-    print(f"\n{'':29} {'':8} {'places':>6} {'plain':>9} {'branches / none':>15} {'none / none':>11} {'kernels':>13}"
+    print(f"\n{'':29} {'':8} {'places':>6} {'plain':>9} {'branches / none':>22} {'none / none':>11} {'kernels':>13}"
           f" {'memory':>16}")  # fmt: skip
     on_gpu = device.type == "cuda"
     for case, mode in ((case, mode) for case in cases for mode in chosen.mode):
         if mode == "compiled":
             torch._dynamo.reset()
             torch._dynamo.config.recompile_limit = 64  # one function is compiled for every form of branches
-        built = [
-            alone(functools.partial(model_step, case, mode, device), options, device)
-            for options in (None, None, *(options for _, options in case.forms))
-        ]
-        (plain, _, without), (again, _, _), *branched = built
-        timed = in_turns(plain, again, *(step for step, *_ in branched), device=device, turn=chosen.turn,
-                         turns=chosen.turns)  # fmt: skip
-        seconds, error, *ratios = timed
+        build = functools.partial(alone, functools.partial(model_step, case, mode, device), device=device)
+        # One of each side after the other, so that none has the memory that is taken first. Builds share compiled code.
+        rounds = [[build(options) for options in (None, *(options for _, options in case.forms))]
+                  for _ in range(chosen.builds)]  # fmt: skip
+        sides = [[step for step, *_ in side] for side in zip(*rounds, strict=True)]
+        timed = in_turns(sides, device, chosen.turn, chosen.turns)
+        (plain, _, without), *branched = rounds[0]
         launched = kernels(plain) if on_gpu else 0
-        for (about, _), (step, places, peak), ratio in zip(case.forms, branched, ratios, strict=True):
+        for (about, _), (step, places, peak), ratio in zip(case.forms, branched, timed.ratios, strict=True):
             counts = (launched, kernels(step) - launched) if on_gpu else None
             launches = " + ".join(map(str, counts)) if counts else "-"
             memory = f"{without} + {peak - without} MiB" if on_gpu else "-"
             label = ", ".join(about.values())
-            print(f"{case.name:29} {mode:8} {places:6} {seconds * 1e3:6.1f} ms {ratio:14.3f}x {error:10.3f}x"
+            print(f"{case.name:29} {mode:8} {places:6} {timed.seconds * 1e3:6.1f} ms {ratio} {timed.error:10.3f}x"
                   f" {launches:>13} {memory:>16}  {label}".rstrip(), flush=True)  # fmt: skip
             yield {
                 "model": case.name, "mode": mode, "branches": dict(about), "attached": places,
-                "plain_seconds": seconds, "ratio": ratio, "plain_ratio": error, "kernels": counts,
+                "plain_seconds": timed.seconds, "ratio": ratio.value, "ratio_range": (ratio.low, ratio.high),
+                "plain_ratio": timed.error, "builds": chosen.builds, "kernels": counts,
                 "memory_mib": (without, peak - without) if on_gpu else None, "batch": len(case.x),
                 "device": device_name(device), "torch": torch.__version__,
             }  # fmt: skip
-        del built, plain, again, branched, step
+        del rounds, sides, plain, branched, step
 
 
 def alone(
@@ -232,15 +238,52 @@ def model_step(case: Case, mode: str, device: torch.device, options: Mapping[str
     return step, 0 if branches is None else len(branches.places)
 
 
-def in_turns(plain: Step, *others: Step, device: torch.device, turn: float, turns: int = TURNS) -> list[float]:
-    """Seconds of a plain step, and the ratios of the others to it: medians over turns of all."""
-    steps = (plain, *others)
+@dataclass(frozen=True)
+class Ratio:
+    """Of the median build of a side to that of the plain one; the least and the largest over pairs of builds."""
+
+    value: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.value:7.3f}x ({self.low:.3f}-{self.high:.3f})"
+
+
+@dataclass(frozen=True)
+class Timed:
+    """Seconds of a plain step, the ratios of other sides to it, and of the slowest plain build to the fastest."""
+
+    seconds: float
+    ratios: list[Ratio]
+    error: float
+
+
+def in_turns(sides: Sequence[Sequence[Step]], device: torch.device, turn: float, turns: int = TURNS) -> Timed:
+    """Time builds of several sides, the first of them plain, taking turns."""
+    steps = [step for side in sides for step in side]
     for step in steps:
         warm_up(step)
     timer = Timer(device, turn)
+    gc.collect()
+    gc.freeze()  # what was built here is much, and looking through it is no part of a step
     timed = [[timer.seconds(step, parts=1) for step in steps] for _ in range(turns)]
-    ratios = [statistics.median(turn[i] / turn[0] for turn in timed) for i in range(1, len(steps))]
-    return [statistics.median(turn[0] for turn in timed), *ratios]
+    gc.unfreeze()
+    return summarise(timed, [len(side) for side in sides])
+
+
+def summarise(timed: list[list[float]], sizes: list[int]) -> Timed:
+    """Of the seconds by turn and build, plain builds first; `sizes` are the numbers of builds of each side."""
+    means = [statistics.fmean(seconds[: sizes[0]]) for seconds in timed]
+    # Relative to the plain builds of the same turn: a machine that is slower for a while is so for all.
+    relative = [[each / mean for each in seconds] for seconds, mean in zip(timed, means, strict=True)]
+    builds = iter([statistics.median(column) for column in zip(*relative, strict=True)])
+    plain, *others = (list(itertools.islice(builds, size)) for size in sizes)
+    ratios = [
+        Ratio(statistics.median(side) / statistics.median(plain), min(side) / max(plain), max(side) / min(plain))
+        for side in others
+    ]
+    return Timed(statistics.median(means), ratios, max(plain) / min(plain))
 
 
 def added(measure: Callable[[Step], int], plain: Step, branched: Step) -> tuple[int, int]:
@@ -258,32 +301,33 @@ def kernels(step: Step) -> int:
     return sum(not event.name.startswith(("Memcpy", "Memset")) for event in on_device)
 
 
-def print_loops(names: list[str], device: torch.device, turn: float) -> None:
-    """The small backbones: a plain step, against it branches, a second plain one, and the optimizer's part; kernels."""
-    print(f"\n{'':9} {'plain':>9} {'branches / none':>15} {'none / none':>11} {'optimizer':>9} {'kernels':>10}")
-    for arch in names:
+def print_loops(chosen: argparse.Namespace, device: torch.device) -> None:
+    """The small backbones: a plain step, against it branches, other plain builds, and the optimizer's part; kernels."""
+    print(f"\n{'':9} {'plain':>9} {'branches / none':>22} {'none / none':>11} {'optimizer':>9} {'kernels':>10}")
+    for arch in chosen.arch:
         for autocast in (False, True) if device.type == "cuda" else (False,):
             build = functools.partial(plain_loop, arch, device, autocast=autocast)
-            plain, branched, again = (build(redundancy=count) for count in (0, 1, 0))
-            weights = build(redundancy=1, weights_alone=True)
-            seconds, ratio, error, optimizer = in_turns(plain, branched, again, weights, device=device, turn=turn)
-            launches = "-" if device.type == "cpu" else " + ".join(map(str, added(kernels, plain, branched)))
-            print(f"{arch:4} {'bf16' if autocast else 'fp32'} {seconds * 1e3:6.3f} ms {ratio:14.3f}x {error:10.3f}x"
-                  f" {optimizer:8.3f}x {launches:>10}", flush=True)  # fmt: skip
+            rounds = [
+                (build(redundancy=0), build(redundancy=1), build(redundancy=1, weights_alone=True))
+                for _ in range(chosen.builds)
+            ]
+            timed = in_turns(list(zip(*rounds, strict=True)), device, chosen.turn, chosen.turns)
+            ratio, optimizer = timed.ratios
+            launches = "-" if device.type == "cpu" else " + ".join(map(str, added(kernels, *rounds[0][:2])))
+            print(f"{arch:4} {'bf16' if autocast else 'fp32'} {timed.seconds * 1e3:6.3f} ms {ratio}"
+                  f" {timed.error:10.3f}x {optimizer.value:8.3f}x {launches:>10}", flush=True)  # fmt: skip
 
 
-def print_graphs(names: list[str], device: torch.device, turn: float) -> None:
+def print_graphs(chosen: argparse.Namespace, device: torch.device) -> None:
     """The same steps, each captured as one CUDA graph and replayed."""
-    print(f"\n{'captured':9} {'plain':>9} {'branches / none':>15} {'none / none':>11}")
-    for arch in names:
+    print(f"\n{'captured':9} {'plain':>9} {'branches / none':>22} {'none / none':>11}")
+    for arch in chosen.arch:
         for autocast in (False, True):
-            steps = (
-                captured(plain_loop(arch, device, redundancy=count, autocast=autocast, capturable=True))
-                for count in (0, 1, 0)
-            )
-            seconds, ratio, error = in_turns(*steps, device=device, turn=turn)
-            print(f"{arch:4} {'bf16' if autocast else 'fp32'} {seconds * 1e3:6.3f} ms {ratio:14.3f}x {error:10.3f}x",
-                  flush=True)  # fmt: skip
+            build = functools.partial(plain_loop, arch, device, autocast=autocast, capturable=True)
+            rounds = [[captured(build(redundancy=count)) for count in (0, 1)] for _ in range(chosen.builds)]
+            timed = in_turns(list(zip(*rounds, strict=True)), device, chosen.turn, chosen.turns)
+            print(f"{arch:4} {'bf16' if autocast else 'fp32'} {timed.seconds * 1e3:6.3f} ms {timed.ratios[0]}"
+                  f" {timed.error:10.3f}x", flush=True)  # fmt: skip
 
 
 def captured(step: Step) -> Step:

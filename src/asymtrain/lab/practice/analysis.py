@@ -41,7 +41,7 @@ class StepCost:
     attached: int  # places that have a branch
     plain_seconds: float
     ratio: float  # of the step with branches to the plain one
-    plain_ratio: float  # of a second plain step to the first, which shows the error
+    plain_ratio: float  # of one build of the plain step to another, which shows the error
     device: str
     torch: str
 
