@@ -11,14 +11,15 @@ All are in one process and take turns, so that whatever else happens on the mach
 built twice differs from itself, by where its memory lies, and more turns do not change that: so each side is built
 several times (`--builds`). The figure is the median build with branches over the median build without, each the median
 over turns; behind it stand the extremes over pairs of builds, one of each side, and under "none / none" the slowest
-plain build over the fastest, which shows the error. The same of the models of the practice study (`practice`: 32 px,
-100 classes), with the branches that a store's rows select for each, else with the paper's. `--branches every` takes all
-objectives and places; `--json` keeps the rows, for `asymtrain practice show --step-costs`. Then the paper's small
-backbones, which are bound by launches, with branches against none: in the loop a user would write (`loops`), beside a
-loop whose optimizer has the branches' weights and nothing else of them; and with whole steps captured as CUDA graphs
-(`graphs`). Then 300 branches against one (time, and memory beyond their weights) and in the engine the gradient cosine
-at every step and at every 16th, against none (`backbones`). `calls` counts what a step asks of the processor, on models
-so small that arithmetic does not count.
+plain build over the fastest, which shows the error. "On the device" is the time of a plain step's kernels and copies,
+summed, and that with branches over it: what a step takes where the processor keeps up with the GPU. The same of the
+models of the practice study (`practice`: 32 px, 100 classes), with the branches that a store's rows select for each,
+else with the paper's. `--branches every` takes all objectives and places; `--json` keeps the rows, for `asymtrain
+practice show --step-costs`. Then the paper's small backbones, which are bound by launches, with branches against none:
+in the loop a user would write (`loops`), beside a loop whose optimizer has the branches' weights and nothing else of
+them; and with whole steps captured as CUDA graphs (`graphs`). Then 300 branches against one (time, and memory beyond
+their weights) and in the engine the gradient cosine at every step and at every 16th, against none (`backbones`).
+`calls` counts what a step asks of the processor, on models so small that arithmetic does not count.
 """
 
 import argparse
@@ -34,7 +35,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -58,7 +59,7 @@ MODELS = {  # places, and a batch that fits
     "swin_tiny_patch4_window7_224": ("layers.*", 96),
     "convnext_tiny": ("stages.*", 96),
 }
-TURNS, WARM, BUILDS = 15, 5, 3
+TURNS, WARM, BUILDS, PROFILED = 15, 5, 3, 5
 GROUPS = ["models", "practice", "loops", "graphs", "backbones", "calls"]
 PARTS = "forward", "loss", "backward", "optimizer"
 
@@ -148,8 +149,8 @@ def practice_forms(task: Task, known: Known, which: str) -> list[Candidate]:
 
 def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torch.device) -> Iterator[dict[str, Any]]:
     """A line and a row for each model, mode and form of branches."""
-    print(f"\n{'':29} {'':8} {'places':>6} {'plain':>9} {'branches / none':>22} {'none / none':>11} {'kernels':>13}"
-          f" {'memory':>16}")  # fmt: skip
+    print(f"\n{'':29} {'':8} {'places':>6} {'plain':>9} {'branches / none':>22} {'none / none':>11}"
+          f" {'on the device':>15} {'kernels':>13} {'memory':>16}")  # fmt: skip
     on_gpu = device.type == "cuda"
     for case, mode in ((case, mode) for case in cases for mode in chosen.mode):
         if mode == "compiled":
@@ -162,18 +163,23 @@ def print_models(cases: Iterator[Case], chosen: argparse.Namespace, device: torc
         sides = [[step for step, *_ in side] for side in zip(*rounds, strict=True)]
         timed = in_turns(sides, device, chosen.turn, chosen.turns)
         (plain, _, without), *branched = rounds[0]
-        launched = kernels(plain) if on_gpu else 0
+        without_branches = launches(plain) if on_gpu else None
         for (about, _), (step, places, peak), ratio in zip(case.forms, branched, timed.ratios, strict=True):
-            counts = (launched, kernels(step) - launched) if on_gpu else None
-            launches = " + ".join(map(str, counts)) if counts else "-"
+            counts, busy, kernels, on_device = None, None, "-", "-"
+            if without_branches:
+                more = launches(step)
+                counts = (without_branches.kernels, more.kernels - without_branches.kernels)
+                busy = (without_branches.seconds, more.seconds)
+                kernels = " + ".join(map(str, counts))
+                on_device = f"{busy[0] * 1e3:.2f} ms {busy[1] / busy[0]:.3f}x"
             memory = f"{without} + {peak - without} MiB" if on_gpu else "-"
             label = ", ".join(about.values())
             print(f"{case.name:29} {mode:8} {places:6} {timed.seconds * 1e3:6.1f} ms {ratio} {timed.error:10.3f}x"
-                  f" {launches:>13} {memory:>16}  {label}".rstrip(), flush=True)  # fmt: skip
+                  f" {on_device:>15} {kernels:>13} {memory:>16}  {label}".rstrip(), flush=True)  # fmt: skip
             yield {
                 "model": case.name, "mode": mode, "branches": dict(about), "attached": places,
                 "plain_seconds": timed.seconds, "ratio": ratio.value, "ratio_range": (ratio.low, ratio.high),
-                "plain_ratio": timed.error, "builds": chosen.builds, "kernels": counts,
+                "plain_ratio": timed.error, "builds": chosen.builds, "kernels": counts, "device_seconds": busy,
                 "memory_mib": (without, peak - without) if on_gpu else None, "batch": len(case.x),
                 "device": device_name(device), "torch": torch.__version__,
             }  # fmt: skip
@@ -286,19 +292,25 @@ def summarise(timed: list[list[float]], sizes: list[int]) -> Timed:
     return Timed(statistics.median(means), ratios, max(plain) / min(plain))
 
 
-def added(measure: Callable[[Step], int], plain: Step, branched: Step) -> tuple[int, int]:
-    """What a plain step has of something, and what branches add to it."""
-    without = measure(plain)
-    return without, measure(branched) - without
+class Launches(NamedTuple):
+    """What a step gives the GPU to do: kernels, and the seconds of these and of copies, one after the other."""
+
+    kernels: int
+    seconds: float
 
 
-def kernels(step: Step) -> int:
-    """Kernels that a step launches."""
-    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
-        step()
-        torch.cuda.synchronize()
-    on_device = [event for event in profile.events() or [] if event.device_type == torch.autograd.DeviceType.CUDA]
-    return sum(not event.name.startswith(("Memcpy", "Memset")) for event in on_device)
+def launches(step: Step) -> Launches:
+    """Of one step; the seconds are the median of several."""
+    seconds = []
+    for _ in range(PROFILED):
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            step()
+            torch.cuda.synchronize()
+        on_device = [event for event in profile.events() or [] if event.device_type == torch.autograd.DeviceType.CUDA]
+        seconds.append(sum(event.time_range.elapsed_us() for event in on_device) / 1e6)
+    return Launches(
+        sum(not event.name.startswith(("Memcpy", "Memset")) for event in on_device), statistics.median(seconds)
+    )
 
 
 def print_loops(chosen: argparse.Namespace, device: torch.device) -> None:
@@ -313,9 +325,12 @@ def print_loops(chosen: argparse.Namespace, device: torch.device) -> None:
             ]
             timed = in_turns(list(zip(*rounds, strict=True)), device, chosen.turn, chosen.turns)
             ratio, optimizer = timed.ratios
-            launches = "-" if device.type == "cpu" else " + ".join(map(str, added(kernels, *rounds[0][:2])))
+            told = "-"
+            if device.type == "cuda":
+                without, with_branches = (launches(step).kernels for step in rounds[0][:2])
+                told = f"{without} + {with_branches - without}"
             print(f"{arch:4} {'bf16' if autocast else 'fp32'} {timed.seconds * 1e3:6.3f} ms {ratio}"
-                  f" {timed.error:10.3f}x {optimizer.value:8.3f}x {launches:>10}", flush=True)  # fmt: skip
+                  f" {timed.error:10.3f}x {optimizer.value:8.3f}x {told:>10}", flush=True)  # fmt: skip
 
 
 def print_graphs(chosen: argparse.Namespace, device: torch.device) -> None:
