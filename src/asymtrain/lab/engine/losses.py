@@ -4,7 +4,8 @@ The stack's gradient is the gradient of the sum over runs: runs share nothing, s
 computed by one of two strategies, which give the same numbers up to rounding; `plan.py` knows which is faster:
 
 - `batched`: one program over all runs; every product has a run axis.
-- `side_by_side`: each run by itself, one after the other; on a GPU on several streams.
+- `side_by_side`: each run by itself, one after the other; on a GPU on several streams, and several runs of a module in
+  a call where that is faster (`programs.py`).
 
 Axis letters: R runs, B batch, C classes, D width, N branches, K points, P parameters.
 """

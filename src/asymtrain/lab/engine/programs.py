@@ -2,9 +2,10 @@
 
 On a GPU the parts are compiled, and the whole step is captured once into a CUDA graph that is then replayed: small
 networks are bound by launches otherwise. Compiled parts are kept for stacks of the same shape, so that a second stack
-pays only the capture. A module takes a minute to compile, so its forward is a part of its own: stacks of other sizes,
-or with other kinds of branches, share it. Nothing here knows a stack: it hands over what is needed, and calls what it
-gets.
+pays only the capture. A module takes a minute to compile, so its forward is a part of its own: stacks with other kinds
+of branches share it, and stacks of other sizes too where each run is a call. Runs of a module without convolutions are
+batched, up to ten in a call: their kernels are too small for the GPU, and streams fill only a part of it. Nothing here
+knows a stack: it hands over what is needed, and calls what it gets.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
