@@ -142,7 +142,7 @@ def test_fewer_images_than_a_batch_are_recorded_as_a_whole_one():
     stack = Stack([spec], patterns(size=80), strategy="side_by_side")
     assert stack.data.size < spec.batch
     _, images, training = given_to(stack.network)
-    logits, _ = stack._record()(stack.parameters.views(stack.weights), images.repeat(1, 2, 1, 1, 1)[:, :16], training)
+    logits, _ = stack._record(1)(stack.parameters.views(stack.weights), images.repeat(1, 2, 1, 1, 1)[:, :16], training)
     assert logits.shape[:2] == (1, 16)
 
 
@@ -180,6 +180,85 @@ def test_models_of_one_name_share_a_program_only_where_they_compute_the_same(lay
         for part in (relu_layer(0.1), layer)
     }
     assert (len(keys) == 1) == same
+
+
+class Tokens(nn.Module):
+    """Patches, dropout, and a buffer that changes: nothing that runs cannot share a call for."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.embed = nn.Conv2d(3, 6, 4, stride=4)
+        self.blocks = nn.ModuleList(nn.Linear(6, 6) for _ in range(3))
+        self.head = nn.Linear(6, classes)
+        self.register_buffer("centre", torch.zeros(6))
+
+    def forward(self, images):
+        tokens = self.embed(images).flatten(2).mT - self.centre
+        if self.training:
+            self.centre.lerp_(tokens.detach().mean((0, 1)), 0.1)
+        for block in self.blocks:
+            tokens = tokens + F.dropout(torch.relu(block(tokens)), 0.2, self.training)
+        return self.head(tokens.mean(1))
+
+
+class Normalised(Tokens):
+    """Statistics that several runs cannot change in one call."""
+
+    def __init__(self, classes):
+        super().__init__(classes)
+        self.embed = nn.Sequential(self.embed, nn.BatchNorm2d(6))
+
+
+@pytest.mark.parametrize(("model", "batched"), [(Tokens, True), (Normalised, False)], ids=["tokens", "normalised"])
+def test_what_several_runs_are_recorded_for(model, batched):
+    network = ModuleNetwork(model(5), 5, torch.randn(4, 3, 8, 8), at=["blocks.1"], layout="BTD")
+    assert (record(network, *given_to(network), runs=2) is not None) == batched
+
+
+def tokens(classes):
+    return Tokens(classes)
+
+
+# With dropout in its attention, which is then computed by operations that a CPU can batch too.
+DROPPED = {"drop_path_rate": 0.2, "attn_drop_rate": 0.1}
+VIT = {"img_size": 32, "patch_size": 8, "depth": 3, "embed_dim": 24, **DROPPED}
+TOGETHER = {
+    "test_engine_tracing:tokens": (8, {"layout": "BTD", "at": ("blocks.0", "blocks.2")}),
+    "any_models:mixer": (8, {"layout": "BTD"}),
+    "timm:vit_tiny_patch16_224": (32, {"arch_options": VIT}),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", TOGETHER)
+def test_runs_that_share_a_call_train_as_they_do_alone(arch, monkeypatch):
+    """In calls of two and of three; the second stack has other branches, and takes the first one's program."""
+    if arch.startswith("timm:"):
+        pytest.importorskip("timm")
+    for name, value in {"_COMPILED": {}, "RUNS_IN_A_CALL": 3, "_FEW_RUNS": 1}.items():
+        monkeypatch.setattr(programs, name, value)
+    graphs = []
+
+    def backend(graph, inputs):
+        graphs.append(graph)
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
+    size, fields = TOGETHER[arch]
+    # AdamW would make steps of what is zero but for rounding, such as the gradient of a key's bias.
+    base = RunSpec(arch=arch, batch=16, epochs=1, redundancy=1, cosine_every=2, optimizer="sgd", **fields)
+    mixed = [dataclasses.replace(base, seed=seed, objective=["sigmoid", "softmax"][seed % 2]) for seed in range(4)]
+    for specs in ([*mixed, base.plain()], [dataclasses.replace(spec, branch_bias="prior") for spec in mixed[:2]]):
+        alone, together = (Stack(specs, patterns(image_size=size, size=80), strategy="side_by_side") for _ in range(2))
+        together.programs = together.compiled(together.programs)
+        assert len(together.programs.losses) == -(-len(specs) // 3)
+        alone.advance()
+        with compiler_settings():
+            together.advance()
+        for name, value in alone.state().items():
+            assert torch.allclose(value.double(), together.state()[name].double(), atol=1e-4), name
+    batched = [graph for graph in graphs if any("vmap_increment" in str(node.target) for node in graph.graph.nodes)]
+    assert len(batched) == 2  # of two and of three runs, whatever their branches
 
 
 CASES = {"any_models:mixer": {"layout": "BTD"}, "test_engine_tracing:small": {}, "any_models:resnet": {}}

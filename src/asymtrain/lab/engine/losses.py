@@ -4,7 +4,8 @@ The stack's gradient is the gradient of the sum over runs: runs share nothing, s
 computed by one of two strategies, which give the same numbers up to rounding; `plan.py` knows which is faster:
 
 - `batched`: one program over all runs; every product has a run axis.
-- `side_by_side`: each run by itself, one after the other; on a GPU on several streams.
+- `side_by_side`: each run by itself, one after the other; on a GPU on several streams, and several runs of a module in
+  a call where that is faster (`programs.py`).
 
 Axis letters: R runs, B batch, C classes, D width, N branches, K points, P parameters.
 """
@@ -12,6 +13,7 @@ Axis letters: R runs, B batch, C classes, D width, N branches, K points, P param
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Literal, NamedTuple
 
 import torch
@@ -47,12 +49,11 @@ class Batch(NamedTuple):
     places: Tensor | None = None  # (R, K), 1 or 0: has a run branches at each point? None where all have
     kind: Tensor | None = None  # (R,), of `StackLoss.kinds` that of each run; None where there is one
 
-    def of_run(self, run: int) -> "Batch":
-        """The batch of one run, which stays a stack of one."""
-        part = slice(run, run + 1)
+    def of_runs(self, part: slice) -> "Batch":
+        """The batch of some of the runs, which stay a stack."""
         shared = ("weight", "training")
         own = {name: value[part] for name, value in self._asdict().items() if value is not None and name not in shared}
-        return self._replace(**own, training=self.training and self.training.of_run(run))
+        return self._replace(**own, training=self.training and self.training.of_runs(part))
 
     def mixed(self, of: Callable[[Tensor], Tensor], targets: Tensor, others: Tensor | None) -> Tensor:
         """What `of` makes of targets (R, B), a value (R, B, ...) for each; of mixed images, of both by their shares."""
@@ -280,7 +281,7 @@ class Gradients(NamedTuple):
 
 
 LossFunction = Callable[[Parameters, Batch, Tensor], Losses]
-Gather = Callable[[Mapping[str, Tensor], int], Tensor]  # named gradients -> one matrix (R, P)
+Gather = Callable[..., Tensor]  # `FlatParameters.gather`: named gradients -> one matrix (R, P)
 
 
 def gradients(
@@ -296,50 +297,62 @@ def gradients(
 ) -> Gradients:
     """Gradients at `weights` (R, P). `shared` names the parameters whose auxiliary gradient is wanted too.
 
-    `losses` is one function, or one for each run where they train side by side.
+    Where runs train side by side, `losses` may be several functions, which get as many runs each, or one less.
     """
 
-    def of_rows(losses: LossFunction, weights: Tensor, batch: Batch, alpha: Tensor) -> Gradients:
-        leaves = {name: view.detach().requires_grad_() for name, view in layout.views(weights).items()}
+    def of_rows(losses: LossFunction, weights: Tensor, batch: Batch, alpha: Tensor, *into: Tensor) -> Gradients:
+        views = layout.views(weights)
+        if into and len(weights) > 1:
+            # Strides that told P would be compiled for it, and P depends on the branches.
+            views |= layout.of_model.views(weights[:, : layout.of_model.size].contiguous())
+        leaves = {name: view.detach().requires_grad_() for name, view in views.items()}
         result = losses(leaves, batch, alpha)
         auxiliary = None
         if shared is not None:
             chosen = {name: leaves[name] for name in shared}
-            auxiliary = flat(result.auxiliary.sum(), chosen, len(weights), keep_graph=True)
-        total = flat(result.total, leaves, len(weights))
+            auxiliary = flat(result.auxiliary.sum(), chosen, len(weights), *into[1:], keep_graph=True)
+        total = flat(result.total, leaves, len(weights), *into[:1])
         return Gradients(total, auxiliary, result.main.detach(), result.auxiliary.detach(), result.correct.detach())
 
-    def flat(loss: Tensor, leaves: dict[str, Tensor], runs: int, keep_graph: bool = False) -> Tensor:
+    def flat(loss: Tensor, leaves: dict[str, Tensor], runs: int, *into: Tensor, keep_graph: bool = False) -> Tensor:
         values = torch.autograd.grad(loss, list(leaves.values()), retain_graph=keep_graph, allow_unused=True)
-        return gather({name: g for name, g in zip(leaves, values, strict=True) if g is not None}, runs)
+        return gather({name: g for name, g in zip(leaves, values, strict=True) if g is not None}, runs, *into)
 
     if strategy == "batched":
         assert not isinstance(losses, Sequence)
         return of_rows(losses, weights, batch, alpha)
     each = losses if isinstance(losses, Sequence) else [losses] * len(weights)
-    runs = [(own, weights[r : r + 1], batch.of_run(r), alpha[r : r + 1]) for r, own in enumerate(each)]
-    parts = _on_streams(of_rows, runs) if weights.is_cuda else [of_rows(*run) for run in runs]
-    if len(parts) == 1:
-        return parts[0]  # `cat` would copy the whole gradient
-    return Gradients._make(None if column[0] is None else torch.cat(column) for column in zip(*parts, strict=True))
+    # Each call writes into its rows: joining whole gradients afterwards would be another pass over them.
+    matrices = [torch.empty(len(weights), layout.size, device=weights.device) for _ in range(1 + (shared is not None))]
+    calls = [
+        partial(of_rows, own, weights[at], batch.of_runs(at), alpha[at], *(matrix[at] for matrix in matrices))
+        for own, at in zip(each, parts_of(len(weights), len(each)), strict=True)
+    ]
+    results = _on_streams(calls) if weights.is_cuda else [call() for call in calls]
+    losses_and_counts = (torch.cat(column) for column in list(zip(*results, strict=True))[2:])
+    return Gradients(matrices[0], matrices[1] if shared is not None else None, *losses_and_counts)
 
 
-def _on_streams(
-    of_rows: Callable[..., Gradients], runs: Sequence[tuple[LossFunction, Tensor, Batch, Tensor]]
-) -> list[Gradients]:
-    """Runs in turn on streams: the small layers of one run fill the gaps of another.
+def parts_of(runs: int, calls: int) -> list[slice]:
+    """Which runs go into each call: sizes differ by at most one."""
+    ends = [runs * call // calls for call in range(calls + 1)]
+    return [slice(*ends) for ends in pairwise(ends)]
 
-    Each stream has as many runs as the others, or one less: of ten runs on eight streams, two would be left alone.
+
+def _on_streams(calls: Sequence[Callable[[], Gradients]]) -> list[Gradients]:
+    """Calls in turn on streams: the small layers of one run fill the gaps of another.
+
+    Each stream has as many calls as the others, or one less: of ten on eight streams, two would be left alone.
     """
     current = torch.cuda.current_stream()
-    rounds = -(-len(runs) // _STREAMS)
-    streams = [torch.cuda.Stream() for _ in range(-(-len(runs) // rounds))]
+    rounds = -(-len(calls) // _STREAMS)
+    streams = [torch.cuda.Stream() for _ in range(-(-len(calls) // rounds))]
     done = []
     for stream in streams:
         stream.wait_stream(current)
-    for r, run in enumerate(runs):
-        with torch.cuda.stream(streams[r % len(streams)]):
-            done.append(of_rows(*run))
+    for number, call in enumerate(calls):
+        with torch.cuda.stream(streams[number % len(streams)]):
+            done.append(call())
     for stream in streams:
         current.wait_stream(stream)
     return done

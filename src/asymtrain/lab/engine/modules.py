@@ -35,9 +35,8 @@ class Training(NamedTuple):
     keys: Tensor  # (R,), of what the module draws
     step: Tensor | int
 
-    def of_run(self, run: int) -> "Training":
-        """Of one run, which stays a stack of one."""
-        part = slice(run, run + 1)
+    def of_runs(self, part: slice) -> "Training":
+        """Of some of the runs, which stay a stack."""
         own = {name: value[part] for name, value in self.buffers.items()}
         return self._replace(buffers=own, keys=self.keys[part])
 

@@ -10,6 +10,7 @@ of so many entries belongs to one layer: sums over rows, then one small product,
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import prod
 from typing import NamedTuple
 
@@ -37,6 +38,13 @@ class FlatParameters:
             at += -(-value.numel() // ALIGNMENT) * ALIGNMENT
         return cls(tuple(parameters), tuple(tuple(v.shape) for v in parameters.values()), tuple(offsets), at)
 
+    @cached_property
+    def of_model(self) -> "FlatParameters":
+        """Those of the model itself: branches come after them, and differ from stack to stack."""
+        count = next((k for k, name in enumerate(self.names) if name.startswith("branch.")), len(self.names))
+        size = (*self.offsets, self.size)[count]
+        return FlatParameters(self.names[:count], self.shapes[:count], self.offsets[:count], size)
+
     def views(self, flat: Tensor) -> dict[str, Tensor]:
         """Named views (R, *shape) into flat (R, P)."""
         if len(flat) == 1:
@@ -59,13 +67,13 @@ class FlatParameters:
                     row.copy_(run[name])
         return flat
 
-    def gather(self, tensors: Mapping[str, Tensor], runs: int) -> Tensor:
-        """One float32 matrix (R, P) from named gradients (R, *shape); a missing one is zero."""
+    def gather(self, tensors: Mapping[str, Tensor], runs: int, into: Tensor | None = None) -> Tensor:
+        """One float32 matrix (R, P) from named gradients (R, *shape), `into` if given; a missing one is zero."""
         device = next(iter(tensors.values())).device
         if runs == 1:
             # Rows are whole pieces of memory here: a few launches copy all, and nothing has to be compiled. Joining
             # the hundreds of gradients of a deep module takes the compiler half a minute.
-            flat = torch.zeros(runs, self.size, device=device)
+            flat = torch.zeros(runs, self.size, device=device) if into is None else into.zero_()
             views = self.views(flat)
             # One gradient that lies otherwise in memory would cost a launch for each of them.
             rows = {name: value.view(-1) for name, value in tensors.items() if value.is_contiguous()}
@@ -84,7 +92,7 @@ class FlatParameters:
                 at = start + prod(shape)
         if at < self.size:
             pieces.append(torch.zeros(runs, self.size - at, device=device))
-        return torch.cat(pieces, 1)
+        return torch.cat(pieces, 1, out=into)
 
     def mask(self, names: Iterable[str]) -> Tensor:
         """1 at the entries of the named parameters, 0 elsewhere: (1, P)."""

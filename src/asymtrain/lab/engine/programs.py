@@ -2,13 +2,14 @@
 
 On a GPU the parts are compiled, and the whole step is captured once into a CUDA graph that is then replayed: small
 networks are bound by launches otherwise. Compiled parts are kept for stacks of the same shape, so that a second stack
-pays only the capture. A module takes a minute to compile, so its forward is a part of its own: stacks of other sizes,
-or with other kinds of branches, share it. Nothing here knows a stack: it hands over what is needed, and calls what it
-gets.
+pays only the capture. A module takes a minute to compile, so its forward is a part of its own: stacks with other kinds
+of branches share it, and stacks of other sizes too where each run is a call. Runs of a module without convolutions are
+batched, up to ten in a call: their kernels are too small for the GPU, and streams fill only a part of it. Nothing here
+knows a stack: it hands over what is needed, and calls what it gets.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -16,14 +17,16 @@ import torch
 from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings
-from asymtrain.lab.engine.losses import Batch, Gather, Losses, LossFunction, StackLoss
+from asymtrain.lab.engine.losses import Batch, Gather, Kind, Losses, LossFunction, StackLoss, parts_of
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, Optimizer, average_, clipped
 from asymtrain.lab.engine.parameters import dialogue_sums
-from asymtrain.lab.engine.tracing import Recorded, needs_record
+from asymtrain.lab.engine.tracing import Recorded, batches, needs_record
 from asymtrain.models import Outputs, Parameters
 
 _COMPILED: dict[tuple[object, ...], Any] = {}
+RUNS_IN_A_CALL = 10  # at most, of a module whose runs batch well
+_FEW_RUNS = 3  # that are not worth a program of their own
 _WARM_UP_STEPS = 3
 
 
@@ -31,7 +34,7 @@ _WARM_UP_STEPS = 3
 class Programs:
     """What a step calls."""
 
-    losses: LossFunction | Sequence[LossFunction]  # of all runs, or of each
+    losses: LossFunction | Sequence[LossFunction]  # of all runs, or for each call
     gather: Gather
     forward: Callable[[Parameters, Tensor, Parameters], Tensor]  # logits (R, B, C) in evaluation, with buffers
     next_batch: Callable[[int], Batch]
@@ -81,13 +84,27 @@ class ModuleParts:
     """The compiled parts of a module whose runs train side by side: forwards, and the losses of what they give."""
 
     shape: tuple[object, ...]  # all that they depend on
-    network: ModuleNetwork
-    runs: Sequence[StackLoss]  # the loss of each, of one kind
-    record: Callable[[], Recorded | None]  # of a forward in training, for a module that needs one
+    loss: StackLoss
+    kinds: Sequence[Kind]  # of each run
+    record: Callable[[int], Recorded | None]  # of a forward in training of so many runs, for a module that needs one
+
+    @property
+    def network(self) -> ModuleNetwork:
+        assert isinstance(self.loss.network, ModuleNetwork)
+        return self.loss.network
 
     def losses(self) -> list[LossFunction]:
+        """The loss for each call: of several runs where the module's runs batch well, or of one."""
+        runs = len(self.kinds)
+        sizes = [part.stop - part.start for part in parts_of(runs, -(-runs // RUNS_IN_A_CALL))]
+        together = [None if size <= _FEW_RUNS else self._together(size) for size in sizes]
+        if None not in together:
+            calls = zip(together, sizes, strict=True)
+            return [partial(self._loss, outputs, self._of_outputs(self.loss, size)) for outputs, size in calls]
         outputs = self._outputs()
-        return [partial(self._loss, outputs, self._of_outputs(loss)) for loss in self.runs]
+        # A program for each kind, which other stacks have too; one for several would be for those of this stack.
+        by_kind = {kind: self._of_outputs(replace(self.loss, kinds=(kind,)), 1) for kind in self.loss.kinds}
+        return [partial(self._loss, outputs, by_kind[kind]) for kind in self.kinds]
 
     def forward(self) -> Any:
         """Logits of one run in evaluation."""
@@ -98,7 +115,16 @@ class ModuleParts:
 
         return _compiled(("forward", *self.shape), logits, partial(network.set_mode, False))
 
+    def _together(self, runs: int) -> Any:
+        """The forward of several runs, None where they cannot be batched."""
+        key = ("together", runs, *self.shape)
+        if key not in _COMPILED:
+            recorded = self.record(runs) if batches(self.network) else None
+            return _COMPILED.setdefault(key, None) if recorded is None else _compiled(key, recorded)
+        return _COMPILED[key]
+
     def _outputs(self) -> Any:
+        """The forward of one run."""
         network = self.network  # alone, as above
 
         def stacked(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
@@ -107,13 +133,13 @@ class ModuleParts:
         key = ("outputs", *self.shape)
         if key in _COMPILED:
             return _COMPILED[key]
-        recorded = self.record() if needs_record(network) else None
+        recorded = self.record(1) if needs_record(network) else None
         if recorded is None and network.draws:
             return _COMPILED.setdefault(key, stacked)  # the compiler cannot see into keyed draws
         return _compiled(key, recorded or stacked, partial(network.set_mode, True))
 
-    def _of_outputs(self, loss: StackLoss) -> Any:
-        return _compiled(("of outputs", loss.settings, self.network.widths, *self.shape), loss.of_outputs)
+    def _of_outputs(self, loss: StackLoss, size: int) -> Any:
+        return _compiled(("of outputs", size, loss.settings, self.network.widths, *self.shape), loss.of_outputs)
 
     def _loss(
         self, outputs: Any, of_outputs: Callable[..., Losses], parameters: Parameters, batch: Batch, alpha: Tensor

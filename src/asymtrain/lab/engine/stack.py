@@ -300,17 +300,17 @@ class Stack:
             return programs.compiled(key, gather=batched)
         assert not batched
         own = (spec.arch, spec.arch_options, self.network.settings, self.network.classes, self.image_shape, spec.batch)
-        losses = [replace(self.loss, kinds=(kind,)) for kind in kinds_of(self.specs)]
-        return programs.compiled(key, gather=batched, module=ModuleParts(own, self.network, losses, self._record))
+        parts = ModuleParts(own, self.loss, kinds_of(self.specs), self._record)
+        return programs.compiled(key, gather=batched, module=parts)
 
-    def _record(self) -> Recorded | None:
-        """The forward of the first run, recorded on a batch of its images."""
+    def _record(self, runs: int) -> Recorded | None:
+        """The forward of so many runs, recorded on a batch of the first one's images."""
         assert isinstance(self.network, ModuleNetwork)
         # A whole batch also where there are fewer images: a stack that has more gets the same record.
         chosen = torch.arange(self.data.batch, device=self.device) % self.data.size
         images = self.data.chunk(self.data.images, self.data.train[:, chosen])[:1]
-        training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_run(0)
-        return record(self.network, self.parameters.views(self.weights[:1]), images, training)
+        training = Training(self.buffers, self.data.keys["draws"], self.data.global_step).of_runs(slice(1))
+        return record(self.network, self.parameters.views(self.weights[:1]), images, training, runs=runs)
 
     def _logits(self, parameters: Sequence[Parameters], images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout: of all runs by one call, or of each, as there are parameters."""

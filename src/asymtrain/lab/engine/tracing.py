@@ -8,20 +8,25 @@ in a record. So a graph is taken only where its outputs, buffers and gradients a
 """
 
 import operator
+import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, fx, nn
+from torch.func import vmap
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils._pytree import tree_map
 
 from asymtrain.lab.devices import is_out_of_memory
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
+from asymtrain.lab.engine.parameters import stack_aligned
 from asymtrain.models import Outputs, Parameters
 
 aten = torch.ops.aten
-Recorded = Callable[[Parameters, Tensor, Training], Outputs]  # of a stack of one run
+Recorded = Callable[[Parameters, Tensor, Training], Outputs]  # of a stack
 _SAME, _CLOSE = 1e-3, 0.05  # of a norm; the same operations add up in any order, changed ones round otherwise
 _LARGE = 2.0**20
 _FEW_PIXELS = 4  # of a map
@@ -33,8 +38,16 @@ def needs_record(network: ModuleNetwork) -> bool:
     return network.draws or any(isinstance(part, nn.Conv2d) and _is_depthwise(part.weight) for part in _parts(network))
 
 
-def record(network: ModuleNetwork, parameters: Parameters, images: Tensor, training: Training) -> Recorded | None:
-    """The forward of a stack of one run, for inputs of this shape; None where a graph cannot stand for it.
+def batches(network: ModuleNetwork) -> bool:
+    """Whether runs gain from going through a module at once: those of convolutions do not become larger products."""
+    convolutions = [part for part in _parts(network) if isinstance(part, nn.modules.conv._ConvNd)]
+    return all(isinstance(part, nn.Conv2d) and _is_of_patches(part) for part in convolutions)
+
+
+def record(
+    network: ModuleNetwork, parameters: Parameters, images: Tensor, training: Training, *, runs: int = 1
+) -> Recorded | None:
+    """The forward of a stack of so many runs, recorded on a stack of one; None where a graph cannot stand for it.
 
     Nothing that is given changes.
     """
@@ -54,22 +67,47 @@ def record(network: ModuleNetwork, parameters: Parameters, images: Tensor, train
             graph = make_fx(forward)(*arguments())
             if not _agree(forward, graph, arguments, _SAME):
                 return None
-            _spell_out(graph)
-            if not _agree(forward, graph, arguments, _CLOSE):
+            if runs > 1 and any(node.target in _BATCH_NORMS for node in graph.graph.nodes):
+                return None  # vmap has a rule that may leave their statistics as they were
+            _spell_out(graph, together=runs > 1)
+            if not _agree(forward, partial(_first_of_two, graph) if runs > 1 else graph, arguments, _CLOSE):
                 return None
     except Exception as problem:  # whatever a module may do that a record cannot hold
         if is_out_of_memory(problem):
             raise  # half of the stack may have room for it
         return None
 
-    def recorded(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
+    def together(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
+        values, buffers = [parameters[name] for name in names], [training.buffers[name] for name in kept]
+        return _for_all(graph)(values, buffers, images, training.keys, training.step)
+
+    def alone(parameters: Parameters, images: Tensor, training: Training) -> Outputs:
         # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
         values = [parameters[name].squeeze(0) for name in names]
         buffers = [training.buffers[name][0] for name in kept]
         logits, features = graph(values, buffers, images[0], training.keys[0], training.step)
         return logits[None], [feature[None] for feature in features]
 
-    return recorded
+    return together if runs > 1 else alone
+
+
+def _first_of_two(graph: Callable[..., Any], *arguments: Any) -> Any:
+    """What a run gets that goes through the graph beside another, which is its copy."""
+    values, buffers, images, key, step = arguments
+    values, images, key = tree_map(lambda value: torch.stack([value, value]), (values, images, key))
+    pairs = [stack_aligned([buffer, buffer]) for buffer in buffers]  # as a stack has them
+    with warnings.catch_warnings():
+        # An operation that vmap has no rule for is called once for each run, one after the other: streams are faster.
+        warnings.filterwarnings("error", ".*performance drop.*batching rule")
+        outputs = _for_all(graph)(values, pairs, images, key, step)
+    for buffer, pair in zip(buffers, pairs, strict=True):
+        buffer.copy_(pair[0])
+    return tree_map(lambda value: value[0], outputs)
+
+
+def _for_all(graph: Callable[..., Any]) -> Callable[..., Any]:
+    """The graph for several runs at once; the step is the same for all."""
+    return vmap(graph, in_dims=(0, 0, 0, 0, None))
 
 
 def _agree(
@@ -108,8 +146,8 @@ def _all_close(values: Sequence[Tensor | None], others: Sequence[Tensor | None],
     return all(float((a - b).norm()) <= tolerance * float(a.norm()) + least for a, b in pairs)
 
 
-def _spell_out(graph: fx.GraphModule) -> None:
-    """Change what a compiled graph would do wrong or slowly."""
+def _spell_out(graph: fx.GraphModule, together: bool) -> None:
+    """Change what a compiled graph would do wrong or slowly, `together` for several runs at once."""
     for node in list(graph.graph.nodes):
         if node.target in _BATCH_NORMS:
             # It changes its buffers without saying so; the function that a module calls is treated as it should be.
@@ -119,7 +157,22 @@ def _spell_out(graph: fx.GraphModule) -> None:
             node.target = _batch_norm
         elif node.target is aten.convolution.default and _is_small_depthwise(node):
             node.target = _depthwise_on_few_pixels
+        elif together and node.target is aten.convolution.default:
+            node.target = _product_of_patches  # several runs would be groups of a convolution, which are slow
+        elif together and node.target in (aten.view.default, aten._unsafe_view.default):
+            node.target = aten.reshape.default  # with an axis of runs, values may lie otherwise in memory
     graph.recompile()
+
+
+def _product_of_patches(maps: Tensor, kernel: Tensor, bias: Tensor | None, stride: Sequence[int], *_: object) -> Tensor:
+    """A convolution (B, C, H, W) whose stride is its kernel's size."""
+    (images, channels, height, width), (down, right) = maps.shape, stride
+    rows, columns = height // down, width // right
+    cut = maps[:, :, : rows * down, : columns * right]
+    patches = cut.reshape(images, channels, rows, down, columns, right).permute(0, 2, 4, 1, 3, 5)
+    result = patches.reshape(images * rows * columns, -1) @ kernel.flatten(1).mT
+    result = (result if bias is None else result + bias).view(images, rows, columns, -1)
+    return result.permute(0, 3, 1, 2)
 
 
 def _batch_norm(
@@ -158,6 +211,11 @@ def _is_small_depthwise(node: Any) -> bool:
     plain = set(stride) == {1} and set(dilation) == {1} and not transposed and len(shape) == 4
     small = plain and shape == out and shape[2] * shape[3] <= _FEW_PIXELS
     return small and groups == shape[1] and _is_depthwise(kernel)
+
+
+def _is_of_patches(part: nn.Conv2d) -> bool:
+    plain = part.groups == 1 and set(part.dilation) == {1} and part.padding in ((0, 0), "valid", 0)
+    return plain and part.kernel_size == part.stride and not part.transposed
 
 
 def _is_depthwise(kernel: Tensor) -> bool:
