@@ -48,12 +48,21 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Exception], None]:
     return limit
 
 
+def failed_capture() -> Exception:
+    """As `torch.cuda.graph` leaves it, where its end fails as well."""
+    problem = RuntimeError("CUDA error: operation failed due to a previous error during capture")
+    problem.__context__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+    return problem
+
+
 @pytest.mark.parametrize(
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"),
+        failed_capture(),
     ],
+    ids=["on a GPU", "on a CPU", "in a capture"],
 )
 def test_a_stack_that_is_too_large_is_halved(
     error: Exception, train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]

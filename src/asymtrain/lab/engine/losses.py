@@ -337,9 +337,12 @@ def _on_streams(
     done = []
     for stream in streams:
         stream.wait_stream(current)
-    for r, run in enumerate(runs):
-        with torch.cuda.stream(streams[r % len(streams)]):
-            done.append(of_rows(*run))
-    for stream in streams:
-        current.wait_stream(stream)
+    try:
+        for r, run in enumerate(runs):
+            with torch.cuda.stream(streams[r % len(streams)]):
+                done.append(of_rows(*run))
+    finally:
+        # Also where memory ran out: a capture that ends before its streams have joined leaves the allocator unusable.
+        for stream in streams:
+            current.wait_stream(stream)
     return done
