@@ -7,8 +7,9 @@
 
 36 runs: Plain and the 11 kinds of branches in `KINDS`, 3 seeds, batch 128, flips and shifts, validation at every epoch,
 cosines at every 16th step, each run's rows and checkpoints in a store in a temporary folder. The data is CIFAR-100 if
-$ASYMTRAIN_DATA has it, else random bytes of its shape; writing those is not counted. Seconds so far go to the error
-stream after each epoch, and every figure is printed when it is there: a study that is cut off leaves those before.
+$ASYMTRAIN_DATA has it, else random bytes of its shape; looking for it and writing those is not counted. Seconds so far
+go to the error stream after each epoch, and every figure is printed when it is there: a study that is cut off leaves
+those before.
 
 Counted is everything from this script's first line to the last run. Compiled code is not taken from an earlier process
 unless `--cache` names its folder. The parts:
@@ -143,17 +144,20 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
         device = default_device(chosen.device)
         _watch_all(clock)
     precision = chosen.precision or ("bf16" if device.type == "cuda" else "fp32")
+    _say("imported", clock)
     specs = _specs(chosen, precision, folder, clock)
+    _say("specs and data", clock)
     notes: list[str] = []
+
+    told: set[object] = set()
 
     def progress(state: "Progress") -> None:
         if state.note:
             notes.append(state.note)
-        if state.recorded:  # on the way, for one that is cut off
-            parts = ", ".join(f"{part} {clock.seconds[part]:.1f}" for part in PARTS if clock.seconds[part] >= 0.05)
-            after = sum(clock.seconds[part] for part in PARTS)
-            done = f"{state.epochs_done} of {state.epochs_total} epochs of runs after {after:.1f} s"
-            print(f"{done}: {parts}", file=sys.stderr, flush=True)
+        stage = (state.runs_done, state.epochs_done)  # on the way, for one that is cut off
+        if stage not in told:
+            told.add(stage)
+            _say(f"{state.epochs_done} of {state.epochs_total} epochs of runs", clock)
 
     runs = list(executors.execute(specs, store=folder / "study.sqlite", device=chosen.device, progress=progress))
     clock.enter("not counted")  # the study is over
@@ -183,6 +187,12 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
         torch.cuda.empty_cache()
     if chosen.expert != "none":
         _compare(study, specs, device, steps, chosen, in_parts=in_parts)
+
+
+def _say(what: str, clock: Clock) -> None:
+    parts = ", ".join(f"{part} {clock.seconds[part]:.1f}" for part in PARTS if clock.seconds[part] >= 0.05)
+    after = sum(clock.seconds[part] for part in PARTS)
+    print(f"{what} after {after:.1f} s: {parts}", file=sys.stderr, flush=True)
 
 
 class Study(NamedTuple):
@@ -256,7 +266,7 @@ def _watch_all(clock: Clock) -> None:
 def _specs(chosen: argparse.Namespace, precision: str, folder: Path, clock: Clock) -> "list[RunSpec]":
     """The runs, seed by seed."""
     from asymtrain.errors import UsageError
-    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.data import load
     from asymtrain.lab.runs import RunSpec
 
     fields: dict[str, Any] = {
@@ -267,10 +277,11 @@ def _specs(chosen: argparse.Namespace, precision: str, folder: Path, clock: Cloc
         from common import OPTIONS
 
         fields["arch_options"] = OPTIONS.get(chosen.arch, {})
-    try:
-        load_for(RunSpec(**fields))
-    except UsageError:
-        with clock.part("not counted"):
+    with clock.part("not counted"):
+        try:
+            # Not over the network: one that does not answer is waited for.
+            load("cifar100", download=False)
+        except UsageError:
             fields["dataset"] = _random_data(folder / "random.npz", chosen.images)
     seeds = range(-(-chosen.runs // len(KINDS)))
     return [RunSpec(seed=seed, **fields, **kind) for seed in seeds for kind in KINDS.values()][: chosen.runs]

@@ -1,5 +1,6 @@
 """Specs in, runs out: plan stacks, train them one after the other, yield what is finished."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,7 +70,10 @@ def train(
                 raise
             halves = waiting[0].halves()
         if runs is None:
-            torch.cuda.empty_cache()  # not in the handler: the exception holds the tensors that must go
+            # Not in the handler: the exception holds the tensors that must go, in a stack and programs that hold each
+            # other.
+            gc.collect()
+            torch.cuda.empty_cache()
         waiting = waiting[1:] if runs is not None else [*halves, *waiting[1:]]
         yield from runs or []
 
