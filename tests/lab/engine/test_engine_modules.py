@@ -208,6 +208,19 @@ def test_a_second_stack_shares_compiled_programs_and_trains_in_training_mode(dat
             assert torch.allclose(value, shared.buffers[name], atol=1e-4), name
 
 
+def test_the_order_of_parameters_is_the_same_in_every_process(datasets):
+    """That of a set of names is not: a compiler would not find what it compiled in an earlier process."""
+
+    class Unordered(frozenset):
+        def __iter__(self):
+            raise AssertionError("the order of a set")
+
+    stack = Stack([module_spec("vector_network", epochs=1)], datasets["vectors"], strategy="side_by_side")
+    stack.network.trained = Unordered(stack.network.trained)
+    stack.advance()
+    assert stack.finished
+
+
 class KeptStatistics(any_models.ResNet):
     def train(self, mode=True):
         super().train(mode)
