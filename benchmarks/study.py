@@ -7,8 +7,9 @@
 
 36 runs: Plain and the 11 kinds of branches in `KINDS`, 3 seeds, batch 128, flips and shifts, validation at every epoch,
 cosines at every 16th step, each run's rows and checkpoints in a store in a temporary folder. The data is CIFAR-100 if
-$ASYMTRAIN_DATA has it, else random bytes of its shape; writing those is not counted. Seconds so far go to the error
-stream after each epoch.
+$ASYMTRAIN_DATA has it, else random bytes of its shape; looking for it and writing those is not counted. Seconds so far
+go to the error stream after each epoch, and every figure is printed when it is there: a study that is cut off leaves
+those before.
 
 Counted is everything from this script's first line to the last run. Compiled code is not taken from an earlier process
 unless `--cache` names its folder. The parts:
@@ -24,6 +25,9 @@ branches, the step and the evaluation are timed in this process after the study,
 runs of the study. It measures no cosine and stores nothing. Its compilation is not in the first ratio; in the second it
 is, once for each program: alpha and labels are inputs of one. `--expert plain` times the Plain run alone and counts
 every run as one, so the ratios are too low, not too high; `--expert none` leaves the loop out.
+
+What a longer study would take is reckoned: the start (import, data, setup, compile, capture) once, and everything else
+as often as there are epochs. That counts what the store does once, for each stack, at every epoch: too much of it.
 """
 
 import time
@@ -39,7 +43,7 @@ from collections.abc import Callable, Iterator  # noqa: E402
 from contextlib import contextmanager  # noqa: E402
 from functools import wraps  # noqa: E402
 from pathlib import Path  # noqa: E402
-from typing import TYPE_CHECKING, Any  # noqa: E402
+from typing import TYPE_CHECKING, Any, NamedTuple  # noqa: E402
 
 if TYPE_CHECKING:
     from asymtrain.lab.engine import Progress
@@ -60,7 +64,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "sigmoid, alpha to zero by a cosine": {"alpha_schedule": "cosine"},
 }
 PARTS = ("import", "data", "setup", "compile", "capture", "steps", "evaluation", "store", "idle")
-ONCE = ("import", "data", "setup", "compile", "capture")  # however many epochs there are
+START = ("import", "data", "setup", "compile", "capture")  # however many epochs there are
 LONGER = 40  # epochs, for which the whole is reckoned from this one's parts
 
 
@@ -135,19 +139,25 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
 
         from asymtrain.lab import executors
         from asymtrain.lab.devices import default_device, device_name
+        from asymtrain.lab.machine import cores
 
         device = default_device(chosen.device)
         _watch_all(clock)
     precision = chosen.precision or ("bf16" if device.type == "cuda" else "fp32")
+    _say("imported", clock)
     specs = _specs(chosen, precision, folder, clock)
+    _say("specs and data", clock)
     notes: list[str] = []
+
+    told: set[object] = set()
 
     def progress(state: "Progress") -> None:
         if state.note:
             notes.append(state.note)
-        if state.recorded:  # on the way, for one that is cut off
-            parts = ", ".join(f"{part} {clock.seconds[part]:.1f}" for part in PARTS if clock.seconds[part] >= 0.05)
-            print(f"{state.epochs_done} of {state.epochs_total} epochs of runs: {parts}", file=sys.stderr, flush=True)
+        stage = (state.runs_done, state.epochs_done)  # on the way, for one that is cut off
+        if stage not in told:
+            told.add(stage)
+            _say(f"{state.epochs_done} of {state.epochs_total} epochs of runs", clock)
 
     runs = list(executors.execute(specs, store=folder / "study.sqlite", device=chosen.device, progress=progress))
     clock.enter("not counted")  # the study is over
@@ -160,33 +170,54 @@ def _measure(chosen: argparse.Namespace, folder: Path) -> None:
     for note in dict.fromkeys(notes):
         print(f"  note: {note}")
     steps, images = _sizes(specs[0])
-    trained = images * chosen.epochs * len(specs)
-    print(f"whole study: {total:.1f} s, {trained / total:,.0f} images/s")
+    study = Study(len(specs), chosen.epochs, images, total, sum(seconds[part] for part in START))
+    print(f"whole study: {total:.1f} s, {study.images / total:,.0f} images/s")
     for part in PARTS:
         print(f"  {part:10} {seconds[part]:8.1f} s {seconds[part] / total:6.1%}")
-    if device.type == "cpu":
-        print("  (runs trained in processes of their own, where there are several cores: their parts are idle here)")
+    in_parts = device.type != "cpu" or cores() == 1
+    if not in_parts:
+        print("  (runs trained in a process for each core: their parts are idle here)")
     else:
-        once = sum(seconds[part] for part in ONCE)
-        longer = once + (total - once) / chosen.epochs * LONGER
-        print(f"steps alone: {trained / seconds['steps']:,.0f} images/s")
-        print(f"{LONGER} epochs, reckoned from these parts: {longer:.1f} s, "
-              f"{trained / chosen.epochs * LONGER / longer:,.0f} images/s")  # fmt: skip
+        print(f"start {study.start:.1f} s, then {study.epoch:.2f} s for an epoch of all runs; "
+              f"steps alone: {study.images / seconds['steps']:,.0f} images/s")  # fmt: skip
+        print(f"{LONGER} epochs, reckoned from these parts: {study.longer:.1f} s, "
+              f"{images * len(specs) * LONGER / study.longer:,.0f} images/s", flush=True)  # fmt: skip
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
-    if chosen.expert == "none":
-        return
-    loop, warm_up = _expert(specs, device, steps, chosen)
-    if chosen.expert == "plain":
-        print("  (every run is counted as a Plain one: the loop takes longer than this with branches)")
-    print(f"expert's loop, one run after another: {loop:.1f} s, {trained / loop:,.0f} images/s; "
-          f"its compilation, once for each program: {warm_up:.1f} s")  # fmt: skip
-    print(f"whole study / expert's loop without its compilation: {loop / total:.2f}x; with it: "
-          f"{(loop + warm_up) / total:.2f}x")  # fmt: skip
-    if device.type == "cuda":
-        whole = loop / chosen.epochs * LONGER
-        print(f"at {LONGER} epochs, reckoned: {whole / longer:.2f}x without, {(whole + warm_up) / longer:.2f}x with it")
+    if chosen.expert != "none":
+        _compare(study, specs, device, steps, chosen, in_parts=in_parts)
+
+
+def _say(what: str, clock: Clock) -> None:
+    parts = ", ".join(f"{part} {clock.seconds[part]:.1f}" for part in PARTS if clock.seconds[part] >= 0.05)
+    after = sum(clock.seconds[part] for part in PARTS)
+    print(f"{what} after {after:.1f} s: {parts}", file=sys.stderr, flush=True)
+
+
+class Study(NamedTuple):
+    """What was measured, in seconds."""
+
+    runs: int
+    epochs: int
+    images_of_epoch: int  # of one run
+    total: float
+    start: float
+
+    @property
+    def images(self) -> int:
+        """Trained on, by all runs."""
+        return self.runs * self.epochs * self.images_of_epoch
+
+    @property
+    def epoch(self) -> float:
+        """One epoch of all runs, with all that is not the start."""
+        return (self.total - self.start) / self.epochs
+
+    @property
+    def longer(self) -> float:
+        """The same runs with `LONGER` epochs."""
+        return self.start + LONGER * self.epoch
 
 
 def _watch_all(clock: Clock) -> None:
@@ -235,7 +266,7 @@ def _watch_all(clock: Clock) -> None:
 def _specs(chosen: argparse.Namespace, precision: str, folder: Path, clock: Clock) -> "list[RunSpec]":
     """The runs, seed by seed."""
     from asymtrain.errors import UsageError
-    from asymtrain.lab.engine import load_for
+    from asymtrain.lab.data import load
     from asymtrain.lab.runs import RunSpec
 
     fields: dict[str, Any] = {
@@ -246,10 +277,11 @@ def _specs(chosen: argparse.Namespace, precision: str, folder: Path, clock: Cloc
         from common import OPTIONS
 
         fields["arch_options"] = OPTIONS.get(chosen.arch, {})
-    try:
-        load_for(RunSpec(**fields))
-    except UsageError:
-        with clock.part("not counted"):
+    with clock.part("not counted"):
+        try:
+            # Not over the network: one that does not answer is waited for.
+            load("cifar100", download=False)
+        except UsageError:
             fields["dataset"] = _random_data(folder / "random.npz", chosen.images)
     seeds = range(-(-chosen.runs // len(KINDS)))
     return [RunSpec(seed=seed, **fields, **kind) for seed in seeds for kind in KINDS.values()][: chosen.runs]
@@ -284,31 +316,48 @@ def _sizes(spec: "RunSpec") -> tuple[int, int]:
     return steps_of(spec, len(run_data(spec, load_for(spec)).train))
 
 
-def _expert(specs: "list[RunSpec]", device: Any, steps: int, chosen: argparse.Namespace) -> tuple[float, float]:
-    """Seconds of training these runs one after another, and of compiling each of their programs once."""
+def _compare(
+    study: Study, specs: "list[RunSpec]", device: Any, steps: int, chosen: argparse.Namespace, *, in_parts: bool
+) -> None:
+    """The expert's loop on the same runs: first as if all were Plain, which takes it less time than they do."""
     from asymtrain.lab.engine import load_for
     from common import Timer
     from loops import Loop
 
     timer = Timer(device, chosen.seconds)
-    whole = compiled = 0.0
-    for plain in (True, False):
-        own = [spec for spec in specs if (spec.redundancy == 0) == plain]
-        if chosen.expert == "plain":
-            own = [spec.plain() for spec in specs] if plain else []
-        if not own:
-            continue
+
+    def seconds(kind: str, own: "list[RunSpec]") -> tuple[float, float, float]:
+        """An epoch, compiling, and how many programs there are of that."""
         begun = time.perf_counter()
         loop = Loop(own[0], load_for(own[0]), device, expert=device.type == "cuda")
         loop.step()
         loop.evaluate()
         warm_up = time.perf_counter() - begun
         step, evaluation = timer.seconds(loop.step), timer.seconds(loop.evaluate)
-        print(f"  {'Plain' if plain else 'branches'}: {own[0].batch / step:,.0f} images/s in steps, "
-              f"{evaluation * 1e3:.1f} ms for an evaluation, warm after {warm_up:.1f} s")  # fmt: skip
-        whole += len(own) * chosen.epochs * (steps * step + evaluation)
-        compiled += warm_up * len({_program(spec) for spec in own})
-    return whole, compiled
+        print(f"  {kind}: {own[0].batch / step:,.0f} images/s in steps, {evaluation * 1e3:.1f} ms for an evaluation, "
+              f"warm after {warm_up:.1f} s")  # fmt: skip
+        return steps * step + evaluation, warm_up, len({_program(spec) for spec in own})
+
+    def ratios(what: str, epoch: float, warm_up: float) -> None:
+        loop = epoch * study.epochs
+        print(f"expert's loop, {what}: {loop:.1f} s, {study.images / loop:,.0f} images/s; "
+              f"its compilation, once for each program: {warm_up:.1f} s")  # fmt: skip
+        print(f"whole study / expert's loop without its compilation: {loop / study.total:.2f}x; with it: "
+              f"{(loop + warm_up) / study.total:.2f}x", flush=True)  # fmt: skip
+        if in_parts:
+            whole = epoch * LONGER
+            print(f"at {LONGER} epochs, reckoned: {whole / study.longer:.2f}x without, "
+                  f"{(whole + warm_up) / study.longer:.2f}x with it", flush=True)  # fmt: skip
+
+    plain = [spec for spec in specs if not spec.redundancy]
+    others = [spec for spec in specs if spec.redundancy]
+    epoch, warm_up, programs = seconds("Plain", plain or [spec.plain() for spec in others])
+    if chosen.expert == "plain" or (device.type == "cuda" and others):
+        ratios("as if every run were a Plain one, which takes it less time", epoch * len(specs), warm_up * programs)
+    if chosen.expert == "both" and others:
+        own = epoch * len(plain), warm_up * programs if plain else 0.0
+        epoch, warm_up, programs = seconds("branches", others)
+        ratios("one run after another", own[0] + epoch * len(others), own[1] + warm_up * programs)
 
 
 if __name__ == "__main__":

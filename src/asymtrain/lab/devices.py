@@ -42,10 +42,16 @@ def default_device(device: torch.device | str | None) -> torch.device:
 
 
 def is_out_of_memory(problem: BaseException) -> bool:
-    """Does an error say that a device's memory, or this machine's, is too small?"""
-    return isinstance(problem, torch.OutOfMemoryError | MemoryError) or any(
+    """Does an error say that a device's memory, or this machine's, is too small?
+
+    It may be what another one came of: a capture that memory ended early fails with an error of its own.
+    """
+    if isinstance(problem, torch.OutOfMemoryError | MemoryError) or any(
         words in str(problem) for words in _OUT_OF_MEMORY
-    )
+    ):
+        return True
+    earlier = problem.__cause__ or problem.__context__
+    return earlier is not None and is_out_of_memory(earlier)
 
 
 def device_name(device: torch.device) -> str:

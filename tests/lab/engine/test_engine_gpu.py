@@ -4,6 +4,7 @@ On CIFAR-100 where $ASYMTRAIN_DATA has it, else on `shapes`. All stacks have ten
 compiled once for each precision.
 """
 
+import dataclasses
 import os
 import time
 
@@ -24,11 +25,12 @@ from equivalence import (
 from asymtrain import models, streams
 from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.data import Dataset, load
-from asymtrain.lab.engine import Stack
+from asymtrain.lab.engine import Stack, StackPlan, train_stack
 from asymtrain.lab.engine.plan import strategy_for
 from asymtrain.lab.runs import RunSpec, grid
 from asymtrain.lab.scales import get_scale, scaled_spec
 from asymtrain.models import _kernels as kernels
+from small_backbones import SMALL
 
 pytestmark = [
     pytest.mark.gpu,
@@ -173,6 +175,33 @@ def test_a_model_that_reads_values_on_the_host_trains_by_a_slower_path():
     stack.advance()
     assert stack.captured is None
     assert [run.outcome for run in stack.results()] == ["finished"] * 2
+
+
+@pytest.mark.parametrize("arch", [*models.BACKBONES, "any_models:resnet", "test_engine_tracing:small"])
+def test_a_stack_that_was_interrupted_within_an_epoch_goes_on_from_its_checkpoint(arch, tmp_path, monkeypatch):
+    """Statistics of batch normalisation and keyed draws included; the second has its own module and graphs."""
+    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+    device, data, asked, reports = torch.device(DEVICE), patterns(size=100), [], []
+    options = SMALL[arch] if arch in models.BACKBONES else {}
+    spec = RunSpec(arch=arch, arch_options=options, batch=24, epochs=3, cosine_every=2, learning_rate=1e-3)
+    specs = (spec, spec.plain(), dataclasses.replace(spec, seed=43, alpha=0.1))
+    stack_plan = StackPlan(specs, strategy_for(arch, device))
+
+    def interrupt():  # in the second epoch, which has as many steps as the first
+        asked.append(True)
+        return len(asked) > 5
+
+    whole = train_stack(stack_plan, data, device)
+    assert train_stack(stack_plan, data, device, checkpoints=tmp_path, interrupt=interrupt) is None
+    again = train_stack(stack_plan, data, device, checkpoints=tmp_path, progress=reports.append)
+    assert reports[0].epoch == 1
+    assert reports[0].images == 0
+    assert [run.spec for run in again] == list(specs)
+    for run, wanted in zip(again, whole, strict=True):
+        assert run.outcome == wanted.outcome == "finished"
+        for name in ("main_loss", "auxiliary_loss", "cosine", "main_norm"):
+            found, right = ([getattr(epoch, name) for epoch in side.history] for side in (run, wanted))
+            assert found == pytest.approx(right, rel=1e-3, abs=1e-4), name
 
 
 def test_random_streams_are_the_same_bits_on_the_gpu():

@@ -208,6 +208,41 @@ def test_a_second_stack_shares_compiled_programs_and_trains_in_training_mode(dat
             assert torch.allclose(value, shared.buffers[name], atol=1e-4), name
 
 
+def test_the_order_of_parameters_is_the_same_in_every_process(datasets):
+    """That of a set of names is not: a compiler would not find what it compiled in an earlier process."""
+
+    class Unordered(frozenset):
+        def __iter__(self):
+            raise AssertionError("the order of a set")
+
+    stack = Stack([module_spec("vector_network", epochs=1)], datasets["vectors"], strategy="side_by_side")
+    stack.network.trained = Unordered(stack.network.trained)
+    stack.advance()
+    assert stack.finished
+
+
+class KeptStatistics(any_models.ResNet):
+    def train(self, mode=True):
+        super().train(mode)
+        for block in self.blocks[:2]:
+            block.norm1.eval()
+        return self
+
+
+def kept_statistics(classes, own_train=True):
+    model = (KeptStatistics if own_train else any_models.ResNet)(classes)
+    model.blocks[0].norm1.eval()
+    return model
+
+
+@pytest.mark.parametrize(("own_train", "kept"), [(True, 2), (False, 0)], ids=["a train of its own", "left in eval"])
+def test_a_batch_normalisation_stays_in_evaluation_only_by_a_train_of_the_models_own(own_train, kept, datasets):
+    spec = spec_of(arch=f"{__name__}:kept_statistics", arch_options={"own_train": own_train}, epochs=1)
+    stack = stack_of([spec], datasets["images"], strategy="side_by_side")
+    seen = [value.item() for name, value in stack.buffers.items() if name.endswith("num_batches_tracked")]
+    assert (seen.count(0), seen.count(stack.data.steps)) == (kept, len(seen) - kept)
+
+
 def test_a_stack_is_of_one_model_and_one_set_of_places():
     base = module_spec("resnet")
     others = [dataclasses.replace(base, at=("blocks.0",)), dataclasses.replace(base, head="mlp")]

@@ -1,6 +1,8 @@
 """Stacks on this machine: too large ones, broken ones, dead workers, lost devices."""
 
+import gc
 import multiprocessing
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ from executor_examples import LONGER, checkpoints, examples, rows, stored
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.checkpoints import begun_stacks
-from asymtrain.lab.engine import Progress, StackPlan, StackProgress, plan
+from asymtrain.lab.data import Dataset
+from asymtrain.lab.engine import Progress, Stack, StackPlan, StackProgress, plan
 from asymtrain.lab.executors import execute, local, outcomes
 from asymtrain.lab.executors.outcomes import (
     ATTEMPTS,
@@ -48,12 +51,21 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> Callable[[int, Exception], None]:
     return limit
 
 
+def failed_capture() -> Exception:
+    """As `torch.cuda.graph` leaves it, where its end fails as well."""
+    problem = RuntimeError("CUDA error: operation failed due to a previous error during capture")
+    problem.__context__ = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+    return problem
+
+
 @pytest.mark.parametrize(
     "error",
     [
         torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB"),
         RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory"),
+        failed_capture(),
     ],
+    ids=["on a GPU", "on a CPU", "in a capture"],
 )
 def test_a_stack_that_is_too_large_is_halved(
     error: Exception, train_here: Train, store: Path, notes: list[str], fits: Callable[[int, Exception], None]
@@ -67,6 +79,30 @@ def test_a_stack_that_is_too_large_is_halved(
         "a stack of 3 runs did not fit into memory: going on with two of half the size",
     ]
     assert not checkpoints(store).exists()
+
+
+def test_a_stack_that_was_too_large_is_gone_before_its_halves_begin(
+    train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stack and its programs hold each other: in a GPU's memory there would be no room for the halves either."""
+    real, left = outcomes.train_stack, list[weakref.ref[Stack]]()
+
+    def train(plan: StackPlan, dataset: Dataset, device: torch.device, **options: Any) -> list[Run] | None:
+        assert [stack for stack in left if stack() is not None] == []
+        if len(plan.specs) <= 1:
+            return real(plan, dataset, device, **options)
+        stack = Stack(list(plan.specs), dataset, device=device, strategy=plan.strategy)
+        stack.programs.forward = lambda *_: stack.weights
+        left.append(weakref.ref(stack))
+        raise torch.OutOfMemoryError
+
+    monkeypatch.setattr(outcomes, "train_stack", train)
+    gc.disable()
+    try:
+        assert len(train_here(examples("mlp", 1, epochs=1))) == 2
+    finally:
+        gc.enable()
+    assert len(left) == 1
 
 
 def test_what_a_stack_trained_before_it_was_halved_counts_once() -> None:

@@ -350,9 +350,12 @@ def _on_streams(calls: Sequence[Callable[[], Gradients]]) -> list[Gradients]:
     done = []
     for stream in streams:
         stream.wait_stream(current)
-    for number, call in enumerate(calls):
-        with torch.cuda.stream(streams[number % len(streams)]):
-            done.append(call())
-    for stream in streams:
-        current.wait_stream(stream)
+    try:
+        for number, call in enumerate(calls):
+            with torch.cuda.stream(streams[number % len(streams)]):
+                done.append(call())
+    finally:
+        # Also where memory ran out: a capture that ends before its streams have joined leaves the allocator unusable.
+        for stream in streams:
+            current.wait_stream(stream)
     return done

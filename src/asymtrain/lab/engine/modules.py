@@ -121,7 +121,9 @@ class ModuleNetwork:
         state = training.buffers if training else buffers
         if state is None:
             state = {name: value.expand(len(images), *value.shape) for name, value in self.buffers().items()}
-        rows, chosen = [], {name: parameters[name] for name in self.trained}
+        # In the order of the parameters: that of a set is another in each process, and a compiler would not find again
+        # what it has compiled.
+        rows, chosen = [], {name: value for name, value in parameters.items() if name in self.trained}
         for r, inputs in enumerate(images):
             # The gradient of a squeezed view is a view; that of a chosen row is a copy into zeros.
             own = {name: value.squeeze(0) if len(images) == 1 else value[r] for name, value in chosen.items()}

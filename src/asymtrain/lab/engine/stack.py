@@ -315,7 +315,8 @@ class Stack:
     def _logits(self, parameters: Sequence[Parameters], images: Tensor) -> Tensor:
         """Logits (R, B, C) without dropout: of all runs by one call, or of each, as there are parameters."""
         # Of a module its own parameters alone: what is compiled for them does not depend on the branches.
-        own = self.network.trained if isinstance(self.network, ModuleNetwork) else parameters[0].keys()
+        trained = self.network.trained if isinstance(self.network, ModuleNetwork) else parameters[0].keys()
+        own = [name for name in parameters[0] if name in trained]  # in an order that is the same in every process
         size = len(images) // len(parameters)  # runs of a call
         logits = []
         for call, values in enumerate(parameters):

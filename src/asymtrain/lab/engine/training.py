@@ -1,5 +1,6 @@
 """Specs in, runs out: plan stacks, train them one after the other, yield what is finished."""
 
+import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ import torch
 
 from asymtrain.lab.checkpoints import StackPlan
 from asymtrain.lab.data import Dataset, load
-from asymtrain.lab.devices import default_device, products_of
+from asymtrain.lab.devices import default_device, is_out_of_memory, products_of
 from asymtrain.lab.engine.checkpoint import load_checkpoint, open_checkpoint, save_checkpoint
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.engine.setup import check_data
@@ -64,8 +65,14 @@ def train(
         runs = None
         try:
             runs = train_stack(waiting[0], load_for(waiting[0].specs[0], data_root), chosen)
-        except torch.OutOfMemoryError:
+        except Exception as problem:
+            if not is_out_of_memory(problem):
+                raise
             halves = waiting[0].halves()
+        if runs is None:
+            # Not in the handler: the exception holds the tensors that must go, in a stack and programs that hold each
+            # other.
+            gc.collect()
             torch.cuda.empty_cache()
         waiting = waiting[1:] if runs is not None else [*halves, *waiting[1:]]
         yield from runs or []

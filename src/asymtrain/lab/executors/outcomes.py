@@ -6,6 +6,7 @@
 """
 
 import errno
+import gc
 import signal
 import threading
 import time
@@ -111,16 +112,25 @@ def work(
                 checkpoint_seconds=job.checkpoint_seconds,
                 sources={spec.id: fingerprints[kind_of(spec)] for spec in first_of_each_kind(stack_plan.specs)},
             )
+        if device.type == "cuda":
+            _free(device)  # before the next one comes: together they may be too large
         if runs is None:
             return Stopped(stack_plan)
         return Finished(stack_plan, with_fingerprints(runs, fingerprints), current())
     except Exception as problem:  # one stack's bug must not cost the others their work; the reason is recorded
         result = _explain(stack_plan, problem)
     # Not in the handler: the exception holds the tensors that must go. A lost device may refuse even that.
-    if isinstance(result, TooLarge | Lost) and device.type == "cuda":
+    if isinstance(result, TooLarge | Lost):
+        _free(device)
+    return result
+
+
+def _free(device: torch.device) -> None:
+    """Give back what a stack held: it and its programs hold each other, so it does not go by itself."""
+    gc.collect()
+    if device.type == "cuda":
         with suppress(RuntimeError):
             torch.cuda.empty_cache()
-    return result
 
 
 def _explain(stack_plan: StackPlan, problem: Exception) -> Result:
