@@ -185,12 +185,13 @@ def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor], step: Te
     weights, biases = zip(*(head.live_weights(step) for head in heads), strict=True)
     weight = torch.stack(weights)  # (K, C, D) or (K, N, C, D)
     with without_autocast(weight):
-        features = torch.stack(list(rows)).to(weight.dtype)
-        flat = weight.flatten(1, -2).mT
+        columns = torch.stack(list(rows)).to(weight.dtype).mT
+        flat = weight.flatten(1, -2)
+        # Weights first: the gradient by them then lies as they do, and autograd need not copy it place by place.
         if biases[0] is None:
-            product = torch.bmm(features, flat)
+            product = torch.bmm(flat, columns).mT
         else:
-            product = torch.baddbmm(torch.stack(biases).flatten(1).unsqueeze(1), features, flat)
+            product = torch.baddbmm(torch.stack(biases).flatten(1).unsqueeze(2), flat, columns).mT
     if weight.ndim == 4:
         product = product.unflatten(-1, weight.shape[1:3]).transpose(1, 2)
     return product
