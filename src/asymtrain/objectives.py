@@ -129,6 +129,10 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
     """Raise a `UsageError` where targets do not fit logits (..., C)."""
     if logits.ndim < 2:
         raise UsageError(f"logits must have shape (batch, classes), got {tuple(logits.shape)}")
+    if targets.is_complex():
+        raise UsageError(f"targets must be real numbers, got {targets.dtype}: call targets.real")
+    if targets.layout is not torch.strided:
+        raise UsageError(f"targets must be dense, got a tensor of layout {targets.layout}: call targets.to_dense()")
     *rows, classes = logits.shape
     # From a GPU, reading values would stall every step; a compiled graph would break there.
     readable = targets.device.type == "cpu" and not torch.compiler.is_compiling()

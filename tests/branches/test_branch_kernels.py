@@ -199,6 +199,25 @@ def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan() -> None:
 
 @pytest.mark.gpu
 @on_gpu
+def test_streams_do_not_count_for_each_other() -> None:
+    model, branches, x, y = built("12 places")
+    expected = loss_of(model, branches, x, y, kernels=True).item()
+    streams = [torch.cuda.Stream() for _ in range(4)]
+    torch.cuda.synchronize()
+    losses = []
+    for _ in range(25):
+        for stream in streams:
+            with torch.cuda.stream(stream):
+                model(x)
+                losses.append(branches.loss(y))
+    torch.cuda.synchronize()
+    assert [loss.item() for loss in losses] == pytest.approx([expected] * len(losses), rel=1e-5)
+    (plan,) = branches._capture.plans.values()
+    assert len(set(plan.launches.streams.values())) == 5
+
+
+@pytest.mark.gpu
+@on_gpu
 @pytest.mark.parametrize("limit", ["_MOST_LAUNCHED", "_MOST_MULTIPLIED"])
 def test_what_is_large_is_left_to_torch(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fused, limit, 1)

@@ -1,5 +1,6 @@
 """Bad input: each gives one clear line, and nothing stays behind."""
 
+import copy
 import warnings
 from collections.abc import Callable
 
@@ -9,7 +10,7 @@ import torch
 from branch_zoo import CLASSES, assert_same_bits, bits_of, hooks_in, mlp, rows
 from torch import nn
 
-from asymtrain.branches import WithBranches, attach
+from asymtrain.branches import WithBranches, attach, clean
 from asymtrain.errors import UsageError
 
 
@@ -127,6 +128,17 @@ def script(module: nn.Module) -> nn.Module:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # deprecated, and still met
         return torch.jit.script(module)
+
+
+def test_a_script_of_a_model_with_branches_says_what_to_do() -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES)
+    with pytest.raises(UsageError, match=r"while branches are attached: strip them first, or script asymtrain\.clean"):
+        script(model)
+    assert not any(hasattr(hook, "__name__") for hook in model._forward_hooks.values())
+    script(clean(copy.deepcopy(model)))
+    branches.strip()
+    script(model)
 
 
 def sharded() -> nn.Module:

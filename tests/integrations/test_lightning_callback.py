@@ -381,6 +381,10 @@ def test_what_is_refused():
         trainer(callback(sample=None)).fit(Module(), loader())
     with pytest.raises(UsageError, match="until is a share of the training"):
         callback(until=2.0)
+    with pytest.raises(UsageError, match=r"targets must be a function from the batch .* NoneType: leave it out"):
+        callback(targets=None)
+    with pytest.raises(UsageError, match="the targets function returned a NoneType: return a tensor"):
+        trainer(callback(targets=lambda batch: None)).fit(Module(), loader())
     for alpha in (-0.1, None, "0.3", float("nan")):
         with pytest.raises(UsageError, match=f"alpha must be a number of 0 or more, got {alpha!r}"):
             callback(alpha=alpha)

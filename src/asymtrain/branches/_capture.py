@@ -86,6 +86,10 @@ class Graph:
         self.finished = True
 
 
+class _NoScriptError(UsageError, AttributeError):
+    """Also an AttributeError, so that who asks whether there is such an attribute is answered."""
+
+
 class _Hook:
     """A hook whose copies do nothing: copies of the model must not write into the original's branches.
 
@@ -95,6 +99,14 @@ class _Hook:
 
     def __init__(self, forward: Forward) -> None:
         self.forward = forward
+
+    @property
+    def __name__(self) -> str:
+        """The first thing that torch.jit.script asks of a hook, none of which it can translate."""
+        raise _NoScriptError(
+            "torch.jit.script cannot translate a model while branches are attached: strip them first, or script "
+            "asymtrain.clean(copy.deepcopy(model))"
+        )
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, str]]:
         return getattr, (contextlib.nullcontext(), "__exit__")

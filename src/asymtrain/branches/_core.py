@@ -202,7 +202,7 @@ class Branches(nn.Module):
             return None
         if capture.forward.mask is not None or torch._C._functorch.peek_interpreter_stack() is not None:
             return None
-        if not isinstance(targets, Tensor) or targets.ndim not in (1, 2):
+        if not isinstance(targets, Tensor) or targets.ndim not in (1, 2) or targets.layout is not torch.strided:
             return None
         capture.check_has_gradients()
         refuse_drift()

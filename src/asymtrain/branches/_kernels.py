@@ -26,6 +26,7 @@ _ALIGNED = 64  # elements, to which parts of a shared buffer are rounded up
 _DEPTH = 32  # of a product's steps
 _MANY = 256  # programs that keep a GPU busy, above which each takes a larger tile
 _WIDE, _LONG = 64, 32  # widths and positions that a program averages at a time
+_STREAMS = 16  # whose launches of one plan may run at the same time, each with a counter of its own
 
 # One compilation serves all sizes.
 _NUMBERS = [
@@ -243,8 +244,11 @@ class Launches:
         table += [(1 << 40,) * len(table[0])] * len(self.more)
         self.table = torch.tensor(table, dtype=torch.int64, device=device)
         self.shares = torch.tensor(shares, dtype=torch.float32, device=device)
-        self.counter = torch.zeros((), dtype=torch.int32, device=device)
-        self.fixed = self.table.data_ptr(), self.shares.data_ptr(), self.counter.data_ptr()
+        self.counters = torch.zeros(_STREAMS, dtype=torch.int32, device=device)
+        self.streams: dict[int, int] = {}  # the address of each one's counter
+        self.fixed = self.table.data_ptr(), self.shares.data_ptr()
+        if device.type == "cuda":
+            torch.cuda.current_stream(device).synchronize()  # other streams may read these
         self.batch, self.sizes = batch, (batch, classes, ignored, per_row)
         # Any number as large as an address will do to compile for it; an odd one promises nothing of how it is aligned.
         address = (1 << 40) + 1
@@ -273,7 +277,7 @@ class Launches:
         self, features: Sequence[Tensor], weights: Sequence[Tensor], targets: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The loss; its gradient by the logits, behind which lies what programs leave to each other; and means."""
-        table, shares, counter = self.fixed
+        table, shares = self.fixed
         rows, means = self._addresses(features), None
         if self.pool is not None:
             means = weights[0].new_empty(self.rows)
@@ -283,9 +287,18 @@ class Launches:
         start = gradient.data_ptr()
         self.loss(
             rows, self._addresses(weights), table, shares, targets.data_ptr(), start, start + 4 * self.cells,
-            loss.data_ptr(), counter, *self.sizes,
+            loss.data_ptr(), self._counter(), *self.sizes,
         )  # fmt: skip
         return loss, gradient, means
+
+    def _counter(self) -> int:
+        """That of the current stream: programs of two launches at once must not be counted together."""
+        stream = 0 if self.device is None else torch._C._cuda_getCurrentRawStream(self.device)
+        address = self.streams.get(stream)
+        if address is None:
+            address = self.counters.data_ptr() + 4 * (len(self.streams) % _STREAMS)
+            self.streams[stream] = address
+        return address
 
     def backward(
         self, features: Sequence[Tensor], weights: Sequence[Tensor], gradient: Tensor, means: Tensor | None,

@@ -39,8 +39,21 @@ def targets_of(batch: Any, targets: Callable[[Any], Tensor], branches: Branches)
     user's own, which gives such rows. What a `targets` function of the user's own gives stays as it is.
     """
     found = targets(batch)
+    if not isinstance(found, Tensor):
+        raise UsageError(
+            f"the targets function returned a {type(found).__name__}: return a tensor of the batch's targets"
+        )
     by_row = targets is labels_of and any(callable(reader.pool) for reader in branches.readers.values())
     return found.flatten() if by_row and found.ndim > 1 and not found.is_floating_point() else found
+
+
+def check_targets_function(targets: object) -> None:
+    """Refuse what cannot be asked for the targets of a batch."""
+    if not callable(targets):
+        raise UsageError(
+            f"targets must be a function from the batch to its targets, got a {type(targets).__name__}: leave it out "
+            "for the batch's own labels"
+        )
 
 
 def losses_in_training(branches: Branches, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:

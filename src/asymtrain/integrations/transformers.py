@@ -29,6 +29,7 @@ from asymtrain.integrations._common import (
     add_parameters,
     average_gradients,
     check_alpha,
+    check_targets_function,
     check_until,
     device_of,
     labels_of,
@@ -87,6 +88,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
     ) -> None:
         check_alpha(alpha)
         check_until(until)
+        check_targets_function(targets)
         super().__init__(*args, **kwargs)
         if not any(map(branches.connected_to, self.model.modules())):
             raise UsageError("these branches are on no part of this model: branches=attach(model, ...)")
