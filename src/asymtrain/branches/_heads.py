@@ -10,7 +10,7 @@ Axis letters: B batch, N branches at a place, C classes, D width of a place, K p
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -185,56 +185,16 @@ def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor], step: Te
     weights, biases = zip(*(head.live_weights(step) for head in heads), strict=True)
     weight = torch.stack(weights)  # (K, C, D) or (K, N, C, D)
     with without_autocast(weight):
-        features, flat = torch.stack(list(rows)).to(weight.dtype), weight.flatten(1, -2)
-        bias = None if biases[0] is None else torch.stack(biases).flatten(1).unsqueeze(1)
-        if _trains_compiled():
-            product = shared_product(features, flat)
-            product = product if bias is None else product + bias
+        columns = torch.stack(list(rows)).to(weight.dtype).mT
+        flat = weight.flatten(1, -2)
+        # Weights first: the gradient by them then lies as they do, and autograd need not copy it place by place.
+        if biases[0] is None:
+            product = torch.bmm(flat, columns).mT
         else:
-            product = torch.bmm(features, flat.mT) if bias is None else torch.baddbmm(bias, features, flat.mT)
+            product = torch.baddbmm(torch.stack(biases).flatten(1).unsqueeze(2), flat, columns).mT
     if weight.ndim == 4:
         product = product.unflatten(-1, weight.shape[1:3]).transpose(1, 2)
     return product
-
-
-def _trains_compiled() -> bool:
-    """Whether `shared_product` may be used: what is exported runs without asymtrain, and torch.func knows it not."""
-    return (
-        torch.compiler.is_compiling()
-        and not torch.compiler.is_exporting()
-        and torch.is_grad_enabled()
-        and not torch._C._are_functorch_transforms_active()
-    )
-
-
-@torch.library.custom_op("asymtrain::shared_product", mutates_args=())
-def shared_product(rows: Tensor, weights: Tensor) -> Tensor:
-    """Rows (K, B, D) times weights (K, C, D): logits (K, B, C). For compiled training alone.
-
-    The gradient of torch's product by the weights is (K, D, C), turned, and autograd copies it for every place, so that
-    it lies as the weights do: a launch each, which a compiled step feels. With the operands in the other order that by
-    the rows is turned, and the model's kernels, into which a compiler takes it, read it slowly. Here both lie as their
-    operands do.
-    """
-    return torch.bmm(rows, weights.mT)
-
-
-@shared_product.register_fake
-def _(rows: Tensor, weights: Tensor) -> Tensor:
-    return rows.new_empty(rows.shape[0], rows.shape[1], weights.shape[1])
-
-
-def _keep_operands(ctx: Any, inputs: tuple[Tensor, Tensor], output: Tensor) -> None:
-    ctx.save_for_backward(*inputs)
-
-
-def _product_gradients(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
-    rows, weights = ctx.saved_tensors
-    of_rows = torch.bmm(gradient, weights) if ctx.needs_input_grad[0] else None
-    return of_rows, torch.bmm(gradient.mT, rows) if ctx.needs_input_grad[1] else None
-
-
-shared_product.register_autograd(_product_gradients, setup_context=_keep_operands)
 
 
 def without_autocast(weight: Tensor) -> AbstractContextManager[object]:
