@@ -47,21 +47,6 @@ def test_it_gives_what_model_and_branches_give(case: Case) -> None:
     assert all(torch.equal(logits[name], apart[name]) for name in apart)
 
 
-@pytest.mark.parametrize("bias", [None, torch.arange(1.0, CLASSES + 1)], ids=["no bias", "bias"])
-def test_gradients_of_a_shared_product_lie_as_the_weights_do(bias: torch.Tensor | None) -> None:
-    """Else autograd copies each of them, which a compiled step feels."""
-    model, x = torch.nn.Sequential(*(torch.nn.Linear(6, 6) for _ in range(3))), torch.randn(len(targets()), 6)
-    branches = attach(model, ["0", "1", "2"], x, CLASSES, bias=bias)
-    _, logits = WithBranches(model, branches)(x)
-    for index, (place, values) in enumerate(logits.items()):
-        head = branches.head(place)
-        torch.testing.assert_close(values, F.linear(model[: index + 1](x), head.live, head.bias))
-        assert values.is_contiguous()
-    weights = [branches.head(place).live for place in branches.places]
-    gradients = torch.autograd.grad(branches.loss(targets(), logits=logits), weights)
-    assert [gradient.stride() for gradient in gradients] == [weight.stride() for weight in weights]
-
-
 def test_its_parameters_are_the_models_and_the_live_ones() -> None:
     model, x = mlp(), rows()
     branches = attach(model, AT, x, CLASSES, 3)

@@ -124,9 +124,7 @@ class Branches(nn.Module):
             else:
                 heads = [head for name in names if isinstance(head := self.head(name), LinearHead)]
                 whole = batched_logits(heads, parts, step)
-                # Users see logits row by row in memory. A compiled graph whose loss reads the whole makes no such copy.
-                shown = whole.contiguous() if whole.ndim == 3 else whole
-                products.append(Product(tuple(names), whole, shown.unbind()))
+                products.append(Product(tuple(names), whole, whole.unbind()))
                 logits.update(zip(names, products[-1].parts, strict=True))
         if self._capture is not None:
             self._capture.forward.products = tuple(products)

@@ -185,13 +185,12 @@ def batched_logits(heads: Sequence[LinearHead], rows: Sequence[Tensor], step: Te
     weights, biases = zip(*(head.live_weights(step) for head in heads), strict=True)
     weight = torch.stack(weights)  # (K, C, D) or (K, N, C, D)
     with without_autocast(weight):
-        columns = torch.stack(list(rows)).to(weight.dtype).mT
-        flat = weight.flatten(1, -2)
-        # Weights first: the gradient by them then lies as they do, and autograd need not copy it place by place.
+        features = torch.stack(list(rows)).to(weight.dtype)
+        flat = weight.flatten(1, -2).mT
         if biases[0] is None:
-            product = torch.bmm(flat, columns).mT
+            product = torch.bmm(features, flat)
         else:
-            product = torch.baddbmm(torch.stack(biases).flatten(1).unsqueeze(2), flat, columns).mT
+            product = torch.baddbmm(torch.stack(biases).flatten(1).unsqueeze(1), features, flat)
     if weight.ndim == 4:
         product = product.unflatten(-1, weight.shape[1:3]).transpose(1, 2)
     return product
