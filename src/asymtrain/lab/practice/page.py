@@ -184,8 +184,8 @@ def cost_table(effects: Sequence[Effect]) -> Table:
     )
     devices = dict.fromkeys(f"{cost.device}, torch {cost.torch}" for _, cost in costs)
     note = (
-        f"{'; '.join(devices)}. Times are relative to a plain step of the same process. That of a second plain model "
-        "shows the error: a difference smaller than its own says nothing."
+        f"{'; '.join(devices)}. Times are relative to a plain step of the same process. Those of plain builds among "
+        "themselves show the error: a smaller difference says nothing."
     )
     return Table("cost", "Cost of a step", columns, rows, note)
 
