@@ -96,9 +96,12 @@ def main() -> None:
         row = {**rate, "runs": shown, "flops": flops, "of_product": flops / matmul, "of_copy": moved / copy}
         about = {"arch": arch, "device": device_name(device), "torch": torch.__version__, "precision": precision}
         rows.append({**about, "classes": CLASSES, **row, "vmap_form": by_column.get("vmap", {}).get("form")})
-        print(f"{arch:{width}} {rate['plain']:12,.0f} {rate['expert']:10,.0f} {rate['vmap']:11,.0f}"
-              f" {rate['engine']:13,.0f} {shown:5} {rate['engine'] / rate['expert']:8.2f}x {flops / 1e12:8.2f}"
-              f" {row['of_product']:10.1%} {row['of_copy']:8.1%}", flush=True)  # fmt: skip
+        line = (f"{arch:{width}} {rate['plain']:12,.0f} {rate['expert']:10,.0f} {rate['vmap']:11,.0f}"
+                f" {rate['engine']:13,.0f} {shown:5} {rate['engine'] / rate['expert']:8.2f}x {flops / 1e12:8.2f}"
+                f" {row['of_product']:10.1%} {row['of_copy']:8.1%}")  # fmt: skip
+        for unknown in ("nan%", "nanx", "nan"):
+            line = line.replace(unknown, "-".rjust(len(unknown)))
+        print(line, flush=True)
     if chosen.json:
         with open(chosen.json, "w") as file:  # noqa: PTH123  (a plain script)
             json.dump(rows, file, indent=1)
