@@ -152,7 +152,10 @@ class StackLoss:
         Logits are joined before the loss is taken: the compiler makes one kernel of all that reads the same targets,
         and one that holds the loss of each point by itself, forwards and backwards, takes minutes to compile.
         """
-        logits = torch.stack([self._logits(parameters, k, values, batch) for k, values in features], 2)
+        products, biases = zip(*(self._products(parameters, k, values, batch) for k, values in features), strict=True)
+        logits = torch.stack(products, 2).float()
+        if biases[0] is not None:
+            logits = logits + torch.stack(biases, 1)[:, None].float()
         targets, others = batch.branch_targets, batch.other_branch_targets
         if targets is None:
             targets, others = batch.targets, batch.other_targets
@@ -169,8 +172,11 @@ class StackLoss:
         assert losses is not None
         return losses
 
-    def _logits(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> Tensor:
-        """Logits (R, B, N, C) of point k: features (R, B, D), weights (R, N, C, D), biases, if any, (R, N, C)."""
+    def _products(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Logits (R, B, N, C) of point k without their biases (R, N, C), and these, if any.
+
+        Features are (R, B, D), weights (R, N, C, D).
+        """
         name = f"branch.{k}"
         own = {key.removeprefix(name): value for key, value in parameters.items() if _belongs(key, name)}
         biased, frozen = self._runs_with("bias", batch), self._runs_with("frozen", batch)
@@ -182,7 +188,7 @@ class StackLoss:
             own = {key: _held(value, frozen) for key, value in own.items()}
         if batch.live is not None:
             own = {key: _chosen(value, batch.live[:, k]) for key, value in own.items()}
-        return linear_logits(own, features) if "" in own else mlp_logits(own, features)
+        return linear_products(own, features) if "" in own else mlp_products(own, features)
 
     def _runs_with(self, setting: str, batch: Batch) -> bool | Tensor:
         """Do all runs have this setting, or none; or which do, (R,)."""
@@ -219,20 +225,19 @@ def _beside(runs: Tensor, values: Tensor) -> Tensor:
     return runs.view(-1, *[1] * (values.ndim - 1))
 
 
-def linear_logits(weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """Logits (R, B, N, C) of linear branches: weights (R, N, C, D) and, if any, biases (R, N, C)."""
-    weight, bias = weights[""], weights.get(".bias")
+def linear_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits (R, B, N, C) of linear branches without their biases, and these: weights (R, N, C, D)."""
+    weight = weights[""]
     runs, count, classes, _ = weight.shape
-    logits = torch.bmm(features.to(weight.dtype), weight.flatten(1, 2).mT).view(runs, -1, count, classes).float()
-    return logits if bias is None else logits + bias[:, None].float()
+    products = torch.bmm(features.to(weight.dtype), weight.flatten(1, 2).mT)
+    return products.view(runs, -1, count, classes), weights.get(".bias")
 
 
-def mlp_logits(weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
+def mlp_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
     """The same of branches with a hidden layer; see `head="mlp"` of `attach`."""
-    inner = linear_logits({"": weights[".0.weight"], ".bias": weights[".0.bias"]}, features)
-    hidden = F.gelu(inner).to(weights[".2.weight"].dtype)
-    logits = torch.einsum("rbnh,rnch->rbnc", hidden, weights[".2.weight"])
-    return logits.float() + weights[".2.bias"][:, None].float()
+    inner, _ = linear_products({"": weights[".0.weight"]}, features)
+    hidden = F.gelu(inner.float() + weights[".0.bias"][:, None].float()).to(weights[".2.weight"].dtype)
+    return torch.einsum("rbnh,rnch->rbnc", hidden, weights[".2.weight"]), weights[".2.bias"]
 
 
 def _chosen(values: Tensor, live: Tensor) -> Tensor:
