@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -18,6 +19,7 @@ from small_runs import (
     weights_of,
     without_time,
 )
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from asymtrain import models
 from asymtrain.lab.data import Dataset, ImageSet
@@ -220,27 +222,57 @@ def test_stacks_of_two_controls_share_every_compiled_part_but_the_signal(dataset
     assert noise.signal is not gated.signal
 
 
+KINDS = [
+    {},
+    {"objective": "softmax"},
+    {"branch_bias": "prior", "over_classes": "sum"},
+    {"branch_weights": "frozen"},
+    {"signal": "detached"},
+    {"redundancy": 0},
+]
+
+
+def stack_of_kinds(strategy="batched", widths=(8, 8)):
+    """A stack of runs of several kinds, and its first batch."""
+    specs = [RunSpec(arch_options={"widths": widths}, batch=8, epochs=1, **kind) for kind in KINDS]
+    stack = Stack(specs, patterns(classes=4, size=40, test_size=8), strategy=strategy)
+    stack.data.start_epoch(0)
+    return stack, stack.data.next_batch()._replace(kind=stack.kind)
+
+
 @pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
 def test_losses_of_several_kinds_are_one_graph_for_the_compiler(strategy):
     """A break would leave a part of every step to Python, and say nothing."""
-    base = {"arch_options": {"widths": (8, 8)}, "batch": 8, "epochs": 1}
-    kinds = [
-        {},
-        {"objective": "softmax"},
-        {"branch_bias": "prior", "over_classes": "sum"},
-        {"branch_weights": "frozen"},
-    ]
-    specs = [RunSpec(**base, **kind) for kind in [*kinds, {"signal": "detached"}, {"redundancy": 0}]]
-    stack = Stack(specs, patterns(classes=4, size=40, test_size=8), strategy=strategy)
+    stack, batch = stack_of_kinds(strategy)
     losses = torch.compile(lambda *given: stack.loss(*given), backend="eager", fullgraph=True, dynamic=False)
-    stack.data.start_epoch(0)
-    batch = stack.data.next_batch()._replace(kind=stack.kind)
     found, wanted = (
         gradients(
-            of, stack.parameters, stack.weights, batch, torch.ones(len(specs)), strategy=strategy,
+            of, stack.parameters, stack.weights, batch, torch.ones(len(KINDS)), strategy=strategy,
             gather=stack.parameters.gather, shared=stack.shared,
         )
         for of in (losses, stack.loss)
     )  # fmt: skip
     for one, two in zip(found, wanted, strict=True):
         assert torch.allclose(one, two)
+
+
+class Operations(TorchDispatchMode):
+    """Counts operations of torch by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.counts = Counter()
+
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        self.counts[function.name()] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def test_each_loss_is_taken_of_all_points_at_once():
+    """The compiler makes one kernel of losses that read the same targets: with one for each point, it takes minutes."""
+    stack, batch = stack_of_kinds(widths=(8, 8, 8, 8))
+    with Operations() as seen:
+        stack.loss(stack.parameters.views(stack.weights), batch, torch.ones(len(KINDS)))
+    assert len(stack.network.points) == 3
+    assert seen.counts["aten::binary_cross_entropy_with_logits"] == 2  # the mean over classes, and the sum
+    assert seen.counts["aten::_log_softmax"] == 2  # the network's own, and that of branches

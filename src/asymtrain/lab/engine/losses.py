@@ -131,10 +131,11 @@ class StackLoss:
         main = (_main_losses(logits, batch) * share).sum(1)
         auxiliary = applied = torch.zeros_like(main)
         if self.branches:
-            auxiliary = applied = self._auxiliary(parameters, features, batch, share)
+            reached = list(enumerate(features))
             cut = self._runs_with("detached", batch)
-            if cut is not False:
-                applied = self._auxiliary(parameters, [_held(point, cut) for point in features], batch, share)
+            held = [] if cut is False else [(k, _held(point, cut)) for k, point in reached]
+            points = self.points(parameters, reached + held, batch).split(len(reached), 2)
+            auxiliary, applied = (_auxiliary(part, batch, share) for part in (points[0], points[-1]))
         right = batch.mixed(lambda goals: MAIN.correct(logits, goals).float(), batch.targets, batch.other_targets)
         correct = (right * batch.weight).sum(1)
         return Losses((main + alpha * applied).sum(), main, auxiliary, correct)
@@ -145,14 +146,37 @@ class StackLoss:
             return self.network.stacked(parameters, images, buffers=buffers)[0]
         return self.network.stacked(parameters, images)[0]
 
-    def _auxiliary(self, parameters: Parameters, features: Sequence[Tensor], batch: Batch, share: Tensor) -> Tensor:
-        points = torch.stack([self.point(parameters, k, h, batch) for k, h in enumerate(features)])
-        if batch.places is not None:
-            points = points * batch.places.T[:, :, None]
-        return (points.sum(0) * share).sum(1)
+    def points(self, parameters: Parameters, features: Sequence[tuple[int, Tensor]], batch: Batch) -> Tensor:
+        """Losses (R, B, K) of K points, each with its number and features (R, B, D).
 
-    def point(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> Tensor:
-        """Losses (R, B) of point k: features (R, B, D), weights (R, N, C, D), biases, if any, (R, N, C)."""
+        Logits are joined before the loss is taken: the compiler makes one kernel of all that reads the same targets,
+        and one that holds the loss of each point by itself, forwards and backwards, takes minutes to compile.
+        """
+        products, biases = zip(*(self._products(parameters, k, values, batch) for k, values in features), strict=True)
+        logits = torch.stack(products, 2).float()
+        if biases[0] is not None:
+            logits = logits + torch.stack(biases, 1)[:, None].float()
+        targets, others = batch.branch_targets, batch.other_branch_targets
+        if targets is None:
+            targets, others = batch.targets, batch.other_targets
+        losses: Tensor | None = None
+        for form in dict.fromkeys(kind.form for kind in self.kinds):
+            combine, over_classes, objective = form
+            rows = batch.mixed(partial(_rows, objective, over_classes, logits), targets, others)
+            of_form = rows.mean(3) if combine == "mean" else rows.sum(3)
+            if losses is None:
+                losses = of_form
+            else:
+                runs = self._runs_of([kind.form == form for kind in self.kinds], batch)
+                losses = torch.where(_beside(runs, of_form), of_form, losses)
+        assert losses is not None
+        return losses
+
+    def _products(self, parameters: Parameters, k: int, features: Tensor, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        """Logits (R, B, N, C) of point k without their biases (R, N, C), and these, if any.
+
+        Features are (R, B, D), weights (R, N, C, D).
+        """
         name = f"branch.{k}"
         own = {key.removeprefix(name): value for key, value in parameters.items() if _belongs(key, name)}
         biased, frozen = self._runs_with("bias", batch), self._runs_with("frozen", batch)
@@ -164,22 +188,7 @@ class StackLoss:
             own = {key: _held(value, frozen) for key, value in own.items()}
         if batch.live is not None:
             own = {key: _chosen(value, batch.live[:, k]) for key, value in own.items()}
-        logits = linear_logits(own, features) if "" in own else mlp_logits(own, features)
-        targets, others = batch.branch_targets, batch.other_branch_targets
-        if targets is None:
-            targets, others = batch.targets, batch.other_targets
-        losses: Tensor | None = None
-        for form in dict.fromkeys(kind.form for kind in self.kinds):
-            combine, over_classes, objective = form
-            rows = batch.mixed(partial(_rows, objective, over_classes, logits), targets, others)
-            of_form = rows.mean(2) if combine == "mean" else rows.sum(2)
-            if losses is None:
-                losses = of_form
-            else:
-                runs = self._runs_of([kind.form == form for kind in self.kinds], batch)
-                losses = torch.where(runs[:, None], of_form, losses)
-        assert losses is not None
-        return losses
+        return linear_products(own, features) if "" in own else mlp_products(own, features)
 
     def _runs_with(self, setting: str, batch: Batch) -> bool | Tensor:
         """Do all runs have this setting, or none; or which do, (R,)."""
@@ -194,9 +203,16 @@ class StackLoss:
 
 
 def _rows(objective: Objective, over_classes: Literal["mean", "sum"], logits: Tensor, targets: Tensor) -> Tensor:
-    """Losses (R, B, N) of logits (R, B, N, C) for targets (R, B)."""
+    """Losses (R, B, K, N) of logits (R, B, K, N, C) for targets (R, B)."""
     assert objective.rows is not None  # `choices` of a spec has no other
-    return objective.rows(logits, targets[:, :, None], over_classes)
+    return objective.rows(logits, targets[:, :, None, None], over_classes)
+
+
+def _auxiliary(points: Tensor, batch: Batch, share: Tensor) -> Tensor:
+    """The auxiliary loss (R,) of losses (R, B, K); images count by their share (B,)."""
+    if batch.places is not None:
+        points = points * batch.places[:, None]
+    return (points.sum(2) * share).sum(1)
 
 
 def _held(values: Tensor, runs: Literal[True] | Tensor) -> Tensor:
@@ -209,20 +225,19 @@ def _beside(runs: Tensor, values: Tensor) -> Tensor:
     return runs.view(-1, *[1] * (values.ndim - 1))
 
 
-def linear_logits(weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
-    """Logits (R, B, N, C) of linear branches: weights (R, N, C, D) and, if any, biases (R, N, C)."""
-    weight, bias = weights[""], weights.get(".bias")
+def linear_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits (R, B, N, C) of linear branches without their biases, and these: weights (R, N, C, D)."""
+    weight = weights[""]
     runs, count, classes, _ = weight.shape
-    logits = torch.bmm(features.to(weight.dtype), weight.flatten(1, 2).mT).view(runs, -1, count, classes).float()
-    return logits if bias is None else logits + bias[:, None].float()
+    products = torch.bmm(features.to(weight.dtype), weight.flatten(1, 2).mT)
+    return products.view(runs, -1, count, classes), weights.get(".bias")
 
 
-def mlp_logits(weights: Mapping[str, Tensor], features: Tensor) -> Tensor:
+def mlp_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Tensor, Tensor]:
     """The same of branches with a hidden layer; see `head="mlp"` of `attach`."""
-    inner = linear_logits({"": weights[".0.weight"], ".bias": weights[".0.bias"]}, features)
-    hidden = F.gelu(inner).to(weights[".2.weight"].dtype)
-    logits = torch.einsum("rbnh,rnch->rbnc", hidden, weights[".2.weight"])
-    return logits.float() + weights[".2.bias"][:, None].float()
+    inner, _ = linear_products({"": weights[".0.weight"]}, features)
+    hidden = F.gelu(inner.float() + weights[".0.bias"][:, None].float()).to(weights[".2.weight"].dtype)
+    return torch.einsum("rbnh,rnch->rbnc", hidden, weights[".2.weight"]), weights[".2.bias"]
 
 
 def _chosen(values: Tensor, live: Tensor) -> Tensor:

@@ -165,8 +165,8 @@ def _total_score(spec: RunSpec, dataset: Dataset, sample: Sample, alpha: float) 
     def score(logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
         targets = labels.expand(len(logits), -1)
         batch = Batch(sample.images, targets, torch.ones_like(labels), None, None)
-        points = [objective.point(parameters, k, features[k], batch) for k in chosen_places(len(features), spec.places)]
-        auxiliary = torch.stack(points).double().mean(2).sum(0)
+        chosen = [(k, features[k]) for k in chosen_places(len(features), spec.places)]
+        auxiliary = objective.points(parameters, chosen, batch).double().mean(1).sum(1)
         return main(logits, features, parameters) + alpha * auxiliary
 
     return score
