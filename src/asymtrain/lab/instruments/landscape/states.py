@@ -153,7 +153,7 @@ def draw_sample(spec: RunSpec, dataset: Dataset, size: int, device: torch.device
 
 
 def _total_score(spec: RunSpec, dataset: Dataset, sample: Sample, alpha: float) -> Score:
-    """main + alpha * auxiliary, from the engine's own loss of a point."""
+    """main + alpha * auxiliary, from the engine's own losses of points."""
     if spec.activation not in ("last", "all"):
         raise UsageError(
             f"the total loss with activation {spec.activation!r} differs from step to step: measure the main loss"
