@@ -39,7 +39,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         _complain(str(error))
     except option_error as error:
-        _complain(error.format_message())
+        text = error.format_message()
+        if error.ctx is not None and not ("Did you mean" in text or "Possible" in text):
+            text = f"{text.rstrip('.')}: see `{error.ctx.command_path} --help`"
+        _complain(text)
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
     except (OSError, MemoryError, RuntimeError) as error:

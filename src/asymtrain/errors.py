@@ -27,5 +27,5 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     near = get_close_matches(name, options, n=3, cutoff=0.5)
     shown = [option if option.isprintable() else repr(option) for option in options[:12]]
     shown += ["…"] if len(options) > 12 else []
-    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"there is: {', '.join(shown)}"
+    hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"write one of {', '.join(shown)}"
     return UsageError(f"unknown {kind} {name!r}: {hint}")

@@ -180,7 +180,7 @@ def test_the_real_timm_where_it_imports():
 
 
 def test_texts():
-    refuse(r"^unknown backbone 'resnet': there is: cnn, mlp, vit \(for another model give timm:NAME", "resnet")
+    refuse(r"^unknown backbone 'resnet': write one of cnn, mlp, vit \(for another model give timm:NAME", "resnet")
     refuse("no model that can be built", "google/vit")
     refuse("names no model", "hf:")
     assert parse_option("depth=4") == ("depth", 4)

@@ -115,6 +115,12 @@ def test_what_the_system_says_of_a_value_is_one_line(refused, tmp_path, words):
     assert line.rstrip("\n").isprintable()
 
 
+def test_what_is_left_out_or_too_much_names_the_help_and_a_near_miss_the_name(refused):
+    assert refused("tune") == "asymtrain: Missing argument 'MODEL': see `asymtrain tune --help`\n"
+    assert refused("paper", "list", "extra").endswith(": see `asymtrain paper list --help`\n")
+    assert "--help`" not in refused("tun")
+
+
 @pytest.mark.parametrize(
     "problem",
     [

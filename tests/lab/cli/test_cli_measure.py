@@ -181,7 +181,7 @@ def test_ids_that_are_not_there_or_not_whole_are_refused(refused, crowded):
 def test_an_unknown_id_lists_ten_of_many_and_those_that_are_near(refused, crowded):
     ids = sorted(RunSpec(epochs=1, redundancy=0, seed=seed).id for seed in range(17))
     message = refused("measure", "trajectory", "--run", "zzzz", "--store", crowded)
-    assert message.endswith(f"there is: {', '.join(ids[:10])} and 7 more\n")
+    assert message.endswith(f"write one of {', '.join(ids[:10])} and 7 more\n")
     mistyped = refused("measure", "trajectory", "--run", f"{ids[12][:14]}zz", "--store", crowded)
     assert f"did you mean '{ids[12]}'" in mistyped
 

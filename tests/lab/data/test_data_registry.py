@@ -68,7 +68,7 @@ def test_unknown_names_are_met_with_near_ones():
     with pytest.raises(UsageError, match="'cifar100'"):
         load("CIFAR-100".lower())
     with pytest.raises(
-        UsageError, match=r"there is: cifar10, cifar100, folder:PATH, npz:FILE, package.module:function, shapes"
+        UsageError, match=r"write one of cifar10, cifar100, folder:PATH, npz:FILE, package.module:function, shapes"
     ):
         load("zzz")
     with pytest.raises(UsageError, match="unknown option of the dataset shapes 'clases': did you mean 'classes'"):

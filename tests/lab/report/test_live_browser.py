@@ -13,7 +13,7 @@ from asymtrain.lab.paper.verdicts import judge_results
 from asymtrain.lab.report import write_report
 from asymtrain.lab.report.figure import Figure, Image
 from asymtrain.lab.report.page import write_page
-from asymtrain.lab.report.table import Cell, Column, Mean, Table, make_rows
+from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows
 from asymtrain.lab.runs import RunSpec, pairs
 from invented_runs import invent
 from live_pages import assert_whole, hover, live
@@ -70,6 +70,24 @@ def test_nothing_overflows_and_no_request_leaves_the_page(open_page, pages, name
     page = open_page(pages[name], width, "dark" if width == 390 else "light")
     assert_whole(page, width)
     assert pages[name].stat().st_size < 1_000_000
+
+
+def test_ten_columns_fit_a_screen_and_on_a_phone_the_first_one_stays(open_page, tmp_path):
+    numbers = [
+        Column(name, "number", digits=1) for name in ("Plain", "With branches", "Difference (points)", "Interval")
+    ]
+    counts = [Column(name, "count") for name in ("Rung", "Epochs", "Seeds")]
+    columns = (Column("Candidate"), *counts, *numbers, Column("At chance"), Column("Result"))
+    values = (10, 300, 10, Mean(0.5, 0.1), Mean(0.5, 0.1), -16.8, Interval(-16.8, -10.1), "10 of 20")
+    row = ("sigmoid with prior bias, alpha 10, later places", *values, "10 diverged, clearly worse")
+    race = Table("race", "The race", columns, make_rows([row] * 9))
+    page = write_page(tmp_path, "race", title="", lead="", tables=[race], figures=[], facts={}, document={})["page"]
+    hidden = "box => box.scrollWidth - box.clientWidth"
+    assert open_page(page, 1280).locator(".scroll").evaluate(hidden) == 0
+    box = open_page(page, 390).locator(".scroll")
+    assert box.evaluate(hidden) > 150
+    moved = "box => { box.scrollLeft = 150; return box.querySelector('th').getBoundingClientRect().left; }"
+    assert box.evaluate(moved) == box.evaluate("box => box.getBoundingClientRect().left")
 
 
 def test_a_request_would_be_refused(open_page, pages):

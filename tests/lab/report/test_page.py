@@ -94,6 +94,10 @@ def test_numbers_stand_right_and_words_left(tmp_path):
     assert '<td data-heading="Value">1<td class=left data-heading="Words">x' in text
     assert "<tr><th>c<td" in text
     assert '<th scope="col" class="right"' in text
+    led = Table("led", "Led", (Column("Name"), *COLUMNS[::-1]), make_rows([("a", "x", 1, "y")]))
+    text = written(tmp_path, tables=[led])["page"].read_text()
+    assert 'class="summary words-2"' in text
+    assert '<td data-heading="Words">x<td data-heading="Value">1<td class=left data-heading="Name">y' in text
 
 
 def test_the_papers_numbers_are_marked_and_cells_that_wait_say_so_once(tmp_path):

@@ -28,10 +28,13 @@ from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.report.page import spans
 from asymtrain.lab.report.table import Column, Table
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
+from live_pages import unpacked
+
+LISTED = re.compile(r'<script type="application/gzip" class="listed">(.*?)</script>')
 
 
 class Outline(HTMLParser):
-    """Ids, links, missing places, and the text and link of each place of each table.
+    """Ids, links, missing places, and the text and link of each place of each table; and the specs that come packed.
 
     A number of ours without a link has the same specs as that before it in its row.
     """
@@ -42,7 +45,7 @@ class Outline(HTMLParser):
         self.listings, self.sets = {}, {}  # spec ids by anchor, and of each set the listings and ids that it names
         self.table = self.place = self.listing = self.set = self.link = self.item = None
         self.heads = []
-        self.feed(text)
+        self.feed(LISTED.sub(lambda found: json.loads(unpacked(found[1])), text))
         self.specs = {f"#{name}": set(ids) for name, ids in self.listings.items()}
         for name, parts in self.sets.items():
             self.specs[f"#{name}"] = {one for listing, own in parts for one in own or self.listings[listing[1:]]}
@@ -62,9 +65,9 @@ class Outline(HTMLParser):
         if tag == "tr":
             self.column, self.link = 0, None
         if tag in ("td", "th") and values.get("scope") != "col":
-            ours = tag == "td" and "papers" not in self.heads[self.column]
+            ours = tag == "td" and not {"left", "papers"} & {*self.heads[self.column].split()}
             self.column += int(values.get("colspan", 1))
-            self.place = ["", self.link if ours and not {"left", "missing", "apart"} & {*styles} else None]
+            self.place = ["", self.link if ours and not {"missing", "apart"} & {*styles} else None]
             self.table.append(self.place)
             if "missing" in styles:
                 self.missing += int(values.get("colspan", 1))
@@ -287,8 +290,8 @@ def test_every_interval_has_both_ends_in_the_document(made):
 def test_what_others_wrote_is_escaped(page):
     assert NASTY not in page
     assert "&lt;all&gt;" in page
-    # The texts to copy, the library, the script of figures, four others, and the values of each figure.
-    assert page.count("<script") == page.count("</script>") == 7 + page.count('<div class="plot">')
+    # The texts to copy, two lists of specs, the library, the script of figures, four others; the values of each figure.
+    assert page.count("<script") == page.count("</script>") == 9 + page.count('<div class="plot">')
 
 
 def test_ids_without_specs_are_still_listed(made):

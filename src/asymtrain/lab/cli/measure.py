@@ -267,7 +267,7 @@ def stored_specs(store: Path, texts: Iterable[str]) -> "list[RunSpec]":
             if len(known) <= MOST_IDS or get_close_matches(name, known, cutoff=0.5):
                 raise unknown_name(f"run in {store}", name, known)  # few of them, or it was mistyped
             listed = ", ".join(sorted(known)[:MOST_IDS])
-            raise UsageError(f"unknown run in {store} {name!r}: there is: {listed} and {len(known) - MOST_IDS} more")
+            raise UsageError(f"unknown run in {store} {name!r}: write one of {listed} and {len(known) - MOST_IDS} more")
         if len(matching) > 1 and name != "all":
             raise UsageError(f"--run {name} is the beginning of {len(matching)} ids: write more of it")
         specs |= {spec_id: known[spec_id] for spec_id in matching}

@@ -82,14 +82,20 @@ DATA_OPTION = typer.Option(
     help="An option of the data, such as image_size=64; may be repeated. An unknown one lists all.",
 )
 MODEL = typer.Argument(
-    help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.", autocompletion=offered_archs
+    metavar="MODEL",
+    help="mlp, cnn, vit; timm:NAME; hf:CONFIG; or package.module:function.",
+    autocompletion=offered_archs,
 )
-ARCH_OPTION = typer.Option("--arch-option", help="NAME=VALUE for the model's builder; may be repeated.")
+ARCH_OPTION = typer.Option(
+    "--arch-option",
+    metavar="NAME=VALUE",
+    help="An option of the model's builder, such as hidden_size=64; may be repeated.",
+)
 BATCH = typer.Option("--batch", help="Images in a batch.", callback=one_or_more)
 LEARNING_RATE = typer.Option("--learning-rate", help="Highest learning rate.", callback=above_zero)
 WEIGHT_DECAY = typer.Option("--weight-decay", help="Weight decay.")
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
-AT = typer.Option("--at", help="Places: module names or globs. Default: the model's blocks.")
+AT = typer.Option("--at", metavar="NAME", help="Places: module names or globs. Default: the model's blocks.")
 LAYOUT = typer.Option("--layout", help="The axes of a place's output, such as BTD, where they cannot be told.")
 INITIAL_WEIGHTS = typer.Option(
     "--initial-weights", help="A safetensors file that a model by name starts from.", metavar="FILE"

@@ -9,16 +9,17 @@ import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
-from itertools import groupby
+from itertools import groupby, takewhile
 from pathlib import Path
 from typing import Any
 
 import jinja2
+from markupsafe import Markup
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.figure import Figure
-from asymtrain.lab.report.live import embed, is_relief, library
+from asymtrain.lab.report.live import embed, is_relief, library, packed_script
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table
 from asymtrain.lab.texts import printable
 
@@ -92,8 +93,19 @@ def _environment() -> jinja2.Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.globals |= {"spans": spans, "sort_order": sort_order}
+    environment.globals |= {"spans": spans, "sort_order": sort_order, "leading_words": leading_words}
+    environment.filters["packed"] = packed_html
     return environment
+
+
+def packed_html(html: str, kind: str) -> Markup:
+    """A part of a page that a script unpacks, by its class."""
+    return packed_script(printable(html), f'class="{kind}"')
+
+
+def leading_words(table: Table) -> int:
+    """How many columns of words it begins with, as far as the style sheet counts."""
+    return min(4, sum(1 for _ in takewhile(lambda column: not column.is_number, table.columns)))
 
 
 def spans(row: Sequence[Cell]) -> Iterator[tuple[int, int]]:

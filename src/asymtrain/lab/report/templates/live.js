@@ -159,11 +159,13 @@
     const [left, right] = panel.ends;
     const seeds = state.seeds === "none" ? [] : panel.bars.flatMap((bar, i) => (bar.seeds || []).map((value) => [value, i]));
     const intervals = panel.bars.map((bar, i) => [bar.low, bar.high, i]).filter(([low, high]) => there(low) && there(high));
+    // A width to break long labels at is taken up by short ones too.
+    const broken = panel.bars.some((bar) => bar.label.length > 25) && { width: 150, overflow: "break", lineHeight: 13 };
     return { ...common(colours),
       xAxis: axis(colours, { type: "value", name: panel.xLabel, nameGap: 26, min: left, max: right, splitNumber: 4,
         axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMaxLabel: false } }),
       yAxis: axis(colours, { type: "category", inverse: true, data: panel.bars.map((bar) => bar.label), splitLine: { show: false },
-        axisLabel: { color: colours.ink, fontSize: 11, interval: 0, width: 150, overflow: "truncate" } }),
+        axisLabel: { color: colours.ink, fontSize: 11, interval: 0, ...broken } }),
       tooltip: { ...common(colours).tooltip, trigger: "axis", axisPointer: { type: "shadow", axis: "y", shadowStyle: { color: colours.rule, opacity: 0.35 } },
         formatter: ([{ dataIndex }]) => {
           const bar = panel.bars[dataIndex];

@@ -64,16 +64,21 @@
     all(".claim").forEach((claim) => { claim.hidden = Boolean(tag) && !claim.dataset.tags.split(" ").includes(tag); });
   }));
 
+  // Thousands of specs come packed, and are put in their place as soon as the page is there.
+  const listed = Promise.all(all(".listed").map(async (script) => {
+    script.insertAdjacentHTML("afterend", JSON.parse(await unpacked(script)));
+  }));
+
   // In a row, numbers from the same specs stand side by side, and the first of them has the link.
   all(".table tbody tr").forEach((row) => {
     const heads = row.closest("table").tHead.rows[0].cells;
     let [address, at] = ["", 0];
     for (const cell of row.cells) {
       const link = cell.querySelector("a");
-      const papers = heads[at].matches(".papers");
+      const others = heads[at].matches(".left, .papers");
       at += cell.colSpan;
       if (link) address = link.getAttribute("href");
-      else if (address && !papers && !cell.matches(".left, .missing, .apart")) {
+      else if (address && !others && !cell.matches(".missing, .apart")) {
         const own = document.createElement("a");
         own.href = address;
         own.append(...cell.childNodes);
@@ -100,7 +105,8 @@
     addEventListener("beforeprint", () => fold(false));
   });
 
-  function reveal(hash) {
+  async function reveal(hash) {
+    await listed;
     const target = hash.length > 1 && document.getElementById(hash.slice(1));
     for (let one = target && target.closest("details"); one; one = one.parentElement.closest("details")) one.open = true;
     if (target) target.scrollIntoView();
@@ -125,7 +131,8 @@
     return box;
   }
 
-  function show(link) {
+  async function show(link) {
+    await listed;
     const target = document.getElementById(link.hash.slice(1));
     const named = all("p", target).map((line) => {
       const listing = document.getElementById(line.querySelector("a").hash.slice(1));
