@@ -1,8 +1,10 @@
-"""How much faster is the engine than the loops you would have written, and how close to the device's limits?
+r"""How much faster is the engine than the loops you would have written, and how close to the device's limits?
 
     python benchmarks/stack.py                     # on this machine's GPU, or its CPU
     python benchmarks/stack.py --device cpu --arch mlp
     python benchmarks/stack.py --arch common:resnet18 timm:vit_tiny_patch16_224 timm:convnext_atto
+    OMP_NUM_THREADS=1 taskset -c 0 python benchmarks/stack.py --device cpu --processor-time --columns plain engine \
+        --arch common:mlp_with_dropout common:cnn_with_dropout common:transformer_with_dropout
 
 For each model with branches (C = 100, batch 128, flips and shifts, 40,000 training images on the device) images per
 second, in steps alone: no evaluation, no compilation, no measured step. All columns train the same specs in the same
@@ -68,9 +70,16 @@ def main() -> None:
     options.add_argument("--runs", type=int, help="runs in the engine's stack, and in vmap's ensemble")
     options.add_argument("--seconds", type=float, default=SECONDS, help="of timed work for each figure")
     options.add_argument("--at-once", type=int, default=6, help="processes that compile at the same time, on a GPU")
+    options.add_argument(
+        "--processor-time", action="store_true", help="on one CPU core that has other work too: count only its own time"
+    )
     options.add_argument("--json", type=str, help="write the rows here too")
     chosen = options.parse_args()
     device = torch.device(chosen.device)
+    if chosen.processor_time:
+        if device.type != "cpu" or cores() > 1:
+            options.error("--processor-time is for one core of a CPU: OMP_NUM_THREADS=1 taskset -c 0 python ...")
+        Timer.clock = staticmethod(time.process_time)
     precision = chosen.precision or ("bf16" if device.type == "cuda" else "fp32")
     matmul, copy = ceilings(device)
     print(f"{device_name(device)}, torch {torch.__version__}, Python {platform.python_version()}, {precision}")

@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 # Multipliers of the splitmix64 finaliser, as signed 64-bit integers.
-_MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
-_MIX_2 = 0x94D049BB133111EB - (1 << 64)
+MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
+MIX_2 = 0x94D049BB133111EB - (1 << 64)
 
 
 def key(seed: int, purpose: str) -> int:
@@ -80,6 +80,6 @@ def random_state_kept() -> Iterator[None]:
 
 def _mix(z: Tensor) -> Tensor:
     # torch shifts int64 arithmetically; the masks make the shifts logical, as splitmix64 wants.
-    z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * _MIX_1
-    z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * _MIX_2
+    z = (z ^ (z >> 30 & 0x3FFFFFFFF)) * MIX_1
+    z = (z ^ (z >> 27 & 0x1FFFFFFFFF)) * MIX_2
     return z ^ (z >> 31 & 0x1FFFFFFFF)

@@ -13,8 +13,10 @@ import torch
 import torch.nn.functional as F
 from small_runs import assert_same_bits, spec_of, stack_of, weights_of, without_time
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
+from asymtrain import streams
 from asymtrain.errors import UsageError, UsageWarning
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.arrays import Examples
@@ -344,6 +346,37 @@ def test_dropout_drops_the_same_on_every_device():
         with Draws(torch.tensor(5), 3):
             kept.append(drop())
     assert torch.equal(*kept)
+
+
+BLOCK = 1 << 14
+
+
+@pytest.mark.parametrize("size", [0, 1, 7, BLOCK, 2 * BLOCK + 3])
+@pytest.mark.parametrize("step", [3, torch.tensor(10**6)])
+def test_numbers_drawn_on_a_cpu_are_those_of_the_streams(size, step):
+    key, like = torch.tensor(streams.key(7, "draws")), torch.empty(size)
+    draws = Draws(key, step)
+    for count in range(2):
+        assert torch.equal(draws.uniform(like), streams.uniform(key, step, count, torch.arange(size)))
+    drawn = streams.uniform(key, step, 2, torch.arange(size))
+    # Also at numbers that are drawn, and between these and the next ones: both sides compare in float32.
+    edges = [value + shift for value in drawn[:20].tolist() for shift in (0, 1e-9, 2**-24)]
+    for p in (*edges, 0.1, 1 - 0.1, 0.5, 1e-50, 0.0, 1.0, 1 - 1e-12, float("nan")):
+        for dtype in (torch.bool, torch.float32, torch.bfloat16):
+            draws.count = 2
+            assert torch.equal(draws.below(like, p, dtype), (drawn < p).to(dtype))
+            assert draws.count == 3
+
+
+def test_what_is_recorded_on_a_cpu_draws_anew_at_each_step():
+    def dropped(step):
+        with Draws(torch.tensor(5), step):
+            return F.dropout(torch.ones(100), 0.3)
+
+    recorded = make_fx(dropped)(torch.tensor(0))
+    for step in (1, 2):
+        assert torch.equal(recorded(torch.tensor(step)), dropped(torch.tensor(step)))
+    assert not torch.equal(dropped(torch.tensor(1)), dropped(torch.tensor(2)))
 
 
 assert any_models.__name__ in sys.modules  # specs name it: it must be importable

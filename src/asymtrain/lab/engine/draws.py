@@ -3,19 +3,30 @@
 Whatever a module calls to draw ends in a few operations of torch. Inside of `Draws` these give numbers that depend on
 the run's key, the step, and how many were drawn before in the same forward: not on torch's random state, on the other
 runs of a stack, or on the device.
+
+On a CPU the same numbers come from numpy, in blocks that stay in its cache: torch's operations would go through memory
+a dozen times, and take longer than torch's own dropout.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from functools import cache
+from math import ceil
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode
 
 from asymtrain import streams
 from asymtrain.errors import UsageError
 
 aten = torch.ops.aten
+_BLOCK = 1 << 14  # numbers at once: two arrays of them stay in a core's cache, and calls are few
+_POSITIONS = np.arange(_BLOCK, dtype=np.uint64)
+_SHIFT_1, _SHIFT_2, _TO_24_BITS = np.uint64(30), np.uint64(27), np.uint64(40)
+_MIX_1, _MIX_2 = (np.uint64(factor % 2**64) for factor in (streams.MIX_1, streams.MIX_2))
 
 
 class FusedDropoutError(Exception):
@@ -35,21 +46,31 @@ class Draws(TorchDispatchMode):
         draw = _DRAWN.get(func)
         if draw is not None:
             return draw(self, *args, **(kwargs or {}))
-        if torch.Tag.nondeterministic_seeded in func.tags and "scaled_dot_product" in func.__name__:
-            names = [argument.name for argument in func._schema.arguments]
-            given = dict(zip(names, args, strict=False)) | (kwargs or {})
-            if given.get("dropout_p"):
-                raise FusedDropoutError
-        elif torch.Tag.nondeterministic_seeded in func.tags:
-            raise UsageError(
-                f"the model draws random numbers by {func}, which cannot be keyed by a run's seed: use dropout, "
-                "bernoulli, rand or randn in its place"
-            )
+        if _draws(func):
+            _refuse(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
     def uniform(self, like: Tensor) -> Tensor:
         """Floats in [0, 1) in the shape of `like`."""
-        return self._next(streams.uniform, like).to(like.dtype)
+        if not self._is_on_host(like):
+            return self._next(streams.uniform, like).to(like.dtype)
+        drawn = np.empty(like.numel(), np.float32)
+        for part, words in self._words(like):
+            drawn[part] = (words >> _TO_24_BITS) * 2.0**-24
+        return torch.from_numpy(drawn).view(like.shape).to(like.dtype)
+
+    def below(self, like: Tensor, p: float | Tensor, dtype: torch.dtype) -> Tensor:
+        """Ones where the next uniform numbers are below p, else zeros, in the shape of `like`."""
+        if isinstance(p, Tensor) or not 0 < np.float32(p) < 1 or not self._is_on_host(like):
+            return (self._next(streams.uniform, like) < p).to(dtype)
+        # Written as floats at once where these are wanted: to convert truths takes as long as a fifth of the drawing.
+        drawn = torch.empty(like.shape, dtype=torch.bool if dtype == torch.bool else torch.float32)
+        values = drawn.view(-1).numpy()
+        # Of 2^24 numbers so many are below p, which torch takes in float32.
+        limit = np.uint64(ceil(float(np.float32(p)) * 2**24) << 40)
+        for part, words in self._words(like):
+            np.less(words, limit, values[part])
+        return drawn.to(dtype)
 
     def normal(self, like: Tensor) -> Tensor:
         return self._next(streams.normal, like).to(like.dtype)
@@ -60,10 +81,59 @@ class Draws(TorchDispatchMode):
         self.count += 1
         return drawn
 
+    def _is_on_host(self, like: Tensor) -> bool:
+        """Whether all is in the host's memory, and no one records what torch does."""
+        given = (like, self.key, self.step if isinstance(self.step, Tensor) else self.key)
+        return all(type(value) is Tensor and value.is_cpu for value in given) and _get_current_dispatch_mode() is None
+
+    def _words(self, like: Tensor) -> Iterator[tuple[slice, npt.NDArray[np.uint64]]]:
+        """Block by block, words whose first 24 bits are those of `streams.bits`."""
+        state, size = int(self.key), like.numel()
+        for counter in (int(self.step), self.count):
+            state = _mixed(state + counter)
+        self.count += 1
+        words, shifted = (np.empty(min(size, _BLOCK), np.uint64) for _ in range(2))
+        for begin in range(0, size, _BLOCK):
+            part = slice(begin, min(begin + _BLOCK, size))
+            count = part.stop - begin
+            words, shifted = words[:count], shifted[:count]
+            np.add(_POSITIONS[:count], np.uint64((state + begin) % 2**64), words)
+            for shift, factor in ((_SHIFT_1, _MIX_1), (_SHIFT_2, _MIX_2)):
+                np.right_shift(words, shift, shifted)
+                np.bitwise_xor(words, shifted, words)
+                np.multiply(words, factor, words)
+            yield part, words  # the last step of splitmix64 changes later bits alone
+
+
+@cache
+def _draws(func: Any) -> bool:
+    """Whether an operation may draw; a forward asks at each of its operations, and to read tags takes microseconds."""
+    return torch.Tag.nondeterministic_seeded in func.tags
+
+
+def _refuse(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuse what cannot be keyed; fused attention that drops nothing does not draw."""
+    if "scaled_dot_product" not in func.__name__:
+        raise UsageError(
+            f"the model draws random numbers by {func}, which cannot be keyed by a run's seed: use dropout, "
+            "bernoulli, rand or randn in its place"
+        )
+    names = [argument.name for argument in func._schema.arguments]
+    if (dict(zip(names, args, strict=False)) | kwargs).get("dropout_p"):
+        raise FusedDropoutError
+
+
+def _mixed(z: int) -> int:
+    """As `streams.bits` mixes a word."""
+    z %= 2**64
+    z = (z ^ z >> 30) * streams.MIX_1 % 2**64
+    z = (z ^ z >> 27) * streams.MIX_2 % 2**64
+    return z ^ z >> 31
+
 
 def _ones(draws: Draws, input: Tensor, p: float | Tensor = 0.5, *, generator: object = None) -> Tensor:
     """In the shape of the input, ones with probability p."""
-    return (draws.uniform(input.float()) < p).to(input.dtype)
+    return draws.below(input, p, input.dtype)
 
 
 def _bernoulli(draws: Draws, input: Tensor, *, generator: object = None) -> Tensor:
@@ -74,7 +144,7 @@ def _bernoulli(draws: Draws, input: Tensor, *, generator: object = None) -> Tens
 def _dropout(draws: Draws, input: Tensor, p: float, train: bool | None) -> tuple[Tensor, Tensor]:
     if not train or p == 0:
         return input.clone(), torch.ones_like(input, dtype=torch.bool)
-    keep = draws.uniform(input.float()) < 1 - p  # as where a CPU takes dropout apart: ones with that probability
+    keep = draws.below(input, 1 - p, torch.bool)  # as where a CPU takes dropout apart: ones with that probability
     return input * keep / (1 - p) if p < 1 else torch.zeros_like(input), keep
 
 

@@ -49,8 +49,9 @@ class FlatParameters:
         """Named views (R, *shape) into flat (R, P)."""
         if len(flat) == 1:
             # From the row itself: strides that told P would be compiled for it, and P depends on the branches.
+            row = flat[0]
             return {
-                name: flat[0, start : start + prod(shape)].view(1, *shape)
+                name: row[start : start + prod(shape)].view(1, *shape)
                 for name, shape, start in zip(self.names, self.shapes, self.offsets, strict=True)
             }
         return {

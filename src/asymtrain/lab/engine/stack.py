@@ -346,13 +346,13 @@ class Stack:
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
         members = [spec if spec.redundancy else self.lead for spec in self.specs]
-        decayed = [{name for name, value in start.items() if setup.decays(spec, name, value)} for spec in members]
+        decayed = [frozenset(name for name in start if setup.decays(spec, name, start[name])) for spec in members]
         strength = self._vector("weight_decay")
         if all(len(names) == len(start) for names in decayed):
             return strength
-        same = all(names == decayed[0] for names in decayed)
-        masks = [self.parameters.mask(names) for names in (decayed[:1] if same else decayed)]
-        return strength * torch.cat(masks).to(self.device)
+        # A mask of each kind is as large as a run: they are spread over the runs on the device.
+        masks = {names: self.parameters.mask(names).to(self.device) for names in set(decayed)}
+        return strength * torch.cat([masks[names] for names in (decayed if len(masks) > 1 else decayed[:1])])
 
     def _reached_names(self, image_shape: tuple[int, ...], places: str = "all") -> list[str]:
         """Backbone parameters that the auxiliary loss reaches, found on the graph of one tiny batch on the host."""
