@@ -220,7 +220,7 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"build": nn.Linear(4, 3)}, "build must make a new model at each call: give a function or a name, not a Lin"),
         ({"build": 3}, "not a int"),
         ({"build": "resnet"}, "unknown backbone 'resnet'"),
-        ({"build": lambda classes: "net"}, "the function gave a str, not an nn.Module"),
+        ({"build": lambda classes: "net"}, "the function must return an nn.Module, and returned str"),
         ({"build": lambda classes, depth: net(classes)}, "cannot be built"),
         ({"build": lambda: net(7)}, "gives logits of shape (2, 7) for two inputs, and the data has 3 classes"),
         ({"build": lambda model=net(3): model}, "gave the same model when it was called again"),  # noqa: B008

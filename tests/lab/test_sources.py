@@ -73,7 +73,8 @@ def test_a_config_file(tmp_path):
 def test_what_cannot_be_built_of_transformers():
     pytest.importorskip("transformers")
     refuse("nothing is downloaded", "hf:google/vit-base-patch16-224")
-    refuse("did you mean 'ViTConfig'", "hf:VitConfig")
+    for mistyped in ("VitConfig", "VitConfg"):
+        refuse("did you mean 'ViTConfig'", f"hf:{mistyped}")
     refuse("has no image classifier", "hf:BertConfig", build=True)
     wrong = {**SMALL, "hidden_act": "none such"}
     refuse(r"ViTConfig cannot be built \(KeyError.*none such.*check --option", "hf:ViTConfig", wrong, build=True)
@@ -101,7 +102,7 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
     refuse(
         r"broken cannot be built \(OSError: weights.pt is not here\): mend the function", "my_nets:broken", build=True
     )
-    refuse("gave a int, not an nn.Module", "my_nets:number", build=True)
+    refuse("must return an nn.Module, and returned int", "my_nets:number", build=True)
     refuse("no_such_package.nets cannot be imported .*check the name", "no_such_package.nets:net")
     (tmp_path / "my_slip.py").write_text("1 / 0\n")
     refuse(r"my_slip cannot be imported \(ZeroDivisionError: .*mend the file", "my_slip:net")

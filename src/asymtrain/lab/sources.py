@@ -86,7 +86,7 @@ class Named:
         with importable_here():  # a function may import more when it is called
             model = _explained(lambda: self.make(classes, inputs), self.name, self.cure)
         if not isinstance(model, nn.Module):
-            raise UsageError(f"{self.name}: the function gave a {type(model).__name__}, not an nn.Module")
+            raise UsageError(f"{self.name}: the function must return an nn.Module, and returned {type(model).__name__}")
         return model
 
     def size_for(self, wanted: int | None, small: bool) -> int:
@@ -518,7 +518,6 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
         base = getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
         if not (inspect.isclass(kind) and issubclass(kind, base)):
             known = [config for config in dir(transformers) if config.endswith("Config")]
-            known = [config for config in known if config.lower() == name.lower()] or known
             raise unknown_name("config class of transformers", name, known)
         config = _explained(lambda: kind(**options), text)
     sizes = [getattr(config, side, None) for side in ("image_size", "patch_size")]
