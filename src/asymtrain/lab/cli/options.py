@@ -170,7 +170,7 @@ class ScaleOptions:
 
         `fields` are further fields of the specs; None leaves the recipe's value, and without one the scale's.
         """
-        from asymtrain.lab.recipes import recipe_fields
+        from asymtrain.lab.recipes import check_given, recipe_fields
         from asymtrain.lab.scales import scaled_spec
 
         own = ("data", "data_option", "arch", "arch_option", "scale", "seeds", "recipe")
@@ -179,8 +179,9 @@ class ScaleOptions:
         if self.data_option:
             known = scale.datasets.get(self.data or scale.dataset, {}).get("dataset_options", {})
             added["dataset_options"] = {**known, **parse_data_options(self.data_option)}
+        given = {name: value for name, value in added.items() if value is not None}
+        check_given(given)
         if self.recipe is not None:
-            given = {name: value for name, value in added.items() if value is not None}
             added = recipe_fields(self.recipe, given.get("epochs", scale.fields["epochs"]), given)
         specs = [scaled_spec(scale, name, self.data, **added) for name in names]
         if not self.arch_option:
@@ -345,8 +346,8 @@ def parse_settings(texts: Sequence[str] | None, options: type[Any] = RunOptions)
     from asymtrain.lab import recipes, runs
 
     own = [field.name for field in dataclasses.fields(options)]
-    # Cosines are recorded, and change nothing.
-    names = [name for name in (*runs.AUXILIARY, *recipes.FIELDS) if not name.startswith("cosine") and name not in own]
+    fields = (*runs.AUXILIARY, *recipes.FIELDS, "last_batch")
+    names = [name for name in fields if not name.startswith("cosine") and name not in own]  # cosines change nothing
     choices = {name: runs.choices(name) for name in names}
     settings: dict[str, Any] = {}
     for text in texts or ():

@@ -291,7 +291,7 @@ class ModuleNetwork:
         except ValueError as error:
             raise UsageError(
                 f"the last batch of an epoch has one example, and the model needs more ({error_line(error)}): give "
-                "last_batch=drop, or another batch"
+                "another batch, or leave it out (--set last_batch=drop)"
             ) from error
 
     def _state(self) -> dict[str, Tensor]:

@@ -45,13 +45,14 @@ class RunData:
 
 def check_data(spec: RunSpec, dataset: Dataset) -> None:
     """Refuse data that the spec cannot be trained on: an augmentation needs images, a backbone square ones."""
-    for name in _OF_IMAGES if dataset.kind != "images" else ():
-        value, none = getattr(spec, name), DEFAULTS[name]
-        if value != none:
-            raise UsageError(
-                f"{value if name == 'augmentation' else name} changes images, and {dataset.name} holds {dataset.kind}: "
-                f"leave the {name} out (--set {name}={none if name == 'augmentation' else 0})"
-            )
+    parts = [name for name in _OF_IMAGES if getattr(spec, name) != DEFAULTS[name]]
+    if parts and dataset.kind != "images":
+        what = " and ".join(spec.augmentation if name == "augmentation" else name for name in parts)
+        settings = " ".join(f"--set {name}={'none' if name == 'augmentation' else 0}" for name in parts)
+        changes, them = ("changes", "it") if len(parts) == 1 else ("change", "them")
+        raise UsageError(
+            f"{what} {changes} images, and {dataset.name} holds {dataset.kind}: leave {them} out ({settings})"
+        )
     if is_backbone(spec):
         _square_images(dataset)
 
@@ -123,8 +124,6 @@ def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
     """The spec's backbone with its initial weights, sized for the dataset's images."""
     if not is_backbone(spec):
         raise UsageError(f"this is for the backbones {', '.join(BACKBONES)}, and {spec.arch} is none of them")
-    if spec.initial_weights:
-        raise UsageError(f"initial_weights is for other models than {', '.join(BACKBONES)}: leave it out")
     channels, height = _square_images(dataset)
     seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
     options: dict[str, Any] = {"image_size": height, "channels": channels, **dict(spec.arch_options)}
