@@ -252,6 +252,10 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"redundancy": 0}, "pairs need redundancy 1 or more"),
         ({"momentum": 0.5}, "adamw has no momentum"),
         ({"momentum": 0.9, "recipe": None}, "adamw has no momentum"),
+        (
+            {"build": "vit", "data": "shapes", "data_options": {"image_size": 12}, "at": None},
+            "image_size 12 is not a multiple of patch 8",
+        ),
         ({"at": "blocks.*"}, "no module matches 'blocks.*'"),
         ({"layout": "BX"}, "layout 'BX' is not one letter an axis"),
         ({"pool": "class_token"}, "no single token axis for pool='class_token'"),

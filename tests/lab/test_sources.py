@@ -503,6 +503,10 @@ def test_models_of_transformers_for_images_and_for_tokens():
     images = build_model("hf:ViTConfig", {**SMALL, "patch_size": 8}, classes=5, input_shape=(1, 32, 16), seed=0)
     assert images(torch.zeros(2, 1, 32, 16)).logits.shape == (2, 5)
     form = {"classes": 5, "seed": 0}
+    causal = {"n_embd": 16, "n_layer": 2, "n_head": 2}  # reads the last token that is no padding
+    words = build_model("hf:GPT2Config", causal, input_shape=(6,), kind="tokens", **form).eval()
+    short = torch.tensor([[3, 4, 5, 0, 0, 0]])
+    torch.testing.assert_close(words(short).logits, words(short[:, :3]).logits)
     for name, shape, text in [
         ("hf:ViTConfig", (3, 30, 30), "cut off a part of images of 30 x 30"),
         ("hf:BertConfig", (3, 32, 32), "BertConfig has no image classifier"),

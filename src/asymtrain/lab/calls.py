@@ -80,6 +80,7 @@ def base_spec(
 
     from asymtrain.lab.data.registry import kept_dataset
     from asymtrain.lab.engine import load_for
+    from asymtrain.lab.executors import check_data
     from asymtrain.lab.recipes import check_given, recipe_fields
     from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.scales import get_scale, scaled_spec
@@ -108,6 +109,7 @@ def base_spec(
         inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
         arch = held.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
         base = replace(base, arch=arch)
+    check_data([base], data_root)
     return base
 
 

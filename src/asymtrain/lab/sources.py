@@ -526,6 +526,8 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
     def make(classes: int, inputs: Inputs) -> Any:
         config.num_labels = classes
         sort, classifier = "sequence", transformers.AutoModelForSequenceClassification
+        if inputs.kind == "tokens" and getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = 0  # what sequences are filled up with; a causal model reads the last token before it
         if inputs.kind != "tokens":
             channels, height, width = _image_shape(text, inputs)
             sort, classifier = "image", transformers.AutoModelForImageClassification

@@ -209,6 +209,8 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--store", "."), ". is a folder: give the path of a file"),
         (("--data", "folder:nowhere"), "nowhere is not a folder"),
         (("--arch", "cnnn"), "did you mean 'cnn'"),
+        (("--arch", "vit", "--data-option", "image_size=12"), "image_size 12 is not a multiple of patch 8: change one"),
+        (("--arch", "cnn", "--data-option", "image_size=12"), "image_size 12 cannot be halved 3 times: give a multiple"),
         (("--alpha", "-1"), "alpha must be 0 or more"),
         (("--alpha", "much"), "--alpha"),
         (("--redundancy", "0"), "redundancy must be 1 or more"),

@@ -144,8 +144,7 @@ def search(
     Every grid trains as one stack. Called again, it continues where it stopped.
     """
     with loading():
-        from asymtrain.lab.engine import load_for
-        from asymtrain.lab.executors import check_executor
+        from asymtrain.lab.executors import check_data, check_executor
         from asymtrain.lab.report import check_folder
         from asymtrain.lab.search import STRATEGIES
     if grids.strategy not in STRATEGIES:
@@ -162,7 +161,7 @@ def search(
     output.check()
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
-    load_for(bases[0], training.data_root)  # data that are missing or broken show before anything is written
+    check_data(bases, training.data_root)
     with watching(output.store_path) if watch else nullcontext():
         results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker)
     show(context, results, output, output.store_path)
