@@ -305,9 +305,12 @@ class ModuleNetwork:
         except (UsageError, FusedDropoutError):
             raise
         except Exception as error:
+            cure = "try a call of it by hand"
+            if isinstance(error, IndexError) and not sample.is_floating_point():
+                cure = f"the largest token is {int(sample.max())}, which its vocabulary must hold"
             raise UsageError(
                 f"the model cannot be called in training on inputs of shape {tuple(sample.shape)} "
-                f"({error_line(error)}): try a call of it by hand"
+                f"({error_line(error)}): {cure}"
             ) from error
 
 

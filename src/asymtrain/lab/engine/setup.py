@@ -81,6 +81,8 @@ def build_network(
     places = places or spec
     data = run_data(spec, dataset)
     rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
+    if dataset.kind == "tokens":  # one that is not in the model's vocabulary shows here, and not in mid-training
+        rows[0] = max(map(_row_of_largest, (dataset.train.inputs, dataset.test.inputs)), key=torch.max)
     sample = normalise(rows, data.mean, data.std).to(device)
     module = build_module(spec, dataset).to(device)
     network = ModuleNetwork(
@@ -96,6 +98,10 @@ def build_network(
     if steps_of(spec, len(data.train))[1] % spec.batch == 1 or spec.batch == 1:
         network.try_batch_of_one()
     return network
+
+
+def _row_of_largest(inputs: npt.NDArray[Any]) -> Tensor:
+    return torch.from_numpy(inputs[np.unravel_index(inputs.argmax(), inputs.shape)[0]])
 
 
 def build_module(spec: RunSpec, dataset: Dataset) -> nn.Module:
