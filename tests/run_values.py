@@ -39,7 +39,7 @@ MODEL_FIELDS = {
 LAST_FIELDS = {"places": "later"}
 # What a field needs beside it.
 NAMED = {"arch": "timm:resnet18", "arch_options": {}}
-NEEDS = {"momentum": {"optimizer": "sgd"}, "at": NAMED, "pool": NAMED, "layout": NAMED}
+NEEDS = {"momentum": {"optimizer": "sgd"}, "initial_weights": NAMED, "at": NAMED, "pool": NAMED, "layout": NAMED}
 
 # Named choices, added below, and values of every other field.
 VALUES = {
@@ -81,7 +81,7 @@ def _fitting(values):
     """Without what the optimiser or the schedule of a spec lacks."""
     lacks = {"momentum"} if values.get("optimizer") != "sgd" else set()
     lacks |= {"warmup"} if values.get("schedule") == "one_cycle" else set()
-    lacks |= {"at", "pool", "layout"}  # of models by name
+    lacks |= {"initial_weights", "at", "pool", "layout"}  # of models by name
     lacks |= {"head"} if values.get("branch_bias") == "prior" else set()
     return {name: value for name, value in values.items() if name not in lacks}
 

@@ -24,7 +24,9 @@ def error_line(error: BaseException) -> str:
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     """The error for a name that is not in a table, with the nearest names that are."""
     options = sorted(known)
-    near = get_close_matches(name, options, n=3, cutoff=0.5)
+    # Capitals are what people mistype most: ViTConfig is nearest to VitConfg.
+    folded = {option.casefold(): option for option in options}
+    near = [folded[match] for match in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
     shown = [option if option.isprintable() else repr(option) for option in options[:12]]
     shown += ["…"] if len(options) > 12 else []
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"write one of {', '.join(shown)}"

@@ -73,7 +73,8 @@ def test_a_config_file(tmp_path):
 def test_what_cannot_be_built_of_transformers():
     pytest.importorskip("transformers")
     refuse("nothing is downloaded", "hf:google/vit-base-patch16-224")
-    refuse("did you mean 'ViTConfig'", "hf:VitConfig")
+    for mistyped in ("VitConfig", "VitConfg"):
+        refuse("did you mean 'ViTConfig'", f"hf:{mistyped}")
     refuse("has no image classifier", "hf:BertConfig", build=True)
     wrong = {**SMALL, "hidden_act": "none such"}
     refuse(r"ViTConfig cannot be built \(KeyError.*none such.*check --option", "hf:ViTConfig", wrong, build=True)
@@ -101,7 +102,7 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
     refuse(
         r"broken cannot be built \(OSError: weights.pt is not here\): mend the function", "my_nets:broken", build=True
     )
-    refuse("gave a int, not an nn.Module", "my_nets:number", build=True)
+    refuse("must return an nn.Module, and returned int", "my_nets:number", build=True)
     refuse("no_such_package.nets cannot be imported .*check the name", "no_such_package.nets:net")
     (tmp_path / "my_slip.py").write_text("1 / 0\n")
     refuse(r"my_slip cannot be imported \(ZeroDivisionError: .*mend the file", "my_slip:net")
@@ -502,6 +503,10 @@ def test_models_of_transformers_for_images_and_for_tokens():
     images = build_model("hf:ViTConfig", {**SMALL, "patch_size": 8}, classes=5, input_shape=(1, 32, 16), seed=0)
     assert images(torch.zeros(2, 1, 32, 16)).logits.shape == (2, 5)
     form = {"classes": 5, "seed": 0}
+    causal = {"n_embd": 16, "n_layer": 2, "n_head": 2}  # reads the last token that is no padding
+    words = build_model("hf:GPT2Config", causal, input_shape=(6,), kind="tokens", **form).eval()
+    short = torch.tensor([[3, 4, 5, 0, 0, 0]])
+    torch.testing.assert_close(words(short).logits, words(short[:, :3]).logits)
     for name, shape, text in [
         ("hf:ViTConfig", (3, 30, 30), "cut off a part of images of 30 x 30"),
         ("hf:BertConfig", (3, 32, 32), "BertConfig has no image classifier"),

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from asymtrain.errors import unknown_name
-from asymtrain.lab.runs import DEFAULTS, RunSpec
+from asymtrain.lab.runs import DEFAULTS, RunSpec, lacks_momentum
 
 _NOTHING: dict[str, Any] = {
     "label_smoothing": 0.0, "clip": 0.0, "averaging": 0.0, "erasing": 0.0, "mixup": 0.0, "cutmix": 0.0,
@@ -52,6 +52,13 @@ FIELDS = (*dict.fromkeys(field for recipe in RECIPES.values() for field in recip
 SGD: Mapping[str, Any] = {"learning_rate": 0.05, "weight_decay": 5e-4}
 """What stands in the place of a recipe's rate and decay where sgd is chosen."""
 LEAST_EPOCHS = 10  # for each of warm-up: of a short run it is a part
+
+
+def check_given(given: Mapping[str, Any]) -> None:
+    """Refuse what the optimizer lacks. A spec cannot tell a default that was given from one that was not."""
+    optimizer = given.get("optimizer", DEFAULTS["optimizer"])
+    if "momentum" in given and optimizer != "sgd":
+        raise lacks_momentum(optimizer)
 
 
 def recipe_fields(name: str, epochs: int, given: Mapping[str, Any]) -> dict[str, Any]:

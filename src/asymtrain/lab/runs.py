@@ -326,7 +326,7 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
     if spec.erasing > 1:
         raise UsageError(f"erasing is a probability between 0 and 1, got {spec.erasing}")
     if spec.optimizer != "sgd" and spec.momentum != DEFAULTS["momentum"]:
-        raise UsageError(f"{spec.optimizer} has no momentum: leave it out, or set optimizer to 'sgd'")
+        raise lacks_momentum(spec.optimizer)
     if spec.warmup and spec.warmup >= spec.epochs:
         raise UsageError(f"warmup must be shorter than the {spec.epochs} epochs of the run, got {spec.warmup:g}")
     if spec.warmup and spec.schedule == "one_cycle":
@@ -339,6 +339,12 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
     check_options(spec.arch, dict(spec.arch_options))
     if spec.at or spec.layout or spec.pool != DEFAULTS["pool"]:
         raise UsageError(f"{spec.arch} has places and pooling of its own: its options are points and branch_input")
+    if spec.initial_weights:
+        raise UsageError(f"initial_weights is for models by name, and {spec.arch} is a backbone: leave it out")
+
+
+def lacks_momentum(optimizer: str) -> UsageError:
+    return UsageError(f"{optimizer} has no momentum: leave it out, or set optimizer to 'sgd'")
 
 
 def _jsonable(value: Any) -> Any:

@@ -86,7 +86,7 @@ class Named:
         with importable_here():  # a function may import more when it is called
             model = _explained(lambda: self.make(classes, inputs), self.name, self.cure)
         if not isinstance(model, nn.Module):
-            raise UsageError(f"{self.name}: the function gave a {type(model).__name__}, not an nn.Module")
+            raise UsageError(f"{self.name}: the function must return an nn.Module, and returned {type(model).__name__}")
         return model
 
     def size_for(self, wanted: int | None, small: bool) -> int:
@@ -518,7 +518,6 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
         base = getattr(transformers, "PreTrainedConfig", None) or transformers.PretrainedConfig
         if not (inspect.isclass(kind) and issubclass(kind, base)):
             known = [config for config in dir(transformers) if config.endswith("Config")]
-            known = [config for config in known if config.lower() == name.lower()] or known
             raise unknown_name("config class of transformers", name, known)
         config = _explained(lambda: kind(**options), text)
     sizes = [getattr(config, side, None) for side in ("image_size", "patch_size")]
@@ -527,6 +526,8 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
     def make(classes: int, inputs: Inputs) -> Any:
         config.num_labels = classes
         sort, classifier = "sequence", transformers.AutoModelForSequenceClassification
+        if inputs.kind == "tokens" and getattr(config, "pad_token_id", None) is None:
+            config.pad_token_id = 0  # what sequences are filled up with; a causal model reads the last token before it
         if inputs.kind != "tokens":
             channels, height, width = _image_shape(text, inputs)
             sort, classifier = "image", transformers.AutoModelForImageClassification

@@ -40,7 +40,10 @@ class CNN(Backbone):
             raise UsageError(f"pool_after must be block numbers in 0..{len(widths) - 1}, each once, got {pool_after}")
         map_size = image_size // 2 ** len(pool_after)
         if map_size < 1 or image_size % 2 ** len(pool_after):
-            raise UsageError(f"image_size {image_size} cannot be halved {len(pool_after)} times")
+            raise UsageError(
+                f"image_size {image_size} cannot be halved {len(pool_after)} times: give a multiple of "
+                f"{2 ** len(pool_after)}"
+            )
         if not 0 <= dropout < 1:
             raise UsageError(f"dropout must lie in [0, 1), got {dropout}")
         self.classes = classes

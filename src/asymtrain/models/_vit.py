@@ -75,7 +75,7 @@ class ViT(Backbone):
     ) -> None:
         super().__init__()
         if image_size % patch:
-            raise UsageError(f"image_size {image_size} is not a multiple of patch {patch}")
+            raise UsageError(f"image_size {image_size} is not a multiple of patch {patch}: change one of them")
         if width % heads:
             raise UsageError(f"width {width} is not a multiple of heads {heads}")
         if branch_input not in ("class_token", "mean"):

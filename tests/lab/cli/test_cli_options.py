@@ -28,7 +28,7 @@ from asymtrain.lab.recipes import FIELDS, RECIPES
 from asymtrain.lab.runs import DEFAULTS
 from asymtrain.lab.scales import SCALES, get_scale, scaled_spec
 from asymtrain.models import BACKBONES
-from run_values import LATER_FIELDS, NEEDS, RECIPE_FIELDS
+from run_values import LATER_FIELDS, MODEL_FIELDS, NEEDS, RECIPE_FIELDS
 
 
 @pytest.mark.parametrize(
@@ -186,11 +186,10 @@ def test_what_is_typed_wins_over_the_recipe_and_that_over_the_scale():
     assert RunOptions(arch=["cnn"], recipe="paper").base_specs() == [scaled]
 
 
-@pytest.mark.parametrize("name", FIELDS)
+@pytest.mark.parametrize("name", [*FIELDS, "last_batch"])
 def test_every_part_of_a_recipe_can_be_given(name):
-    value = {**LATER_FIELDS, **RECIPE_FIELDS, "decay": "matrices", "schedule": "linear", "augmentation": "trivial"}.get(
-        name
-    )
+    values = {**LATER_FIELDS, **RECIPE_FIELDS, **MODEL_FIELDS}
+    value = (values | {"decay": "matrices", "schedule": "linear", "augmentation": "trivial"}).get(name)
     if name in ("learning_rate", "weight_decay"):
         assert name in vars(RunOptions())
         return

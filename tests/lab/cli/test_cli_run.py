@@ -209,6 +209,8 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--store", "."), ". is a folder: give the path of a file"),
         (("--data", "folder:nowhere"), "nowhere is not a folder"),
         (("--arch", "cnnn"), "did you mean 'cnn'"),
+        (("--arch", "vit", "--data-option", "image_size=12"), "12 is not a multiple of patch 8: change one of them"),
+        (("--arch", "cnn", "--data-option", "image_size=12"), "12 cannot be halved 3 times: give a multiple of 8"),
         (("--alpha", "-1"), "alpha must be 0 or more"),
         (("--alpha", "much"), "--alpha"),
         (("--redundancy", "0"), "redundancy must be 1 or more"),
@@ -227,6 +229,8 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--set", "averaging=1"), "averaging is a share below 1"),
         (("--set", "optimizer=muon"), "write optimizer=adamw|sgd"),
         (("--set", "momentum=0.5"), "adamw has no momentum: leave it out, or set optimizer to 'sgd'"),
+        (("--set", "momentum=0.9"), "adamw has no momentum"),  # the default of sgd
+        (("--initial-weights", "w.safetensors"), "initial_weights is for models by name, and mlp is a backbone: leave"),
         (("--set", "warmup=1"), "warmup must be shorter than the 1 epochs of the run"),
         (("--recipe", "strng"), "unknown recipe 'strng': did you mean 'strong'"),
         (("--learning-rate", "0"), "--learning-rate must be above 0"),

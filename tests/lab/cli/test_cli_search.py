@@ -109,6 +109,13 @@ def test_a_time_limit_and_ctrl_c_say_what_is_left(cli, tmp_path, monkeypatch):
         (("--minutes", "0"), "--minutes must be above 0"),
         (("--activation", "some"), "activation must be one of"),
         (("--epochs", "0"), "epochs must be 1 or more"),
+        (("--final-epochs", "0"), "final-epochs must be 1 or more"),
+        (("--batch", "0"), "--batch must be 1 or more"),
+        (("--at", "blocks.*"), "mlp has places and pooling of its own"),
+        (("--layout", "BTD"), "mlp has places and pooling of its own"),
+        (("--initial-weights", "w.safetensors"), "initial_weights is for models by name"),
+        (("--set", "clip=-1"), "clip must be 0 or more"),
+        (("--set", "weight_decay=1"), "an option of its own, --weight-decays"),
     ],
 )
 def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, arguments, text):
@@ -117,7 +124,8 @@ def test_bad_input_is_one_line_and_leaves_nothing_behind(refused, arguments, tex
 
 @pytest.mark.slow
 def test_what_a_search_chose_is_trained_by_run(cli, tmp_path):
-    assert cli("search", *TINY, "--recipe", "ordinary").code == 0
+    given = ("--recipe", "ordinary", "--final-epochs", "3", "--batch", "16", "--set", "clip=1")
+    assert cli("search", *TINY, *given).code == 0
     (found,) = json.loads((tmp_path / "asymtrain-search" / "search.json").read_text())["searches"]
     result = cli("run", "--from-search", "asymtrain-search", "--seeds", "1", "--json")
     assert result.code == 0, result.err
@@ -128,7 +136,7 @@ def test_what_a_search_chose_is_trained_by_run(cli, tmp_path):
     for variant, spec in specs.items():
         assert {name: getattr(spec, name) for name in found["chosen"][variant]} == found["chosen"][variant]
         assert (spec.seed, spec.schedule, spec.augmentation, spec.test) == (42, "cosine", "flip_shift", "last")
-        assert spec.epochs == found["base"]["epochs"]
+        assert (spec.epochs, spec.warmup, spec.batch, spec.clip) == (3, 0.3, 16, 1.0)
 
 
 def test_a_search_that_cannot_be_trained_is_refused(cli, refused, tmp_path):

@@ -339,6 +339,16 @@ def test_a_last_batch_of_one_is_refused_where_the_model_needs_more(datasets):
     Stack([dataclasses.replace(spec, last_batch="drop")], datasets["vectors"])
 
 
+@pytest.mark.parametrize("part", ["train", "test"])
+def test_a_token_beyond_the_vocabulary_is_refused_before_the_training(part, datasets):
+    given = getattr(datasets["tokens"], part)
+    words = given.inputs.copy()
+    words[-1, -1] = 12  # in one example, and not in the first
+    changed = dataclasses.replace(datasets["tokens"], **{part: Examples(words, given.labels)})
+    with pytest.raises(UsageError, match="the largest token is 12, which its vocabulary must hold"):
+        Stack([module_spec("text_transformer")], changed)
+
+
 def test_dropout_drops_the_same_on_every_device():
     """A GPU has one operation for it, a CPU several."""
     ones, kept = torch.ones(1000), []

@@ -54,7 +54,7 @@ def test_models():
     refuse("no parameter of the model is trained", build().requires_grad_(False))
     refuse("has no parameters", nn.Flatten())
     refuse("takes an nn.Module or a function", 3)
-    refuse("the function gave a int", lambda: 3)
+    refuse("the function must return an nn.Module, and returned int", lambda: 3)
     refuse("attach first, then torch.compile", torch.compile(build()))
     refuse(r"logits have shape \(16, 2, 2\)", nn.Sequential(nn.Linear(6, 4), nn.Unflatten(1, (2, 2))), at="0")
 

@@ -1,5 +1,6 @@
 """What readers see of a search: the tables and the page, made from hand-made runs."""
 
+import dataclasses
 import json
 
 import pytest
@@ -19,7 +20,11 @@ def score(spec):
 
 @pytest.fixture
 def finished():
-    search, runs = gold_standard(base_of(), **GRIDS), Laboratory(score)
+    return finish(base_of())
+
+
+def finish(base):
+    search, runs = gold_standard(base, **GRIDS), Laboratory(score)
     while not (result := replay(search, runs)).complete:
         runs.train(result)
     return result
@@ -76,3 +81,10 @@ def test_the_page_is_the_same_bytes_each_time_and_its_numbers_are_the_results(fi
     page = files[0]["page"].read_text(encoding="utf-8")
     assert page.count("<svg") == 3
     assert "0.560 ± 0.071" in page
+
+
+def test_a_model_by_name_has_a_page_with_figures(tmp_path):
+    named = dataclasses.replace(base_of(), arch="package.module:net", arch_options={})
+    files = write_search(tmp_path, [finish(named)], {})
+    assert (tmp_path / "search-package.module-net-0-plain-learning_rate.svg").exists()
+    assert "package.module:net" in files["page"].read_text()

@@ -206,7 +206,7 @@ class CommandBench(Bench):
 
         Ctrl-C ends the command with the runs stored that were finished.
         """
-        from asymtrain.lab.engine import load_for
+        from asymtrain.lab.executors import check_data
         from asymtrain.lab.store import Store
 
         wanted = dict.fromkeys(specs)
@@ -214,7 +214,7 @@ class CommandBench(Bench):
             with Store(self.store, read_only=True) as opened:
                 runs = opened.runs([spec.id for spec in wanted])
         else:
-            load_for(specs[0], self.data_root)  # data that are missing or broken show before anything is written
+            check_data(specs, self.data_root)
             training = TrainingOptions(device=self.device, data_root=self.data_root)
             runs, interrupted, how_to_continue = train(list(specs), self.store, training, self.tracker)
             if len(runs) < len(wanted):

@@ -15,7 +15,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -176,7 +176,7 @@ class ScaleOptions:
 
         `fields` are further fields of the specs; None leaves the recipe's value, and without one the scale's.
         """
-        from asymtrain.lab.recipes import recipe_fields
+        from asymtrain.lab.recipes import check_given, recipe_fields
         from asymtrain.lab.scales import scaled_spec
 
         own = ("data", "data_option", "arch", "arch_option", "scale", "seeds", "recipe")
@@ -185,8 +185,9 @@ class ScaleOptions:
         if self.data_option:
             known = scale.datasets.get(self.data or scale.dataset, {}).get("dataset_options", {})
             added["dataset_options"] = {**known, **parse_data_options(self.data_option)}
+        given = {name: value for name, value in added.items() if value is not None}
+        check_given(given)
         if self.recipe is not None:
-            given = {name: value for name, value in added.items() if value is not None}
             added = recipe_fields(self.recipe, given.get("epochs", scale.fields["epochs"]), given)
         specs = [scaled_spec(scale, name, self.data, **added) for name in names]
         if not self.arch_option:
@@ -343,22 +344,26 @@ def parse_archs(texts: Sequence[str] | None, *, by_name: bool = True) -> tuple[s
     return tuple(dict.fromkeys(names or known))
 
 
-def parse_settings(texts: Sequence[str] | None, options: type[Any] = RunOptions) -> dict[str, Any]:
+def parse_settings(
+    texts: Sequence[str] | None, options: type[Any] = RunOptions, others: Mapping[str, str] | None = None
+) -> dict[str, Any]:
     """Fields of a run from `FIELD=VALUE`: what branches are, what of them reaches the backbone, parts of recipes.
 
-    `options` are those that the command has: their fields are refused.
+    `options` are those that the command has: their fields are refused, as are `others`, which have options of other
+    names.
     """
     from asymtrain.lab import recipes, runs
 
-    own = [field.name for field in dataclasses.fields(options)]
-    # Cosines are recorded, and change nothing.
-    names = [name for name in (*runs.AUXILIARY, *recipes.FIELDS) if not name.startswith("cosine") and name not in own]
+    own = {field.name: f"--{field.name.replace('_', '-')}" for field in dataclasses.fields(options)}
+    own |= others or {}
+    fields = (*runs.AUXILIARY, *recipes.FIELDS, "last_batch")
+    names = [name for name in fields if not name.startswith("cosine") and name not in own]  # cosines change nothing
     choices = {name: runs.choices(name) for name in names}
     settings: dict[str, Any] = {}
     for text in texts or ():
         name, _, typed = (part.strip() for part in text.partition("="))
         if name in own and name in runs.DEFAULTS:
-            raise UsageError(f"--set {text}: it has an option of its own, --{name.replace('_', '-')}")
+            raise UsageError(f"--set {text}: it has an option of its own, {own[name]}")
         if name not in choices:
             listed = ", ".join(f"{field}={'|'.join(values) or 'NUMBER'}" for field, values in choices.items())
             raise UsageError(f"--set {text}: there is no such field; write one of {listed}")

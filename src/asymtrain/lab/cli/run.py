@@ -52,8 +52,7 @@ def run(
     Called again, it continues where it stopped.
     """
     with loading():
-        from asymtrain.lab.engine import load_for
-        from asymtrain.lab.executors import check_executor
+        from asymtrain.lab.executors import check_data, check_executor
         from asymtrain.lab.report import FILES, write_report
         from asymtrain.lab.runs import pairs
     seeds = chosen.parse_seeds()
@@ -64,7 +63,7 @@ def run(
     output.check()
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
-    load_for(specs[0], training.data_root)  # data that are missing or broken show before anything is written
+    check_data(specs, training.data_root)
     store, wanted = output.store_path, {spec.id for spec in specs}
     with watching(store) if watch else nullcontext():
         runs, interrupted, how_to_continue = train(specs, store, training, tracker)

@@ -14,10 +14,15 @@ from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
+    AT,
+    BATCH,
     FIRST_SEED,
+    INITIAL_WEIGHTS,
+    LAYOUT,
     OUT,
     PRECISION,
     REDUNDANCY,
+    SETTINGS,
     WATCH,
     OutputOptions,
     ScaleOptions,
@@ -25,6 +30,7 @@ from asymtrain.lab.cli.options import (
     TrainingOptions,
     one_or_more,
     parse_seeds,
+    parse_settings,
     parse_values,
     typed_command,
 )
@@ -41,6 +47,7 @@ if TYPE_CHECKING:
 TABLE_13 = "cifar100"  # the dataset of the paper's Table 13
 MOST_POINTS = 1000
 VALUES = typer.Option(help="Values with commas. Default: the paper's.")
+SEARCHED = {"learning_rate": "--learning-rates", "weight_decay": "--weight-decays"}
 
 
 @dataclass(frozen=True)
@@ -51,6 +58,10 @@ class FinalRuns(ScaleOptions):
         str | None,
         typer.Option(help="How many (3: 1000 to 1002), from..to (1000..1002), or which (1000,); none of 42 to 51."),
     ] = None
+    batch: Annotated[int | None, BATCH] = None
+    at: Annotated[list[str] | None, AT] = None
+    layout: Annotated[str | None, LAYOUT] = None
+    initial_weights: Annotated[str | None, INITIAL_WEIGHTS] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
     activation: Annotated[str | None, typer.Option(help="Live branches: last, all, random or cycle.")] = None
     alpha: Annotated[float | None, typer.Option(help="With dual: alpha until alpha is searched.")] = None
@@ -134,6 +145,10 @@ def search(
     training: TrainingOptions,
     output: SearchOutput,
     tracks: TrackOptions,
+    final_epochs: Annotated[
+        int | None, typer.Option(help="Of a final run. Default: the scale's.", callback=one_or_more)
+    ] = None,
+    settings: Annotated[list[str] | None, SETTINGS] = None,
     paper_values: Annotated[
         bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
     ] = False,
@@ -144,25 +159,25 @@ def search(
     Every grid trains as one stack. Called again, it continues where it stopped.
     """
     with loading():
-        from asymtrain.lab.engine import load_for
-        from asymtrain.lab.executors import check_executor
+        from asymtrain.lab.executors import check_data, check_executor
         from asymtrain.lab.report import check_folder
         from asymtrain.lab.search import STRATEGIES
     if grids.strategy not in STRATEGIES:
         raise unknown_name("strategy of a search", grids.strategy, STRATEGIES)
+    fields = {"epochs": final_epochs, **parse_settings(settings, FinalRuns, SEARCHED)}
     if paper_values:
         if chosen.data not in (None, TABLE_13):
             raise UsageError(f"Table 13 covers {TABLE_13}: leave out --data {chosen.data}, or search there")
-        results = [table_13(base) for base in dataclasses.replace(chosen, data=TABLE_13).base_specs()]
+        results = [table_13(base) for base in dataclasses.replace(chosen, data=TABLE_13).base_specs(**fields)]
         check_folder(output.out)
         show(context, results, output, None)
         return
-    bases = chosen.base_specs()
+    bases = chosen.base_specs(**fields)
     searches = grids.searches(bases, chosen.parse_seeds())
     output.check()
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
-    load_for(bases[0], training.data_root)  # data that are missing or broken show before anything is written
+    check_data(bases, training.data_root)
     with watching(output.store_path) if watch else nullcontext():
         results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker)
     show(context, results, output, output.store_path)

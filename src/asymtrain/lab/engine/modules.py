@@ -291,7 +291,7 @@ class ModuleNetwork:
         except ValueError as error:
             raise UsageError(
                 f"the last batch of an epoch has one example, and the model needs more ({error_line(error)}): give "
-                "last_batch=drop, or another batch"
+                "another batch, or leave it out (--set last_batch=drop)"
             ) from error
 
     def _state(self) -> dict[str, Tensor]:
@@ -305,9 +305,12 @@ class ModuleNetwork:
         except (UsageError, FusedDropoutError):
             raise
         except Exception as error:
+            cure = "try a call of it by hand"
+            if isinstance(error, IndexError) and not sample.is_floating_point():
+                cure = f"the largest token is {int(sample.max())}, which its vocabulary must hold"
             raise UsageError(
                 f"the model cannot be called in training on inputs of shape {tuple(sample.shape)} "
-                f"({error_line(error)}): try a call of it by hand"
+                f"({error_line(error)}): {cure}"
             ) from error
 
 

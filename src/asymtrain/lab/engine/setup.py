@@ -45,13 +45,14 @@ class RunData:
 
 def check_data(spec: RunSpec, dataset: Dataset) -> None:
     """Refuse data that the spec cannot be trained on: an augmentation needs images, a backbone square ones."""
-    for name in _OF_IMAGES if dataset.kind != "images" else ():
-        value, none = getattr(spec, name), DEFAULTS[name]
-        if value != none:
-            raise UsageError(
-                f"{value if name == 'augmentation' else name} changes images, and {dataset.name} holds {dataset.kind}: "
-                f"leave the {name} out (--set {name}={none if name == 'augmentation' else 0})"
-            )
+    parts = [name for name in _OF_IMAGES if getattr(spec, name) != DEFAULTS[name]]
+    if parts and dataset.kind != "images":
+        what = " and ".join(spec.augmentation if name == "augmentation" else name for name in parts)
+        settings = " ".join(f"--set {name}={'none' if name == 'augmentation' else 0}" for name in parts)
+        changes, them = ("changes", "it") if len(parts) == 1 else ("change", "them")
+        raise UsageError(
+            f"{what} {changes} images, and {dataset.name} holds {dataset.kind}: leave {them} out ({settings})"
+        )
     if is_backbone(spec):
         _square_images(dataset)
 
@@ -80,6 +81,8 @@ def build_network(
     places = places or spec
     data = run_data(spec, dataset)
     rows = torch.from_numpy(dataset.train.inputs[data.train[:_SAMPLE]])
+    if dataset.kind == "tokens":  # one that is not in the model's vocabulary shows here, and not in mid-training
+        rows[0] = max(map(_row_of_largest, (dataset.train.inputs, dataset.test.inputs)), key=torch.max)
     sample = normalise(rows, data.mean, data.std).to(device)
     module = build_module(spec, dataset).to(device)
     network = ModuleNetwork(
@@ -95,6 +98,10 @@ def build_network(
     if steps_of(spec, len(data.train))[1] % spec.batch == 1 or spec.batch == 1:
         network.try_batch_of_one()
     return network
+
+
+def _row_of_largest(inputs: npt.NDArray[Any]) -> Tensor:
+    return torch.from_numpy(inputs[np.unravel_index(inputs.argmax(), inputs.shape)[0]])
 
 
 def build_module(spec: RunSpec, dataset: Dataset) -> nn.Module:
@@ -123,8 +130,6 @@ def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
     """The spec's backbone with its initial weights, sized for the dataset's images."""
     if not is_backbone(spec):
         raise UsageError(f"this is for the backbones {', '.join(BACKBONES)}, and {spec.arch} is none of them")
-    if spec.initial_weights:
-        raise UsageError(f"initial_weights is for other models than {', '.join(BACKBONES)}: leave it out")
     channels, height = _square_images(dataset)
     seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
     options: dict[str, Any] = {"image_size": height, "channels": channels, **dict(spec.arch_options)}

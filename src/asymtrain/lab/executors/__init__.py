@@ -19,7 +19,7 @@ from asymtrain.lab.checkpoints import checkpoints_of
 from asymtrain.lab.data.own import is_function, is_here
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
-from asymtrain.lab.executors.fingerprints import check_sources
+from asymtrain.lab.executors.fingerprints import check_data, check_sources
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
 from asymtrain.lab.executors.stacks import choose_stacks, tidy
@@ -30,7 +30,7 @@ from asymtrain.lab.store.store import LEASE
 EXECUTORS = ("local", "ray")
 RENEW_SECONDS = LEASE / 4  # between renewals of claims: some may fail before other machines take the runs over
 
-__all__ = ["EXECUTORS", "check_executor", "check_sources", "execute"]
+__all__ = ["EXECUTORS", "check_data", "check_executor", "check_sources", "execute"]
 
 
 class Executor(Protocol):

@@ -88,6 +88,17 @@ def check_sources(
                 build_network(tried, dataset)  # refuses what would fail in training, and places that no branch can read
 
 
+def check_data(specs: Iterable[RunSpec], data_root: Path | None = None) -> None:
+    """Refuse data that are missing or broken, or that one of the backbones does not take.
+
+    Commands ask this before anything is written. Whether other models take them, `check_sources` sees.
+    """
+    for spec in first_of_each_kind(specs):
+        dataset = load_for(spec, data_root)
+        if not is_named(spec.arch):
+            build_module(spec, dataset)
+
+
 def _refuse(what: str, others: int, how: str, store: Path | None) -> None:
     """Where there are runs of others."""
     if others:

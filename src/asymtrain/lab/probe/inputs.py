@@ -68,7 +68,7 @@ def fresh_model(source: Source, seed: int) -> nn.Module:
 
 def checked_module(value: Any) -> nn.Module:
     if not isinstance(value, nn.Module):
-        raise UsageError(f"the function gave a {type(value).__name__}, not an nn.Module")
+        raise UsageError(f"the function must return an nn.Module, and returned {type(value).__name__}")
     return value
 
 

@@ -1,5 +1,6 @@
 """What a search tried and chose, as tables, figures and a page."""
 
+import re
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -146,7 +147,8 @@ def _figures(i: int, result: SearchResult) -> list[Figure]:
         title = f"{stage.stage.name.capitalize()} of {SIDES[trains]}: {label(result)}"
         dots = "; the dots are the seeds" if len(result.search.seeds) > 1 else ""
         caption = f"The ring marks the chosen value{dots}."
-        file = f"{result.search.base.arch}-{i}-{trains}-{name}"
+        arch = re.sub(r"[^\w.-]", "-", result.search.base.arch)  # timm:resnet18 is no name of a file everywhere
+        file = f"{arch}-{i}-{trains}-{name}"
         figures.append(Figure(file, title, [_accuracy_by_setting(stage, name)], caption=caption))
     return figures
 
