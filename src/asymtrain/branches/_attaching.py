@@ -21,6 +21,7 @@ from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import dry_run
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
+from asymtrain.branches._masks import mask_of
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
@@ -177,6 +178,7 @@ def attach(
     paths = find_paths(model, at)
     places = {place: module_at(model, path) for place, path in paths.items()}
     refuse_places(places, name)
+    mask = mask_of(model, mask, places.values())
     pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
