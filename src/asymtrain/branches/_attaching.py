@@ -200,7 +200,7 @@ def attach(
     heads = make_heads(
         kinds, features, readers, classes, redundancy, activation, initialization, initial_bias, seed, dtype,
         own={id(parameter) for parameter in model.parameters()},
-        tied=functools.cache(lambda: output_layers(model, sample)),
+        tied=functools.cache(lambda: output_layers(model, sample, list(places.values()))),
     )  # fmt: skip
     settings = Settings(
         learned, activation, branch_reduction, class_reduction, resize, int(causal) if shift is None else shift,
