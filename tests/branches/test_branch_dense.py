@@ -141,7 +141,8 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
         (torch.zeros(2, C + 1, 8, 6), "targets must have shape"),
         (torch.zeros(2, 1, 16, 12).long(), r"shape \(2, 16, 12\) .* or \(2, 4, 16, 12\) .* got \(2, 1, 16, 12\)"),
         (torch.zeros(2, 8, 6, C), r"got \(2, 8, 6, 4\) \(call targets.movedim\(-1, 1\)\)"),
-        (torch.zeros(3, 8, 6, dtype=torch.int64), "targets must have shape"),
+        (torch.zeros(3, 8, 6, dtype=torch.int64), "called on 2 samples, and there are targets of 3"),
+        (torch.zeros(3, C, 8, 6), "called on 2 samples, and there are targets of 3"),
     ],
 )
 def test_targets_that_fit_no_map(unet: tuple[nn.Module, Tensor], y: Tensor, message: str) -> None:

@@ -241,7 +241,7 @@ def test_a_shared_module_is_trained_once() -> None:
         ({"objective": "cross-entropy"}, "unknown objective 'cross-entropy': did you mean 'cross_entropy'"),
         ({"objective": "softmux"}, "unknown objective 'softmux': did you mean 'softmax'"),
         ({"resize": "both"}, "unknown resize 'both'"),
-        ({"outputs": 3}, r"give classes=, the number of logits of a branch \(or outputs=,"),
+        ({"outputs": 3}, "give one of classes=, the number of logits of a branch, and outputs="),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:

@@ -148,7 +148,9 @@ def attach(
     `head`, `pool`, `layout`, `output` and `weights` also take a dict from place names (or globs) to values.
     """
     if (classes is None) == (outputs is None):
-        raise UsageError("give classes=, the number of logits of a branch (or outputs=, where they are quantities)")
+        raise UsageError(
+            "give one of classes=, the number of logits of a branch, and outputs=, where they are quantities"
+        )
     classes = _count("classes", classes) if outputs is None else _count("outputs", outputs)
     redundancy = _count("redundancy", redundancy)
     for option, value, known in (
@@ -165,6 +167,11 @@ def attach(
             f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"
         )
     learned = find_objective(objective) if isinstance(objective, str) else objective
+    if classes == 1 and learned is find_objective("softmax"):
+        raise UsageError(
+            f"objective={objective!r} of one output is always 0, since there is nothing to choose from: give classes=2 "
+            "or more, or for one output 'sigmoid', 'mse', 'huber' or 'dice'"
+        )
     initial_bias = _initial_bias(bias, labels, classes, learned)
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
         raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")

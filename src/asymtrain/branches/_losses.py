@@ -146,6 +146,11 @@ def _aligned(
         targets = _by_output(targets, logits, count)
     elif by_class and count > 1:
         targets = targets.movedim(1, -1)
+    if count and isinstance(settings.objective, Objective) and len(targets) != logits.shape[1]:
+        raise UsageError(
+            f"the model was called on {logits.shape[1]} samples, and there are targets of {len(targets)}: give one for "
+            "each sample"
+        )
     if mask is not None:
         mask = _fitting_mask(mask.to(logits.device), targets, count)
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
