@@ -135,6 +135,17 @@ def test_whole_numbers_are_no_class_indices_of_one_output(objective: str) -> Non
             method(torch.zeros(3, dtype=torch.int64))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_several_quantities_need_a_value_each(dtype: torch.dtype) -> None:
+    """Whole numbers would be class indices, and train one-hot rows."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, outputs=2, objective="mse")
+    model(x)
+    for method in (branches.loss, branches.losses, branches.accuracies):
+        with pytest.raises(UsageError, match=r"shape \(3, 2\), one value for each of 2 outputs, got \(3,\)"):
+            method(torch.zeros(3, dtype=dtype))
+
+
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_accuracies_of_another_objective_of_quantities(outputs: int) -> None:
     model, x = mlp().eval(), rows()
