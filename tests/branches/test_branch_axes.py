@@ -240,6 +240,39 @@ def test_hugging_face_blocks_need_no_layout() -> None:
         assert layouts(bert(), "bert.encoder.layer.*", square) == ["BTD"] * 2
 
 
+WORDS = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
+GPT2 = {"n_embd": 16, "n_layer": 2, "n_head": 2}
+T5 = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2}
+SEGFORMER = {"hidden_sizes": [8, 16, 16, 16], "depths": [1] * 4, "num_attention_heads": [1] * 4,
+             "decoder_hidden_size": 16}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "task", "sizes", "blocks", "layout"),
+    [
+        ("Llama", "ForCausalLM", WORDS, "LlamaDecoderLayer", "BTD"),
+        ("Qwen2", "ForCausalLM", WORDS | {"num_key_value_heads": 2}, "Qwen2DecoderLayer", "BTD"),
+        ("GPT2", "LMHeadModel", GPT2, "GPT2Block", "BTD"),
+        ("T5", "EncoderModel", T5, "T5Block", "BTD"),
+        ("Bert", "ForTokenClassification", WORDS, "BertLayer", "BTD"),
+        # In the first stage of 16 x 16 positions the width is 16 too.
+        ("ConvNext", "ForImageClassification", {"hidden_sizes": [16, 16, 32, 64]}, "ConvNextStage", "BCHW"),
+        ("Segformer", "ForSemanticSegmentation", SEGFORMER, "SegformerLayer", "BTD"),
+    ],
+)
+def test_layouts_that_were_once_refused(
+    family: str, task: str, sizes: dict[str, object], blocks: str, layout: str
+) -> None:
+    """Words have as many tokens as the batch has sentences."""
+    transformers = pytest.importorskip("transformers")
+    pixels = {"pixel_values": torch.randn(2, 3, 64, 64)}
+    sample = pixels if family in ("ConvNext", "Segformer") else {"input_ids": torch.randint(0, 30, (4, 4))}
+    vocabulary = {} if sample is pixels else {"vocab_size": 30}
+    model = getattr(transformers, family + task)(getattr(transformers, f"{family}Config")(**sizes, **vocabulary))
+    places = [module for module in model.modules() if type(module).__name__ == blocks]
+    assert layouts(model, places, sample) == [layout] * len(places) != []
+
+
 def test_a_table_of_steps_and_samples_is_not_taken_for_a_batch() -> None:
     """A sequence-first tagger returns (T, B): its first size is no batch size."""
     sight, batch = Sight(by_identity={-1}), BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())

@@ -141,7 +141,8 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
         (torch.zeros(2, C + 1, 8, 6), "targets must have shape"),
         (torch.zeros(2, 1, 16, 12).long(), r"shape \(2, 16, 12\) .* or \(2, 4, 16, 12\) .* got \(2, 1, 16, 12\)"),
         (torch.zeros(2, 8, 6, C), r"got \(2, 8, 6, 4\) \(call targets.movedim\(-1, 1\)\)"),
-        (torch.zeros(3, 8, 6, dtype=torch.int64), "targets must have shape"),
+        (torch.zeros(3, 8, 6, dtype=torch.int64), "called on 2 samples, and there are targets of 3"),
+        (torch.zeros(3, C, 8, 6), "called on 2 samples, and there are targets of 3"),
     ],
 )
 def test_targets_that_fit_no_map(unet: tuple[nn.Module, Tensor], y: Tensor, message: str) -> None:
@@ -369,3 +370,48 @@ def test_a_causal_model_of_hugging_face_needs_no_options() -> None:
     expected = F.cross_entropy(logits[:, :-1].mT, labels[:, 1:])
     assert torch.allclose(branches.losses(labels)["transformer.h.0"], expected)
     assert torch.allclose(branches.losses(tokens)["transformer.h.0"], expected)  # the mask leaves the padding out
+
+
+def test_a_decoder_has_padding_of_its_own() -> None:
+    """Texts of both sides are equally long, so that a mask of the wrong side would fit."""
+    transformers = pytest.importorskip("transformers")
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 16, "num_layers": 2, "num_heads": 2, "vocab_size": 23}
+    model = transformers.T5ForConditionalGeneration(transformers.T5Config(**sizes, decoder_start_token_id=0)).eval()
+    read, written = torch.ones(3, 6, dtype=torch.int64), torch.ones(3, 6, dtype=torch.int64)
+    read[:, 2:] = written[1, 4:] = 0
+    labels = torch.randint(1, 23, (3, 6))
+    options = {"sample": {"input_ids": labels.flip(1), "labels": labels}, "classes": 23, "objective": "softmax"}
+    decoder = attach(model, "decoder.block.0", pool="none", shift=0, **options)
+    encoder = attach(model, "encoder.block.0", **options)
+    inputs = {**options["sample"], "attention_mask": read}
+
+    model(**inputs)
+    logits = decoder.logits()["decoder.block.0"]
+    assert torch.allclose(decoder.loss(labels), F.cross_entropy(logits.mT, labels))
+    model(inputs["input_ids"], read, labels=labels, decoder_attention_mask=written, output_hidden_states=True)
+    logits = decoder.logits()["decoder.block.0"]
+    assert torch.allclose(decoder.loss(labels), F.cross_entropy(logits.mT, labels.where(written != 0, -100)))
+    feature = model.encoder(inputs["input_ids"], read, output_hidden_states=True).hidden_states[1]
+    rows = feature[:, :2].mean(1) @ encoder.head("encoder.block.0").live.T
+    assert torch.allclose(encoder.logits()["encoder.block.0"], rows, atol=1e-5)
+
+    both = attach(model, "*.block.1", name="both", **options)
+    with pytest.raises(UsageError, match="have different padding: attach to each side by itself"):
+        model(**inputs)
+    both.strip()
+
+
+def test_a_decoder_that_reads_the_encoders_text_has_its_padding() -> None:
+    transformers = pytest.importorskip("transformers")
+    sides = {"ffn_dim": 16, "layers": 1, "attention_heads": 2}
+    sizes = {f"{side}_{name}": size for side in ("encoder", "decoder") for name, size in sides.items()}
+    config = transformers.BartConfig(**sizes, d_model=16, vocab_size=23, eos_token_id=2)
+    model = transformers.BartForSequenceClassification(config).eval()
+    text = torch.tensor([[5, 6, 7, 2], [8, 2, 1, 1]])
+    sample = {"input_ids": text, "attention_mask": (text != 1).long()}
+    branches = attach(model, "model.*coder.layers.0", sample, 3)
+    output = model(**sample, output_hidden_states=True)
+    feature = output.decoder_hidden_states[1]
+    rows = torch.stack([feature[0].mean(0), feature[1, :2].mean(0)])
+    place = "model.decoder.layers.0"
+    assert torch.allclose(branches.logits()[place], rows @ branches.head(place).live.T, atol=1e-5)

@@ -151,6 +151,18 @@ class Averaged(nn.Module):
         return self.head(self.norm(self.block(x)).mean(1))
 
 
+class Wrapped(nn.Module):
+    """The same with the norm in a part of the model; the blocks before it have norms too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.block, self.head = nn.Sequential(nn.LayerNorm(6), nn.Linear(6, 6)), nn.Linear(6, CLASSES)
+        self.end = nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.end(self.block(x)).mean(1))
+
+
 class NoHead(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -164,12 +176,30 @@ class NoHead(nn.Module):
     ("model", "message"),
     [
         (Averaged(), r"cannot tell how the model's final norm and its output layer belong together: .*nn.Sequential"),
+        (Wrapped(), "cannot tell how the model's final norm and its output layer belong together"),
         (NoHead(), r"needs a model whose output is that of a linear layer, and none was found"),
     ],
 )
 def test_models_without_a_head_to_tie(model: nn.Module, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attach(model, "block", torch.randn(3, 5, 6), CLASSES, pool="none", layout="BTD", head="tied")
+
+
+def test_a_tied_layer_reads_no_maps() -> None:
+    """A linear layer would take a width of the image for the features, and where sizes agree without a word."""
+    model = nn.Sequential(nn.Conv2d(3, 8, 1), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(8, 8))
+    images = torch.randn(2, 3, 8, 8)
+    with pytest.raises(UsageError, match=r"'0' keeps maps, and the model's output layer, .*pool='mean'"):
+        attach(model, "0", images, 8, preset="early_exit")
+    branches = attach(model, "0", images, 8, preset="early_exit", pool="mean")
+    assert torch.allclose(model(images), branches.logits()["0"], atol=1e-6)
+
+
+def test_a_norm_inside_the_blocks_is_not_the_models_last() -> None:
+    layers = [nn.TransformerEncoderLayer(6, 2, 8, batch_first=True) for _ in range(2)]
+    model = nn.Sequential(nn.Sequential(*layers), nn.Flatten(), nn.Linear(5 * 6, 6), nn.ReLU(), nn.Linear(6, CLASSES))
+    branches = attach(model, "0.0", torch.randn(3, 5, 6), CLASSES, pool="none", head="tied")
+    assert [*branches.exits()["0.0"].head] == [model[-1]]
 
 
 def test_a_shared_module_is_trained_once() -> None:
@@ -211,7 +241,7 @@ def test_a_shared_module_is_trained_once() -> None:
         ({"objective": "cross-entropy"}, "unknown objective 'cross-entropy': did you mean 'cross_entropy'"),
         ({"objective": "softmux"}, "unknown objective 'softmux': did you mean 'softmax'"),
         ({"resize": "both"}, "unknown resize 'both'"),
-        ({"outputs": 3}, r"give classes=, the number of logits of a branch \(or outputs=,"),
+        ({"outputs": 3}, "give one of classes=, the number of logits of a branch, and outputs="),
     ],
 )
 def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) -> None:

@@ -124,7 +124,7 @@ def test_wrong_targets_are_explained(activation: str, method: str, y: object, me
         getattr(branches, method)(y)
 
 
-@pytest.mark.parametrize("objective", ["sigmoid", "softmax", "mse", "huber", "dice"])
+@pytest.mark.parametrize("objective", ["sigmoid", "mse", "huber", "dice"])
 def test_whole_numbers_are_no_class_indices_of_one_output(objective: str) -> None:
     """All of them would be class 0, the target 1: a label of 0 would be learned as its opposite."""
     model, x = mlp().eval(), rows()
@@ -133,6 +133,17 @@ def test_whole_numbers_are_no_class_indices_of_one_output(objective: str) -> Non
     for method in (branches.loss, branches.losses, branches.accuracies):
         with pytest.raises(UsageError, match=r"with one output, targets are its values .*: call targets.float\(\)"):
             method(torch.zeros(3, dtype=torch.int64))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_several_quantities_need_a_value_each(dtype: torch.dtype) -> None:
+    """Whole numbers would be class indices, and train one-hot rows."""
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, outputs=2, objective="mse")
+    model(x)
+    for method in (branches.loss, branches.losses, branches.accuracies):
+        with pytest.raises(UsageError, match=r"shape \(3, 2\), one value for each of 2 outputs, got \(3,\)"):
+            method(torch.zeros(3, dtype=dtype))
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

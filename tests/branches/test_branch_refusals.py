@@ -38,6 +38,11 @@ OPTIONS = {
     "redundancy 1.5": ({"redundancy": 1.5}, "redundancy must be a whole number of 1 or more, got 1.5"),
     "redundancy True": ({"redundancy": True}, "redundancy must be a whole number"),
     "classes 0": ({"classes": 0}, "classes must be a whole number of 1 or more, got 0"),
+    "a choice of one": (
+        {"classes": 1, "objective": "cross_entropy"},
+        "objective='cross_entropy' of one output is always 0, .*: give classes=2 or more",
+    ),
+    "mask": ({"mask": "padding"}, "unknown argument of the model in `mask` 'padding': there is: input"),
     "classes text": ({"classes": "5"}, "classes must be a whole number of 1 or more, got '5'"),
     "dtype": ({"dtype": torch.int32}, r"dtype must be a floating-point type .*, got torch.int32"),
     "dtype text": ({"dtype": "float32"}, "dtype must be a floating-point type .*, got 'float32'"),

@@ -376,6 +376,10 @@ def on_positions_but_255(model):
     return on_positions(model, ignore_index=255, mask=None)
 
 
+def on_positions_masked_by_a_function(model):
+    return on_positions(model, mask=lambda **inputs: inputs["attention_mask"])
+
+
 @pytest.mark.parametrize(
     ("put", "more"),
     [
@@ -383,9 +387,10 @@ def on_positions_but_255(model):
         (on_next_tokens, {"targets": next_tokens, "compute_loss_func": summed_loss}),
         (on_positions, {}),
         (on_positions, {"targets": lambda inputs: inputs["input_ids"]}),  # the mask alone says what is padding
+        (on_positions_masked_by_a_function, {"targets": lambda inputs: inputs["input_ids"]}),
         (on_positions_but_255, {"targets": lambda inputs: inputs["labels"].masked_fill(inputs["labels"] < 0, 255)}),
     ],
-    ids=["rows", "loss function", "positions", "masked positions", "another ignored index"],
+    ids=["rows", "loss function", "positions", "masked positions", "a function's mask", "another ignored index"],
 )
 def test_alpha_does_not_depend_on_accumulation(put, more, tmp_path):
     """Eight sentences as one batch, and as four of two whose numbers of tokens differ."""

@@ -5,8 +5,9 @@ _places.py      names and globs -> modules            _dry_run.py   forwards tha
 _axes.py        evidence for which axis is what       _nested.py    tensors in outputs
 _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and what they caught
 _heads.py       one place's weights and logits        _tied.py      the model's own output layer
-_losses.py      logits and targets -> losses          _core.py      Branches, and WithBranches
+_losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
+_core.py        Branches, and WithBranches            _blocks.py    places that nobody named
 """
 
 from asymtrain.branches._attaching import PRESETS, attach

@@ -21,6 +21,7 @@ from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import dry_run
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
+from asymtrain.branches._masks import mask_of
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
@@ -147,7 +148,9 @@ def attach(
     `head`, `pool`, `layout`, `output` and `weights` also take a dict from place names (or globs) to values.
     """
     if (classes is None) == (outputs is None):
-        raise UsageError("give classes=, the number of logits of a branch (or outputs=, where they are quantities)")
+        raise UsageError(
+            "give one of classes=, the number of logits of a branch, and outputs=, where they are quantities"
+        )
     classes = _count("classes", classes) if outputs is None else _count("outputs", outputs)
     redundancy = _count("redundancy", redundancy)
     for option, value, known in (
@@ -164,6 +167,11 @@ def attach(
             f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"
         )
     learned = find_objective(objective) if isinstance(objective, str) else objective
+    if classes == 1 and learned is find_objective("softmax"):
+        raise UsageError(
+            f"objective={objective!r} of one output is always 0, since there is nothing to choose from: give classes=2 "
+            "or more, or for one output 'sigmoid', 'mse', 'huber' or 'dice'"
+        )
     initial_bias = _initial_bias(bias, labels, classes, learned)
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
         raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
@@ -177,6 +185,7 @@ def attach(
     paths = find_paths(model, at)
     places = {place: module_at(model, path) for place, path in paths.items()}
     refuse_places(places, name)
+    mask = mask_of(model, mask, places.values())
     pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
@@ -198,7 +207,7 @@ def attach(
     heads = make_heads(
         kinds, features, readers, classes, redundancy, activation, initialization, initial_bias, seed, dtype,
         own={id(parameter) for parameter in model.parameters()},
-        tied=functools.cache(lambda: output_layers(model, sample)),
+        tied=functools.cache(lambda: output_layers(model, sample, list(places.values()))),
     )  # fmt: skip
     settings = Settings(
         learned, activation, branch_reduction, class_reduction, resize, int(causal) if shift is None else shift,

@@ -271,7 +271,8 @@ class Branches(nn.Module):
         given = {feature.dtype for feature in sources.values()}
         if any(torch.promote_types(kind, torch.float32) != weight.dtype for kind in given):
             return None
-        if targets.ndim == 2 and targets.shape[1] != weight.shape[0]:
+        several = weight.shape[0] > 1 and settings.quantities and not objective.shares
+        if (targets.ndim == 1 and several) or (targets.ndim == 2 and targets.shape[1] != weight.shape[0]):
             return None  # where it is refused with a hint
         objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
         shares = [settings.weights.get(name, 1.0) for name in sources]

@@ -298,6 +298,11 @@ def make_heads(
         if kind == "tied" or isinstance(kind, nn.Module):
             if redundancy > 1 or activation != "last":
                 raise UsageError("a head that is shared has one branch: leave redundancy and activation out")
+            if kind == "tied" and positions > 1:
+                raise UsageError(
+                    f"place {name!r} keeps maps, and the model's output layer, which is linear, reads rows or tokens: "
+                    "attach with pool='mean', or give layers for maps as head="
+                )
             parts = list(tied()) if kind == "tied" else [kind]
             # A module of the user's own belongs to the first place, and the others are tied to it.
             elsewhere = any(isinstance(head, ModuleHead) and head.live[0] is kind for head in heads.values())

@@ -143,9 +143,16 @@ def _aligned(
                 f"place {names[0]!r} needs one target for each of {each} samples and positions, got targets of shape "
                 f"{tuple(targets.shape)}"
             )
+        if settings.quantities and not settings.objective.shares and logits.shape[-1] > 1:
+            _refuse_indices(targets, logits, count)
         targets = _by_output(targets, logits, count)
     elif by_class and count > 1:
         targets = targets.movedim(1, -1)
+    if count and isinstance(settings.objective, Objective) and len(targets) != logits.shape[1]:
+        raise UsageError(
+            f"the model was called on {logits.shape[1]} samples, and there are targets of {len(targets)}: give one for "
+            "each sample"
+        )
     if mask is not None:
         mask = _fitting_mask(mask.to(logits.device), targets, count)
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
@@ -170,6 +177,16 @@ def _refuse_positions(place: str, targets: Tensor) -> NoReturn:
     raise UsageError(
         f"place {place!r} needs one target a sample, got targets of shape {tuple(targets.shape)}: for one a position "
         "attach with pool='none'"
+    )
+
+
+def _refuse_indices(targets: Tensor, logits: Tensor, count: int) -> NoReturn:
+    """Refuse one target a row where there are several quantities: as class indices they would train one-hot rows."""
+    batch, outputs = logits.shape[1], logits.shape[-1]
+    wanted = (batch, outputs, *targets.shape[1:]) if count > 1 else (batch, *targets.shape[1:], outputs)
+    raise UsageError(
+        f"targets must have shape {wanted}, one value for each of {outputs} outputs, got {tuple(targets.shape)}: "
+        "attach with classes= if they are class indices"
     )
 
 

@@ -6,14 +6,17 @@ another way, such as a mean over tokens, no order of the two is the model's own 
 be given.
 """
 
+from collections.abc import Collection
+
 from torch import Tensor, nn
 
 from asymtrain.branches._dry_run import call, undisturbed
 from asymtrain.branches._nested import first_feature, tensors_in
+from asymtrain.branches._places import ROOT, repeated_blocks
 from asymtrain.errors import UsageError
 
 
-def output_layers(model: nn.Module, sample: object) -> list[nn.Module]:
+def output_layers(model: nn.Module, sample: object, places: Collection[nn.Module]) -> list[nn.Module]:
     """The final norm, if there is one, and the output layer; a `UsageError` where they cannot be told."""
     calls: list[tuple[nn.Module, Tensor, Tensor]] = []
 
@@ -40,12 +43,19 @@ def output_layers(model: nn.Module, sample: object) -> list[nn.Module]:
         for handle in handles:
             handle.remove()
     last = [module for module, _, _ in calls if module in norms][-1:]
-    if not before and last and last[0] in model.children():
+    if not before and last and not _inside(last[0], model, places):
         raise UsageError(
             "head='tied' cannot tell how the model's final norm and its output layer belong together: give the layers "
             "as a module, head=nn.Sequential(model.norm, model.head)"
         )
     return [*before[-1:], layer]
+
+
+def _inside(norm: nn.Module, model: nn.Module, places: Collection[nn.Module]) -> bool:
+    """Whether the norm is part of a place or of a block like it: what such a block gives is normed already."""
+    modules = {name or ROOT: module for name, module in model.named_modules()}
+    blocks = [modules[path] for path in repeated_blocks(modules)]
+    return any(norm in block.modules() for block in (*places, *blocks))
 
 
 def _memory(tensor: Tensor) -> int:

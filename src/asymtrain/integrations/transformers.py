@@ -114,7 +114,8 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         samples, items = super().get_batch_samples(*args, **kwargs)
         if samples and not self.branches.stripped:
             # Copies, of the mappings alone: `targets` may take an entry out that the model does not know.
-            counts = [self._count_targets(self._targets_in(copy.copy(batch)), batch) for batch in samples]
+            batches = [copy.copy(batch) for batch in samples]
+            counts = [self._count_targets(self._targets_in(batch), batch) for batch in batches]
             self._count = torch.stack(counts).sum().to(self.args.device)
             if self.args.world_size > 1 and self.args.average_tokens_across_devices:
                 # As the trainer counts the items of the model's loss: ranks count by their targets too.
@@ -191,7 +192,8 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
             return torch.tensor(targets.numel(), device=targets.device)
         count = targets.ne(self.branches.settings.ignore_index)
         if targets.ndim > 1:
-            mask = inputs.get(self.branches.mask) if isinstance(self.branches.mask, str) else None
+            rule = self.branches.mask
+            mask = rule(**inputs) if callable(rule) else inputs.get(rule)
             if isinstance(mask, Tensor) and mask.shape == targets.shape:
                 count = count & mask.to(count.device).bool()
             count = count[:, self.branches.settings.shift :]
