@@ -50,7 +50,7 @@ def _mix(q, k, k_class, v, v_class, lanes, scale):
 
 @triton.jit
 def _score_gradients(q, g, k, k_class, v, v_class, lanes, scale):
-    """Probabilities of each query, and the gradients of its scores: over the patches, and over the class token's tile."""
+    """Probabilities of each query and gradients of its scores, over the patches and over the class token's tile."""
     p, p_class, over = _softmax(q, k, k_class, lanes, scale)
     p, p_class = p * over, p_class * over
     dp, dp_class = tl.dot(g, tl.trans(v)), tl.dot(g, tl.trans(v_class))
