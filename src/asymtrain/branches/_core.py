@@ -250,8 +250,9 @@ class Branches(nn.Module):
         kept: bool,
     ) -> Plan | None:
         """How the loss of features like these is made in one node; None where that cannot be."""
-        if targets.ndim not in (1, 2) or targets.layout is not torch.strided:
-            return None
+        valueless = targets.is_meta and not any(feature.is_meta for feature in sources.values())
+        if targets.ndim not in (1, 2) or targets.layout is not torch.strided or valueless:
+            return None  # where they are refused with a hint
         hooks, settings = self._attached().places, self.settings
         # Rows that were read already need no pooling.
         pooled = [(hooks[name].pooled if feature.ndim > 2 else None) or Pooled() for name, feature in sources.items()]
@@ -338,6 +339,8 @@ class Branches(nn.Module):
             return
         tokens = self._capture.forward.tokens
         if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or tokens.shape != targets.shape:
+            return
+        if targets.is_meta:
             return
         targets = targets.to(tokens.device)
         if ((targets == tokens) | (targets == ignore_index)).all() and (targets == tokens).any():

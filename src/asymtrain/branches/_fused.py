@@ -36,6 +36,8 @@ _SHARED_FROM = 3
 _MOST_ZEROS = 1 << 26
 # Of shares that are kept from step to step; they save one call.
 _MOST_ELEMENTS = 1 << 20
+# Of a feature, up to which to copy it beside others of its shape and average all at once beats a call for each.
+_MOST_COPIED = 1 << 14
 # The arguments of a launch are 4 kB.
 _MOST_LAUNCHED = 64
 # Multiplications of a product up to which a step is bound by its calls, not by them: cuBLAS is quicker at large ones.
@@ -51,6 +53,7 @@ class Group(NamedTuple):
     pooled: Pooled
     positions: int  # over which the features are averaged
     spread: tuple[int, ...]  # the shape of rows that broadcast to features, of all places together
+    together: Pooled | None = None  # how features (k, ...) of all places are pooled; None where each is, for itself
 
 
 @dataclass(frozen=True)
@@ -103,7 +106,8 @@ def make_plan(
         spread = tuple(1 if axis in kind.axes else size for axis, size in enumerate(shape))
         positions = math.prod(shape[axis] for axis in kind.axes)
         if len(places) >= _SHARED_FROM:
-            groups.append(Group(tuple(places), shape, dtype, kind, positions, (len(places), *spread)))
+            together = kind.behind_an_axis() if math.prod(shape) <= _MOST_COPIED else None
+            groups.append(Group(tuple(places), shape, dtype, kind, positions, (len(places), *spread), together))
         else:
             groups += [Group((place,), shape, dtype, kind, positions, spread) for place in places]
     order = tuple(place for group in groups for place in group.places)
@@ -232,20 +236,22 @@ class _FusedLoss(torch.autograd.Function):
             rows: list[Tensor] = []
             stacks: list[Tensor | None] = []  # None where the weight is among the inputs
             for group, part in zip(plan.groups, _parts(logits, plan.sizes), strict=True):
-                of_places = [_row(features[place], group.pooled, weights[0].dtype) for place in group.places]
+                of_places, stack = [features[place] for place in group.places], None
+                if group.together is None:
+                    of_places = [_row(feature, group.pooled, logits.dtype) for feature in of_places]
                 if len(of_places) == 1:
-                    (place,) = group.places
+                    ((place,), (row,)) = group.places, of_places
                     bias = biases[place] if biases else None
-                    F.linear(of_places[0], weights[place], bias, out=part)  # type: ignore[call-arg]
-                    rows.append(of_places[0])
-                    stacks.append(None)
+                    F.linear(row, weights[place], bias, out=part)  # type: ignore[call-arg]
                 else:
                     row, stack = torch.stack(of_places), torch.stack([weights[place] for place in group.places])
+                    if group.together is not None:
+                        row = _row(row, group.together, logits.dtype)
                     torch.bmm(row, stack.mT, out=part)
                     if biases:
                         part += torch.stack([biases[place] for place in group.places]).unsqueeze(1)
-                    rows.append(row)
-                    stacks.append(stack)
+                rows.append(row)
+                stacks.append(stack)
             loss, gradient = _loss_and_gradient(logits, targets, plan)
         ctx.save_for_backward(gradient, *rows, *stacks, targets, *tensors)
         return loss

@@ -220,7 +220,7 @@ class Launches:
         shares: Sequence[float], per_row: float, ignored: int, precision: str,
     ) -> None:  # fmt: skip
         count = len(places)
-        self.device, self.dtype = device.index, dtype
+        self.device = device.index
         self.means = any(place.positions > 1 for place in places)
         self.zeros = any(place.sparse for place in places)
         widths = [place.width for place in places]
@@ -232,14 +232,17 @@ class Launches:
         starts, programs = _sums([triton.cdiv(width, tile) * (across + down) for width in widths])
         pool_starts, pool_programs = _sums([triton.cdiv(width, _WIDE) * batch for width in widths])
         self.offsets = tuple(4 * offset for offset in means)
-        # Gradients by features. Of rows each is a tensor of its own, to which autograd can add another in place; the
-        # rest are views of one buffer, made at once where all are alike.
-        own = [not place.sparse and place.size == math.prod(place.gradient[0]) for place in places]
-        of_rows, self.of_rows = _offsets([0 if mine else place.size for mine, place in zip(own, places, strict=True)])
+        # Gradients by features. Of rows each is a tensor like the feature, to which autograd can add another in place;
+        # the rest are views of one buffer, made at once where all are alike.
+        self.own = [
+            not place.sparse and place.size == math.prod(place.gradient[0]) and place.strides[:2] == (place.width, 1)
+            for place in places
+        ]
+        sizes = [0 if own else place.size for own, place in zip(self.own, places, strict=True)]
+        of_rows, self.of_rows = _offsets(sizes)
         self.views = [(*place.gradient, offset) for place, offset in zip(places, of_rows, strict=True)]
-        self.own = [place.gradient[0] if mine else None for mine, place in zip(own, places, strict=True)]
         self.alike: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-        if count > 1 and not any(own) and len({place.gradient for place in places}) == 1:
+        if count > 1 and not any(self.own) and len({place.gradient for place in places}) == 1:
             shape, strides, apart = self.views[1]
             self.alike = (count, *shape), (apart, *strides)
         table: list[tuple[int, ...]] = [
@@ -253,6 +256,7 @@ class Launches:
         table += [(1 << 40,) * len(table[0])] * len(self.more)
         self.table = torch.tensor(table, dtype=torch.int64, device=device)
         self.shares = torch.tensor(shares, dtype=torch.float32, device=device)
+        self.zero = self.shares.new_zeros(())
         self.counters = torch.zeros(_STREAMS, dtype=torch.int32, device=device)
         self.streams: dict[int, int] = {}  # the address of each one's counter
         self.fixed = self.table.data_ptr(), self.shares.data_ptr()
@@ -299,10 +303,10 @@ class Launches:
         table, shares = self.fixed
         rows, means = self._addresses(features), None
         if self.pool is not None:
-            means = weights[0].new_empty(self.rows)
+            means = self.shares.new_empty(self.rows)
             self.pool(stream, rows, table, means.data_ptr(), self.batch)
             rows = self._of_means(means)
-        gradient, loss = weights[0].new_empty(self.cells + self.programs), weights[0].new_empty(())
+        gradient, loss = self.shares.new_empty(self.cells + self.programs), torch.empty_like(self.zero)
         start = gradient.data_ptr()
         self.loss(
             stream, rows, self._addresses(weights), table, shares, targets.data_ptr(), start, start + 4 * self.cells,
@@ -316,7 +320,7 @@ class Launches:
     ) -> list[Tensor]:  # fmt: skip
         """Gradients by features and by weights, times the gradient of the loss."""
         rows = self._addresses(features) if means is None else self._of_means(means)
-        of_features = self._of_features(gradient)
+        of_features = self._of_features(features)
         of_weights = [torch.empty_like(weight) for weight in weights]
         self.gradients(
             self._current_stream(), rows, self._addresses(weights), self.fixed[0], gradient.data_ptr(),
@@ -324,15 +328,15 @@ class Launches:
         )  # fmt: skip
         return [*of_features, *of_weights]
 
-    def _of_features(self, gradient: Tensor) -> Sequence[Tensor]:
+    def _of_features(self, features: Sequence[Tensor]) -> Sequence[Tensor]:
         """Gradients by features, not written yet but for zeros."""
-        buffer = gradient
+        buffer = features[0]
         if self.of_rows:
-            buffer = (gradient.new_zeros if self.zeros else gradient.new_empty)(self.of_rows, dtype=self.dtype)
+            buffer = (buffer.new_zeros if self.zeros else buffer.new_empty)(self.of_rows)
         if self.alike is not None:
             return buffer.as_strided(*self.alike).unbind()
-        return [buffer.as_strided(*view) if shape is None else gradient.new_empty(shape, dtype=self.dtype)
-                for shape, view in zip(self.own, self.views, strict=True)]  # fmt: skip
+        return [torch.empty_like(feature) if own else buffer.as_strided(*view)
+                for feature, own, view in zip(features, self.own, self.views, strict=True)]  # fmt: skip
 
     def _current_stream(self) -> int:
         return 0 if self.device is None else torch._C._cuda_getCurrentRawStream(self.device)
