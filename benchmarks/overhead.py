@@ -81,6 +81,8 @@ def main() -> None:
     options.add_argument("--json", type=Path, help="write the rows of `models` and `practice` here too")
     options.add_argument("--arch", nargs="+", default=list(models.BACKBONES))
     chosen = options.parse_args()
+    if min(chosen.builds, chosen.turns) < 1:
+        options.error("--builds and --turns must be 1 or more: the figures are medians over them")
     device = torch.device(chosen.device)
     print(f"{device_name(device)}, torch {torch.__version__}", flush=True)
     rows: list[dict[str, Any]] = []

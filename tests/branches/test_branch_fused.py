@@ -214,8 +214,8 @@ def on_meta(widths: tuple[int, ...], x: Tensor, **options: object) -> tuple[nn.M
     ("widths", "x", "of_loss", "of_backward"),
     [
         # Of four widths 4 products, of which the loss makes 12; means of one width share one.
-        ((16, 12, 8, 6), rows(), 20, 24),
-        ((8,) * 12, torch.randn(3, 5, 7), 32, 34),
+        ((16, 12, 8, 6), rows(), 20, 21),
+        ((8,) * 12, torch.randn(3, 5, 7), 20, 33),
     ],
     ids=["4 widths", "12 means"],
 )
@@ -270,6 +270,24 @@ def test_class_tokens(most: int, widths: tuple[int, ...], monkeypatch: pytest.Mo
             torch.testing.assert_close(mine, general, rtol=1e-9, atol=1e-12)
     model(x)
     assert counted(branches.loss(targets())) == 1
+
+
+@pytest.mark.parametrize("most", [0, 1 << 14], ids=["each for itself", "together"])
+@pytest.mark.parametrize("pool", ["mean", "class_token"])
+def test_features_of_one_shape(pool: str, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_fused, "_MOST_COPIED", most)
+    model, x = Chain((7, 7, 7, 6)).double(), torch.randn(3, 5, 7).double()
+    branches = attach(model, "blocks.*", x, CLASSES, pool=pool, layout="BTD")
+
+    def loss() -> Tensor:
+        model(x)
+        return branches.loss(targets())
+
+    inputs = [*branches.parameters(), *model.blocks.parameters()]
+    for mine, general in zip(*both_ways(branches, loss, inputs), strict=True):
+        torch.testing.assert_close(mine, general, rtol=1e-9, atol=1e-12)
+    (plan,) = branches._capture.plans.values()
+    assert [group.together is not None for group in plan.groups] == [most > 0, False]
 
 
 @pytest.mark.parametrize("most", [0, 1, 64])

@@ -1,6 +1,7 @@
 """The fused loss as kernels of our own: where they read and write, who gets them, and their numbers against torch's."""
 
 from collections.abc import Sequence
+from importlib import import_module
 
 import pytest
 import torch
@@ -125,6 +126,11 @@ def loss_of(
     return loss
 
 
+def is_launched(loss: Tensor) -> bool:
+    """Whether kernels of our own have made it."""
+    return loss.grad_fn.name() == "_LaunchedLossBackward"
+
+
 def numbers(model: nn.Module, branches: Branches, *rest: Tensor, **options: bool) -> list[Tensor]:
     """The loss and all gradients."""
     loss = loss_of(model, branches, *rest, **options)
@@ -218,12 +224,30 @@ def test_streams_do_not_count_for_each_other() -> None:
 
 @pytest.mark.gpu
 @on_gpu
+def test_streams_beyond_those_with_a_counter_are_left_to_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("asymtrain.branches._kernels"), "_STREAMS", 2)
+    model, branches, x, y = built("rows")
+    expected = loss_of(model, branches, x, y, kernels=True)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    losses = []
+    for stream in (*streams, *streams):
+        with torch.cuda.stream(stream):
+            model(x)
+            losses.append(branches.loss(y))
+    torch.cuda.synchronize()
+    assert [is_launched(loss) for loss in losses] == [True, False, False] * 2
+    assert_alike(losses, [expected] * 6, 1e-5)
+
+
+@pytest.mark.gpu
+@on_gpu
 @pytest.mark.parametrize("limit", ["_MOST_LAUNCHED", "_MOST_MULTIPLIED"])
 def test_what_is_large_is_left_to_torch(limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_fused, limit, 1)
     model, branches, x, y = built("rows")
     model(x)
-    assert not branches.loss(y).grad_fn.launched
+    assert not is_launched(branches.loss(y))
 
 
 class Nothing(TorchDispatchMode):
@@ -242,7 +266,7 @@ def test_what_follows_operations_sees_them() -> None:
                 loss = branches.loss(y)
         else:
             loss = branches.loss(y)
-        assert loss.grad_fn.launched != mode
+        assert is_launched(loss) != mode
 
 
 @pytest.mark.gpu

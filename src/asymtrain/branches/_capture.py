@@ -43,6 +43,7 @@ T = TypeVar("T")
 Mask = str | Callable[..., Tensor | None]
 _REGULAR = 8  # forwards in a row that show what kind of loop this is
 _IRREGULAR = -(1 << 60)  # no count from here reaches it
+_DISTRIBUTED = torch.distributed.is_available()
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
 
@@ -54,6 +55,7 @@ class Forward:
         self.listening = False
         self.happened = False
         self.with_grad = False
+        self.traced = False  # by torch.jit.trace
         self.compiled = False
         self.counted = False  # whether `random` and `cycle` have moved on for it
         self.asked = False  # whether anyone has asked what it gave
@@ -128,7 +130,7 @@ class PlaceHook(_Hook):
         self.reader = reader
         self.rows: Tensor | str | None = None  # (B, D), or what was wrong, or nothing
         self.held: object = None  # the output, not read yet
-        self.feature: Tensor | None = None  # in what is held, where rows with gradients can be made of it by `pooled`
+        self.feature: Tensor | None = None  # in what is held, where it has gradients and may be read by `pooled`
         self.version: int | None = None  # of what is kept; another one later means that it was changed in place
         # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
         self.lasting: dict[tuple[bool, bool], bool] = {}
@@ -139,9 +141,9 @@ class PlaceHook(_Hook):
         self.with_grad = False
 
     def __call__(self, module: nn.Module, args: object, output: object) -> None:
-        compiling = torch.compiler.is_compiling()
-        if not compiling and torch._C._get_tracing_state() is None:
-            grad, forward = torch.is_grad_enabled(), self.forward
+        compiling, forward = torch.compiler.is_compiling(), self.forward
+        if not (compiling or forward.traced):
+            grad = torch.is_grad_enabled()
             # May it be held? In line, as is all that runs at every step: a small model feels each call.
             if not grad or (
                 self.pooled is not None
@@ -154,12 +156,10 @@ class PlaceHook(_Hook):
                         type(output) is Tensor
                         and self.selector is None
                         and self.lasting.get(mode)
-                        and output.is_floating_point()
-                        and not output.is_inference()
+                        and (output.requires_grad or (output.is_floating_point() and not output.is_inference()))
                     ):
                         self.with_grad, self.held, self.rows, self.version = grad, output, None, output._version
-                        usable = grad and output.ndim == self.axes and output.layout is torch.strided
-                        self.feature = output if usable and self.pooled is not None and not output.is_nested else None
+                        self.feature = output if grad else None
                     else:
                         self._keep(output, mode)
                 return
@@ -184,9 +184,7 @@ class PlaceHook(_Hook):
 
     def _hold(self, output: object, feature: Tensor, version: int) -> None:
         self.held, self.rows, self.version = output, None, version
-        usable = self.with_grad and self.pooled is not None and not feature.is_nested
-        dense = usable and feature.layout is torch.strided and feature.ndim == self.axes
-        self.feature = feature if dense else None
+        self.feature = feature if self.with_grad and self.pooled is not None else None
 
     def read(self, output: object) -> Tensor | str:
         """The rows, or what is wrong with the output; where branches are only probes, without a graph."""
@@ -223,9 +221,10 @@ class PlaceHook(_Hook):
 
     def source(self) -> Tensor | str | None:
         """What the rows come from by `pooled`, or the rows; see `caught`."""
-        if self.feature is None:
+        feature = self.feature
+        if feature is None or feature.ndim != self.axes or feature.layout is not torch.strided or feature.is_nested:
             return self.caught()
-        return _CHANGED if self.feature._version != self.version else self.feature
+        return _CHANGED if feature._version != self.version else feature
 
 
 class OpenHook(_Hook):
@@ -260,6 +259,7 @@ class OpenHook(_Hook):
         forward.happened = True
         forward.with_grad = torch.is_grad_enabled()
         forward.compiled = compiling
+        forward.traced = not compiling and torch._C._get_tracing_state() is not None
         forward.counted = False
         forward.asked = False
         if self.mask is not None:
@@ -360,10 +360,12 @@ class Capture:
         """What the rows of each place come from: see `PlaceHook.source` and `features`."""
         forward = self.forward
         if forward.happened and forward.dropped is None:
-            caught = {}
+            caught, strided = {}, torch.strided
             for name, place in self.places.items():
                 feature = place.feature
-                if feature is None or feature._version != place.version:
+                if feature is None or feature._version != place.version or feature.ndim != place.axes:
+                    break
+                if feature.layout is not strided or feature.is_nested:
                     break
                 caught[name] = feature
             else:  # as ever: nothing was skipped, nothing is wrong, and there is nothing to warn of
@@ -525,9 +527,9 @@ def carries_branches(module: nn.Module, name: str) -> bool:
 
 def refuse_drift() -> None:
     """Refuse to train branches that no process group keeps equal between ranks."""
-    if torch.compiler.is_compiling() or not torch.distributed.is_available():
+    if not _DISTRIBUTED or not torch.distributed.is_initialized() or torch.compiler.is_compiling():
         return
-    if torch.distributed.is_initialized() and torch.distributed.get_world_size() > 1:
+    if torch.distributed.get_world_size() > 1:
         raise UsageError(
             "in distributed training the branches would drift apart between ranks: use "
             "net = DistributedDataParallel(WithBranches(model, branches)), output, logits = net(x), "

@@ -180,7 +180,7 @@ class Branches(nn.Module):
         0 where every place was skipped and that is allowed.
         """
         ignore_index = self._ignored(ignore_index)
-        total = self._fused_loss(targets, ignore_index) if logits is None and mask is None else None
+        total = self._fused_loss(targets, ignore_index) if self._fusable and logits is None and mask is None else None
         if total is not None:
             return total
         weights = self.settings.weights
@@ -198,11 +198,9 @@ class Branches(nn.Module):
     def _fused_loss(self, targets: Tensor, ignore_index: int) -> Tensor | None:
         """The loss of the latest forward in one node of autograd; None where it has to be made in the general way."""
         capture = self._attached()
-        if not self._fusable or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling() or not torch.is_grad_enabled() or capture.forward.mask is not None:
             return None
-        if capture.forward.mask is not None or torch._C._functorch.peek_interpreter_stack() is not None:
-            return None
-        if not isinstance(targets, Tensor) or targets.ndim not in (1, 2) or targets.layout is not torch.strided:
+        if not isinstance(targets, Tensor) or torch._C._functorch.peek_interpreter_stack() is not None:
             return None
         capture.check_has_gradients()
         refuse_drift()
@@ -217,9 +215,10 @@ class Branches(nn.Module):
         # All that checks and products depend on, but for the values of targets
         seen = (
             tuple(heads) if len(heads) < len(self.places) else None,
-            (len(biases), ignore_index, targets.shape, targets.dtype, targets.device, product_precision(features)),
+            (len(biases), ignore_index, product_precision(features)),
+            (targets.shape, targets.dtype, targets.device, targets.layout),
             *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
-            *[None if w is None else (type(w), w.stride(), w.dtype, w.device) for w in weights],
+            *[None if w is None else (type(w), w.is_contiguous(), w.dtype, w.device) for w in weights],
         )
         plans = capture.plans
         plan = plans.get(seen, _UNKNOWN)
@@ -233,12 +232,12 @@ class Branches(nn.Module):
             return None
         if self._watch_copying:
             self._refuse_copying(targets, ignore_index)
-        # Values on a GPU are not looked at: that would stall every step.
-        complete = targets.is_cpu and _all_classes(targets, plan.shape[2], ignore_index)
-        if targets.is_cpu and not complete:
+        # Values on a GPU are not looked at: that would stall every step. The closed form finds out for itself.
+        if not plan.closed_form and targets.is_cpu and not _all_classes(targets, plan.shape[2], ignore_index):
             plan.objective.check(torch.empty(plan.shape[1:], device="meta"), targets, ignore_index)
-        targets = _on(features[0].device, targets)
-        return fused_loss(plan, targets, features, weights, biases, complete)  # type: ignore[arg-type]
+        if not (plan.ready and targets.is_contiguous()):
+            targets = _on(features[0].device, targets)
+        return fused_loss(plan, targets, features, weights, biases)  # type: ignore[arg-type]
 
     def _make_plan(
         self,
@@ -251,6 +250,9 @@ class Branches(nn.Module):
         kept: bool,
     ) -> Plan | None:
         """How the loss of features like these is made in one node; None where that cannot be."""
+        valueless = targets.is_meta and not any(feature.is_meta for feature in sources.values())
+        if targets.ndim not in (1, 2) or targets.layout is not torch.strided or valueless:
+            return None  # where they are refused with a hint
         hooks, settings = self._attached().places, self.settings
         # Rows that were read already need no pooling.
         pooled = [(hooks[name].pooled if feature.ndim > 2 else None) or Pooled() for name, feature in sources.items()]
@@ -278,7 +280,7 @@ class Branches(nn.Module):
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
             list(sources.values()), pooled, plain_weights, objective, settings.class_reduction, ignore_index, shares,
-            by_index=targets.ndim == 1, kept=kept, with_bias=biases > 0,
+            targets=targets, kept=kept, with_bias=biases > 0,
         )  # fmt: skip
 
     @torch.no_grad()
@@ -338,6 +340,8 @@ class Branches(nn.Module):
             return
         tokens = self._capture.forward.tokens
         if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or tokens.shape != targets.shape:
+            return
+        if targets.is_meta:
             return
         targets = targets.to(tokens.device)
         if ((targets == tokens) | (targets == ignore_index)).all() and (targets == tokens).any():

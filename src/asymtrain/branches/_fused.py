@@ -13,7 +13,7 @@ Axis letters: B batch, C classes, D width, K places.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -36,6 +36,8 @@ _SHARED_FROM = 3
 _MOST_ZEROS = 1 << 26
 # Of shares that are kept from step to step; they save one call.
 _MOST_ELEMENTS = 1 << 20
+# Of a feature, up to which to copy it beside others of its shape and average all at once beats a call for each.
+_MOST_COPIED = 1 << 14
 # The arguments of a launch are 4 kB.
 _MOST_LAUNCHED = 64
 # Multiplications of a product up to which a step is bound by its calls, not by them: cuBLAS is quicker at large ones.
@@ -51,6 +53,7 @@ class Group(NamedTuple):
     pooled: Pooled
     positions: int  # over which the features are averaged
     spread: tuple[int, ...]  # the shape of rows that broadcast to features, of all places together
+    together: Pooled | None = None  # how features (k, ...) of all places are pooled; None where each is, for itself
 
 
 @dataclass(frozen=True)
@@ -62,6 +65,7 @@ class Plan:
     sizes: list[int]  # of the groups
     order: tuple[int, ...]  # the places, group by group: the order of the logits
     shares: Tensor | None  # of the places in the sum, in that order; None where each is 1
+    ready: bool  # whether targets have the type and the device that they need
     closed_form: bool  # whether the objective is the sigmoid of class indices
     elements: Tensor | None  # for it (B, C), the share of each element in a mean; None where each step makes its own
     views: tuple[int | None, ...]  # by place, the axis along which autograd takes the class token; empty where none
@@ -79,15 +83,16 @@ def make_plan(
     class_reduction: ClassReduction,
     ignore_index: int,
     shares: Sequence[float],
-    by_index: bool,
+    targets: Tensor,
     kept: bool,
     with_bias: bool,
 ) -> Plan:
     """The plan for features of these shapes and types, rows of which have the type and device of the weights (C, D).
 
-    `by_index` says that targets are indices of classes, not values; `kept` that the plan serves later steps.
+    Of targets only the kind counts: (B,) are indices of classes, (B, C) values. `kept` says that the plan serves later
+    steps.
     """
-    weight = weights[0]
+    weight, by_index = weights[0], targets.ndim == 1
     zeros = sum(feature.nbytes for feature, kind in zip(features, pooled, strict=True) if kind.token is not None)
     views = tuple(kind.token for kind in pooled) if zeros > _MOST_ZEROS else ()
     alike: dict[tuple[tuple[int, ...], torch.dtype, Pooled], list[int]] = {}
@@ -101,7 +106,8 @@ def make_plan(
         spread = tuple(1 if axis in kind.axes else size for axis, size in enumerate(shape))
         positions = math.prod(shape[axis] for axis in kind.axes)
         if len(places) >= _SHARED_FROM:
-            groups.append(Group(tuple(places), shape, dtype, kind, positions, (len(places), *spread)))
+            together = kind.behind_an_axis() if math.prod(shape) <= _MOST_COPIED else None
+            groups.append(Group(tuple(places), shape, dtype, kind, positions, (len(places), *spread), together))
         else:
             groups += [Group((place,), shape, dtype, kind, positions, spread) for place in places]
     order = tuple(place for group in groups for place in group.places)
@@ -121,6 +127,7 @@ def make_plan(
         order=order,
         # A tensor from the beginning: a copy from the host has no place in a step that is captured as a CUDA graph.
         shares=None if set(shares) == {1.0} else weight.new_tensor([shares[place] for place in order]),
+        ready=targets.device == features[0].device and (targets.dtype == torch.int64 or not by_index),
         closed_form=closed_form,
         elements=elements,
         views=views,
@@ -181,39 +188,47 @@ def _pairs(parts: Sequence[Any], views: tuple[int | None, ...]) -> list[tuple[An
 
 
 def fused_loss(
-    plan: Plan,
-    targets: Tensor,
-    features: Sequence[Tensor],
-    weights: Sequence[Tensor],
-    biases: Sequence[Tensor],
-    complete: bool,
+    plan: Plan, targets: Tensor, features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor]
 ) -> Tensor:
-    """The weighted sum over places of their losses; `biases` is empty, or has one for each place.
-
-    `complete` says that no target is ignored; one that nobody has looked at may be.
-    """
+    """The weighted sum over places of their losses; `biases` is empty, or has one for each place."""
     if plan.views:
         pairs = _pairs(features, plan.views)
         features = [feature if axis is None else feature.select(axis, 0) for feature, axis in pairs]
-    loss: Tensor = _FusedLoss.apply(plan, complete, targets, *features, *weights, *biases)
-    return loss
+    stream = None if plan.launches is None else plan.launches.stream()
+    if stream is None:
+        return _apply_fused(plan, targets, *features, *weights, *biases)
+    return _apply_launched(plan, stream, targets, *features, *weights)
+
+
+class _LaunchedLoss(torch.autograd.Function):
+    """By kernels of our own."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: Plan, stream: int, targets: Tensor, *tensors: Tensor) -> Tensor:
+        launches, count = plan.launches, plan.shape[0]
+        assert launches is not None
+        ctx.plan = plan
+        loss, gradient, means = launches.forward(stream, tensors[:count], tensors[count:], targets)
+        ctx.save_for_backward(gradient, means, targets, *tensors)
+        return loss
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
+        plan, count = ctx.plan, ctx.plan.shape[0]
+        gradient, means, targets, *tensors = ctx.saved_tensors
+        if torch.is_grad_enabled() or _is_batched(gradients[0]):
+            return None, None, None, *_general_gradients(plan, targets, tensors, gradients[0])
+        features, weights = tensors[:count], tensors[count:]
+        return None, None, None, *plan.launches.backward(features, weights, gradient, means, gradients[0])
 
 
 class _FusedLoss(torch.autograd.Function):
-    @classmethod
-    def apply(cls, *arguments: Any) -> Any:
-        """Torch's own without its look at functorch, which costs as much as the rest of the call."""
-        return super(torch.autograd.Function, cls).apply(*arguments)  # type: ignore[misc]
+    """By torch's operations."""
 
     @staticmethod
-    def forward(ctx: Any, plan: Plan, complete: bool, targets: Tensor, *tensors: Tensor) -> Tensor:
-        count, launches = plan.shape[0], plan.launches
-        ctx.plan, ctx.launched = plan, False
-        if launches is not None and launches.possible():
-            ctx.launched = True
-            loss, gradient, means = launches.forward(tensors[:count], tensors[count:], targets)
-            ctx.save_for_backward(gradient, means, targets, *tensors)
-            return loss
+    def forward(ctx: Any, plan: Plan, targets: Tensor, *tensors: Tensor) -> Tensor:
+        count = plan.shape[0]
+        ctx.plan = plan
         features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
         # In the weights' own precision, so that the loss is the same inside and outside autocast.
         with torch._C._DisableAutocast():
@@ -221,64 +236,79 @@ class _FusedLoss(torch.autograd.Function):
             rows: list[Tensor] = []
             stacks: list[Tensor | None] = []  # None where the weight is among the inputs
             for group, part in zip(plan.groups, _parts(logits, plan.sizes), strict=True):
-                of_places = [_row(features[place], group.pooled, weights[0].dtype) for place in group.places]
+                of_places, stack = [features[place] for place in group.places], None
+                if group.together is None:
+                    of_places = [_row(feature, group.pooled, logits.dtype) for feature in of_places]
                 if len(of_places) == 1:
-                    (place,) = group.places
+                    ((place,), (row,)) = group.places, of_places
                     bias = biases[place] if biases else None
-                    F.linear(of_places[0], weights[place], bias, out=part)  # type: ignore[call-arg]
-                    rows.append(of_places[0])
-                    stacks.append(None)
+                    F.linear(row, weights[place], bias, out=part)  # type: ignore[call-arg]
                 else:
                     row, stack = torch.stack(of_places), torch.stack([weights[place] for place in group.places])
+                    if group.together is not None:
+                        row = _row(row, group.together, logits.dtype)
                     torch.bmm(row, stack.mT, out=part)
                     if biases:
                         part += torch.stack([biases[place] for place in group.places]).unsqueeze(1)
-                    rows.append(row)
-                    stacks.append(stack)
-            loss, gradient = _loss_and_gradient(logits, targets, plan, complete)
+                rows.append(row)
+                stacks.append(stack)
+            loss, gradient = _loss_and_gradient(logits, targets, plan)
         ctx.save_for_backward(gradient, *rows, *stacks, targets, *tensors)
         return loss
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Any, ...]:
-        plan = ctx.plan
-        count, parts, saved = plan.shape[0], len(plan.groups), ctx.saved_tensors
-        first = 3 if ctx.launched else 2 + 2 * parts
-        tensors = saved[first:]
-        again = torch.is_grad_enabled()  # a second derivative is wanted
-        if again or (ctx.launched and _is_batched(gradients[0])):
-            with torch.enable_grad(), torch._C._DisableAutocast():
-                # By views: of two places one may feed the other, and each must have its own part alone.
-                views = [tensor.view_as(tensor) for tensor in tensors]
-                wanted = [view for view in views if view.requires_grad]
-                loss = _general_loss(plan, saved[first - 1], views)
-            given = iter(torch.autograd.grad(loss, wanted, gradients[0], create_graph=again, allow_unused=True))
-            return None, None, None, *(next(given) if tensor.requires_grad else None for tensor in tensors)
-        if ctx.launched:
-            features, weights = tensors[:count], tensors[count:]
-            return None, None, None, *plan.launches.backward(features, weights, saved[0], saved[1], gradients[0])
+        plan, saved = ctx.plan, ctx.saved_tensors
+        count, parts = plan.shape[0], len(plan.groups)
         rows, stacks = saved[1 : 1 + parts], saved[1 + parts : 1 + 2 * parts]
+        targets, *tensors = saved[1 + 2 * parts :]
+        if torch.is_grad_enabled():  # a second derivative is wanted
+            return None, None, *_general_gradients(plan, targets, tensors, gradients[0])
         answer: list[Tensor | None] = [None] * len(tensors)
         with torch._C._DisableAutocast():
             gradient = saved[0] * gradients[0]
-            for group, row, stack, part in zip(plan.groups, rows, stacks, _parts(gradient, plan.sizes), strict=True):
+            turned = _parts(gradient.mT, plan.sizes)
+            for group, row, stack, part, across in zip(
+                plan.groups, rows, stacks, _parts(gradient, plan.sizes), turned, strict=True
+            ):
                 if stack is None:
                     (place,) = group.places
-                    answer[count + place] = part.t() @ row
+                    answer[count + place] = torch.mm(across, row)
                     if tensors[place].requires_grad:
-                        of_row = torch.addmm(row, part, tensors[count + place], beta=0, alpha=1 / group.positions)
+                        weight = tensors[count + place]
+                        if group.positions == 1:
+                            of_row = torch.mm(part, weight)
+                        else:
+                            of_row = torch.addmm(row, part, weight, beta=0, alpha=1 / group.positions)
                         answer[place] = _spread(of_row, group)
                     continue
                 of_rows = torch.baddbmm(row, part, stack, beta=0, alpha=1 / group.positions)
                 of_features = _spread(of_rows, group).unbind()
                 for place, of_weight, of_feature in zip(
-                    group.places, torch.bmm(part.mT, row).unbind(), of_features, strict=True
+                    group.places, torch.bmm(across, row).unbind(), of_features, strict=True
                 ):
                     answer[count + place], answer[place] = of_weight, of_feature
             if len(tensors) > 2 * count:
                 for place, of_bias in zip(plan.order, gradient.sum(1).unbind(), strict=True):
                     answer[2 * count + place] = of_bias
-        return None, None, None, *answer
+        return None, None, *answer
+
+
+# Torch's own without its look at functorch, which costs as much as the rest of the call.
+_apply_launched: Callable[..., Tensor] = super(torch.autograd.Function, _LaunchedLoss).apply
+_apply_fused: Callable[..., Tensor] = super(torch.autograd.Function, _FusedLoss).apply
+
+
+def _general_gradients(plan: Plan, targets: Tensor, tensors: Sequence[Tensor], given: Tensor) -> list[Tensor | None]:
+    """Gradients by operations that autograd knows, where theirs are wanted or `given` stands for several."""
+    again = torch.is_grad_enabled()
+    with torch.enable_grad(), torch._C._DisableAutocast():
+        # By views: of two places one may feed the other, and each must have its own part alone.
+        views = [tensor.view_as(tensor) for tensor in tensors]
+        wanted = [view for view in views if view.requires_grad]
+        loss = _general_loss(plan, targets, views)
+    found = iter(torch.autograd.grad(loss, wanted, given, create_graph=again, allow_unused=True))
+    return [next(found) if tensor.requires_grad else None for tensor in tensors]
 
 
 def _is_batched(gradient: Tensor) -> bool:
@@ -331,10 +361,10 @@ def _general_loss(plan: Plan, targets: Tensor, tensors: Sequence[Tensor]) -> Ten
     return total
 
 
-def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bool) -> tuple[Tensor, Tensor]:
+def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
     """The sum over places of the objective, and its gradient by logits (K, B, C)."""
     if plan.closed_form:
-        return _sigmoid_and_gradient(logits, targets, plan, complete)
+        return _sigmoid_and_gradient(logits, targets, plan)
     leaf = logits.requires_grad_()
     with torch.enable_grad():
         goals, keep = kept_rows(targets, leaf[0], plan.ignore_index, None)
@@ -344,21 +374,13 @@ def _loss_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bo
     return loss.detach(), gradient
 
 
-def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete: bool) -> tuple[Tensor, Tensor]:
+def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
     """Closed form: c softplus(s x) and c s sigmoid(s x), where s is -1 at the class and 1 elsewhere.
 
     c is the share of an element in the mean over all rows. Works in place of the logits.
     """
     beta = plan.shape[1] * (plan.shape[2] if plan.class_reduction == "mean" else 1)  # 1 / c
-    scale, index = None, targets
-    if not complete:
-        keep = targets != plan.ignore_index
-        # By what the mean is over fewer rows; if none counts, the loss is 0. Their index is 0, and their scale as well.
-        scale = keep / keep.mean(dtype=logits.dtype).clamp_(min=1 / plan.shape[1])
-        index = targets * keep
-    # Not an addition in place of the index, which is not deterministic on a GPU.
-    elements = logits.new_full(plan.shape[1:], 1 / beta) if plan.elements is None else plan.elements
-    weights = elements.scatter(1, index.unsqueeze(1), -1 / beta)
+    weights, scale = _weights_and_scale(targets, plan, beta, logits)
     signed = logits.mul_(weights)
     # A threshold at which float64 is exact too; torch's own is 20.
     losses = F.softplus(signed, beta, 40)
@@ -370,3 +392,20 @@ def _sigmoid_and_gradient(logits: Tensor, targets: Tensor, plan: Plan, complete:
         by_place = losses.sum((1, 2)) if scale is None else losses.sum(2) @ scale
         return by_place @ plan.shares, gradient
     return losses.sum() if scale is None else losses.sum((0, 2)) @ scale, gradient
+
+
+def _weights_and_scale(targets: Tensor, plan: Plan, beta: float, logits: Tensor) -> tuple[Tensor, Tensor | None]:
+    """c s of each element (B, C), and by what a row counts more or less (B,); None where all count once."""
+    # Not an addition in place of the index, which is not deterministic on a GPU.
+    elements = logits.new_full(plan.shape[1:], 1 / beta) if plan.elements is None else plan.elements
+    if targets.is_cpu:
+        if not 0 <= plan.ignore_index < plan.shape[2]:
+            try:
+                return elements.scatter(1, targets.unsqueeze(1), -1 / beta), None
+            except RuntimeError:  # an index is no class: a CPU looks at each, so that nobody else has to
+                pass
+        plan.objective.check(logits[0], targets, plan.ignore_index)
+    keep = targets != plan.ignore_index
+    # By what the mean is over fewer rows; if none counts, the loss is 0. Their index is 0, and their scale as well.
+    scale = keep / keep.mean(dtype=logits.dtype).clamp_(min=1 / plan.shape[1])
+    return elements.scatter(1, (targets * keep).unsqueeze(1), -1 / beta), scale

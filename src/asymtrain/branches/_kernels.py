@@ -11,6 +11,8 @@ once. Every sum has a fixed order: the program that ends last adds up what the o
 Axis letters: B batch, C classes, D width, K places.
 """
 
+import inspect
+import math
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -38,16 +40,15 @@ _NUMBERS = [
 _WIDTH = tl.constexpr(0)
 _ROW = tl.constexpr(1)  # strides of rows (B, D) in a place's features, or in what they were averaged to
 _COLUMN = tl.constexpr(2)
-_OF_ROWS = tl.constexpr(3)  # where the gradient by rows begins, and the stride between them
-_OF_ROW = tl.constexpr(4)
-_POSITIONS = tl.constexpr(5)
-_START = tl.constexpr(6)  # the first program of the place in `_gradients`
-_POOL_START = tl.constexpr(7)  # and in `_pool`
-_POOLED = tl.constexpr(8)  # where its means begin
-_FROM_ROW = tl.constexpr(9)  # strides in the features
-_FROM_COLUMN = tl.constexpr(10)
-_FROM_POSITION = tl.constexpr(11)
-_FIELDS = tl.constexpr(12)
+_OF_ROW = tl.constexpr(3)  # the stride between rows of the gradient
+_POSITIONS = tl.constexpr(4)
+_START = tl.constexpr(5)  # the first program of the place in `_gradients`
+_POOL_START = tl.constexpr(6)  # and in `_pool`
+_POOLED = tl.constexpr(7)  # where its means begin
+_FROM_ROW = tl.constexpr(8)  # strides in the features
+_FROM_COLUMN = tl.constexpr(9)
+_FROM_POSITION = tl.constexpr(10)
+_FIELDS = tl.constexpr(11)
 
 
 @triton.jit
@@ -206,7 +207,7 @@ def _gradients(
             w = tl.load(weight + c[:, None] * width, mask=(c[:, None] < classes) & (d[None, :] < width), other=0.0)
             total = tl.dot(g, w, total, input_precision=PRECISION)
         scale /= tl.load(own + _POSITIONS).to(tl.float32)
-        rows_out = of_rows.to(tl.int64).to(tl.pointer_type(OUT)) + tl.load(own + _OF_ROWS)
+        rows_out = _address(of_rows, place, K, OUT)
         tl.store(rows_out + b[:, None] * tl.load(own + _OF_ROW) + d[None, :], (total * scale).to(OUT),
                  mask=(b[:, None] < batch) & (d[None, :] < width))  # fmt: skip
 
@@ -219,7 +220,7 @@ class Launches:
         shares: Sequence[float], per_row: float, ignored: int, precision: str,
     ) -> None:  # fmt: skip
         count = len(places)
-        self.device, self.dtype = device.index, dtype
+        self.device = device.index
         self.means = any(place.positions > 1 for place in places)
         self.zeros = any(place.sparse for place in places)
         widths = [place.width for place in places]
@@ -228,15 +229,26 @@ class Launches:
         down, across = triton.cdiv(batch, tile), triton.cdiv(classes, tile)
         self.cells, self.programs = count * batch * classes, count * down * across
         means, self.rows = _offsets([batch * width for width in widths])
-        of_rows, self.of_rows = _offsets([place.size for place in places])
         starts, programs = _sums([triton.cdiv(width, tile) * (across + down) for width in widths])
         pool_starts, pool_programs = _sums([triton.cdiv(width, _WIDE) * batch for width in widths])
         self.offsets = tuple(4 * offset for offset in means)
+        # Gradients by features. Of rows each is a tensor like the feature, to which autograd can add another in place;
+        # the rest are views of one buffer, made at once where all are alike.
+        self.own = [
+            not place.sparse and place.size == math.prod(place.gradient[0]) and place.strides[:2] == (place.width, 1)
+            for place in places
+        ]
+        sizes = [0 if own else place.size for own, place in zip(self.own, places, strict=True)]
+        of_rows, self.of_rows = _offsets(sizes)
         self.views = [(*place.gradient, offset) for place, offset in zip(places, of_rows, strict=True)]
+        self.alike: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+        if count > 1 and not any(self.own) and len({place.gradient for place in places}) == 1:
+            shape, strides, apart = self.views[1]
+            self.alike = (count, *shape), (apart, *strides)
         table: list[tuple[int, ...]] = [
-            (p.width, *((p.width, 1) if self.means else p.strides[:2]), of_row, p.row, p.positions, start, pool_start,
-             mean, *p.strides)
-            for p, of_row, start, pool_start, mean in zip(places, of_rows, starts, pool_starts, means, strict=True)
+            (p.width, *((p.width, 1) if self.means else p.strides[:2]), p.row, p.positions, start, pool_start, mean,
+             *p.strides)
+            for p, start, pool_start, mean in zip(places, starts, pool_starts, means, strict=True)
         ]  # fmt: skip
         # One compilation serves as many places as a power of two; those beyond the last have no program.
         slots = triton.next_power_of_2(count)
@@ -244,6 +256,7 @@ class Launches:
         table += [(1 << 40,) * len(table[0])] * len(self.more)
         self.table = torch.tensor(table, dtype=torch.int64, device=device)
         self.shares = torch.tensor(shares, dtype=torch.float32, device=device)
+        self.zero = self.shares.new_zeros(())
         self.counters = torch.zeros(_STREAMS, dtype=torch.int32, device=device)
         self.streams: dict[int, int] = {}  # the address of each one's counter
         self.fixed = self.table.data_ptr(), self.shares.data_ptr()
@@ -260,45 +273,46 @@ class Launches:
             self.pool = _compiled(_pool, pool_programs, numbers, (slots, of_kind, _WIDE, _LONG))
         numbers = many, many, *(address,) * 7, *self.sizes
         self.loss = _compiled(_loss, self.programs, numbers, (slots, kind, tile, depth, 1024, precision))
-        numbers = many, many, *(address,) * 3, many, address, batch, classes
+        numbers = many, many, *(address,) * 3, many, many, batch, classes
         self.gradients = _compiled(_gradients, programs, numbers, (slots, kind, of_kind, tile, depth, precision))
 
-    def possible(self) -> bool:
-        """Whether they can be launched here: on the current device, and where nothing follows torch's operations or
-        lays out anew what they save.
+    def stream(self) -> int | None:
+        """The current stream, where they can be launched on it; else None.
+
+        Not on another device, nor where something follows torch's operations or lays out anew what they save, nor on
+        more streams than have a counter: programs of two launches at once must not be counted together.
         """
-        return (
+        here = (
             (self.device is None or torch._C._cuda_getDevice() == self.device)
             and torch._C._len_torch_dispatch_stack() == 0
             and torch._C._autograd._top_saved_tensors_default_hooks(True) is None
         )
+        if not here:
+            return None
+        stream = self._current_stream()
+        if stream not in self.streams:
+            if len(self.streams) == _STREAMS:
+                return None
+            self.streams[stream] = self.counters.data_ptr() + 4 * len(self.streams)
+        return stream
 
     def forward(
-        self, features: Sequence[Tensor], weights: Sequence[Tensor], targets: Tensor
+        self, stream: int, features: Sequence[Tensor], weights: Sequence[Tensor], targets: Tensor
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         """The loss; its gradient by the logits, behind which lies what programs leave to each other; and means."""
         table, shares = self.fixed
         rows, means = self._addresses(features), None
         if self.pool is not None:
-            means = weights[0].new_empty(self.rows)
-            self.pool(rows, table, means.data_ptr(), self.batch)
+            means = self.shares.new_empty(self.rows)
+            self.pool(stream, rows, table, means.data_ptr(), self.batch)
             rows = self._of_means(means)
-        gradient, loss = weights[0].new_empty(self.cells + self.programs), weights[0].new_empty(())
+        gradient, loss = self.shares.new_empty(self.cells + self.programs), torch.empty_like(self.zero)
         start = gradient.data_ptr()
         self.loss(
-            rows, self._addresses(weights), table, shares, targets.data_ptr(), start, start + 4 * self.cells,
-            loss.data_ptr(), self._counter(), *self.sizes,
+            stream, rows, self._addresses(weights), table, shares, targets.data_ptr(), start, start + 4 * self.cells,
+            loss.data_ptr(), self.streams[stream], *self.sizes,
         )  # fmt: skip
         return loss, gradient, means
-
-    def _counter(self) -> int:
-        """That of the current stream: programs of two launches at once must not be counted together."""
-        stream = 0 if self.device is None else torch._C._cuda_getCurrentRawStream(self.device)
-        address = self.streams.get(stream)
-        if address is None:
-            address = self.counters.data_ptr() + 4 * (len(self.streams) % _STREAMS)
-            self.streams[stream] = address
-        return address
 
     def backward(
         self, features: Sequence[Tensor], weights: Sequence[Tensor], gradient: Tensor, means: Tensor | None,
@@ -306,13 +320,26 @@ class Launches:
     ) -> list[Tensor]:  # fmt: skip
         """Gradients by features and by weights, times the gradient of the loss."""
         rows = self._addresses(features) if means is None else self._of_means(means)
-        of_rows = (gradient.new_zeros if self.zeros else gradient.new_empty)(self.of_rows, dtype=self.dtype)
+        of_features = self._of_features(features)
         of_weights = [torch.empty_like(weight) for weight in weights]
         self.gradients(
-            rows, self._addresses(weights), self.fixed[0], gradient.data_ptr(), given.data_ptr(),
-            self._addresses(of_weights), of_rows.data_ptr(), *self.sizes[:2],
+            self._current_stream(), rows, self._addresses(weights), self.fixed[0], gradient.data_ptr(),
+            given.data_ptr(), self._addresses(of_weights), self._addresses(of_features), *self.sizes[:2],
         )  # fmt: skip
-        return [*[of_rows.as_strided(*view) for view in self.views], *of_weights]
+        return [*of_features, *of_weights]
+
+    def _of_features(self, features: Sequence[Tensor]) -> Sequence[Tensor]:
+        """Gradients by features, not written yet but for zeros."""
+        buffer = features[0]
+        if self.of_rows:
+            buffer = (buffer.new_zeros if self.zeros else buffer.new_empty)(self.of_rows)
+        if self.alike is not None:
+            return buffer.as_strided(*self.alike).unbind()
+        return [torch.empty_like(feature) if own else buffer.as_strided(*view)
+                for feature, own, view in zip(features, self.own, self.views, strict=True)]  # fmt: skip
+
+    def _current_stream(self) -> int:
+        return 0 if self.device is None else torch._C._cuda_getCurrentRawStream(self.device)
 
     def _addresses(self, tensors: Sequence[Tensor]) -> tuple[int, ...]:
         return (*[tensor.data_ptr() for tensor in tensors], *self.more)
@@ -333,9 +360,11 @@ def _sums(sizes: Sequence[int]) -> tuple[list[int], int]:
 
 
 def _compiled(kernel, programs: int, numbers, constants) -> Callable[..., None]:
-    """A launch of the compiled kernel: what Triton does at every call to find it is done once."""
+    """A launch of the compiled kernel on a stream: what Triton does at every call to find it is done once."""
     if triton.knobs.runtime.interpret:
         launch = kernel[(programs,)]
     else:
         launch = kernel.warmup(*numbers, *constants, grid=(programs,))[programs, 1, 1]
-    return lambda *given: launch(*given, *constants)
+        if "stream" in inspect.signature(launch).parameters:  # else it asks which one is current
+            return lambda stream, *given: launch(*given, *constants, stream=stream)
+    return lambda _stream, *given: launch(*given, *constants)

@@ -117,6 +117,8 @@ def align(
             values = values.flatten(0, 1)
         if count > 1:
             values = values.movedim(2, -1)
+        if targets.is_meta and not values.is_meta:
+            raise UsageError(f"targets are on the meta device, where there are no values: make them on {values.device}")
         yield _aligned(tuple(names), values, count, targets.to(values.device), mask, settings)
 
 

@@ -99,6 +99,11 @@ class Pooled(NamedTuple):
     batch: int = 0
     width: int = 1
 
+    def behind_an_axis(self) -> "Pooled":
+        """The same of features that lie side by side along a first axis."""
+        token = None if self.token is None else self.token + 1
+        return Pooled(tuple(axis + 1 for axis in self.axes), token, self.batch + 1, self.width + 1)
+
 
 class Place(NamedTuple):
     """Where a place's numbers lie in its feature, and in the gradient by it."""

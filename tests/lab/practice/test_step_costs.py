@@ -33,6 +33,14 @@ def test_a_step_of_a_model_of_the_study_is_timed_and_read(monkeypatch, tmp_path,
     assert f"{cost.ratio:.3f}x" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize("name", ["builds", "turns"])
+def test_no_builds_or_turns_are_refused(name, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["overhead.py", f"--{name}", "0"])
+    with pytest.raises(SystemExit):
+        overhead.main()
+    assert "--builds and --turns must be 1 or more" in capsys.readouterr().err
+
+
 def test_one_odd_build_of_several_does_not_make_the_ratio():
     builds = [1.0, 1.0, 1.3, 1.05, 1.05, 1.05]  # three plain ones, three with branches
     turns = [[slow * seconds for seconds in builds] for slow in (1.0, 2.0, 1.0)]
