@@ -396,8 +396,18 @@ def test_train_stack_stops_and_goes_on_to_the_same_rows(dataset, tmp_path):
         assert [dataclasses.replace(epoch, seconds=0) for epoch in run.history] == [
             dataclasses.replace(epoch, seconds=0) for epoch in other.history
         ]
-    # A finished stack is not trained again.
+    # A finished stack is not trained again, and keeps no weights for it.
     assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path) == again
+    tensors, _, _ = unsealed((tmp_path / stack_plan.id / STATE).read_bytes())
+    assert tensors == {}
+
+
+def test_a_stack_of_which_every_run_is_lost_is_not_trained_again(dataset, tmp_path):
+    stack_plan = StackPlan(tuple(specs_of(learning_rate=1e30)), "batched")
+    lost, notes = train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path), []
+    assert {run.outcome for run in lost} == {"diverged"}
+    assert train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path, stop=lambda: True, note=notes.append) == lost
+    assert notes == []
 
 
 def test_train_yields_every_spec_once():

@@ -3,7 +3,8 @@
     <folder>/<stack id>/
         plan.json             the members and the strategy, written before the first step: stacks keep their members;
                               and fingerprints of the models and data that they began with
-        state.safetensors     weights, moments and sums, with epoch, step and histories in its header
+        state.safetensors     weights, moments and sums, with epoch, step and histories in its header; of a finished
+                              stack, which needs no weights any more, the header alone
         before.safetensors    the state before that one
         epochs.jsonl          every epoch as it came, for those who watch: training goes on from the state alone
 
@@ -55,7 +56,7 @@ def save_checkpoint(folder: Path, stack: Stack) -> None:
         "calibration": stack.calibration,
         "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
     }
-    tensors = {name: value.cpu().contiguous() for name, value in stack.state().items()}
+    tensors = {} if stack.finished else {name: value.cpu().contiguous() for name, value in stack.state().items()}
     _replace(folder / STATE, sealed(tensors, {"progress": json.dumps(progress)}), before=folder / BEFORE)
 
 
@@ -77,7 +78,8 @@ def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = la
             continue
         if damaged:
             note(f"{damaged[0]}: the stack goes on from the checkpoint before it")
-        stack.load_state(state.tensors)  # not in the block above: a GPU that is lost here says nothing about the file
+        if state.tensors:
+            stack.load_state(state.tensors)  # not in the block above: a GPU that is lost here tells nothing of the file
         stack.epoch, stack.step, stack.seconds = state.epoch, state.step, state.seconds
         stack.diverged, stack.answers, stack.histories = state.diverged, state.answers, state.histories
         stack.calibration = state.calibration
@@ -105,7 +107,9 @@ def _read(file: Path, stack: Stack) -> _State:
     tensors, metadata, checked = unsealed(file.read_bytes())
     try:
         progress = json.loads(metadata["progress"])
-        misfit = _misfit(tensors, progress["members"], stack)
+        finished = progress["epoch"] >= stack.specs[0].epochs or all(progress["diverged"])
+        needed = {} if finished and not tensors else stack.state()
+        misfit = _misfit(tensors, progress["members"], needed, stack)
         state = _State(
             tensors,
             answers=[None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]],
@@ -126,11 +130,11 @@ def _read(file: Path, stack: Stack) -> _State:
     return state
 
 
-def _misfit(tensors: Mapping[str, Tensor], members: list[str], stack: Stack) -> str:
+def _misfit(tensors: Mapping[str, Tensor], members: list[str], needed: Mapping[str, Tensor], stack: Stack) -> str:
     """What of a checkpoint is not this stack's; empty where nothing is."""
     if members != [spec.id for spec in stack.specs]:
         return "it has other members, or in another order"
-    for name, value in stack.state().items():
+    for name, value in needed.items():
         if tensors[name].shape != value.shape or tensors[name].dtype != value.dtype:
             return f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(value.shape)}"
     return ""
