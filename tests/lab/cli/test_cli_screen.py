@@ -1,6 +1,7 @@
 """Tables on a terminal: whole where there is room, shorter where there is little, in parts where there is less."""
 
 import io
+import warnings
 
 import pytest
 from rich.console import Console
@@ -127,3 +128,10 @@ def test_a_clock_shows_the_work_and_the_most_time_that_is_left(monkeypatch):
     with screen.clock_display(2.0) as tell:
         tell("one line")
     assert plain.file.getvalue() == "one line\n"
+
+
+def test_what_the_compiler_warns_of_is_not_shown(recwarn):
+    with screen.shown_warnings():
+        for module in ("torch._inductor.compile_fx", "torch.cuda", "torch.cuda.memory", "torch.optim.lr_scheduler"):
+            warnings.warn_explicit("a warning", UserWarning, f"{module}.py", 1, module)
+    assert [warning.filename for warning in recwarn] == ["torch.optim.lr_scheduler.py"]
