@@ -394,6 +394,8 @@ def test_what_is_refused():
         trainer(callback(branch_options={"lr": 0.1})).fit(Ready(), loader())
     with pytest.raises(UsageError, match="unknown option of AdamW in branch_options 'lrr'"):
         trainer(callback(branch_options={"lrr": 0.1})).fit(Module(), loader())
+    with pytest.raises(UsageError, match="branch_options: lr must not be negative, got -1"):
+        trainer(callback(branch_options={"lr": -1})).fit(Module(), loader())
     assert torch.optim.Optimizer.__init__ is init
     for kind in ("FSDPStrategy", "ModelParallelStrategy"):
         sharded = SimpleNamespace(strategy=type(kind, (), {})())

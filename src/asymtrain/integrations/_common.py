@@ -125,6 +125,9 @@ def add_group(optimizer: Any, branches: Branches, options: Mapping[str, Any]) ->
     """Put the branches' parameters into a group of their own, with a learning rate and other options of their own."""
     for name in options.keys() - optimizer.defaults.keys():
         raise unknown_name(f"option of {type(optimizer).__name__} in branch_options", name, optimizer.defaults)
+    for name in ("lr", "weight_decay"):  # torch looks at those of the optimizer itself alone
+        if options.get(name, 0) < 0:
+            raise UsageError(f"branch_options: {name} must not be negative, got {options[name]}")
     known = {id(value) for group in optimizer.param_groups for value in group["params"]}
     named = [(f"branches.{name}", value) for name, value in branches.named_parameters() if value.requires_grad]
     if any(id(value) in known for _, value in named):
