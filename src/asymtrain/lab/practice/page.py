@@ -18,6 +18,7 @@ PARTS: Mapping[Part, str] = {
     "strong": "The recipe strong",
     "controls": "Controls",
 }
+BADGES = {"helps": "helped", "hurts": "hurt"}  # classes of a page's style
 RULE = (
     f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
     f"it is harmless where its interval lies above -{MARGIN:g} points, and otherwise open."
@@ -32,7 +33,8 @@ def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dic
         out,
         "practice",
         title="Branches in practice",
-        lead="\n\n".join(sentences(results)) or "No model is finished yet.",
+        lead="" if results.selected else "No model is finished yet.",
+        answers=[(BADGES.get(effect.verdict, ""), *_said(effect, results)) for effect in results.selected],
         tables=tables(results),
         figures=figures(results),
         facts=facts,
@@ -51,21 +53,19 @@ def document(results: Results) -> dict[str, Any]:
 
 def sentences(results: Results) -> list[str]:
     """One for each finished model of the main table."""
-    no_better = {
-        selection.task: selection.first[0].mean >= selection.best(selection.selected).mean
-        for selection in results.selections
-    }
-    return [_sentence(effect, no_better[effect.task]) for effect in results.selected]
+    return [", ".join(_said(effect, results)) for effect in results.selected]
 
 
-def _sentence(effect: Effect, no_better: bool) -> str:
+def _said(effect: Effect, results: Results) -> tuple[str, str]:
+    """The verdict on a model, and what it rests on."""
+    selection = next(selection for selection in results.selections if selection.task == effect.task)
+    no_better = selection.first[0].mean >= selection.best(selection.selected).mean
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
     seeds = f"{row['n']} seed{'s' if row['n'] > 1 else ''}"
-    text = (
-        f"{effect.task.title}: {effect.verdict}, {row['points']:+.1f} points ({ends}{seeds}) with {effect.arm.label}."
-    )
-    return text + (" Validation accuracy was no better than without branches." if no_better else "")
+    text = f"{row['points']:+.1f} points ({ends}{seeds}) with {effect.arm.label}."
+    more = " Validation accuracy was no better than without branches." if no_better else ""
+    return f"{effect.task.title}: {effect.verdict}", text + more
 
 
 def tables(results: Results) -> list[Table]:

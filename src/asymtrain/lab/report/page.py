@@ -35,14 +35,14 @@ def write_page(
     facts: Mapping[str, str],
     document: Mapping[str, Any],
     page: str = "",
-    answer: tuple[str, str, str] | None = None,
+    answers: Sequence[tuple[str, str, str]] = (),
     code: str = "",
 ) -> dict[str, Path]:
     """Write name.html, name.json and name-FIGURE.svg into the folder `out`; the paths by "page", "json", FIGURE.
 
     `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
-    line in `lead` starts a new paragraph. `page` is another name for name.html. `answer` stands above everything: the
-    class of its style (helped, hurt or none), a word and a sentence; `code` stands below it, to be copied.
+    line in `lead` starts a new paragraph. `page` is another name for name.html. `answers` stand above everything: of
+    each the class of its style (helped, hurt or none), a word or two and a sentence; `code` stands below, to be copied.
     """
     drawings = {figure.name: draw(figure) for figure in figures}
     for stem in (name, *drawings):
@@ -57,7 +57,7 @@ def write_page(
         figures=figures,
         plots=[(figure, is_wide(figure), embed(figure, drawings[figure.name])) for figure in figures],
         facts=facts,
-        answer=answer,
+        answers=answers,
         code=code,
     )
     texts = {

@@ -147,7 +147,7 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
         page=PAGE,
         title=f"Branches for {title_of(result)}",
         lead=_lead(result),
-        answer=(BADGES[result.verdict], result.verdict, result.sentence),
+        answers=[(BADGES[result.verdict], result.verdict, result.sentence)],
         code=result.snippet,
         tables=tune_tables(result),
         figures=tune_figures(result),
