@@ -42,7 +42,7 @@ OPTIONS = {
         {"classes": 1, "objective": "cross_entropy"},
         "objective='cross_entropy' of one output is always 0, .*: give classes=2 or more",
     ),
-    "mask": ({"mask": "padding"}, "unknown argument of the model in `mask` 'padding': there is: input"),
+    "mask": ({"mask": "padding"}, "unknown argument of the model in `mask` 'padding': write one of input"),
     "classes text": ({"classes": "5"}, "classes must be a whole number of 1 or more, got '5'"),
     "dtype": ({"dtype": torch.int32}, r"dtype must be a floating-point type .*, got torch.int32"),
     "dtype text": ({"dtype": "float32"}, "dtype must be a floating-point type .*, got 'float32'"),
