@@ -360,8 +360,10 @@ def test_one_node_on_a_gpu(objective: str, autocast: bool) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.filterwarnings("ignore:This instance was constructed with capturable=True")
 @pytest.mark.parametrize(
-    "options", [{}, {"weights": {"blocks.1": 0.5}}, {"activation": "cycle", "redundancy": 3}, {"head": "mlp"}]
-)
+    "options",
+    [{}, {"weights": {"blocks.1": 0.5}}, {"activation": "cycle", "redundancy": 3}, {"head": "mlp"},
+     {"objective": "softmax", "bias": "prior"}],
+)  # fmt: skip
 @pytest.mark.parametrize("tokens", [False, True])
 def test_a_captured_step_trains_as_the_eager_one(tokens: bool, options: dict[str, object]) -> None:
     """Forward, loss, backward and optimizer as one CUDA graph, replayed on batches that are copied in."""

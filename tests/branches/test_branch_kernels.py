@@ -63,6 +63,42 @@ def test_where_kernels_cannot_be_had_torch_does_it(monkeypatch: pytest.MonkeyPat
     torch.testing.assert_close(loss, sum(branches.losses(targets()).values()))
 
 
+@pytest.mark.parametrize(
+    ("options", "by_index", "asked"),
+    [
+        ({}, True, True),
+        ({"objective": "softmax"}, True, True),
+        ({"bias": "prior"}, True, True),
+        ({"objective": "softmax", "bias": "prior", "redundancy": 3}, True, True),
+        ({"objective": "dice"}, True, False),
+        ({"objective": "softmax"}, False, False),
+        ({"bias": "prior"}, False, False),
+    ],
+)
+def test_which_branches_ask_for_kernels(
+    options: dict[str, object], by_index: bool, asked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, x, calls = mlp().eval(), rows(), []
+    branches = attach(model, ["1", "3"], x, CLASSES, **options)
+    monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
+    monkeypatch.setattr(_fused, "_launches", lambda *rest: calls.append(rest))
+    model(x)
+    branches.loss(targets() if by_index else torch.full((3, CLASSES), 1 / CLASSES))
+    assert len(calls) == asked
+
+
+@pytest.mark.parametrize("objective", ["sigmoid", "softmax"])
+def test_a_softmax_of_many_classes_is_left_to_torch(objective: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, calls = mlp().eval(), rows(), []
+    branches = attach(model, ["1", "3"], x, CLASSES, objective=objective)
+    monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
+    monkeypatch.setattr(_fused, "_launches", lambda *rest: calls.append(rest))
+    monkeypatch.setattr(_fused, "_MOST_CLASSES", CLASSES - 1)
+    model(x)
+    branches.loss(targets())
+    assert len(calls) == (objective == "sigmoid")
+
+
 class Chain(nn.Module):
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
@@ -95,15 +131,22 @@ CASES = {
     "class tokens": (Chain, (64, 64, 70), TOKENS, {"layout": "BTD", "pool": "class_token"}),
     "both": (Chain, (64, 64), TOKENS, {"layout": "BTD", "pool": {"blocks.0": "class_token"}}),
     "maps": (Maps, (), MAPS, {"at": ["blocks.0", "blocks.1", "blocks.3"]}),
-    "12 places": (Chain, (96,) * 12, TOKENS, {"layout": "BTD", "classes": 1000}),
+    "16 places": (Chain, (96,) * 16, TOKENS, {"layout": "BTD", "classes": 1000}),  # so many take larger tiles
+    "two classes": (Chain, (64, 70), (37, 7), {"layout": "BD", "classes": 2}),
+    "300 classes": (Chain, (64, 70), (37, 7), {"layout": "BD", "classes": 300, "redundancy": 3}),
 }
+FORMS = ["sigmoid", "softmax", "sigmoid, bias", "softmax, bias"]
 
 
-def built(case: str, dtype: torch.dtype = torch.float32) -> tuple[nn.Module, Branches, Tensor, Tensor]:
+def built(
+    case: str, form: str = "sigmoid", dtype: torch.dtype = torch.float32
+) -> tuple[nn.Module, Branches, Tensor, Tensor]:
     torch.manual_seed(0)
     kind, widths, shape, options = CASES[case]
     model, x = (kind(widths) if widths else kind()).cuda().to(dtype), torch.randn(shape, device="cuda", dtype=dtype)
     classes = options.get("classes", 100)
+    objective, *bias = form.split(", ")
+    options = {"objective": objective, "bias": torch.linspace(-4, 1, classes) if bias else None, **options}
     branches = attach(model, **{"at": "blocks.*", "sample": x, "classes": classes, **options})
     y = torch.randint(classes, shape[:1], device="cuda")
     y[1] = -100
@@ -150,37 +193,41 @@ on_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA 
 
 @pytest.mark.gpu
 @on_gpu
+@pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("case", CASES)
-def test_kernels_give_what_torch_gives(case: str) -> None:
-    made = built(case)
+def test_kernels_give_what_torch_gives(case: str, form: str) -> None:
+    made = built(case, form)
     assert_alike(numbers(*made, kernels=True), numbers(*made, kernels=False), 1e-4)
 
 
 @pytest.mark.gpu
 @on_gpu
 @pytest.mark.parametrize("kind", ["bfloat16", "float16", "autocast", "tf32"])
+@pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 @pytest.mark.parametrize("case", ["rows", "means", "class tokens"])
-def test_kernels_in_other_precisions(case: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_kernels_in_other_precisions(case: str, form: str, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if kind == "tf32":
         monkeypatch.setattr(torch.backends.cuda.matmul, "fp32_precision", "tf32")
-    made = built(case, getattr(torch, kind) if "float16" in kind else torch.float32)
+    made = built(case, form, getattr(torch, kind) if "float16" in kind else torch.float32)
     by_kernels, by_torch = (numbers(*made, kernels=on, autocast=kind == "autocast") for on in (True, False))
     assert_alike(by_kernels, by_torch, 2e-2)
 
 
 @pytest.mark.gpu
 @on_gpu
-@pytest.mark.parametrize("case", ["rows", "12 places"])
-def test_kernels_give_the_same_twice(case: str) -> None:
-    made = built(case)
+@pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
+@pytest.mark.parametrize("case", ["rows", "16 places"])
+def test_kernels_give_the_same_twice(case: str, form: str) -> None:
+    made = built(case, form)
     once, twice = numbers(*made, kernels=True), numbers(*made, kernels=True)
     assert all(torch.equal(a, b) for a, b in zip(once, twice, strict=True) if a is not None)
 
 
 @pytest.mark.gpu
 @on_gpu
-def test_second_derivatives_behind_kernels() -> None:
-    model, branches, x, y = built("means")
+@pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
+def test_second_derivatives_behind_kernels(form: str) -> None:
+    model, branches, x, y = built("means", form)
     weight, answers = model.blocks[0].weight, []
     for kernels in (True, False):
         loss = loss_of(model, branches, x, y, kernels=kernels)
@@ -191,8 +238,9 @@ def test_second_derivatives_behind_kernels() -> None:
 
 @pytest.mark.gpu
 @on_gpu
-def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan() -> None:
-    model, branches, x, y = built("one place")
+@pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
+def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan(form: str) -> None:
+    model, branches, x, y = built("one place", form)
     model(x)
     assert branches.loss(torch.where(y == y[0], 100, y)).isnan()
     model(x)
@@ -205,8 +253,35 @@ def test_targets_on_a_gpu_that_are_no_classes_make_the_loss_nan() -> None:
 
 @pytest.mark.gpu
 @on_gpu
-def test_streams_do_not_count_for_each_other() -> None:
-    model, branches, x, y = built("12 places")
+@pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
+def test_large_logits_are_exact_and_what_is_no_number_shows(form: str) -> None:
+    model, branches, x, y = built("300 classes", form)
+    made = model, branches, 1e4 * x, y
+    assert_alike(numbers(*made, kernels=True), numbers(*made, kernels=False), 1e-4)
+    x[5, 3] = float("nan")
+    assert all(value.isnan().any() for value in numbers(*made[:2], x, y, kernels=True) if value is not None)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("first", [40, 200])
+def test_classes_that_a_bias_rules_out(first: int) -> None:
+    """All those of the first tiles: a maximum over them alone is no number to subtract."""
+    model, branches, x, y = built("300 classes", "softmax, bias")
+    with torch.no_grad():
+        for place in branches.places:
+            branches.head(place).bias[:first] = -torch.inf
+    made = model, branches, x, y.clamp(min=first)
+    by_kernels, by_torch = numbers(*made, kernels=True), numbers(*made, kernels=False)
+    assert by_kernels[0].isfinite()
+    assert_alike(by_kernels, by_torch, 1e-4)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
+def test_streams_do_not_count_for_each_other(form: str) -> None:
+    model, branches, x, y = built("16 places", form)
     expected = loss_of(model, branches, x, y, kernels=True).item()
     streams = [torch.cuda.Stream() for _ in range(4)]
     torch.cuda.synchronize()
@@ -271,10 +346,11 @@ def test_what_follows_operations_sees_them() -> None:
 
 @pytest.mark.gpu
 @on_gpu
+@pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
 @pytest.mark.parametrize("case", ["rows", "means", "class tokens"])
-def test_gradients_of_several_losses_at_once(case: str) -> None:
+def test_gradients_of_several_losses_at_once(case: str, form: str) -> None:
     """As TorchJD takes them: a batch of gradients has no memory of its own that a kernel could read."""
-    model, branches, x, y = built(case)
+    model, branches, x, y = built(case, form)
     weights, answers = [model.blocks[0].weight, *branches.parameters()], []
     for kernels in (True, False):
         loss = loss_of(model, branches, x, y, kernels=kernels)

@@ -218,14 +218,14 @@ class Branches(nn.Module):
             (len(biases), ignore_index, product_precision(features)),
             (targets.shape, targets.dtype, targets.device, targets.layout),
             *[(type(feature), feature.shape, feature.stride(), feature.dtype, feature.device) for feature in features],
-            *[None if w is None else (type(w), w.is_contiguous(), w.dtype, w.device) for w in weights],
+            *[None if w is None else (type(w), w.is_contiguous(), w.dtype, w.device) for w in (*weights, *biases)],
         )
         plans = capture.plans
         plan = plans.get(seen, _UNKNOWN)
         if plan is _UNKNOWN:
             # One that is kept is never dropped, since captured CUDA graphs read its tensors.
             kept = len(plans) < _MOST_PLANS
-            plan = self._make_plan(sources, weights, len(biases), targets, ignore_index, kept=kept)
+            plan = self._make_plan(sources, weights, biases, targets, ignore_index, kept=kept)
             if kept:
                 plans[seen] = plan
         if plan is None:
@@ -243,7 +243,7 @@ class Branches(nn.Module):
         self,
         sources: Mapping[str, Tensor],
         weights: Sequence[Tensor | None],
-        biases: int,
+        biases: Sequence[Tensor],
         targets: Tensor,
         ignore_index: int,
         *,
@@ -259,12 +259,12 @@ class Branches(nn.Module):
         for (name, feature), kind in zip(sources.items(), pooled, strict=True):
             self._check_feature(name, self.head(name), feature, feature.shape[kind.width])
         batches = {feature.shape[kind.batch] for feature, kind in zip(sources.values(), pooled, strict=True)}
-        kinds = {None if weight is None else (weight.dtype, weight.device) for weight in weights}
+        kinds = {None if each is None else (each.dtype, each.device) for each in (*weights, *biases)}
         # Tensors of a kind of their own (sharded, quantised) know the operations of torch, and not how to share memory.
         plain = all(type(feature) is Tensor for feature in sources.values())
-        plain &= all(type(weight) is nn.Parameter for weight in weights)
+        plain &= all(type(each) is nn.Parameter for each in (*weights, *biases))
         # A bias that is no parameter is computed from others (torch.nn.utils.parametrize).
-        plain &= biases == sum(getattr(self.head(name), "bias", None) is not None for name in sources)
+        plain &= len(biases) == sum(getattr(self.head(name), "bias", None) is not None for name in sources)
         if len(batches) != 1 or len(kinds) != 1 or not plain:
             return None
         plain_weights, objective = [weight for weight in weights if weight is not None], settings.objective
@@ -279,8 +279,8 @@ class Branches(nn.Module):
         objective.check(torch.empty(batches.pop(), weight.shape[0], device="meta"), targets, ignore_index)
         shares = [settings.weights.get(name, 1.0) for name in sources]
         return make_plan(
-            list(sources.values()), pooled, plain_weights, objective, settings.class_reduction, ignore_index, shares,
-            targets=targets, kept=kept, with_bias=biases > 0,
+            list(sources.values()), pooled, plain_weights, biases, objective, settings.class_reduction, ignore_index,
+            shares, targets=targets, kept=kept,
         )  # fmt: skip
 
     @torch.no_grad()

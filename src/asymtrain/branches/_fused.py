@@ -40,6 +40,8 @@ _MOST_ELEMENTS = 1 << 20
 _MOST_COPIED = 1 << 14
 # The arguments of a launch are 4 kB.
 _MOST_LAUNCHED = 64
+# Classes of a softmax, beyond which the few programs that go along whole rows would keep the others waiting.
+_MOST_CLASSES = 1 << 12
 # Multiplications of a product up to which a step is bound by its calls, not by them: cuBLAS is quicker at large ones.
 _MOST_MULTIPLIED = 1 << 30
 
@@ -79,13 +81,13 @@ def make_plan(
     features: Sequence[Tensor],
     pooled: Sequence[Pooled],
     weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
     objective: Objective,
     class_reduction: ClassReduction,
     ignore_index: int,
     shares: Sequence[float],
     targets: Tensor,
     kept: bool,
-    with_bias: bool,
 ) -> Plan:
     """The plan for features of these shapes and types, rows of which have the type and device of the weights (C, D).
 
@@ -117,9 +119,10 @@ def make_plan(
     if closed_form and kept and batch * classes <= _MOST_ELEMENTS:
         elements = weight.new_full((batch, classes), 1 / (batch * (classes if class_reduction == "mean" else 1)))
     launches = None
-    if closed_form and kept and not with_bias and has_kernels(weight.device):
-        per_row = 1 / classes if class_reduction == "mean" else 1.0
-        launches = _launches(features, pooled, views, weights, shares, per_row, ignore_index)
+    softmax = objective is OBJECTIVES["softmax"] and by_index and batch > 0 and classes <= _MOST_CLASSES
+    if (closed_form or softmax) and kept and has_kernels(weight.device):
+        per_row = 1 / classes if closed_form and class_reduction == "mean" else 1.0
+        launches = _launches(features, pooled, views, weights, biases, shares, per_row, ignore_index, softmax)
     return Plan(
         shape=(len(features), batch, classes),
         groups=tuple(groups),
@@ -155,18 +158,20 @@ def _launches(
     pooled: Sequence[Pooled],
     views: tuple[int | None, ...],
     weights: Sequence[Tensor],
+    biases: Sequence[Tensor],
     shares: Sequence[float],
     per_row: float,
     ignore_index: int,
+    softmax: bool,
 ) -> "Launches | None":
-    """The kernels for features and weights like these; None where there are none, or they cannot be compiled."""
+    """The kernels for features, weights and biases like these; None where there are none or they cannot be compiled."""
     features = [feature if axis is None else feature.select(axis, 0) for feature, axis in _pairs(features, views)]
     pooled = [kind if axis is None else Pooled() for kind, axis in _pairs(pooled, views)]
     places = [place_of(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
     known = [place for place in places if place is not None]
     dtype, device = features[0].dtype, weights[0].device
     alike = all(feature.dtype == dtype and feature.device == device for feature in features)
-    plain = all(weight.dtype == torch.float32 and weight.is_contiguous() for weight in weights)
+    plain = all(each.dtype == torch.float32 and each.is_contiguous() for each in (*weights, *biases))
     batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
     multiplied = batch * classes * sum(place.width for place in known)
     few = len(known) == len(features) <= _MOST_LAUNCHED and multiplied <= _MOST_MULTIPLIED
@@ -176,7 +181,7 @@ def _launches(
     try:
         kernels = import_module("asymtrain.branches._kernels")
         launches: Launches = kernels.Launches(
-            known, batch, classes, dtype, device, shares, per_row, ignore_index, precision
+            known, batch, classes, dtype, device, shares, per_row, ignore_index, precision, softmax, bool(biases)
         )
     except Exception:  # no C compiler, a GPU that is too old, no room for the cache: torch's own operations do it
         return None
@@ -197,7 +202,7 @@ def fused_loss(
     stream = None if plan.launches is None else plan.launches.stream()
     if stream is None:
         return _apply_fused(plan, targets, *features, *weights, *biases)
-    return _apply_launched(plan, stream, targets, *features, *weights)
+    return _apply_launched(plan, stream, targets, *features, *weights, *biases)
 
 
 class _LaunchedLoss(torch.autograd.Function):
@@ -208,7 +213,8 @@ class _LaunchedLoss(torch.autograd.Function):
         launches, count = plan.launches, plan.shape[0]
         assert launches is not None
         ctx.plan = plan
-        loss, gradient, means = launches.forward(stream, tensors[:count], tensors[count:], targets)
+        features, weights, biases = _kinds(tensors, count)
+        loss, gradient, means = launches.forward(stream, features, weights, biases, targets)
         ctx.save_for_backward(gradient, means, targets, *tensors)
         return loss
 
@@ -218,8 +224,8 @@ class _LaunchedLoss(torch.autograd.Function):
         gradient, means, targets, *tensors = ctx.saved_tensors
         if torch.is_grad_enabled() or _is_batched(gradients[0]):
             return None, None, None, *_general_gradients(plan, targets, tensors, gradients[0])
-        features, weights = tensors[:count], tensors[count:]
-        return None, None, None, *plan.launches.backward(features, weights, gradient, means, gradients[0])
+        answer = plan.launches.backward(*_kinds(tensors, count), gradient, means, gradients[0])
+        return None, None, None, *answer
 
 
 class _FusedLoss(torch.autograd.Function):
@@ -229,7 +235,7 @@ class _FusedLoss(torch.autograd.Function):
     def forward(ctx: Any, plan: Plan, targets: Tensor, *tensors: Tensor) -> Tensor:
         count = plan.shape[0]
         ctx.plan = plan
-        features, weights, biases = tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
+        features, weights, biases = _kinds(tensors, count)
         # In the weights' own precision, so that the loss is the same inside and outside autocast.
         with torch._C._DisableAutocast():
             logits = weights[0].new_empty(plan.shape)
@@ -309,6 +315,11 @@ def _general_gradients(plan: Plan, targets: Tensor, tensors: Sequence[Tensor], g
         loss = _general_loss(plan, targets, views)
     found = iter(torch.autograd.grad(loss, wanted, given, create_graph=again, allow_unused=True))
     return [next(found) if tensor.requires_grad else None for tensor in tensors]
+
+
+def _kinds(tensors: Sequence[Tensor], count: int) -> tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]]:
+    """Features, weights and biases of so many places."""
+    return tensors[:count], tensors[count : 2 * count], tensors[2 * count :]
 
 
 def _is_batched(gradient: Tensor) -> bool:

@@ -1,13 +1,13 @@
 """The loss of linear branches and its gradients as Triton kernels: all places in two launches, three with means.
 
     _pool        features -> rows, where any place is averaged over positions
-    _loss        rows and weights -> the loss, and its gradient by the logits, which are never stored
-    _gradients   that gradient -> those by weights and by rows, times the loss's own
+    _loss        rows and weights -> the loss, and its gradient by the logits
+    _gradients   that gradient -> those by weights, biases and rows, times the loss's own
 
 A step of a small model is bound by its launches, and each of these replaces about ten of torch's. They are for the
-closed form of `_fused.py` alone: the sigmoid of class indices, weights in float32, no bias. Addresses of tensors are
-numbers here, since places differ in number; what else belongs to a place is a row of a table on the device, written
-once. Every sum has a fixed order: the program that ends last adds up what the others have left.
+sigmoid or softmax of class indices, with weights and biases in float32. Addresses of tensors are numbers here, since
+places differ in number; what else belongs to a place is a row of a table on the device, written once. What tiles need
+of each other, sums and a softmax's rows, is left to the program that ends last, so that every sum has a fixed order.
 Axis letters: B batch, C classes, D width, K places.
 """
 
@@ -28,12 +28,13 @@ _ALIGNED = 64  # elements, to which parts of a shared buffer are rounded up
 _DEPTH = 32  # of a product's steps
 _MANY = 256  # programs that keep a GPU busy, above which each takes a larger tile
 _WIDE, _LONG = 64, 32  # widths and positions that a program averages at a time
+_HELD = tl.constexpr(1024)  # logits of whole rows that a program holds at a time: four times as many do not fit
 _STREAMS = 16  # whose launches of one plan may run at the same time, each with a counter of its own
 
 # One compilation serves all sizes.
 _NUMBERS = [
-    "features", "rows", "weights", "table", "shares", "targets", "gradient", "sums", "loss", "counter", "given",
-    "of_weights", "of_rows", "batch", "classes", "ignored", "per_row",
+    "features", "rows", "weights", "biases", "table", "shares", "targets", "gradient", "sums", "loss", "counters",
+    "given", "of_weights", "of_biases", "of_rows", "batch", "classes", "ignored", "per_row",
 ]  # fmt: skip
 
 # Columns of the table
@@ -104,14 +105,18 @@ def _pool(features, table, rows, batch, K: tl.constexpr, KIND: tl.constexpr, WID
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def _loss(
-    rows, weights, table, shares, targets, gradient, sums, loss, counter, batch, classes, ignored, per_row,
+    rows, weights, biases, table, shares, targets, gradient, sums, loss, counters, batch, classes, ignored, per_row,
     K: tl.constexpr, KIND: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr, CHUNK: tl.constexpr,
-    PRECISION: tl.constexpr,
+    PRECISION: tl.constexpr, SOFTMAX: tl.constexpr,
 ):  # fmt: skip
-    """A tile of logits (B, C) of one place: its part of the loss, and the gradient of the loss by it."""
+    """A tile of logits (B, C) of one place: its part of the loss, and the gradient of the loss by it.
+
+    A softmax takes whole rows: each program leaves its logits where their gradient will be, and of the tiles side by
+    side the one that ends last does the rest.
+    """
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
     targets = targets.to(tl.int64).to(tl.pointer_type(tl.int64))
-    sums = sums.to(tl.int64).to(tl.pointer_type(tl.float32))
+    counters = counters.to(tl.int64).to(tl.pointer_type(tl.int32))
     program = tl.program_id(0)
     down, across = tl.cdiv(batch, TILE), tl.cdiv(classes, TILE)
     place, tile = program // (down * across), program % (down * across)
@@ -127,6 +132,8 @@ def _loss(
         x = tl.load(left + d[None, :] * column, mask=(b[:, None] < batch) & (d[None, :] < width), other=0.0)
         w = tl.load(right + d[:, None], mask=(d[:, None] < width) & (c[None, :] < classes), other=0.0)
         logits = tl.dot(x.to(tl.float32), w, logits, input_precision=PRECISION)
+    if biases is not None:
+        logits += tl.load(_address(biases, place, K, tl.float32) + c, mask=c < classes, other=0.0)[None, :]
 
     # The mean is over rows that count; where none does, the loss is 0.
     counted = 0
@@ -139,24 +146,61 @@ def _loss(
     share = tl.where((target != ignored) & ((target < 0) | (target >= classes)), float("nan"), share)
     share *= tl.load(shares.to(tl.int64).to(tl.pointer_type(tl.float32)) + place)
     inside = (b[:, None] < batch) & (c[None, :] < classes)
-    sign = tl.where(target[:, None] == c[None, :], -1.0, 1.0)
-    z = sign * logits
-    tail = tl.exp(-tl.abs(z))
-    # log(1 + tail), exact also where 1 + tail is rounded
-    sum_of_both = 1.0 + tail
-    exact = tl.where(sum_of_both == 1.0, tail, tl.log(sum_of_both) * (tail / (sum_of_both - 1.0)))
-    softplus = tl.maximum(z, 0.0) + exact
-    sigmoid = tl.where(z >= 0, 1.0, tail) / sum_of_both
     cells = gradient.to(tl.int64).to(tl.pointer_type(tl.float32)) + place.to(tl.int64) * batch * classes
-    cells += b[:, None].to(tl.int64) * classes + c[None, :]
-    # NaN in logits stays NaN: a model that diverged must show it.
-    tl.store(cells, share[:, None] * sign * tl.where(z == z, sigmoid, z), mask=inside)
-    part = tl.sum(tl.sum(tl.where(inside, share[:, None] * tl.where(z == z, softplus, z), 0.0), 1), 0)
+    cells += b[:, None].to(tl.int64) * classes
+    if SOFTMAX:
+        tl.store(cells + c[None, :], logits, mask=inside)
+        tl.debug_barrier()
+        band = place * down + tile // across
+        if tl.atomic_add(counters + 1 + band, 1, sem="acq_rel") == across - 1:
+            tl.store(counters + 1 + band, 0)
+            part = _softmax(cells, b < batch, target, share, classes, TILE)
+            _add_up(part, band, tl.num_programs(0) // across, sums, loss, counters, CHUNK)
+    else:
+        sign = tl.where(target[:, None] == c[None, :], -1.0, 1.0)
+        z = sign * logits
+        tail = tl.exp(-tl.abs(z))
+        # log(1 + tail), exact also where 1 + tail is rounded
+        sum_of_both = 1.0 + tail
+        exact = tl.where(sum_of_both == 1.0, tail, tl.log(sum_of_both) * (tail / (sum_of_both - 1.0)))
+        softplus = tl.maximum(z, 0.0) + exact
+        sigmoid = tl.where(z >= 0, 1.0, tail) / sum_of_both
+        # NaN in logits stays NaN: a model that diverged must show it.
+        tl.store(cells + c[None, :], share[:, None] * sign * tl.where(z == z, sigmoid, z), mask=inside)
+        part = tl.sum(tl.sum(tl.where(inside, share[:, None] * tl.where(z == z, softplus, z), 0.0), 1), 0)
+        _add_up(part, program, tl.num_programs(0), sums, loss, counters, CHUNK)
 
-    tl.store(sums + program, part)
+
+@triton.jit
+def _softmax(cells, inside, target, share, classes, ROWS: tl.constexpr):
+    """The loss of rows whose logits lie in the cells of their gradient: once along them to sum, once to write it."""
+    WIDE: tl.constexpr = _HELD // ROWS
+    # Finite, so that it can be subtracted from the logit of a class that is ruled out, -inf.
+    highest = tl.full((ROWS,), -3.4e38, tl.float32)
+    total, own = tl.zeros((ROWS,), tl.float32), tl.zeros((ROWS,), tl.float32)
+    for start in range(0, classes, WIDE):
+        c = start + tl.arange(0, WIDE)
+        z = tl.load(cells + c[None, :], mask=inside[:, None] & (c[None, :] < classes), other=float("-inf"),
+                    cache_modifier=".cg")  # fmt: skip
+        before, highest = highest, tl.maximum(highest, tl.max(z, 1))
+        total = total * tl.exp(before - highest) + tl.sum(tl.exp(z - highest[:, None]), 1)
+        own += tl.sum(tl.where(c[None, :] == target[:, None], z, 0.0), 1)
+    tl.debug_barrier()  # nobody writes before all have read
+    for start in range(0, classes, WIDE):
+        c = start + tl.arange(0, WIDE)
+        there = inside[:, None] & (c[None, :] < classes)
+        z = tl.load(cells + c[None, :], mask=there, other=0.0, cache_modifier=".cg")
+        chance = tl.exp(z - highest[:, None]) * (share / total)[:, None]
+        tl.store(cells + c[None, :], chance - tl.where(c[None, :] == target[:, None], share[:, None], 0.0), mask=there)
+    return tl.sum(tl.where(inside, share * (tl.log(total) + (highest - own)), 0.0), 0)
+
+
+@triton.jit
+def _add_up(part, index, count, sums, loss, counter, CHUNK: tl.constexpr):
+    """Leave a part of the loss; the last program of those that have one adds up all."""
+    sums = sums.to(tl.int64).to(tl.pointer_type(tl.float32))
+    tl.store(sums + index, part)
     tl.debug_barrier()
-    count = tl.num_programs(0)
-    counter = counter.to(tl.int64).to(tl.pointer_type(tl.int32))
     if tl.atomic_add(counter, 1, sem="acq_rel") == count - 1:
         total = tl.zeros((CHUNK,), tl.float32)
         for start in range(0, count, CHUNK):
@@ -168,11 +212,11 @@ def _loss(
 
 @triton.jit(do_not_specialize=_NUMBERS)
 def _gradients(
-    rows, weights, table, gradient, given, of_weights, of_rows, batch, classes,
+    rows, weights, table, gradient, given, of_weights, of_biases, of_rows, batch, classes,
     K: tl.constexpr, KIND: tl.constexpr, OUT: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr,
     PRECISION: tl.constexpr,
 ):  # fmt: skip
-    """A tile of a weight's gradient (C, D), or of the gradient by rows (B, D)."""
+    """A tile of a weight's gradient (C, D), a bias's beside the first; or of the gradient by rows (B, D)."""
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
     program = tl.program_id(0)
     place = _place_of(program, table, _START, K)
@@ -188,15 +232,21 @@ def _gradients(
     if first < of_classes:
         c = first * TILE + tl.arange(0, TILE)
         right = _address(rows, place, K, KIND) + d[None, :] * column
+        over_rows = tl.zeros((TILE, DEPTH), tl.float32)
         for start in range(0, batch, DEPTH):
             b = start + tl.arange(0, DEPTH)
             g = tl.load(cells + b[None, :].to(tl.int64) * classes + c[:, None],
                         mask=(b[None, :] < batch) & (c[:, None] < classes), other=0.0)  # fmt: skip
             x = tl.load(right + b[:, None] * row, mask=(b[:, None] < batch) & (d[None, :] < width), other=0.0)
             total = tl.dot(g, x.to(tl.float32), total, input_precision=PRECISION)
+            if of_biases is not None:
+                over_rows += g
         out = _address(of_weights, place, K, tl.float32)
         tl.store(out + c[:, None] * width + d[None, :], total * scale,
                  mask=(c[:, None] < classes) & (d[None, :] < width))  # fmt: skip
+        if of_biases is not None:
+            of_bias = _address(of_biases, place, K, tl.float32)
+            tl.store(of_bias + c, tl.sum(over_rows, 1) * scale, mask=(c < classes) & (tile % across == 0))
     else:
         b = (first - of_classes) * TILE + tl.arange(0, TILE)
         weight = _address(weights, place, K, tl.float32) + d[None, :]
@@ -217,7 +267,7 @@ class Launches:
 
     def __init__(
         self, places: Sequence[Place], batch: int, classes: int, dtype: torch.dtype, device: torch.device,
-        shares: Sequence[float], per_row: float, ignored: int, precision: str,
+        shares: Sequence[float], per_row: float, ignored: int, precision: str, softmax: bool, with_bias: bool,
     ) -> None:  # fmt: skip
         count = len(places)
         self.device = device.index
@@ -257,8 +307,9 @@ class Launches:
         self.table = torch.tensor(table, dtype=torch.int64, device=device)
         self.shares = torch.tensor(shares, dtype=torch.float32, device=device)
         self.zero = self.shares.new_zeros(())
-        self.counters = torch.zeros(_STREAMS, dtype=torch.int32, device=device)
-        self.streams: dict[int, int] = {}  # the address of each one's counter
+        # For each stream one that counts parts of the loss, and for a softmax one for each row of tiles.
+        self.counters = torch.zeros(_STREAMS, 1 + count * down * softmax, dtype=torch.int32, device=device)
+        self.streams: dict[int, int] = {}  # the address of each one's counters
         self.fixed = self.table.data_ptr(), self.shares.data_ptr()
         if device.type == "cuda":
             torch.cuda.current_stream(device).synchronize()  # other streams may read these
@@ -271,16 +322,17 @@ class Launches:
         if self.means:
             numbers = many, address, address, batch
             self.pool = _compiled(_pool, pool_programs, numbers, (slots, of_kind, _WIDE, _LONG))
-        numbers = many, many, *(address,) * 7, *self.sizes
-        self.loss = _compiled(_loss, self.programs, numbers, (slots, kind, tile, depth, 1024, precision))
-        numbers = many, many, *(address,) * 3, many, many, batch, classes
+        biases = many if with_bias else None
+        numbers = many, many, biases, *(address,) * 7, *self.sizes
+        self.loss = _compiled(_loss, self.programs, numbers, (slots, kind, tile, depth, 1024, precision, softmax))
+        numbers = many, many, *(address,) * 3, many, biases, many, batch, classes
         self.gradients = _compiled(_gradients, programs, numbers, (slots, kind, of_kind, tile, depth, precision))
 
     def stream(self) -> int | None:
         """The current stream, where they can be launched on it; else None.
 
         Not on another device, nor where something follows torch's operations or lays out anew what they save, nor on
-        more streams than have a counter: programs of two launches at once must not be counted together.
+        more streams than have counters: programs of two launches at once must not be counted together.
         """
         here = (
             (self.device is None or torch._C._cuda_getDevice() == self.device)
@@ -293,12 +345,13 @@ class Launches:
         if stream not in self.streams:
             if len(self.streams) == _STREAMS:
                 return None
-            self.streams[stream] = self.counters.data_ptr() + 4 * len(self.streams)
+            self.streams[stream] = self.counters[len(self.streams)].data_ptr()
         return stream
 
     def forward(
-        self, stream: int, features: Sequence[Tensor], weights: Sequence[Tensor], targets: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
+        self, stream: int, features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor],
+        targets: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor | None]:  # fmt: skip
         """The loss; its gradient by the logits, behind which lies what programs leave to each other; and means."""
         table, shares = self.fixed
         rows, means = self._addresses(features), None
@@ -309,24 +362,26 @@ class Launches:
         gradient, loss = self.shares.new_empty(self.cells + self.programs), torch.empty_like(self.zero)
         start = gradient.data_ptr()
         self.loss(
-            stream, rows, self._addresses(weights), table, shares, targets.data_ptr(), start, start + 4 * self.cells,
-            loss.data_ptr(), self.streams[stream], *self.sizes,
+            stream, rows, self._addresses(weights), self._addresses(biases) if biases else None, table, shares,
+            targets.data_ptr(), start, start + 4 * self.cells, loss.data_ptr(), self.streams[stream], *self.sizes,
         )  # fmt: skip
         return loss, gradient, means
 
     def backward(
-        self, features: Sequence[Tensor], weights: Sequence[Tensor], gradient: Tensor, means: Tensor | None,
-        given: Tensor,
+        self, features: Sequence[Tensor], weights: Sequence[Tensor], biases: Sequence[Tensor], gradient: Tensor,
+        means: Tensor | None, given: Tensor,
     ) -> list[Tensor]:  # fmt: skip
-        """Gradients by features and by weights, times the gradient of the loss."""
+        """Gradients by features, weights and biases, times the gradient of the loss."""
         rows = self._addresses(features) if means is None else self._of_means(means)
         of_features = self._of_features(features)
         of_weights = [torch.empty_like(weight) for weight in weights]
+        of_biases = [torch.empty_like(bias) for bias in biases]
         self.gradients(
             self._current_stream(), rows, self._addresses(weights), self.fixed[0], gradient.data_ptr(),
-            given.data_ptr(), self._addresses(of_weights), self._addresses(of_features), *self.sizes[:2],
+            given.data_ptr(), self._addresses(of_weights), self._addresses(of_biases) if biases else None,
+            self._addresses(of_features), *self.sizes[:2],
         )  # fmt: skip
-        return [*of_features, *of_weights]
+        return [*of_features, *of_weights, *of_biases]
 
     def _of_features(self, features: Sequence[Tensor]) -> Sequence[Tensor]:
         """Gradients by features, not written yet but for zeros."""
