@@ -234,6 +234,19 @@ def test_a_shift_needs_tokens(unet: tuple[nn.Module, Tensor]) -> None:
         attach(model, "down", x, C, shift=-1)
 
 
+@pytest.mark.parametrize("shift", [5, 7])
+def test_a_shift_beyond_the_last_token_is_refused(language: tuple[nn.Module, Tensor], shift: int) -> None:
+    model, tokens = language
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, pool="none", layout="BTD", shift=shift)
+    model(tokens)
+    for ask in (branches.loss, branches.losses, branches.accuracies):
+        with pytest.raises(UsageError, match=rf"shift={shift} leaves none of the 5 tokens of place 'blocks.0'"):
+            ask(tokens)
+    longer = tokens.repeat(1, 2)
+    model(longer)
+    assert branches.loss(longer) > 0
+
+
 @pytest.mark.parametrize("mask", ["padding", lambda tokens, padding=None: padding])
 def test_padding_counts_neither_in_means_nor_in_losses(language: tuple[nn.Module, Tensor], mask: object) -> None:
     model, tokens = language

@@ -170,6 +170,11 @@ def _aligned(
         else:
             logits = _interpolate(logits, wanted_sizes)
     if count == 1 and settings.shift:
+        if settings.shift >= logits.shape[2]:
+            raise UsageError(
+                f"shift={settings.shift} leaves none of the {logits.shape[2]} tokens of place {names[0]!r} a target: "
+                "call the model on longer sequences, or attach with a smaller shift="
+            )
         logits, targets = logits[:, :, : -settings.shift], targets[:, settings.shift :]
         mask = None if mask is None else mask[:, settings.shift :]
     return Aligned(names, count, logits, targets, mask)
