@@ -5,8 +5,8 @@
     branches.loss(y)                     live branches make logits of it, and one loss of the logits
     branches.strip(optimizer)            hooks off
 
-All answers are about the model's latest forward, whatever mode it ran in. Where an earlier one with gradients, about
-which nobody asked, still waits for its backward, a warning says that its features are left out.
+All answers are about the model's latest forward, whatever mode it ran in. A backward that also goes through an earlier
+one, about which nobody asked, is refused: its auxiliary loss is missing.
 """
 
 import textwrap
@@ -412,6 +412,10 @@ class Branches(nn.Module):
         # The loss is still to be taken of these logits.
         forward.mask, forward.tokens, forward.products, forward.taken = mask, tokens, products, True
         return logits
+
+    def forget(self) -> None:
+        """Drop the model's latest forward, and its features: a backward through it is to have no auxiliary loss."""
+        self._attached().forward.forget()
 
     def _attached(self) -> Capture:
         if self._capture is None:
