@@ -234,6 +234,17 @@ def test_a_shift_needs_tokens(unet: tuple[nn.Module, Tensor]) -> None:
         attach(model, "down", x, C, shift=-1)
 
 
+def test_targets_that_are_shifted_already_are_not_resized(language: tuple[nn.Module, Tensor]) -> None:
+    model, tokens = language
+    options = {"pool": "none", "objective": "softmax", "layout": "BTD"}
+    for shift, remedy in ((1, "which shift=1 moves"), (0, r"attach with shift=1; a class token.*tokens\[:, 1:\]")):
+        branches = attach(model, "blocks.0", tokens, VOCABULARY, shift=shift, **options)
+        model(tokens)
+        with pytest.raises(UsageError, match=rf"'blocks.0' has 5 tokens, and the targets have 4: .*{remedy}"):
+            branches.loss(tokens[:, 1:])
+        branches.strip()
+
+
 @pytest.mark.parametrize("shift", [5, 7])
 def test_a_shift_beyond_the_last_token_is_refused(language: tuple[nn.Module, Tensor], shift: int) -> None:
     model, tokens = language
