@@ -45,7 +45,7 @@ def test_a_submodules_call_is_not_a_forward() -> None:
     outer = nn.Sequential(mlp())
     branches = attach(outer, "0.1", rows(), CLASSES)
     outer[0](rows())
-    with pytest.raises(UsageError, match=r"a call of a submodule or of .forward"):
+    with pytest.raises(UsageError, match=r"a call of a submodule, of .forward\(\) or of a copy"):
         branches.loss(targets())
 
 
@@ -336,6 +336,21 @@ def test_skipped_places_are_left_out_where_allowed() -> None:
     assert torch.equal(loss, F.cross_entropy(model(x), targets()))
     assert branches.logits() == {}
     loss.backward()
+
+
+@pytest.mark.parametrize("replaced", [[0], [0, 1]])
+def test_a_place_that_was_replaced_is_told(replaced: list[int]) -> None:
+    model, x = Steps(), rows()
+    branches = attach(model, "blocks.*", x, CLASSES)
+    for index in replaced:
+        model.blocks[index] = nn.Linear(7, 7)
+    model(x)
+    with pytest.raises(UsageError, match=r"the module at place 'blocks.0' was replaced or removed after attach: strip"):
+        branches.loss(targets())
+    branches.strip()
+    again = attach(model, "blocks.*", x, CLASSES)
+    model(x)
+    again.loss(targets()).backward()
 
 
 def test_of_several_calls_the_last_counts() -> None:

@@ -171,6 +171,8 @@ class PlaceHook(_Hook):
                     else:
                         self._keep(output, mode)
                 return
+        if compiling and is_exporting():
+            return
         rows = self.read(output)
         if self.forward.listening:
             self.rows, self.held, self.feature = rows, None, None
@@ -263,6 +265,8 @@ class OpenHook(_Hook):
     def __call__(self, module: nn.Module, *call: Any) -> None:
         forward = self.forward
         compiling = torch.compiler.is_compiling()
+        if compiling and is_exporting():
+            return
         # Outside of a compiler not by getattr: a module that has no such attribute takes long to say so.
         replica = getattr(module, "_is_replica", False) if compiling else "_is_replica" in module.__dict__
         if replica:
@@ -405,9 +409,11 @@ class Capture:
                     )
                 caught[name] = answer
         if not allow_skipped and len(caught) < len(self.places):
+            skipped = [name for name in self.places if name not in caught]
+            if not torch.compiler.is_compiling():
+                self._refuse_replaced(skipped)
             if not caught:
                 raise UsageError(_NONE_RAN)
-            skipped = [name for name in self.places if name not in caught]
             raise UsageError(
                 f"{len(skipped)} of {len(self.places)} places did not run in the latest forward ({skipped[0]!r} "
                 "first): pass allow_skipped=True to attach if that is meant"
@@ -420,6 +426,18 @@ class Capture:
         if training:
             self.forward.asked = True
         return caught
+
+    def _refuse_replaced(self, names: Iterable[str]) -> None:
+        """Say of places that did not run whether the model has them any more."""
+        model = self.model()
+        modules = () if model is None else model.modules()
+        hooks = {id(hook) for module in modules for hook in module._forward_hooks.values()}
+        for name in names:
+            if id(self.places[name]) not in hooks:
+                raise UsageError(
+                    f"the module at place {name!r} was replaced or removed after attach: strip, and attach to the "
+                    "model as it is now"
+                )
 
     def check_has_gradients(self) -> None:
         """Refuse to train on a forward that kept no graph; probes need none."""
@@ -538,6 +556,14 @@ def carries_branches(module: nn.Module, name: str) -> bool:
     return any(isinstance(hook, PlaceHook) and hook.name == name for hook in module._forward_hooks.values())
 
 
+def is_exporting() -> bool:
+    """Whether it is torch.export that compiles, by running the model: its graph would keep what hooks compute.
+
+    With strict=True dynamo traces for it, and leaves that out.
+    """
+    return not torch.compiler.is_dynamo_compiling()
+
+
 def refuse_drift() -> None:
     """Refuse to train branches that no process group keeps equal between ranks."""
     if not _DISTRIBUTED or not torch.distributed.is_initialized() or torch.compiler.is_compiling():
@@ -552,7 +578,7 @@ def refuse_drift() -> None:
 
 _NOTHING_CAUGHT = (
     "no forward has reached the branches: call the model that was given to attach. If it was called, the likely cause "
-    "is a call of a submodule or of .forward() instead of the model, or branches.forget() after it; under "
+    "is a call of a submodule, of .forward() or of a copy instead of the model, or branches.forget() after it; under "
     "torch.compile, call torch.compiler.reset() once after attach"
 )
 _NOTHING_TAKEN = (

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.branches._capture import Capture, Mask, refuse_drift
+from asymtrain.branches._capture import Capture, Mask, is_exporting, refuse_drift
 from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import Activation, Product, Settings, accuracies_of, align, losses_of
@@ -542,6 +542,8 @@ class WithBranches(nn.Module):
         # after strip it has no logits.
         if self.branches.stripped and not (is_sharded(self) or self._inner):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
+        if torch.compiler.is_compiling() and is_exporting():
+            raise UsageError("export the model itself, not WithBranches; its heads as modules are branches.exits()")
         output = self.model(*args, **kwargs)
         logits = {} if self.branches.stripped else self.branches.take()
         if is_sharded(self):
