@@ -361,21 +361,19 @@ def test_the_first_screen_of_the_guide_runs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
     block = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert block is not None
-    uses = block[1].strip().split("\n\n")
+    head, *uses = block[1].strip().split("\n\n")
     rows = {"model": Classifier(), "x": torch.randn(5, 7), "y": torch.arange(5), "depth": torch.randn(5)}
     pixels = {"unet": Segmenter(), "x": torch.randn(2, 3, 8, 6), "y": masks(2, 8, 6)}
     names = [rows, pixels, {"lm": Reader(), "tokens": torch.randint(50, (3, 5))}, rows, {**rows, "model": Classifier()}]
     assert len(uses) == len(names)
     for use, values in zip(uses, names, strict=True):
-        space = {"attach": attach, "F": F, "alpha": 0.3, **values}
-        exec(use, space)
-        if "loss" in space:
-            space["loss"].backward()
+        space = {"F": F, "torch": torch, "alpha": 0.3, **values}
+        exec(f"{head}\n{use}", space)
+        space["loss"].backward()
         model = next(value for value in values.values() if isinstance(value, nn.Module))
         (branches,) = (value for value in space.values() if type(value).__name__ == "Branches")
-        assert all(parameter.grad is not None for parameter in (*branches.parameters(), *model.parameters())) == (
-            "loss" in space
-        )
+        assert all(parameter.grad is not None for parameter in branches.parameters())
+        assert {parameter.grad is None for parameter in model.parameters()} == {"probes" in space}
         branches.strip()
 
 
