@@ -90,6 +90,20 @@ def test_clean_takes_dead_hooks_off_a_copy(way: Callable[[nn.Module, Path], nn.M
     branches.loss(targets())  # the original has its branches
 
 
+@pytest.mark.parametrize("options", [{}, {"pool": "none"}, {"detach": True}], ids=str)
+def test_an_export_of_an_attached_model_is_that_of_the_model(options: dict[str, object]) -> None:
+    model, x = mlp().eval(), rows()
+    expected = torch.export.export(model, (x,))
+    branches = attach(model, AT, x, CLASSES, **options)
+    model(x)
+    losses = branches.losses(targets())
+    exported = torch.export.export(model, (x,))
+    assert str(exported.graph) == str(expected.graph)
+    assert branches.losses(targets()) == losses  # of the forward before
+    with pytest.raises(UsageError, match=r"export the model itself.* branches.exits\(\)"):
+        torch.export.export(WithBranches(model, branches), (x,))
+
+
 @pytest.mark.filterwarnings("ignore:.*torch.jit.trace.*:DeprecationWarning")
 def test_an_attached_model_can_be_traced() -> None:
     """torch.jit.trace calls the model several times, and compares what it did."""

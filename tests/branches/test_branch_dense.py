@@ -234,6 +234,30 @@ def test_a_shift_needs_tokens(unet: tuple[nn.Module, Tensor]) -> None:
         attach(model, "down", x, C, shift=-1)
 
 
+def test_targets_that_are_shifted_already_are_not_resized(language: tuple[nn.Module, Tensor]) -> None:
+    model, tokens = language
+    options = {"pool": "none", "objective": "softmax", "layout": "BTD"}
+    for shift, remedy in ((1, "which shift=1 moves"), (0, r"attach with shift=1; a class token.*tokens\[:, 1:\]")):
+        branches = attach(model, "blocks.0", tokens, VOCABULARY, shift=shift, **options)
+        model(tokens)
+        with pytest.raises(UsageError, match=rf"'blocks.0' has 5 tokens, and the targets have 4: .*{remedy}"):
+            branches.loss(tokens[:, 1:])
+        branches.strip()
+
+
+@pytest.mark.parametrize("shift", [5, 7])
+def test_a_shift_beyond_the_last_token_is_refused(language: tuple[nn.Module, Tensor], shift: int) -> None:
+    model, tokens = language
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, pool="none", layout="BTD", shift=shift)
+    model(tokens)
+    for ask in (branches.loss, branches.losses, branches.accuracies):
+        with pytest.raises(UsageError, match=rf"shift={shift} leaves none of the 5 tokens of place 'blocks.0'"):
+            ask(tokens)
+    longer = tokens.repeat(1, 2)
+    model(longer)
+    assert branches.loss(longer) > 0
+
+
 @pytest.mark.parametrize("mask", ["padding", lambda tokens, padding=None: padding])
 def test_padding_counts_neither_in_means_nor_in_losses(language: tuple[nn.Module, Tensor], mask: object) -> None:
     model, tokens = language
@@ -337,21 +361,19 @@ def test_the_first_screen_of_the_guide_runs() -> None:
     page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
     block = re.search(r"```python\n(.*?)```", page, re.DOTALL)
     assert block is not None
-    uses = block[1].strip().split("\n\n")
+    head, *uses = block[1].strip().split("\n\n")
     rows = {"model": Classifier(), "x": torch.randn(5, 7), "y": torch.arange(5), "depth": torch.randn(5)}
     pixels = {"unet": Segmenter(), "x": torch.randn(2, 3, 8, 6), "y": masks(2, 8, 6)}
     names = [rows, pixels, {"lm": Reader(), "tokens": torch.randint(50, (3, 5))}, rows, {**rows, "model": Classifier()}]
     assert len(uses) == len(names)
     for use, values in zip(uses, names, strict=True):
-        space = {"attach": attach, "F": F, "alpha": 0.3, **values}
-        exec(use, space)
-        if "loss" in space:
-            space["loss"].backward()
+        space = {"F": F, "torch": torch, "alpha": 0.3, **values}
+        exec(f"{head}\n{use}", space)
+        space["loss"].backward()
         model = next(value for value in values.values() if isinstance(value, nn.Module))
         (branches,) = (value for value in space.values() if type(value).__name__ == "Branches")
-        assert all(parameter.grad is not None for parameter in (*branches.parameters(), *model.parameters())) == (
-            "loss" in space
-        )
+        assert all(parameter.grad is not None for parameter in branches.parameters())
+        assert {parameter.grad is None for parameter in model.parameters()} == {"probes" in space}
         branches.strip()
 
 

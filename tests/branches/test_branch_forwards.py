@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from asymtrain.branches import attach
-from asymtrain.branches._capture import _REGULAR, Capture
+from asymtrain.branches._capture import Capture
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
@@ -45,7 +45,7 @@ def test_a_submodules_call_is_not_a_forward() -> None:
     outer = nn.Sequential(mlp())
     branches = attach(outer, "0.1", rows(), CLASSES)
     outer[0](rows())
-    with pytest.raises(UsageError, match=r"a call of a submodule or of .forward"):
+    with pytest.raises(UsageError, match=r"a call of a submodule, of .forward\(\) or of a copy"):
         branches.loss(targets())
 
 
@@ -88,55 +88,82 @@ def test_gradients_accumulate() -> None:
         assert torch.allclose(one.grad, other.grad, atol=1e-6)
 
 
-def test_two_forwards_before_one_loss_are_noticed() -> None:
-    """The first one's features are gone; only its autograd graph, which waits for a backward, tells."""
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"pool": torch.square},
+        {"pool": "none"},
+        {"output": lambda rows: rows * 1},
+        {"mask": lambda x: x.new_ones(len(x), 1)},
+        {"head": "mlp"},
+        {"allow_skipped": True},
+    ],
+    ids=lambda options: next(iter(options), "held"),
+)
+@pytest.mark.parametrize("checkpointed", [False, True])
+@pytest.mark.parametrize("steps", [0, 9])
+def test_a_backward_through_a_forward_without_its_loss_is_refused(
+    options: dict[str, object], checkpointed: bool, steps: int
+) -> None:
+    model, x = Steps(), rows()
+    branches = attach(model, "blocks.*", x, CLASSES, **options)
+    model.reentrant = False if checkpointed else None
+    for _ in range(steps):
+        (F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
+    first = F.cross_entropy(model(x), targets())
+    branches.accuracies(targets())  # no loss
+    second = F.cross_entropy(model(x), targets()) + branches.loss(targets())
+    model.zero_grad()
+    with pytest.raises(UsageError, match=r"two calls of the model, .* right after each call .* branches.forget\(\)"):
+        (first + second).backward()
+    loss = F.cross_entropy(model(x), targets()) + branches.loss(targets())
+    (loss + F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
+
+
+def test_a_forward_that_is_forgotten_needs_no_loss() -> None:
+    model, x = mlp(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES)
+    for _ in range(2):
+        first = F.cross_entropy(model(x), targets())
+        branches.forget()
+        with pytest.raises(UsageError, match=r"no forward has reached the branches.*branches.forget\(\)"):
+            branches.loss(targets())
+        (first + F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
+    branches.strip()
+    with pytest.raises(UsageError, match="these branches are stripped"):
+        branches.forget()
+
+
+def test_a_recurrent_model_learns_from_its_last_step_where_the_others_are_forgotten() -> None:
+    model, x = nn.Sequential(nn.Linear(7, 7), nn.Tanh()), rows()
+    branches = attach(model, "1", x, CLASSES)
+    state = model(x)
+    with pytest.raises(UsageError, match="two calls of the model"):
+        (model(state).sum() + branches.loss(targets())).backward()
+    state = x
+    for _ in range(3):
+        branches.forget()
+        state = model(state)
+    (state.sum() + branches.loss(targets())).backward()
+
+
+def test_forwards_whose_features_nobody_wants_are_let_be() -> None:
     model, x = mlp(), rows()
     branches = attach(model, "1", x, CLASSES)
-    with pytest.warns(UserWarning, match=r"called twice with gradients before this loss.* right after each call"):
-        loss = F.cross_entropy(model(x), targets()) + F.cross_entropy(model(x), targets()) + branches.loss(targets())
-    loss.backward()
-    first = model(x)
-    with torch.no_grad():
-        model(x)
-    model(x)
-    with pytest.warns(UserWarning, match="called twice with gradients"):
-        branches.logits()
-    branches.logits()  # once is enough
-    assert first.requires_grad
-
-
-def test_two_forwards_before_one_loss_are_noticed_in_a_loop_that_was_regular() -> None:
-    """Such a loop is not watched at every step, so the second time at the latest, however long after the first."""
-    model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES)
-
-    def train_regularly() -> None:
-        for _ in range(2 * _REGULAR):
-            (F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
-
-    train_regularly()
-    assert branches._capture.forward.graph is None
-    main = [F.cross_entropy(model(x), targets()) for _ in range(2)]
-    branches.loss(targets())
-    train_regularly()
-    main += [F.cross_entropy(model(x), targets()) for _ in range(2)]
-    with pytest.warns(UserWarning, match="called twice with gradients"):
-        branches.loss(targets())
-    assert len(main) == 4  # whose graphs wait for their backward
-
-
-def test_forwards_whose_features_nobody_wants_are_not_noticed() -> None:
-    model, x = mlp(), rows()
-    branches = attach(model, "1", x, CLASSES)
-    model(x)  # to warm up
+    looked_at = model(x)
     for turn in range(4):
         loss = F.cross_entropy(model(x), targets())  # the graph of the turn before lives on in `loss`
         if turn % 2:
             loss = loss + branches.loss(targets())
         loss.backward()
+    (F.cross_entropy(model(x), targets()) + F.cross_entropy(model(x), targets())).backward()  # no auxiliary loss
     first = F.cross_entropy(model(x), targets()) + branches.loss(targets())
+    with torch.no_grad():
+        model(x)
     second = F.cross_entropy(model(x), targets()) + branches.loss(targets())
     (first + second).backward()
+    assert looked_at.requires_grad
 
 
 class Counted:
@@ -309,6 +336,21 @@ def test_skipped_places_are_left_out_where_allowed() -> None:
     assert torch.equal(loss, F.cross_entropy(model(x), targets()))
     assert branches.logits() == {}
     loss.backward()
+
+
+@pytest.mark.parametrize("replaced", [[0], [0, 1]])
+def test_a_place_that_was_replaced_is_told(replaced: list[int]) -> None:
+    model, x = Steps(), rows()
+    branches = attach(model, "blocks.*", x, CLASSES)
+    for index in replaced:
+        model.blocks[index] = nn.Linear(7, 7)
+    model(x)
+    with pytest.raises(UsageError, match=r"the module at place 'blocks.0' was replaced or removed after attach: strip"):
+        branches.loss(targets())
+    branches.strip()
+    again = attach(model, "blocks.*", x, CLASSES)
+    model(x)
+    again.loss(targets()).backward()
 
 
 def test_of_several_calls_the_last_counts() -> None:

@@ -9,11 +9,10 @@ activation checkpointing runs places again during backward, and those calls must
 nonetheless: the recomputation must save as many tensors as the forward did.
 
 A forward with gradients whose features nobody asked for is dropped by the next one. That is right in a step without
-auxiliary loss, while warming up, or where a batch has no labels; it is a mistake where both forwards should have
-branches. No rule tells these apart, so it is a warning, and only if the earlier forward's graph still waits for its
-backward. To know that costs a small model as much as two places, so a loop that has asked about each of its last
-forwards is not watched; it is for good once it has not asked about one, which it may do at long intervals. Compiled
-forwards are not watched: that would take a new Python object for each.
+auxiliary loss, while warming up, or where a forward is only looked at. It is a mistake where a backward goes through it
+and somebody has asked about the later one: then its own auxiliary loss is missing. That backward is refused, by hooks
+that the autograd graph of a forward gets when it is dropped; a loop that asks about each forward pays nothing.
+Compiled forwards are not watched: no Python of ours runs between them.
 
 What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
 (each changed value would be a recompilation), and hold no reference to an nn.Module.
@@ -29,10 +28,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.graph import Node
 
 from asymtrain.branches._fused import Plan
 from asymtrain.branches._losses import Product
-from asymtrain.branches._nested import first_feature, select
+from asymtrain.branches._nested import select, tensors_in
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
@@ -41,8 +41,6 @@ Model = TypeVar("Model", bound=nn.Module)
 T = TypeVar("T")
 # A name among the model's arguments, or a function of them all.
 Mask = str | Callable[..., Tensor | None]
-_REGULAR = 8  # forwards in a row that show what kind of loop this is
-_IRREGULAR = -(1 << 60)  # no count from here reaches it
 _DISTRIBUTED = torch.distributed.is_available()
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
@@ -58,16 +56,20 @@ class Forward:
         self.traced = False  # by torch.jit.trace
         self.compiled = False
         self.counted = False  # whether `random` and `cycle` have moved on for it
-        self.asked = False  # whether anyone has asked what it gave
-        # Forwards with gradients in a row about which someone has asked; below 0 where that was once enough and ended
-        self.regular = 0
+        self.asked = False  # whether anyone has asked what it gave, with gradients
         self.taken = False  # whether WithBranches has handed its logits out
         self.cleaned = False  # whether `clean` has taken the hooks off
         self.mask: Tensor | None = None  # which positions count, from the model's arguments
         self.tokens: Tensor | None = None  # (B, T), the first integers among the model's arguments
         self.products: tuple[Product, ...] = ()  # of which the logits that were made of it are parts
-        self.graph: weakref.ref[Graph] | None = None
-        self.dropped: weakref.ref[Graph] | None = None  # that of an earlier forward about which nobody asked
+        self.dropped: Dropped | None = None  # earlier forwards, since the last about which someone asked
+
+    def drop(self) -> None:
+        """Watch the graph of this forward, about which nobody asked, before it is forgotten."""
+        if self.dropped is None:
+            self.dropped = Dropped()
+        for node in {node for place in self.places for node in place.ways_back()}:
+            node.register_prehook(self.dropped)
 
     def forget(self) -> None:
         """Drop the features, and with them their autograd graph."""
@@ -76,16 +78,21 @@ class Forward:
         self.products = ()
         for place in self.places:
             place.rows = place.held = place.feature = place.trial = None
+            place.nodes = ()
 
 
-class Graph:
-    """Lives as long as the autograd graph of a forward, whose last node calls it in backward."""
+class Dropped:
+    """Forwards about which nobody asked. Their autograd graphs call it in backward.
+
+    It refers to no tensor: the graph of a later forward may go on from theirs, and would keep itself alive.
+    """
 
     def __init__(self) -> None:
-        self.finished = False
+        self.later = False  # whether someone has asked about a later forward
 
     def __call__(self, *_: object) -> None:
-        self.finished = True
+        if self.later:
+            raise UsageError(_DROPPED)
 
 
 class _NoScriptError(UsageError, AttributeError):
@@ -131,6 +138,7 @@ class PlaceHook(_Hook):
         self.rows: Tensor | str | None = None  # (B, D), or what was wrong, or nothing
         self.held: object = None  # the output, not read yet
         self.feature: Tensor | None = None  # in what is held, where it has gradients and may be read by `pooled`
+        self.nodes: tuple[Node, ...] = ()  # of an output with gradients that is not held; see `ways_back`
         self.version: int | None = None  # of what is kept; another one later means that it was changed in place
         # By mode (gradients, training), whether outputs stay as they are to the end of a forward, once known
         self.lasting: dict[tuple[bool, bool], bool] = {}
@@ -163,11 +171,15 @@ class PlaceHook(_Hook):
                     else:
                         self._keep(output, mode)
                 return
+        if compiling and is_exporting():
+            return
         rows = self.read(output)
         if self.forward.listening:
             self.rows, self.held, self.feature = rows, None, None
             self.version = None if compiling else _version(rows)
             self.with_grad = torch.is_grad_enabled()
+            if not compiling and self.with_grad:
+                self._note(output)
 
     def _keep(self, output: object, mode: tuple[bool, bool]) -> None:
         """Hold the output, or read it where it may not last."""
@@ -179,8 +191,21 @@ class PlaceHook(_Hook):
             return
         self.rows, self.held, self.feature = self.read(output), None, None
         self.version = _version(self.rows)
+        if self.with_grad:
+            self._note(output)
         if mode not in self.lasting and feature is not None and version is not None:
             self.trial = mode, output, feature, version
+
+    def _note(self, output: object) -> None:
+        # Probes hold no graph, and are not to keep one alive.
+        self.nodes = () if self.reader.detach else _nodes(output)
+
+    def ways_back(self) -> tuple[Node, ...]:
+        """The nodes of autograd by which a backward comes through what the place gave in the latest forward."""
+        if self.held is not None:
+            return _nodes(self.held)
+        # Rows that were read in a compiled part of the model come from the node of that part.
+        return self.nodes or _nodes(self.rows)
 
     def _hold(self, output: object, feature: Tensor, version: int) -> None:
         self.held, self.rows, self.version = output, None, version
@@ -240,6 +265,8 @@ class OpenHook(_Hook):
     def __call__(self, module: nn.Module, *call: Any) -> None:
         forward = self.forward
         compiling = torch.compiler.is_compiling()
+        if compiling and is_exporting():
+            return
         # Outside of a compiler not by getattr: a module that has no such attribute takes long to say so.
         replica = getattr(module, "_is_replica", False) if compiling else "_is_replica" in module.__dict__
         if replica:
@@ -247,13 +274,8 @@ class OpenHook(_Hook):
         if not compiling:
             if torch._C._current_graph_task_id() != -1:
                 return  # Inside a backward: the whole model is being recomputed by activation checkpointing.
-            if forward.happened and forward.with_grad:
-                if forward.asked:
-                    forward.regular += 1
-                else:
-                    forward.regular = 0 if 0 <= forward.regular < _REGULAR else _IRREGULAR
-                    forward.dropped = forward.graph
-            forward.graph = None
+            if forward.happened and forward.with_grad and not forward.asked:
+                forward.drop()
         forward.forget()
         forward.listening = True
         forward.happened = True
@@ -296,11 +318,6 @@ class CloseHook(_Hook):
             for place in forward.places:
                 if place.trial is not None:
                     place.settle()
-            output = first_feature(call[2]) if forward.regular < _REGULAR else None
-            if output is not None and output.grad_fn is not None:
-                graph = Graph()
-                output.grad_fn.register_prehook(graph)
-                forward.graph = weakref.ref(graph)
         forward.listening = False
 
 
@@ -368,7 +385,7 @@ class Capture:
                 if feature.layout is not strided or feature.is_nested:
                     break
                 caught[name] = feature
-            else:  # as ever: nothing was skipped, nothing is wrong, and there is nothing to warn of
+            else:  # as ever: nothing was skipped, nothing is wrong, and no forward was dropped
                 forward.asked = True
                 return caught
         return self._of_places(PlaceHook.source, allow_skipped)
@@ -392,26 +409,35 @@ class Capture:
                     )
                 caught[name] = answer
         if not allow_skipped and len(caught) < len(self.places):
+            skipped = [name for name in self.places if name not in caught]
+            if not torch.compiler.is_compiling():
+                self._refuse_replaced(skipped)
             if not caught:
                 raise UsageError(_NONE_RAN)
-            skipped = [name for name in self.places if name not in caught]
             raise UsageError(
                 f"{len(skipped)} of {len(self.places)} places did not run in the latest forward ({skipped[0]!r} "
                 "first): pass allow_skipped=True to attach if that is meant"
             )
         if training and not torch.compiler.is_compiling():
-            self._warn(caught)
-        self.forward.asked = True
+            if not caught and self.forward.compiled:
+                warnings.warn(_NOTHING_TRAINED, stacklevel=8)
+            if self.forward.dropped is not None:
+                self.forward.dropped.later, self.forward.dropped = True, None
+        if training:
+            self.forward.asked = True
         return caught
 
-    def _warn(self, caught: Mapping[str, object]) -> None:
-        """Say what is allowed and yet is seldom meant."""
-        if not caught and self.forward.compiled:
-            warnings.warn(_NOTHING_TRAINED, stacklevel=8)
-        dropped = None if self.forward.dropped is None else self.forward.dropped()
-        if dropped is not None and not dropped.finished:
-            warnings.warn(_DROPPED, stacklevel=8)
-        self.forward.dropped = None
+    def _refuse_replaced(self, names: Iterable[str]) -> None:
+        """Say of places that did not run whether the model has them any more."""
+        model = self.model()
+        modules = () if model is None else model.modules()
+        hooks = {id(hook) for module in modules for hook in module._forward_hooks.values()}
+        for name in names:
+            if id(self.places[name]) not in hooks:
+                raise UsageError(
+                    f"the module at place {name!r} was replaced or removed after attach: strip, and attach to the "
+                    "model as it is now"
+                )
 
     def check_has_gradients(self) -> None:
         """Refuse to train on a forward that kept no graph; probes need none."""
@@ -449,6 +475,11 @@ def _versions(weights: Iterable[nn.Parameter]) -> list[int]:
 def _version(tensor: object) -> int | None:
     """How often a tensor was changed in place; None where nobody counts."""
     return tensor._version if isinstance(tensor, Tensor) and not tensor.is_inference() else None
+
+
+def _nodes(output: object) -> tuple[Node, ...]:
+    """The nodes of autograd that made an output."""
+    return tuple(tensor.grad_fn for tensor in tensors_in(output) if tensor.grad_fn is not None)
 
 
 def clean(model: Model) -> Model:
@@ -525,6 +556,14 @@ def carries_branches(module: nn.Module, name: str) -> bool:
     return any(isinstance(hook, PlaceHook) and hook.name == name for hook in module._forward_hooks.values())
 
 
+def is_exporting() -> bool:
+    """Whether it is torch.export that compiles, by running the model: its graph would keep what hooks compute.
+
+    With strict=True dynamo traces for it, and leaves that out.
+    """
+    return not torch.compiler.is_dynamo_compiling()
+
+
 def refuse_drift() -> None:
     """Refuse to train branches that no process group keeps equal between ranks."""
     if not _DISTRIBUTED or not torch.distributed.is_initialized() or torch.compiler.is_compiling():
@@ -539,8 +578,8 @@ def refuse_drift() -> None:
 
 _NOTHING_CAUGHT = (
     "no forward has reached the branches: call the model that was given to attach. If it was called, the likely cause "
-    "is a call of a submodule or of .forward() instead of the model; under torch.compile, call torch.compiler.reset() "
-    "once after attach"
+    "is a call of a submodule, of .forward() or of a copy instead of the model, or branches.forget() after it; under "
+    "torch.compile, call torch.compiler.reset() once after attach"
 )
 _NOTHING_TAKEN = (
     "WithBranches returned this forward's logits: output, logits = net(x), then branches.loss(y, logits=logits)"
@@ -555,8 +594,8 @@ _NOTHING_TRAINED = (
     "them, call torch.compiler.reset() once after attach"
 )
 _DROPPED = (
-    "the model was called twice with gradients before this loss, which is that of the later call alone: take "
-    "branches.loss right after each call, and add up the losses"
+    "this backward goes through two calls of the model, and branches.loss was taken after the later one alone: take it "
+    "right after each call and add up the losses, or call branches.forget() after a call that is to have none"
 )
 _CHANGED = (
     "gives a feature that the model changes in place afterwards: use inplace=False in the layer behind it, or choose "

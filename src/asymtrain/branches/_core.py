@@ -5,8 +5,8 @@
     branches.loss(y)                     live branches make logits of it, and one loss of the logits
     branches.strip(optimizer)            hooks off
 
-All answers are about the model's latest forward, whatever mode it ran in. Where an earlier one with gradients, about
-which nobody asked, still waits for its backward, a warning says that its features are left out.
+All answers are about the model's latest forward, whatever mode it ran in. A backward that also goes through an earlier
+one, about which nobody asked, is refused: its auxiliary loss is missing.
 """
 
 import textwrap
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.branches._capture import Capture, Mask, refuse_drift
+from asymtrain.branches._capture import Capture, Mask, is_exporting, refuse_drift
 from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import Activation, Product, Settings, accuracies_of, align, losses_of
@@ -413,6 +413,10 @@ class Branches(nn.Module):
         forward.mask, forward.tokens, forward.products, forward.taken = mask, tokens, products, True
         return logits
 
+    def forget(self) -> None:
+        """Drop the model's latest forward, and its features: a backward through it is to have no auxiliary loss."""
+        self._attached().forward.forget()
+
     def _attached(self) -> Capture:
         if self._capture is None:
             if self.stripped:
@@ -538,6 +542,8 @@ class WithBranches(nn.Module):
         # after strip it has no logits.
         if self.branches.stripped and not (is_sharded(self) or self._inner):
             raise UsageError("the branches are stripped: call (and wrap) the model itself from here on")
+        if torch.compiler.is_compiling() and is_exporting():
+            raise UsageError("export the model itself, not WithBranches; its heads as modules are branches.exits()")
         output = self.model(*args, **kwargs)
         logits = {} if self.branches.stripped else self.branches.take()
         if is_sharded(self):

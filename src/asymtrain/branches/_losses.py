@@ -160,6 +160,8 @@ def _aligned(
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
     if count and sizes != wanted_sizes:
         if settings.resize is None:
+            if count == 1 and sizes[0] - wanted_sizes[0] == max(settings.shift, 1):
+                _refuse_shorter(names[0], targets, sizes[0], settings.shift)
             raise UsageError(
                 f"place {names[0]!r} has {' x '.join(map(str, sizes))} positions, and the targets have "
                 f"{' x '.join(map(str, wanted_sizes))}: attach with resize='targets' (nearest) or resize='logits'"
@@ -170,6 +172,11 @@ def _aligned(
         else:
             logits = _interpolate(logits, wanted_sizes)
     if count == 1 and settings.shift:
+        if settings.shift >= logits.shape[2]:
+            raise UsageError(
+                f"shift={settings.shift} leaves none of the {logits.shape[2]} tokens of place {names[0]!r} a target: "
+                "call the model on longer sequences, or attach with a smaller shift="
+            )
         logits, targets = logits[:, :, : -settings.shift], targets[:, settings.shift :]
         mask = None if mask is None else mask[:, settings.shift :]
     return Aligned(names, count, logits, targets, mask)
@@ -180,6 +187,17 @@ def _refuse_positions(place: str, targets: Tensor) -> NoReturn:
         f"place {place!r} needs one target a sample, got targets of shape {tuple(targets.shape)}: for one a position "
         "attach with pool='none'"
     )
+
+
+def _refuse_shorter(place: str, targets: Tensor, tokens: int, shift: int) -> NoReturn:
+    """Refuse targets that lack the first tokens or a class token, which no resizing brings into line."""
+    remedy = (
+        f"give the labels of all tokens, which shift={shift} moves"
+        if shift
+        else "to learn the next token, give the labels of all and attach with shift=1; a class token that has none is "
+        "left out by output=lambda tokens: tokens[:, 1:]"
+    )
+    raise UsageError(f"place {place!r} has {tokens} tokens, and the targets have {targets.shape[1]}: {remedy}")
 
 
 def _refuse_indices(targets: Tensor, logits: Tensor, count: int) -> NoReturn:
