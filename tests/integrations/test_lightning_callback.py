@@ -84,6 +84,25 @@ def _remarks():
         yield
 
 
+def test_a_step_of_two_calls_says_which_has_branches():
+    class Twice(Module):
+        forget = False
+
+        def training_step(self, batch, batch_idx):
+            noisy = self.net(batch[0] + 0.1)
+            if self.forget:
+                added.branches.forget()
+            return F.mse_loss(self.net(batch[0]), noisy)
+
+    module, added = Twice(), callback()
+    with pytest.raises(UsageError, match=r"two calls of the model.*branches.forget\(\)"):
+        trainer(added).fit(module, loader())
+    module, added = Twice(), callback()
+    module.forget = True
+    trainer(added).fit(module, loader())
+    assert added.branches.stripped
+
+
 @pytest.mark.usefixtures("bfloat16_on_any_cpu")
 @pytest.mark.parametrize("settings", [{}, {"accumulate": 2}, {"bf16": True}, {"activation": "cycle"}], ids=str)
 def test_it_trains_what_a_loop_by_hand_trains(settings):

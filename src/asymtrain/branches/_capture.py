@@ -12,7 +12,7 @@ A forward with gradients whose features nobody asked for is dropped by the next 
 auxiliary loss, while warming up, or where a forward is only looked at. It is a mistake where a backward goes through it
 and somebody has asked about the later one: then its own auxiliary loss is missing. That backward is refused, by hooks
 that the autograd graph of a forward gets when it is dropped; a loop that asks about each forward pays nothing.
-Compiled forwards are not watched: no Python of ours runs between them.
+What is compiled, the model or its places, is not watched: nothing of ours runs there that could keep a node.
 
 What torch.compile asks of this file: hooks only write attributes and read none that change from step to step
 (each changed value would be a recompilation), and hold no reference to an nn.Module.
@@ -202,10 +202,7 @@ class PlaceHook(_Hook):
 
     def ways_back(self) -> tuple[Node, ...]:
         """The nodes of autograd by which a backward comes through what the place gave in the latest forward."""
-        if self.held is not None:
-            return _nodes(self.held)
-        # Rows that were read in a compiled part of the model come from the node of that part.
-        return self.nodes or _nodes(self.rows)
+        return self.nodes if self.held is None else _nodes(self.held)
 
     def _hold(self, output: object, feature: Tensor, version: int) -> None:
         self.held, self.rows, self.version = output, None, version
