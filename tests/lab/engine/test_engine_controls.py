@@ -20,7 +20,8 @@ from small_runs import (
 
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.parameters import FlatParameters, dialogue_sums, layer_sums, layers_of
-from asymtrain.lab.engine.setup import alpha_at, build_backbone, prior_bias, random_labels, run_data
+from asymtrain.lab.engine.schedule import alpha_at
+from asymtrain.lab.engine.setup import build_backbone, prior_bias, random_labels, run_data
 from asymtrain.lab.engine.signals import noise_like, update_gradient
 from asymtrain.lab.runs import RunSpec
 from small_backbones import SMALL

@@ -13,6 +13,7 @@ from asymtrain.lab.data.augment import erase, flip_and_shift, mix, mixing_weight
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch
 from asymtrain.lab.engine.modules import ModuleNetwork
+from asymtrain.lab.engine.schedule import steps_of
 from asymtrain.lab.engine.setup import (
     STREAMS,
     Network,
@@ -21,7 +22,6 @@ from asymtrain.lab.engine.setup import (
     mixing_tables,
     place_weights,
     random_labels,
-    steps_of,
     stream_keys,
 )  # fmt: skip
 from asymtrain.lab.runs import RunSpec

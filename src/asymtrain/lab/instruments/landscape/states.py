@@ -14,7 +14,8 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch, stack_loss
-from asymtrain.lab.engine.setup import alpha_at, build_backbone, chosen_places, random_labels, run_data
+from asymtrain.lab.engine.schedule import alpha_at
+from asymtrain.lab.engine.setup import build_backbone, chosen_places, random_labels, run_data
 from asymtrain.lab.engine.states import State, states_at
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
 from asymtrain.lab.instruments.landscape.result import LandscapeSettings, Level
