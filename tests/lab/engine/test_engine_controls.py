@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from equivalence import distance, mixed_specs, patterns
+from equivalence import distance, mixed_specs
 from near_reference import assert_stack_is_near, few_steps_or_all
 from small_runs import (
     STRATEGIES,
@@ -41,11 +41,6 @@ CONTROLS = {
     "early": {"alpha_schedule": "early"},
     "smoothing": {"label_smoothing": 0.2},
 }
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return patterns(classes=4, size=100, test_size=40)
 
 
 def fifty_steps(arch, **fields):
