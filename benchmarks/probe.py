@@ -41,7 +41,7 @@ from asymtrain.lab.probe.stacks import read_trials, shadow_of, trial_specs
 from asymtrain.lab.runs import Run, RunSpec, grid
 from asymtrain.lab.store import Store
 from probe_calibration import Case, shadow_from_dict
-from probe_examples import measure_example
+from probe_examples import measure_example, write_json
 from probe_families import ALPHAS, SIZES, Family, Size, base_spec, estimated_seconds
 from probe_results import Row, line, stored_precision, write
 
@@ -283,9 +283,7 @@ def kept_shadow(
     if time.monotonic() > deadline:
         return None
     found = shadow_of(base, dataset, steps=size.steps, device=chosen.device)
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(asdict(found)))
-    new.replace(file)
+    write_json(file, asdict(found))
     return found
 
 

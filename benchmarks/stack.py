@@ -36,7 +36,7 @@ from typing import Any
 
 import torch
 
-from asymtrain.lab.executors.local import cores
+from asymtrain.lab.machine import cores
 from asymtrain.lab.runs import grid
 from asymtrain.models import BACKBONES
 from common import (
