@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
 
+from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.lab.runs import RunSpec
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
@@ -125,7 +126,7 @@ def average_(average: Tensor, values: Tensor, decay: Tensor, updates: Tensor) ->
 
 def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
     """Does weight decay act on this parameter? `value` is one run's tensor."""
-    branch = name.startswith("branch.")
+    branch = is_branch(name)
     if branch and spec.branch_weights == "frozen":
         return False
     if spec.decay == "all":
