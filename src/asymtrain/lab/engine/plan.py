@@ -44,13 +44,8 @@ _HEADROOM = 1.5  # gradients of activations, and what two captured graphs hold t
 _COPIES = 6  # of the weights: float32 and compute copies, gradient, two moments, the gathered gradient
 
 
-def plan(
-    specs: list[RunSpec], device: torch.device, *, workers: int = 1, most_runs: int | None = None
-) -> list[StackPlan]:
-    """Stacks for all specs, in the order of their first member.
-
-    `workers` is how many stacks can train at the same time; `most_runs` lowers the size of a stack.
-    """
+def plan(specs: list[RunSpec], device: torch.device, *, workers: int = 1) -> list[StackPlan]:
+    """Stacks for all specs, in the order of their first member; so many can train at the same time."""
     groups: dict[Key, list[RunSpec]] = {}
     for spec in dict.fromkeys(specs):
         groups.setdefault(_key(spec), []).append(spec)
@@ -59,7 +54,7 @@ def plan(
         members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
         arch, on_gpu = members[0].arch, device.type == "cuda"
         strategy = strategy_for(arch, device)
-        size = min((_MOST_ON_GPU if on_gpu else _MOST_ON_CPU)[strategy], most_runs or len(members))
+        size = (_MOST_ON_GPU if on_gpu else _MOST_ON_CPU)[strategy]
         if on_gpu:
             widest = max(members, key=lambda spec: spec.redundancy)  # a Plain member has no branches to count
             small = arch in BACKBONES and BACKBONES[arch].bound_by_calls
