@@ -171,7 +171,7 @@ def probe_other_model(
     from asymtrain.lab import probe as probing
     from asymtrain.lab.data import cifar, load
     from asymtrain.lab.data.resize import resized
-    from asymtrain.lab.engine import default_device
+    from asymtrain.lab.devices import default_device
     from asymtrain.lab.probe.sources import ImageBatches
     from asymtrain.lab.sources import named_model
 

@@ -293,13 +293,13 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
 
 
-def reached_by_branches(model: setup.Network, sample: Tensor, places: str = "all") -> list[str]:
+def reached_by_branches(network: setup.Network, sample: Tensor, places: str = "all") -> list[str]:
     """Names of the parameters that the auxiliary loss has a gradient for."""
-    chosen = setup.chosen_places(len(model.points), places)
-    if isinstance(model, ModuleNetwork):
-        return model.reached_from(chosen)
-    named = dict(model.named_parameters())
-    features = model.features(sample)[1]
+    chosen = setup.chosen_places(len(network.points), places)
+    if isinstance(network, ModuleNetwork):
+        return network.reached_from(chosen)
+    named = dict(network.named_parameters())
+    features = network.features(sample)[1]
     reached = torch.autograd.grad([features[k].sum() for k in chosen], list(named.values()), allow_unused=True)
     return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
