@@ -39,7 +39,7 @@ from asymtrain.lab.probe.probing import FIRST_SEED
 from asymtrain.lab.probe.rule import trial_scores
 from asymtrain.lab.probe.stacks import read_trials, shadow_of, trial_specs
 from asymtrain.lab.runs import Run, RunSpec, grid
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import stored_runs
 from probe_calibration import Case, shadow_from_dict
 from probe_examples import measure_example, write_json
 from probe_families import ALPHAS, SIZES, Family, Size, base_spec, estimated_seconds
@@ -239,10 +239,7 @@ def trained(specs: list[RunSpec], chosen: argparse.Namespace, deadline: float) -
     """Runs of these specs: those in the store, and the others where there is time."""
     left = deadline - time.monotonic()
     if left <= 0:
-        if not chosen.store.exists():
-            return []
-        with Store(chosen.store) as record:
-            return record.runs([spec.id for spec in specs])
+        return stored_runs(chosen.store, (spec.id for spec in specs))
     minutes = None if left == float("inf") else left / 60
     where = {"store": chosen.store, "device": chosen.device, "data_root": chosen.data_root, "minutes": minutes}
     return list(execute(specs, **where))

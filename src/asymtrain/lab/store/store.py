@@ -16,7 +16,7 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import checksums, records, requests
 from asymtrain.lab.store.checksums import Check, Damage
-from asymtrain.lab.store.database import DamagedError, Database, StoreError, StoreWarning
+from asymtrain.lab.store.database import DamagedError, Database, StoreError, StoreWarning, store_exists
 from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Failure, Summary
@@ -226,6 +226,14 @@ class Store:
             shown = "; ".join(map(str, new[:NAMED])) + (f"; {len(new) - NAMED} more" if new[NAMED:] else "")
             text = f"{self.path} is damaged, only the rest is read: {shown}. See `asymtrain store check {self.path}`"
             warnings.warn(text, StoreWarning, stacklevel=stacklevel)
+
+
+def stored_runs(path: Path, ids: Iterable[str] | None = None) -> list[Run]:
+    """What `Store.runs` gives; nothing where there is no store."""
+    if not store_exists(path):
+        return []
+    with Store(path, read_only=True) as store:
+        return store.runs(ids)
 
 
 def _now() -> str:
