@@ -22,7 +22,7 @@ from asymtrain.lab.data import Dataset, ImageSet
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.losses import Batch, gradients
 from asymtrain.lab.engine.plan import strategy_for
-from asymtrain.lab.executors.local import cores
+from asymtrain.lab.machine import cores
 from asymtrain.lab.runs import RunSpec, grid
 
 CLASSES = 100

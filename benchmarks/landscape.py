@@ -19,6 +19,7 @@ import json
 import platform
 import sys
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,7 +41,7 @@ def main() -> None:
     options.add_argument("--classes", type=int, default=10)
     options.add_argument("--peer", help="folder that holds the package loss_landscapes")
     options.add_argument("--rounds", type=int, default=3, help="in turns; the best of each side is taken")
-    options.add_argument("--json", help="write the rows here too")
+    options.add_argument("--json", type=Path, help="write the rows here too")
     chosen = options.parse_args()
     device = torch.device(chosen.device)
     peer = import_peer(chosen.peer)
@@ -55,8 +56,7 @@ def main() -> None:
         shown = f"{row['peer']:9.3f} {row['peer'] / row['ours']:6.1f}x" if row["peer"] else f"{'-':>9} {'-':>7}"
         print(f"{arch:4} {row['ours']:9.3f} {shown} {row['difference']:19.2e} {row['share']:13.1e}", flush=True)
     if chosen.json:
-        with open(chosen.json, "w") as file:  # noqa: PTH123  (a plain script)
-            json.dump(rows, file, indent=1)
+        chosen.json.write_text(json.dumps(rows, indent=1))
 
 
 def import_peer(folder: str | None):  # type: ignore[no-untyped-def]

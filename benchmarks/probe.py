@@ -39,9 +39,9 @@ from asymtrain.lab.probe.probing import FIRST_SEED
 from asymtrain.lab.probe.rule import trial_scores
 from asymtrain.lab.probe.stacks import read_trials, shadow_of, trial_specs
 from asymtrain.lab.runs import Run, RunSpec, grid
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import stored_runs
 from probe_calibration import Case, shadow_from_dict
-from probe_examples import measure_example
+from probe_examples import measure_example, write_json
 from probe_families import ALPHAS, SIZES, Family, Size, base_spec, estimated_seconds
 from probe_results import Row, line, stored_precision, write
 
@@ -239,10 +239,7 @@ def trained(specs: list[RunSpec], chosen: argparse.Namespace, deadline: float) -
     """Runs of these specs: those in the store, and the others where there is time."""
     left = deadline - time.monotonic()
     if left <= 0:
-        if not chosen.store.exists():
-            return []
-        with Store(chosen.store) as record:
-            return record.runs([spec.id for spec in specs])
+        return stored_runs(chosen.store, (spec.id for spec in specs))
     minutes = None if left == float("inf") else left / 60
     where = {"store": chosen.store, "device": chosen.device, "data_root": chosen.data_root, "minutes": minutes}
     return list(execute(specs, **where))
@@ -283,9 +280,7 @@ def kept_shadow(
     if time.monotonic() > deadline:
         return None
     found = shadow_of(base, dataset, steps=size.steps, device=chosen.device)
-    new = file.with_suffix(".new")
-    new.write_text(json.dumps(asdict(found)))
-    new.replace(file)
+    write_json(file, asdict(found))
     return found
 
 

@@ -57,7 +57,7 @@ def measure_example(
         made = EXAMPLES_BY_NAME[family.example]()
         if "shadow" not in kept:
             kept = {**_probed(made, size.probe_seeds, short), "full": {}}
-            _write(file, kept)
+            write_json(file, kept)
         for seed in wanted:
             if seed in kept["full"]:
                 continue
@@ -65,7 +65,7 @@ def measure_example(
             if not trials:
                 return None
             kept["full"][seed] = [dataclasses.asdict(one) for one in trials]
-            _write(file, kept)
+            write_json(file, kept)
     by_seed = [[trial_from_dict(one) for one in kept["full"][seed]] for seed in wanted]
     return shadow_from_dict(kept["shadow"]), [trial_from_dict(one) for one in kept["trials"]], _joined(by_seed)
 
@@ -99,10 +99,10 @@ def _joined(by_seed: list[list[Trial]]) -> list[Trial]:
     ]
 
 
-def _write(file: Path, kept: dict[str, Any]) -> None:
+def write_json(file: Path, values: dict[str, Any]) -> None:
     """In one piece: a process may be killed at any moment."""
     new = file.with_suffix(".new")
-    new.write_text(json.dumps(kept))
+    new.write_text(json.dumps(values))
     new.replace(file)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from asymtrain.lab.probe import RULE
 from asymtrain.lab.probe.page import alignment_against_gain
 from asymtrain.lab.report.drawing import draw
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import stored_runs
 from probe_calibration import CONSTANTS, Case, Score, fit, rule_line, score_parts, score_text
 
 Row = tuple[str, Case, dict[str, Any]]  # part, case, further columns
@@ -110,8 +110,5 @@ def percent(case: Case) -> tuple[float, float]:
 
 def stored_precision(store: Path) -> str | None:
     """That of a store's runs: they may come from another kind of device."""
-    if not store.exists():
-        return None
-    with Store(store, read_only=True) as record:
-        found = {run.spec.precision for run in record.runs()}
+    found = {run.spec.precision for run in stored_runs(store)}
     return found.pop() if len(found) == 1 else None

@@ -32,11 +32,12 @@ import platform
 import time
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from asymtrain.lab.executors.local import cores
+from asymtrain.lab.machine import cores
 from asymtrain.lab.runs import grid
 from asymtrain.models import BACKBONES
 from common import (
@@ -73,7 +74,7 @@ def main() -> None:
     options.add_argument(
         "--processor-time", action="store_true", help="on one CPU core that has other work too: count only its own time"
     )
-    options.add_argument("--json", type=str, help="write the rows here too")
+    options.add_argument("--json", type=Path, help="write the rows here too")
     chosen = options.parse_args()
     device = torch.device(chosen.device)
     if chosen.processor_time:
@@ -112,8 +113,7 @@ def main() -> None:
             line = line.replace(unknown, "-".rjust(len(unknown)))
         print(line, flush=True)
     if chosen.json:
-        with open(chosen.json, "w") as file:  # noqa: PTH123  (a plain script)
-            json.dump(rows, file, indent=1)
+        chosen.json.write_text(json.dumps(rows, indent=1))
 
 
 Wanted = tuple[str, str, int, str, float]  # arch, column, runs, precision, seconds

@@ -311,7 +311,8 @@ def _program(spec: "RunSpec") -> tuple[object, ...]:
 def _sizes(spec: "RunSpec") -> tuple[int, int]:
     """Steps and images of a run's epoch."""
     from asymtrain.lab.engine import load_for
-    from asymtrain.lab.engine.setup import run_data, steps_of
+    from asymtrain.lab.engine.schedule import steps_of
+    from asymtrain.lab.engine.setup import run_data
 
     return steps_of(spec, len(run_data(spec, load_for(spec)).train))
 

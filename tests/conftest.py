@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import threading
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -30,10 +31,22 @@ if threading.current_thread() is threading.main_thread() and signal.getsignal(si
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """What waits for a browser, a study of the whole paper or the documentation site is slow, wherever it stands."""
+    """What waits for a browser, a study of the whole paper or the documentation site is slow, wherever it stands.
+
+    What is marked `gpu` is skipped where there is none.
+    """
     for item in items:
         if not {"browser", "kitchen", "site"}.isdisjoint(getattr(item, "fixturenames", ())):
             item.add_marker(pytest.mark.slow)
+        if item.get_closest_marker("gpu") and not _has_gpu():
+            item.add_marker(pytest.mark.skip("needs a CUDA device: make test-gpu"))
+
+
+@cache
+def _has_gpu():
+    import torch  # here: it reads the threads above at import
+
+    return torch.cuda.is_available()
 
 
 # What the tests import stays to the end: garbage is not looked for while it is imported, and never in it. Some

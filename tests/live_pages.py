@@ -2,6 +2,7 @@
 
 import base64
 import gzip
+import re
 
 SETTLED = """() => [...document.querySelectorAll('.plot')].every((plot) => {
     const { top, bottom } = plot.getBoundingClientRect();
@@ -34,6 +35,12 @@ def hover(page, shown, x=0.5, y=0.5, panel=0):
     page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
     tip.wait_for()
     return tip.inner_text()
+
+
+def luminance(colour):
+    """Of a colour as a browser names it: 0 for black, 255 for white."""
+    red, green, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
+    return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 def assert_whole(page, width):

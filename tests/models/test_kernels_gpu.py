@@ -6,10 +6,7 @@ import torch.nn.functional as F
 
 from asymtrain.models import _kernels as kernels
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu"),
-]
+pytestmark = pytest.mark.gpu
 BF16 = 1e-2  # relative, of the whole tensor: what rounding operands to bfloat16 costs
 
 

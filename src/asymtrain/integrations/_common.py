@@ -47,15 +47,6 @@ def targets_of(batch: Any, targets: Callable[[Any], Tensor], branches: Branches)
     return found.flatten() if by_row and found.ndim > 1 and not found.is_floating_point() else found
 
 
-def check_targets_function(targets: object) -> None:
-    """Refuse what cannot be asked for the targets of a batch."""
-    if not callable(targets):
-        raise UsageError(
-            f"targets must be a function from the batch to its targets, got a {type(targets).__name__}: leave it out "
-            "for the batch's own labels"
-        )
-
-
 def losses_in_training(branches: Branches, targets: Tensor, main: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
     """The weighted sum of the branches' losses in the model's latest forward; and each place's loss.
 
@@ -79,20 +70,21 @@ def device_of(module: nn.Module) -> torch.device:
     return next((value.device for value in module.parameters()), torch.device("cpu"))
 
 
-def check_alpha(alpha: object) -> None:
-    """Refuse what is no weight of a loss."""
+def check_settings(alpha: object, until: object, targets: object) -> None:
+    """Refuse what is no weight of a loss, no end of the branches, or cannot be asked for a batch's targets."""
     number = isinstance(alpha, Real | Tensor) and not isinstance(alpha, bool)
     if not number or not alpha >= 0:  # type: ignore[operator]
         raise UsageError(f"alpha must be a number of 0 or more, got {alpha!r}: it weighs the auxiliary loss")
-
-
-def check_until(until: object) -> None:
-    """Refuse what is neither a share of the training nor a number of steps."""
     share = isinstance(until, float) and 0 < until <= 1
     steps = isinstance(until, int) and not isinstance(until, bool) and until >= 1
     if until is not None and not share and not steps:
         raise UsageError(
             f"until is a share of the training, such as 0.5, or a whole number of optimizer steps, got {until!r}"
+        )
+    if not callable(targets):
+        raise UsageError(
+            f"targets must be a function from the batch to its targets, got a {type(targets).__name__}: leave it out "
+            "for the batch's own labels"
         )
 
 

@@ -29,9 +29,7 @@ from asymtrain.integrations._common import (
     add_group,
     add_parameters,
     average_gradients,
-    check_alpha,
-    check_targets_function,
-    check_until,
+    check_settings,
     device_of,
     labels_of,
     last_step,
@@ -89,9 +87,7 @@ class BranchesCallback(Callback):  # type: ignore[misc]  # Lightning is optional
         **options: Any,
     ) -> None:
         super().__init__()
-        check_alpha(alpha)
-        check_until(until)
-        check_targets_function(targets)
+        check_settings(alpha, until, targets)
         said = "at" in options and not {"classes", "outputs", "preset", "head"}.isdisjoint(options)
         if options if branches is not None else not said:
             raise UsageError("give either branches=attach(...), or at= and classes= for the callback to attach itself")

@@ -28,9 +28,7 @@ from asymtrain.integrations._common import (
     add_group,
     add_parameters,
     average_gradients,
-    check_alpha,
-    check_targets_function,
-    check_until,
+    check_settings,
     device_of,
     labels_of,
     last_step,
@@ -86,9 +84,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
         cosine: bool = True,
         **kwargs: Any,
     ) -> None:
-        check_alpha(alpha)
-        check_until(until)
-        check_targets_function(targets)
+        check_settings(alpha, until, targets)
         super().__init__(*args, **kwargs)
         if not any(map(branches.connected_to, self.model.modules())):
             raise UsageError("these branches are on no part of this model: branches=attach(model, ...)")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
+from asymtrain.lab.functions import import_function, importable_here, is_function, is_here, name_here
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -81,8 +82,6 @@ class Named:
     def build_for(self, classes: int, inputs: Inputs) -> "nn.Module":
         from torch import nn
 
-        from asymtrain.lab.data.own import importable_here
-
         with importable_here():  # a function may import more when it is called
             model = _explained(lambda: self.make(classes, inputs), self.name, self.cure)
         if not isinstance(model, nn.Module):
@@ -106,8 +105,6 @@ def kept_function(function: Callable[..., Any], options: Options, *, classes: in
     `here:NAME-FINGERPRINT`, with the fingerprint of its model: this process alone can build it, as long as the block
     lasts, and a function that builds another model has another name.
     """
-    from asymtrain.lab.data.own import name_here
-
     module, label = getattr(function, "__module__", ""), getattr(function, "__qualname__", type(function).__name__)
     if _imported(f"{module}:{label}") is function:
         yield f"{module}:{label}"
@@ -129,8 +126,6 @@ _HERE: dict[str, tuple[str, Callable[..., Any]]] = {}  # functions that a caller
 
 def _imported(text: str) -> Any:
     """The function of this name in a file; None where there is none, or where a worker could not import it."""
-    from asymtrain.lab.data.own import import_function, importable_here, is_function
-
     if not is_function(text):
         return None
     with importable_here(), suppress(UsageError):
@@ -174,11 +169,8 @@ def check_name(name: str, options: Options = ()) -> None:
             f"{name} is not a config class (hf:ViTConfig) or a config.json file: nothing is downloaded, so a name "
             "on the hub cannot be used; save its config.json and give the file"
         )
-    if kind == "here":
-        from asymtrain.lab.data.own import is_here
-
-        if is_here(name):
-            return
+    if is_here(name):
+        return
     if kind not in _LIBRARIES and not all(part.isidentifier() for part in (*kind.split("."), rest)):
         raise UsageError(f"{name!r} names no function: write package.module:function, or {OTHERS.partition(' or ')[0]}")
     _refuse_pretrained(name, dict(options))
@@ -186,8 +178,6 @@ def check_name(name: str, options: Options = ()) -> None:
 
 def named_model(text: str, options: Options = ()) -> Named:
     """The model that a text names; options go to its builder."""
-    from asymtrain.lab.data.own import is_here
-
     check_name(text, options)
     make = _here if is_here(text) else _LIBRARIES.get(text.partition(":")[0], _function)
     return make(text, dict(options))
@@ -243,7 +233,7 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
     With `inputs` sums of its logits for two of them too, which change with what it computes from the same parameters,
     and of the settings of its parts, such as the rate of a dropout, which evaluation does not show.
     Whole numbers are hashed. Values that another processor or version of torch drew may differ in their last digits:
-    `same_fingerprint` compares sums.
+    `difference` compares sums.
     """
     import torch
 
@@ -262,11 +252,6 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
         parts.append(_sums([] if logits is None else [logits]))
         parts.append(_sums([torch.tensor(list(_settings(model)), dtype=torch.float64)]))
     return ":".join([digest.hexdigest()[:16], *(f"{number:.9g}" for part in parts for number in part)])
-
-
-def same_fingerprint(first: str, second: str) -> bool:
-    """Are these fingerprints of one model, or of one dataset?"""
-    return difference(first, second) is None
 
 
 def difference(first: str, second: str) -> str | None:
@@ -337,19 +322,6 @@ def _is_equal(first: "nn.Module", second: "nn.Module") -> bool:
     pairs = zip(_named_tensors(first), _named_tensors(second), strict=False)
     same_names = [name for name, _ in _named_tensors(first)] == [name for name, _ in _named_tensors(second)]
     return same_names and all(a.shape == b.shape and _bytes_of(a) == _bytes_of(b) for (_, a), (_, b) in pairs)
-
-
-def parse_option(text: str) -> tuple[str, Any]:
-    """`depth=4` as a name and a value: a JSON value where it is one, else text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise UsageError(f"--option {text}: write NAME=VALUE, such as hidden_size=64")
-    try:
-        return name, json.loads(value)
-    except json.JSONDecodeError:
-        return name, value
-    except RecursionError as error:
-        raise UsageError(f"--option {name}: the value is nested too deeply; write one that has a few levels") from error
 
 
 def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.Module":
@@ -582,8 +554,6 @@ def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
 
 
 def _function(text: str, options: dict[str, Any]) -> Named:
-    from asymtrain.lab.data.own import import_function, importable_here
-
     with importable_here():
         return _of_function(text, import_function(text), options)
 

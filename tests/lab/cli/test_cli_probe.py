@@ -2,6 +2,8 @@ import json
 
 import pytest
 
+from asymtrain import UsageError
+from asymtrain.lab.cli.probe import parse_option
 from asymtrain.lab.probe import RULE, PlaceFinding
 from asymtrain.lab.probe.page import alignment_against_gain, smoothed
 from asymtrain.lab.report.drawing import draw
@@ -106,3 +108,11 @@ def test_the_scatter_has_the_same_bytes_again():
     first, second = (draw(alignment_against_gain(cases, "s", "t")) for _ in range(2))
     assert first == second
     assert "mlp" in first
+
+
+def test_options_of_a_model_are_values():
+    assert parse_option("depth=4") == ("depth", 4)
+    assert parse_option("points=[0, 2]") == ("points", [0, 2])
+    assert parse_option("kind=mean") == ("kind", "mean")
+    with pytest.raises(UsageError, match="NAME=VALUE"):
+        parse_option("depth")

@@ -4,14 +4,9 @@ import numpy as np
 import pytest
 
 from asymtrain.lab.data import NAMES
-from asymtrain.lab.runs import Epoch, Run, RunSpec, pairs
+from asymtrain.lab.runs import RunSpec, pairs
 from asymtrain.lab.store import Store
-
-
-def made_up(spec: RunSpec) -> Run:
-    accuracy = 0.5 + 0.01 * (spec.seed % 3) + 0.05 * bool(spec.redundancy) * (1 + spec.seed % 2)
-    epoch = Epoch(1, 1.0, None, accuracy, accuracy, accuracy, None, None, None, 2.0)
-    return Run(spec, (epoch,))
+from invented_runs import invent
 
 
 @pytest.fixture
@@ -21,7 +16,7 @@ def store(tmp_path):
     specs = pairs(RunSpec(epochs=1), [42, 43, 44])
     with Store(path) as opened:
         for spec in specs:
-            opened.add(made_up(spec))
+            opened.add(invent(spec))
         opened.request([RunSpec(arch="vit", seed=1)])
         opened.fail([RunSpec(arch="cnn", seed=2)], "out of memory at one run")
     return path

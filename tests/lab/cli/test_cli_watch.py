@@ -8,12 +8,12 @@ import socket
 import subprocess
 import sys
 import threading
-from contextlib import contextmanager
 
 import pytest
 
 from asymtrain.lab import executors
 from asymtrain.lab.cli import watch
+from asymtrain.lab.cli.watch import served
 from asymtrain.lab.executors import local
 from asymtrain.lab.runs import Run, RunSpec, pairs
 from asymtrain.lab.store import Store
@@ -46,16 +46,6 @@ def get(server, path="/", method="GET", **headers):
         return answer.status, answer.headers, answer.read().decode()
     finally:
         connection.close()
-
-
-@contextmanager
-def served(store):
-    with watch.Server(watch.LivePage(store), 0) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
-        yield server
-        server.shutdown()
-        thread.join()
 
 
 @pytest.fixture

@@ -270,7 +270,6 @@ def test_a_stack_is_its_runs_one_by_one(change, layout):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 @pytest.mark.parametrize("compiled", [False, True])
 def test_same_on_the_gpu(change, compiled):

@@ -8,7 +8,7 @@ import pytest
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import class_count, load
-from asymtrain.lab.data import own as own_data
+from asymtrain.lab.functions import is_function
 
 COUNT = 20
 LABELS = np.arange(COUNT) % 4
@@ -285,5 +285,5 @@ def test_a_module_that_lives_in_this_process_alone_is_refused(monkeypatch):
 
 
 def test_what_looks_like_a_function():
-    assert own_data.is_function("package.module:function")
-    assert not any(map(own_data.is_function, ["shapes", "a:", ":b", "a/b:c", "a.b:c.d", "a b:c"]))
+    assert is_function("package.module:function")
+    assert not any(map(is_function, ["shapes", "a:", ":b", "a/b:c", "a.b:c.d", "a b:c"]))

@@ -10,6 +10,9 @@ import dataclasses
 import pytest
 from equivalence import STEPS, assert_near_the_reference, measure_distances
 
+from asymtrain.lab.runs import RunSpec
+from small_backbones import LEARNING
+
 DRAWS = (0, 1000, 2000)  # added to the seeds
 
 # For tests of many settings: each of them over a few epochs, and over as many steps as the invariant says where there
@@ -17,6 +20,12 @@ DRAWS = (0, 1000, 2000)  # added to the seeds
 few_steps_or_all = pytest.mark.parametrize(
     "steps", [pytest.param(15, id="15 steps"), pytest.param(STEPS, id=f"{STEPS} steps", marks=pytest.mark.slow)]
 )
+
+
+def base_spec(arch, **fields):
+    """Ten epochs of five steps, the last of them with 2 images instead of 32."""
+    defaults = {"per_class": 26, "batch": 32, "epochs": 10, "redundancy": 3}
+    return RunSpec(arch=arch, **{"arch_options": LEARNING[arch], **defaults, **fields})
 
 
 def assert_in_one_draw(check, specs):

@@ -14,6 +14,8 @@ STRATEGIES = ["batched", "side_by_side"]
 every_arch = pytest.mark.parametrize("arch", models.BACKBONES)
 every_strategy = pytest.mark.parametrize("strategy", STRATEGIES)
 TRAINERS = ["reference", *STRATEGIES]
+# torch warns of its own while it compiles.
+compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
 
 
 def spec_of(arch="mlp", **fields):

@@ -7,12 +7,12 @@ from typing import get_args, get_type_hints
 import pytest
 import torch
 from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs
-from equivalence import patterns as make_patterns
 from near_reference import assert_stack_is_near, few_steps_or_all
 from small_runs import (
     STRATEGIES,
     TRAINERS,
     assert_same_bits,
+    compiles,
     differ,
     every_strategy,
     spec_of,
@@ -29,11 +29,6 @@ from asymtrain.lab.runs import RunSpec
 
 SURGERY = [name for name in WEIGHTS if name != "sum"]
 every_surgery = pytest.mark.parametrize("name", SURGERY)
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return make_patterns(classes=4, size=100, test_size=40)
 
 
 def two_gradients(cosine, ratio=1.0, size=50):
@@ -181,8 +176,7 @@ def test_plain_and_a_silent_alpha_train_as_if_alone(strategy, dataset):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@compiles
 @every_surgery
 def test_a_captured_stack_does_what_the_reference_does(name, dataset):
     specs = mixed_specs(fifty_steps("mlp", aggregator=name), runs=6)

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from equivalence import patterns
 from safetensors import safe_open
 from safetensors.torch import save
 from small_runs import without_time
@@ -35,11 +34,6 @@ from asymtrain.lab.engine.checkpoint import (
 from asymtrain.lab.runs import RunSpec, grid, pairs
 
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return patterns(classes=4, size=100, test_size=40)
 
 
 def specs_of(**fields):

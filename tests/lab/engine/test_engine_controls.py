@@ -5,7 +5,7 @@ import dataclasses
 import numpy as np
 import pytest
 import torch
-from equivalence import distance, mixed_specs, patterns
+from equivalence import distance, mixed_specs
 from near_reference import assert_stack_is_near, few_steps_or_all
 from small_runs import (
     STRATEGIES,
@@ -20,7 +20,8 @@ from small_runs import (
 
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.parameters import FlatParameters, dialogue_sums, layer_sums, layers_of
-from asymtrain.lab.engine.setup import alpha_at, build_backbone, prior_bias, random_labels, run_data
+from asymtrain.lab.engine.schedule import alpha_at
+from asymtrain.lab.engine.setup import build_backbone, prior_bias, random_labels, run_data
 from asymtrain.lab.engine.signals import noise_like, update_gradient
 from asymtrain.lab.runs import RunSpec
 from small_backbones import SMALL
@@ -40,11 +41,6 @@ CONTROLS = {
     "early": {"alpha_schedule": "early"},
     "smoothing": {"label_smoothing": 0.2},
 }
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return patterns(classes=4, size=100, test_size=40)
 
 
 def fifty_steps(arch, **fields):

@@ -16,7 +16,7 @@ from equivalence import (
     reference_after,
     stack_after,
 )
-from near_reference import DRAWS, assert_stack_is_near, few_steps_or_all
+from near_reference import DRAWS, assert_stack_is_near, base_spec, few_steps_or_all
 from small_runs import STRATEGIES
 
 from asymtrain.lab.runs import RunSpec, grid
@@ -26,12 +26,6 @@ from small_backbones import LEARNING
 @pytest.fixture(scope="module")
 def dataset():
     return patterns()
-
-
-def base_spec(arch, **fields):
-    """Ten epochs of five steps, the last of them with 2 images instead of 32."""
-    defaults = {"per_class": 26, "batch": 32, "epochs": 10, "redundancy": 3}
-    return RunSpec(arch=arch, **{"arch_options": LEARNING[arch], **defaults, **fields})
 
 
 @pytest.mark.parametrize("arch", ["mlp", *(pytest.param(arch, marks=pytest.mark.slow) for arch in ("cnn", "vit"))])

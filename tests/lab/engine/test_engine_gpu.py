@@ -21,6 +21,7 @@ from equivalence import (
     probability_of_being_no_farther,
     reference_accuracies,
 )
+from small_runs import compiles
 
 from asymtrain import models, streams
 from asymtrain.errors import UsageError, UsageWarning
@@ -32,12 +33,7 @@ from asymtrain.lab.scales import get_scale, scaled_spec
 from asymtrain.models import _kernels as kernels
 from small_backbones import SMALL
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    # torch's own, while it compiles.
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.gpu, compiles]
 DEVICE = "cuda"
 RUNS = 10
 # Runs whose accuracies are compared. The CNN's scatter by about a point between equally right programs, the others' by

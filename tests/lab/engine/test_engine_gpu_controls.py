@@ -2,39 +2,33 @@
 
 import pytest
 import torch
-from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs, patterns
+from equivalence import assert_near_the_reference_together, measure_distances, mixed_specs
+from small_runs import compiles
 from test_engine_controls import CONTROLS, KINDS, fifty_steps
 
 from asymtrain.lab.engine import Stack
 
-pytestmark = [
-    pytest.mark.gpu,
-    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device"),
-    pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning"),
-]
+pytestmark = [pytest.mark.gpu, compiles]
 
 
 @pytest.mark.parametrize(
     "control", [CONTROLS[name] for name in ("noise", "gated", "detached", "bias", "frozen")], ids=str
 )
-def test_a_captured_stack_does_what_the_reference_does(control):
-    dataset = patterns(classes=4, size=100, test_size=40)
+def test_a_captured_stack_does_what_the_reference_does(control, dataset):
     specs = mixed_specs(fifty_steps("mlp", **control), runs=6)
     found = measure_distances(specs, dataset, device="cuda", strategy="batched")
     assert_near_the_reference_together(found)
 
 
 @pytest.mark.parametrize("strategy", ["batched", "side_by_side"])
-def test_a_captured_stack_of_several_kinds_does_what_the_reference_does(strategy):
-    dataset = patterns(classes=4, size=100, test_size=40)
+def test_a_captured_stack_of_several_kinds_does_what_the_reference_does(strategy, dataset):
     specs = [fifty_steps("mlp", weight_decay=0.5, **fields) for fields in KINDS]
     assert_near_the_reference_together(measure_distances(specs, dataset, device="cuda", strategy=strategy))
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_detached_branches_leave_plain_in_the_same_stack(precision):
+def test_detached_branches_leave_plain_in_the_same_stack(precision, dataset):
     """One captured program for both, so equal to the bit."""
-    dataset = patterns(classes=4, size=100, test_size=40)
     spec = fifty_steps("mlp", signal="detached", precision=precision)
     stack = Stack([spec.plain(), spec], dataset, device="cuda", strategy="batched")
     while not stack.finished:

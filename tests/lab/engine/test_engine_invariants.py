@@ -6,7 +6,7 @@ import functools
 import numpy as np
 import pytest
 import torch
-from equivalence import distance, patterns
+from equivalence import distance
 from near_reference import assert_in_one_draw
 from small_runs import (
     TRAINERS,
@@ -23,12 +23,6 @@ from small_runs import (
 
 from asymtrain.lab.engine import Stack, train_reference
 from asymtrain.lab.engine.setup import build_backbone, run_data
-
-
-@pytest.fixture(scope="module")
-def dataset():
-    return patterns(classes=4, size=100, test_size=40)
-
 
 # Invariant 3: random streams are keyed by (seed, purpose) alone.
 

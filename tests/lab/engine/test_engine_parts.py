@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from torch.optim import lr_scheduler
 
 from asymtrain.lab.engine import Stack
-from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, adamw_, average_, clipped
+from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, adamw_, average_, clipped, decays
 from asymtrain.lab.engine.parameters import ALIGNMENT, FlatParameters, stack_aligned
-from asymtrain.lab.engine.setup import decays, dropout_mask, learning_rates
+from asymtrain.lab.engine.schedule import learning_rates
+from asymtrain.lab.engine.setup import dropout_mask
 from asymtrain.lab.engine.tally import Tally
 from asymtrain.lab.runs import RunSpec
 

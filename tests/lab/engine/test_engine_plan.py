@@ -130,23 +130,22 @@ def test_plain_stays_alone_where_nothing_fits_it():
 
 @pytest.mark.parametrize("device", [CPU, GPU], ids=str)
 @pytest.mark.parametrize("workers", [1, 2, 7])
-@pytest.mark.parametrize("most_runs", [None, 1, 4])
 @pytest.mark.parametrize("arch", BACKBONES)
-def test_every_spec_is_planned_once_in_even_parts(arch, device, workers, most_runs, monkeypatch):
+def test_every_spec_is_planned_once_in_even_parts(arch, device, workers, monkeypatch):
     # By its name in sys.modules: the package's attribute `plan` is the function.
     monkeypatch.setattr(sys.modules["asymtrain.lab.engine.plan"], "runs_that_fit", lambda *_: 15)
     specs = [*pairs(RunSpec(arch=arch), range(13)), RunSpec(arch=arch, seed=0)]
-    stacks = plan(specs, device, workers=workers, most_runs=most_runs)
+    stacks = plan(specs, device, workers=workers)
     planned = [spec for stack in stacks for spec in stack.specs]
     assert len(planned) == 26
     assert set(planned) == set(specs)
     sizes = [len(stack.specs) for stack in stacks]
     assert max(sizes) - min(sizes) <= 1
     assert len(stacks) >= workers
-    assert max(sizes) <= (most_runs or 15)
+    assert max(sizes) <= 15
     batches = BACKBONES[arch].batches_well if device == GPU else BACKBONES[arch].bound_by_calls
     assert {stack.strategy for stack in stacks} == {"batched" if batches else "side_by_side"}
-    assert stacks == plan(specs, device, workers=workers, most_runs=most_runs)
+    assert stacks == plan(specs, device, workers=workers)
 
 
 def test_a_plan_is_named_by_its_members_and_path():

@@ -1,7 +1,9 @@
 """Invariant 2 (CONTRIBUTING.md) for what recipes are made of: each part alone, and all of them together."""
 
 import dataclasses
+from functools import partial
 
+import near_reference
 import pytest
 import torch
 from equivalence import (
@@ -14,12 +16,11 @@ from equivalence import (
     stack_after,
 )
 from near_reference import assert_stack_is_near, few_steps_or_all
-from small_runs import STRATEGIES, TRAINERS, spec_of, stack_of, trained
+from small_runs import STRATEGIES, TRAINERS, compiles, spec_of, stack_of, trained
 
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.plan import strategy_for
-from asymtrain.lab.runs import RunSpec
-from small_backbones import LEARNING, SMALL
+from small_backbones import SMALL
 
 
 @pytest.fixture(scope="module")
@@ -27,12 +28,7 @@ def dataset():
     return patterns()
 
 
-def base_spec(arch, **fields):
-    """Ten epochs of five steps, the last of them with 2 images instead of 32."""
-    defaults = {"per_class": 26, "batch": 32, "epochs": 10, "redundancy": 2}
-    return RunSpec(arch=arch, **{"arch_options": LEARNING[arch], **defaults, **fields})
-
-
+base_spec = partial(near_reference.base_spec, redundancy=2)
 SGD = {"optimizer": "sgd", "learning_rate": 0.02}
 PARTS = {
     "sgd": SGD,
@@ -116,8 +112,7 @@ def test_runs_of_one_stack_differ_in_what_it_keeps_for_each(steps, dataset):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning")
+@compiles
 @pytest.mark.parametrize("optimizer", [{}, SGD], ids=["adamw", "sgd"])
 @pytest.mark.parametrize("arch", ["mlp", "cnn"])
 def test_all_parts_together_on_a_gpu(arch, optimizer, dataset):

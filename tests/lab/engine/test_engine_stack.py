@@ -28,12 +28,6 @@ from asymtrain.lab.engine.losses import gradients
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store.records import check_whole
 
-
-@pytest.fixture(scope="module")
-def dataset():
-    return patterns(classes=4, size=100, test_size=40)
-
-
 # Test images are looked at only where the spec says so.
 
 

@@ -16,7 +16,7 @@ from asymtrain.lab.instruments.attention.metrics import METRICS
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import build
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
 SPEC = RunSpec(arch="vit", dataset_options={"classes": 20, "size": 400, "test_size": 200})
 

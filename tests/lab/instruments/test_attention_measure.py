@@ -60,7 +60,7 @@ def slow_metrics(p, mask):
 def slow(state, dataset, index):
     """One image through the module itself, in numpy from its attention matrices on: {scope: {metric: value}}."""
     vit, data = build_backbone(SPEC, dataset), run_data(SPEC, dataset)
-    vit.load_state_dict({n: v for n, v in state.parameters.items() if not n.startswith("branch")})
+    vit.load_state_dict(state.backbone)
     image = torch.from_numpy(dataset.test.images[index]).float() / 255
     image = (image - data.mean[:, None, None]) / data.std[:, None, None]
     with torch.no_grad():

@@ -11,7 +11,8 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import load
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.reference import train_reference
-from asymtrain.lab.engine.setup import run_data, steps_of
+from asymtrain.lab.engine.schedule import steps_of
+from asymtrain.lab.engine.setup import run_data
 from asymtrain.lab.instruments import feature_statistics, follow_features
 from asymtrain.lab.instruments.features.measure import VARIANTS, feature_variants, variant_of
 from asymtrain.lab.instruments.features.show import WORDS, group_features

@@ -171,7 +171,6 @@ def test_more_images_leave_room_for_fewer_points():
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")
 @every_path
 def test_on_a_gpu_as_on_the_cpu(arch, tf32):
     (state,) = states_of(arch, (0,))

@@ -44,7 +44,7 @@ def test_a_surface_of_unit_norm_by_hand():
         squared_norm(d) + idle_squared_norm(42, 0, axis, branches=19, size=one_branch)
         for axis, d in enumerate(directions)
     ]
-    center = {name: value for name, value in state.parameters.items() if not name.startswith("branch.")}
+    center = state.backbone
     found = result.surfaces[0, 20, "all", "norm"]
     for i in range(5):
         for j in range(5):

@@ -98,7 +98,6 @@ def test_many_points_in_a_call_are_what_each_gives_by_itself(make):
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: make test-gpu")
 def test_on_a_gpu_as_on_the_cpu():
     network, _ = trained(Network())
     expected = measure_module_landscape(network, X, Y, settings=SMALL, seed=7)

@@ -57,7 +57,7 @@ def test_points_of_a_backbone_against_the_slow_way(arch, dataset):
     points = measure_usage(state, dataset, images=40)
     assert all(torch.equal(state.parameters[name], value) for name, value in before.items())
     model, data = build_backbone(spec, dataset), run_data(spec, dataset)
-    model.load_state_dict({n: v for n, v in state.parameters.items() if not n.startswith("branch.")})
+    model.load_state_dict(state.backbone)
     images = (torch.from_numpy(dataset.test.images[:40]).float() / 255 - data.mean.view(3, 1, 1)) / data.std.view(
         3, 1, 1
     )

@@ -6,7 +6,7 @@ from probe_models import build, learnable
 
 from asymtrain.lab.probe import probe
 
-pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")]
+pytestmark = pytest.mark.gpu
 
 
 def test_a_gpu_measures_what_a_cpu_does_and_keeps_its_random_state():

@@ -2,17 +2,12 @@
 
 import io
 import json
-import re
 
 import pytest
 from PIL import Image
 
 from asymtrain.lab.report import write_report
-
-
-def _luminance(colour):
-    red, green, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
-    return 0.299 * red + 0.587 * green + 0.114 * blue
+from live_pages import luminance
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -44,8 +39,8 @@ def test_the_page_in_a_real_browser(open_page, study, tmp_path, width, scheme):
             getComputedStyle(document.body).color, getComputedStyle(document.querySelector('.static text')).fill])"""
         )
     )
-    assert (_luminance(background) < 60) == (scheme == "dark")
-    assert abs(_luminance(background) - _luminance(ink)) > 150
+    assert (luminance(background) < 60) == (scheme == "dark")
+    assert abs(luminance(background) - luminance(ink)) > 150
     assert axis == ink
 
 
@@ -57,8 +52,8 @@ def test_print_is_dark_on_white_even_in_dark_mode(open_page, study, tmp_path):
     background, ink = page.evaluate(
         "() => [getComputedStyle(document.body).backgroundColor, getComputedStyle(document.body).color]"
     )
-    assert _luminance(background) > 250
-    assert _luminance(ink) < 20
+    assert luminance(background) > 250
+    assert luminance(ink) < 20
     assert page.locator("#summary thead").is_visible()
     assert page.evaluate("() => document.documentElement.scrollWidth") <= inner
     shades = page.locator(".scroll").evaluate_all("all => all.map(e => getComputedStyle(e).backgroundImage)")

@@ -1,7 +1,6 @@
 """The reproduction's page in a real browser: what a reader sees, copies, follows and prints."""
 
 import dataclasses
-import re
 import xml.etree.ElementTree as ElementTree
 
 import pytest
@@ -11,6 +10,7 @@ from asymtrain.lab.paper.page import write_paper
 from asymtrain.lab.paper.recipe import RecipeResult
 from asymtrain.lab.paper.verdicts import judge_results
 from asymtrain.lab.report.table import Cell, Interval
+from live_pages import luminance
 
 A4 = 673  # less its margins, in CSS pixels
 PATIENCE = 240_000  # milliseconds, for a busy machine
@@ -54,11 +54,6 @@ def opened(browser, files):
 def keep_what_is_told(page):
     """A message goes away after some seconds: a busy machine may look later than that."""
     page.evaluate("() => { window.setTimeout = () => 0; }")
-
-
-def luminance(colour):
-    red, green, blue = (int(part) for part in re.findall(r"\d+", colour)[:3])
-    return 0.299 * red + 0.587 * green + 0.114 * blue
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])

@@ -1,13 +1,12 @@
 """The live page in a real browser: its numbers and curves change, and nothing else does."""
 
-import threading
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from asymtrain.lab.checkpoints import checkpoints_of
-from asymtrain.lab.cli.watch import LivePage, Server
+from asymtrain.lab.cli.watch import served
 from asymtrain.lab.engine.checkpoint import log_epochs, open_checkpoint
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.runs import RunSpec, pairs
@@ -34,12 +33,8 @@ def store(tmp_path, make_run):
 def server(store, monkeypatch):
     monkeypatch.setattr("asymtrain.lab.cli.watch.SHARE", 1e9)
     monkeypatch.setattr("asymtrain.lab.cli.watch.PAUSE", 0.1)
-    with Server(LivePage(store[0]), 0) as opened:
-        thread = threading.Thread(target=opened.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
-        thread.start()
+    with served(store[0]) as opened:
         yield opened
-        opened.shutdown()
-        thread.join()
 
 
 @pytest.fixture

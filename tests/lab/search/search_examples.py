@@ -3,6 +3,7 @@
 from typing import Any
 
 from asymtrain.lab.runs import Epoch, Run, RunSpec
+from asymtrain.lab.search import replay
 from small_backbones import SMALL
 
 DATA = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
@@ -44,5 +45,12 @@ class Laboratory(dict):
     def train(self, result) -> None:
         """The runs that a result misses."""
         for spec in result.missing:
-            accuracies = self.rule(spec)
-            self[spec.id] = run_of(spec, *accuracies)
+            self[spec.id] = run_of(spec, *self.rule(spec))
+
+
+def finish(search, rule):
+    """Go through a search with runs that follow a rule from spec to validation accuracies by epoch."""
+    runs = Laboratory(rule)
+    while not (result := replay(search, runs)).complete:
+        runs.train(result)
+    return result

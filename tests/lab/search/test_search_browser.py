@@ -6,9 +6,9 @@ import re
 import numpy as np
 import pytest
 from PIL import Image
-from search_examples import Laboratory, base_of
+from search_examples import base_of, finish
 
-from asymtrain.lab.search import gold_standard, replay
+from asymtrain.lab.search import gold_standard
 from asymtrain.lab.search.page import write_search
 from live_pages import assert_whole, hover, live
 
@@ -20,9 +20,7 @@ SCORES = {0.1: 0.5, 1.0: 0.7, 10.0: 0.3}
 def file(tmp_path_factory):
     """Both seeds of a trial are equal: they lie where their mean is."""
     grids = {"learning_rates": (1e-3, 1e-2), "weight_decays": (1e-3, 1e-1), "alphas": tuple(SCORES), "seeds": (7, 8)}
-    search, runs = gold_standard(base_of(), **grids), Laboratory(lambda spec: [SCORES.get(spec.alpha, 0.2)])
-    while not (result := replay(search, runs)).complete:
-        runs.train(result)
+    result = finish(gold_standard(base_of(), **grids), lambda spec: [SCORES.get(spec.alpha, 0.2)])
     return write_search(tmp_path_factory.mktemp("search"), [result], {"Command": "asymtrain search"})["page"]
 
 

@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from search_examples import Laboratory, base_of, run_of
+from search_examples import base_of, finish, run_of
 
 from asymtrain.lab.search import dual_search, given_values, gold_standard, replay
 from asymtrain.lab.search.page import chosen_table, sentence, tried_table, write_search
@@ -20,14 +20,7 @@ def score(spec):
 
 @pytest.fixture
 def finished():
-    return finish(base_of())
-
-
-def finish(base):
-    search, runs = gold_standard(base, **GRIDS), Laboratory(score)
-    while not (result := replay(search, runs)).complete:
-        runs.train(result)
-    return result
+    return finish(gold_standard(base_of(), **GRIDS), score)
 
 
 def test_the_chosen_values_are_starred_at_the_ends_of_their_grids(finished):
@@ -85,6 +78,6 @@ def test_the_page_is_the_same_bytes_each_time_and_its_numbers_are_the_results(fi
 
 def test_a_model_by_name_has_a_page_with_figures(tmp_path):
     named = dataclasses.replace(base_of(), arch="package.module:net", arch_options={})
-    files = write_search(tmp_path, [finish(named)], {})
+    files = write_search(tmp_path, [finish(gold_standard(named, **GRIDS), score)], {})
     assert (tmp_path / "search-package.module-net-0-plain-learning_rate.svg").exists()
     assert "package.module:net" in files["page"].read_text()

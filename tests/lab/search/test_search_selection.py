@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from search_examples import Laboratory, base_of, run_of
+from search_examples import Laboratory, base_of, finish, run_of
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import RunSpec
@@ -16,14 +16,6 @@ from asymtrain.lab.search import (
     replay,
 )
 from asymtrain.lab.search.grids import LEARNING_RATES, LOG_ALPHAS, WEIGHT_DECAYS, plain_extras
-
-
-def finish(search, rule):
-    """Go through a search with runs that follow a rule from spec to validation accuracies by epoch."""
-    runs = Laboratory(rule)
-    while not (result := replay(search, runs)).complete:
-        runs.train(result)
-    return result
 
 
 def table_rule(tables):

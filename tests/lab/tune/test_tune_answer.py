@@ -11,7 +11,7 @@ from asymtrain import models
 from asymtrain.branches import Branches
 from asymtrain.errors import UsageWarning
 from asymtrain.lab.candidates import Candidate
-from asymtrain.lab.engine.setup import alpha_at
+from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.tune import replay
 from asymtrain.lab.tune.answer import tune_tables, write_tuned
 from asymtrain.lab.tune.planning import CONFIRMATION_SEED

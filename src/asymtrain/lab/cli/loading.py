@@ -7,7 +7,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -66,16 +66,19 @@ def load_command(name: str) -> Any:
     """The command `name`: the thing of that name in the file of that name, a function or a group of them."""
     with loading():
         command = getattr(import_module(f"asymtrain.lab.cli.{name}"), name)
-    if isinstance(command, typer.Typer):
-        return get_group(command)
+    return get_group(command) if isinstance(command, typer.Typer) else single_command(name, command)
+
+
+def single_command(name: str, function: Callable[..., None]) -> Any:
+    """A command that has none of its own."""
     alone = typer.Typer(add_completion=False, context_settings=HELP)
-    alone.command(name)(command)
+    alone.command(name)(function)
     return get_command(alone)
 
 
-def command_group(name: str) -> typer.Typer:
+def command_group(name: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
     """A command that has commands of its own, and shows its help where none of them is called."""
-    group = typer.Typer(name=name)
+    group = typer.Typer(name=name, cls=cls)
 
     @group.callback(invoke_without_command=True, help=COMMANDS[name])
     def start(context: typer.Context) -> None:

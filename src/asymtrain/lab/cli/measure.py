@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab import instruments
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
-from asymtrain.lab.cli.loading import HELP, loading
+from asymtrain.lab.cli.loading import command_group, loading, single_command
 from asymtrain.lab.cli.options import (
     DEFAULT_OUT,
     RUN_IDS,
@@ -78,21 +77,10 @@ class InstrumentGroup(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         instrument = load_instruments().get(cmd_name)
-        if instrument is None:
-            return None
-        app = typer.Typer(add_completion=False, context_settings=HELP)
-        app.command(cmd_name)(command_of(instrument))
-        return get_command(app)
+        return None if instrument is None else single_command(cmd_name, command_of(instrument))
 
 
-measure = typer.Typer(name="measure", cls=InstrumentGroup)
-
-
-@measure.callback(invoke_without_command=True)
-def start(context: typer.Context) -> None:
-    """Look at training with an instrument, such as gradient alignment, the loss landscape or attention."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+measure = command_group("measure", InstrumentGroup)
 
 
 def load_instruments() -> dict[str, Instrument[Any, Any]]:

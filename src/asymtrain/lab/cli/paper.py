@@ -11,7 +11,7 @@ import typer
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
-from asymtrain.lab.cli.loading import loading
+from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import (
     SEEDS,
     STORE_NAME,
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 PAPER_OUT = Path("asymtrain-paper")
 SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
 FULL = typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
-paper = typer.Typer(name="paper")
+paper = command_group("paper")
 
 
 def offered_recipes(incomplete: str) -> list[str]:
@@ -208,13 +208,6 @@ class VerdictOutput(StoredOutput):
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to write both tables and the figure to. Default: none.")
     ] = None
-
-
-@paper.callback(invoke_without_command=True)
-def start(context: typer.Context) -> None:
-    """Reproduce the paper: its tables and figures as recipes, beside its own numbers."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
 
 
 @paper.command("list")

@@ -1,6 +1,7 @@
 """`asymtrain probe`: will auxiliary branches help this model, where, and how strongly?"""
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -99,7 +100,6 @@ def probe(
     with loading():
         from asymtrain.lab.probe.page import probe_tables, write_probe
         from asymtrain.lab.report import current_versions, duration
-        from asymtrain.lab.sources import parse_option
         from asymtrain.lab.trackers import tracking
         from asymtrain.models import BACKBONES
     options = dict(parse_option(text) for text in subject.option or ())
@@ -127,6 +127,19 @@ def probe(
     }
     files = write_probe(output.out, result, facts)
     show_page(files, result.to_dict(), probe_tables(result), [str(result)], json=output.json)
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """`depth=4` as a name and a value: a JSON value where it is one, else text."""
+    name, equals, value = text.partition("=")
+    if not equals or not name:
+        raise UsageError(f"--option {text}: write NAME=VALUE, such as hidden_size=64")
+    try:
+        return name, json.loads(value)
+    except json.JSONDecodeError:
+        return name, value
+    except RecursionError as error:
+        raise UsageError(f"--option {name}: the value is nested too deeply; write one that has a few levels") from error
 
 
 def probe_backbone(
@@ -158,7 +171,7 @@ def probe_other_model(
     from asymtrain.lab import probe as probing
     from asymtrain.lab.data import cifar, load
     from asymtrain.lab.data.resize import resized
-    from asymtrain.lab.engine import default_device
+    from asymtrain.lab.devices import default_device
     from asymtrain.lab.probe.sources import ImageBatches
     from asymtrain.lab.sources import named_model
 

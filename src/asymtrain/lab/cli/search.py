@@ -245,16 +245,12 @@ def _line(run: "Run") -> str:
 
 def _facts(context: typer.Context, results: "Sequence[SearchResult]", store: Path | None) -> dict[str, str]:
     from asymtrain.lab.report import duration
-    from asymtrain.lab.store import Store, store_exists
+    from asymtrain.lab.store import stored_runs
 
     facts = {"Command": typed_command(context)}
     if store is None:
         return {**facts, "Source": "Table 13 of the paper"}
-    ids = {spec_id for result in results for spec_id in result.spec_ids}
-    runs: list[Run] = []
-    if store_exists(store):
-        with Store(store, read_only=True) as opened:
-            runs = opened.runs(ids)
+    runs = stored_runs(store, {spec_id for result in results for spec_id in result.spec_ids})
     versions = versions_in(store, runs)
     return {
         **facts,

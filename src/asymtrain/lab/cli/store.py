@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.cli import FAILED
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import JSON, RECORD, STORE_NAME
 from asymtrain.lab.cli.screen import counted, show_json
@@ -100,7 +101,7 @@ def check(store: Source, json: Annotated[bool, JSON] = False) -> None:
         if result.intact and result.damaged:
             typer.echo(RESCUE.format(store=store))
     if result.damaged:
-        raise typer.Exit(1)
+        raise typer.Exit(FAILED)
 
 
 @store.command()

@@ -60,13 +60,20 @@ def watch(
 @contextmanager
 def watching(store: Path) -> Iterator[None]:
     """Offer the page of a store, which need not be there yet, while a block runs."""
-    with Server(LivePage(store), 0) as server:
+    with served(store) as server:
         stderr().print(f"Watch it train: {server.url}")
+        yield
+        server.page.finish()
+
+
+@contextmanager
+def served(store: Path) -> "Iterator[Server]":
+    """The page of a store, on any port that is free, from a thread of its own."""
+    with Server(LivePage(store), 0) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
         thread.start()
         try:
-            yield
-            server.page.finish()
+            yield server
         finally:
             server.shutdown()
             thread.join()

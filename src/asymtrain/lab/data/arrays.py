@@ -63,7 +63,7 @@ class Examples:
         return sums
 
 
-ImageSet = Examples  # its name when all inputs were images
+ImageSet = Examples  # a name that still works
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,7 +14,7 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import archives
 from asymtrain.lab.data.archives import Archive
-from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, Labels
+from asymtrain.lab.data.arrays import Bytes, Dataset, Examples, Labels
 from asymtrain.lab.data.plainpickle import read_plain_pickle
 from asymtrain.lab.data.resize import resized
 
@@ -104,10 +104,10 @@ def _provide(source: Source, root: Path, download: bool) -> None:
     )
 
 
-def _read_images(source: Source, files: list[Path], rows: int) -> ImageSet:
+def _read_images(source: Source, files: list[Path], rows: int) -> Examples:
     parts = [_read_batch(source, file, rows) for file in files]
     images = np.concatenate([pixels for pixels, _ in parts]).reshape(-1, 3, _SIDE, _SIDE)
-    return ImageSet(images, np.concatenate([labels for _, labels in parts]))
+    return Examples(images, np.concatenate([labels for _, labels in parts]))
 
 
 def _read_batch(source: Source, file: Path, rows: int) -> tuple[Bytes, Labels]:

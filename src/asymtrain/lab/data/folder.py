@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, whole_number
+from asymtrain.lab.data.arrays import Bytes, Dataset, Examples, whole_number
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".webp")
 # Pillow's names of those: by itself it tries every format it knows, and runs Ghostscript on PostScript called x.png.
@@ -97,12 +97,12 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
     return train, test
 
 
-def _read(listing: Listing, image_size: int) -> ImageSet:
+def _read(listing: Listing, image_size: int) -> Examples:
     counts = [len(images) for images in listing.values()]
     pixels = np.empty((sum(counts), 3, image_size, image_size), np.uint8)
     for i, file in enumerate(itertools.chain.from_iterable(listing.values())):
         pixels[i] = _read_image(file, image_size)
-    return ImageSet(pixels, np.repeat(np.arange(len(counts), dtype=np.int64), counts))
+    return Examples(pixels, np.repeat(np.arange(len(counts), dtype=np.int64), counts))
 
 
 def _read_image(file: Path, image_size: int) -> Bytes:

@@ -5,13 +5,9 @@ each class is held out by the seed, as for a folder. What an array means is neve
 leave it open, one line says what to give.
 """
 
-import importlib
 import inspect
-import re
-import sys
 import zipfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +17,7 @@ import numpy.typing as npt
 from asymtrain.errors import UsageError, error_line, unknown_name
 from asymtrain.lab.data.arrays import Dataset, Examples, Inputs, Labels, whole_number
 from asymtrain.lab.data.resize import resized
+from asymtrain.lab.functions import import_function, importable_here
 from asymtrain.lab.machine import memory
 
 Array = npt.NDArray[Any]
@@ -32,7 +29,6 @@ _ALIASES = {"images": "x", "labels": "y", "images_test": "x_test", "labels_test"
 _KEYS = ("x", "y", "x_test", "y_test", "class_names")
 _CHANNELS = (1, 3, 4)  # grey, colour, colour and transparency
 _LAYOUTS = ("nchw", "nhwc")
-_OTHERS = ("folder", "npz", "timm", "hf")  # what else stands before a colon in a name of data or of a model
 
 
 def load_npz(path: Path, *, image_size: int | None = None, layout: str | None = None, seed: int = 0) -> Dataset:
@@ -79,69 +75,6 @@ def load_arrays(
     """Arrays or tensors of this process, in the forms that a function may return."""
     arrays = _read_forms(f"{source} is", source, value, f"give {FORMS}")
     return resized(_make_dataset(source, arrays, layout, seed), image_size)
-
-
-def check_function(text: str) -> None:
-    """Refuse a function that this process cannot import."""
-    with importable_here():
-        import_function(text)
-
-
-def is_function(text: str) -> bool:
-    """Is this the form of package.module:function?"""
-    module, colon, name = text.partition(":")
-    return (
-        bool(colon)
-        and module not in _OTHERS
-        and name.isidentifier()
-        and all(part.isidentifier() for part in module.split("."))
-    )
-
-
-def is_here(text: str) -> bool:
-    """Is this the name of data or of a function that one process alone has, here:NAME-FINGERPRINT?"""
-    return re.fullmatch(r"here:[\w.]+-[0-9a-f]+", text) is not None
-
-
-def name_here(label: str, fingerprint: str) -> str:
-    """Such a name; a label keeps its letters, digits and dots."""
-    kept = re.sub(r"[^\w.]+", "_", label).strip("_.")
-    return f"here:{kept or 'unnamed'}-{fingerprint[:8]}"
-
-
-@contextmanager
-def importable_here() -> Iterator[None]:
-    """A module of the user's own lies in the folder they work in; workers work in the same."""
-    here = str(Path.cwd())
-    added = here not in sys.path
-    if added:
-        sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if added and here in sys.path:
-            sys.path.remove(here)
-
-
-def import_function(text: str) -> Any:
-    module_name, _, name = text.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # a script that ends itself is no module
-        missing = isinstance(error, ModuleNotFoundError)
-        cure = "check the name, and that you are in its folder" if missing else "mend the file"
-        if missing and module_name.endswith(".py"):
-            cure = f"a module is named without .py: {module_name.removesuffix('.py')}:{name}"
-        raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
-    spec = module.__spec__
-    in_python = spec is not None and spec.origin in ("built-in", "frozen")  # such as os.path
-    if module_name == "__main__" or spec is None or not (spec.has_location or in_python):
-        raise UsageError(f"{module_name} is no file that a worker process could import: put the function into one")
-    function = getattr(module, name, None)
-    if not callable(function):
-        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
-        raise unknown_name(f"function in {module_name}", name, names)
-    return function
 
 
 def _parameters(function: Any) -> tuple[list[str], bool]:

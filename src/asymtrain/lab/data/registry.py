@@ -11,6 +11,7 @@ from types import MappingProxyType
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.data import cifar, folder, own, shapes
 from asymtrain.lab.data.arrays import Dataset
+from asymtrain.lab.functions import is_function, is_here, name_here
 
 NAMES = ("shapes", "cifar10", "cifar100", "folder:PATH", "npz:FILE", "package.module:function")
 DATA_ROOT_VARIABLE = "ASYMTRAIN_DATA"
@@ -52,7 +53,7 @@ def load(name: str, *, root: Path | str | None = None, **options: object) -> Dat
 @contextmanager
 def kept_dataset(dataset: Dataset) -> Iterator[str]:
     """A name by which this process loads the dataset as long as the block lasts; it changes with what it holds."""
-    name = own.name_here(dataset.name, dataset.fingerprint)
+    name = name_here(dataset.name, dataset.fingerprint)
     _HERE[name] = dataset
     try:
         yield name
@@ -68,7 +69,7 @@ def class_count(name: str, options: Mapping[str, object] = MappingProxyType({}))
         return cifar.SOURCES[name].classes
     if name.startswith("npz:"):
         return _npz_classes(name)
-    if own.is_function(name) or own.is_here(name):
+    if is_function(name) or is_here(name):
         return _LOADED.get(_key(name, options), (None, ()))[0]
     with suppress(OSError, UsageError):  # a folder of another machine may have a name that means nothing here
         path = at_home(name.partition(":")[2])
@@ -100,9 +101,9 @@ def _loader(name: str, root: Path | str | None) -> Callable[..., Dataset]:
         if not path:
             raise UsageError("the file is missing: write npz:FILE, for instance npz:./data.npz")
         return partial(own.load_npz, at_home(path))
-    if own.is_here(name):
+    if is_here(name):
         return partial(_get_here, name)
-    if not own.is_function(name):
+    if not is_function(name):
         if at_home(name).is_dir():
             raise UsageError(f"unknown dataset {name!r}: for a folder of images write folder:{name}")
         raise unknown_name("dataset", name, NAMES)

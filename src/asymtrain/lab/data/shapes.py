@@ -13,7 +13,7 @@ from math import prod
 import numpy as np
 import numpy.typing as npt
 
-from asymtrain.lab.data.arrays import Bytes, Dataset, ImageSet, Labels, Masks, whole_number
+from asymtrain.lab.data.arrays import Bytes, Dataset, Examples, Labels, Masks, whole_number
 
 Plane = npt.NDArray[np.float32]
 
@@ -51,7 +51,7 @@ def class_table() -> list[tuple[int, int]]:
     return table
 
 
-def _draw_set(seed: int, part: str, size: int, classes: int, image_size: int) -> ImageSet:
+def _draw_set(seed: int, part: str, size: int, classes: int, image_size: int) -> Examples:
     # Whole blocks are drawn and the last one is cut, so that no image depends on the size of the set.
     drawn = -(-size // _BLOCK) * _BLOCK
     labels = _balanced_labels(seed, part, drawn, classes)
@@ -63,7 +63,7 @@ def _draw_set(seed: int, part: str, size: int, classes: int, image_size: int) ->
         pixels, visible = _draw_block(chance, kinds[start : start + _BLOCK], image_size)
         images[start : start + _BLOCK] = pixels[: size - start]
         masks[start : start + _BLOCK] = visible[: size - start]
-    return ImageSet(images, labels[:size].copy(), masks)
+    return Examples(images, labels[:size].copy(), masks)
 
 
 def _balanced_labels(seed: int, part: str, size: int, classes: int) -> Labels:

@@ -13,6 +13,7 @@ from asymtrain.lab.data.augment import erase, flip_and_shift, mix, mixing_weight
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch
 from asymtrain.lab.engine.modules import ModuleNetwork
+from asymtrain.lab.engine.schedule import steps_of
 from asymtrain.lab.engine.setup import (
     STREAMS,
     Network,
@@ -21,7 +22,6 @@ from asymtrain.lab.engine.setup import (
     mixing_tables,
     place_weights,
     random_labels,
-    steps_of,
     stream_keys,
 )  # fmt: skip
 from asymtrain.lab.runs import RunSpec
@@ -35,13 +35,13 @@ class DeviceData:
         specs: list[RunSpec],
         dataset: Dataset,
         data: list[RunData],
-        backbone: Network,
+        network: Network,
         device: torch.device,
         dtype: torch.dtype,
     ) -> None:
         lead = specs[0]
-        self.backbone, self.dtype, self.device, self.batch = backbone, dtype, device, lead.batch
-        self.channels_last = backbone.channels_last and device.type == "cuda" and dataset.kind == "images"
+        self.network, self.dtype, self.device, self.batch = network, dtype, device, lead.batch
+        self.channels_last = network.channels_last and device.type == "cuda" and dataset.kind == "images"
         self.images = self._store(torch.from_numpy(dataset.train.inputs))
         self.test_images = self._store(torch.from_numpy(dataset.test.inputs))
         self.clean_labels = torch.from_numpy(dataset.train.labels).to(device)
@@ -57,7 +57,7 @@ class DeviceData:
         )
         self.mixup, self.cutmix = (mixing_tables(specs, field, device) for field in ("mixup", "cutmix"))
         self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
-        points = range(len(backbone.points))
+        points = range(len(network.points))
         weights = place_weights(specs, len(points))
         self.places = None if weights is None else weights.to(device)
         self.branch_labels: Tensor | None = None
@@ -89,7 +89,7 @@ class DeviceData:
 
     def count_at(self, step: int) -> int:
         """How many images the batch at a step of an epoch has: a module must not see those that only fill it up."""
-        if isinstance(self.backbone, ModuleNetwork):
+        if isinstance(self.network, ModuleNetwork):
             return min(self.batch, self.seen - step * self.batch)
         return self.batch
 
@@ -118,8 +118,8 @@ class DeviceData:
             images, share = mix(images, images.index_select(1, partner), weights), weights.mean((1, 2))[:, None]
             partners = indices.index_select(1, partner)
         keep = None
-        if self.backbone.dropout_width and self.backbone.dropout_rate:
-            width, rate = self.backbone.dropout_width, self.backbone.dropout_rate
+        if self.network.dropout_width and self.network.dropout_rate:
+            width, rate = self.network.dropout_width, self.network.dropout_rate
             keep = dropout_mask(self.keys["dropout"], self.global_step, count, width, rate).to(self.dtype)
         batch = Batch(
             images=self._cast(images),

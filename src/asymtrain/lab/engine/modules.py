@@ -25,6 +25,7 @@ from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import PoolName, Reader
 from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.engine.draws import Draws, FusedDropoutError
+from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.models import Outputs, Parameters
 
 
@@ -71,7 +72,7 @@ class ModuleNetwork:
         self.trained = frozenset(name for name, value in module.named_parameters() if value.requires_grad)
         if not self.trained:
             raise UsageError("no parameter of the model is trained (requires_grad is False everywhere): unfreeze some")
-        if any(name.startswith("branch.") for name in (*self.trained, *self.buffers())):
+        if any(map(is_branch, (*self.trained, *self.buffers()))):
             raise UsageError("the model has a part named `branch`, the engine's name for its own: give it another name")
         self._caught: dict[str, Tensor | str] = {}
         self._spelled_out = False  # whether attention is computed by single operations

@@ -1,4 +1,4 @@
-"""AdamW and SGD whose settings are vectors over runs; the clipping of gradients, and the average of weights.
+"""AdamW and SGD whose settings are vectors over runs; what they decay, clipped gradients, the average of weights.
 
 The arithmetic is that of `torch.optim.AdamW` (decoupled decay, bias correction) and of `torch.optim.SGD` (Nesterov's
 momentum, decay as a part of the gradient), on the flat matrix (R, P).
@@ -13,6 +13,9 @@ import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
 from torch.optim.sgd import sgd
+
+from asymtrain.lab.engine.parameters import is_branch
+from asymtrain.lab.runs import RunSpec
 
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 _fused_adamw = partial(adamw, fused=True, amsgrad=False, maximize=False, beta1=BETA_1, beta2=BETA_2, eps=EPSILON)
@@ -119,3 +122,16 @@ def average_(average: Tensor, values: Tensor, decay: Tensor, updates: Tensor) ->
     """
     kept = torch.minimum(decay, (updates / (updates + 9)).to(decay.dtype))
     average.lerp_(values, (1 - kept).view(-1, *[1] * (values.ndim - 1)))
+
+
+def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
+    """Does weight decay act on this parameter? `value` is one run's tensor."""
+    branch = is_branch(name)
+    if branch and spec.branch_weights == "frozen":
+        return False
+    if spec.decay == "all":
+        return True
+    # A class token by its own name: layers that mix tokens have matrices like any other.
+    matrix = not name.endswith("bias") and value.ndim >= 2 and "position" not in name and "pos_embed" not in name
+    matrix = matrix and "token" not in name.rpartition(".")[2]
+    return matrix and not (branch and spec.decay == "backbone_matrices")

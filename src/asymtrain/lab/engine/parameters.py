@@ -41,7 +41,7 @@ class FlatParameters:
     @cached_property
     def of_model(self) -> "FlatParameters":
         """Those of the model itself: branches come after them, and differ from stack to stack."""
-        count = next((k for k, name in enumerate(self.names) if name.startswith("branch.")), len(self.names))
+        count = next((k for k, name in enumerate(self.names) if is_branch(name)), len(self.names))
         size = (*self.offsets, self.size)[count]
         return FlatParameters(self.names[:count], self.shapes[:count], self.offsets[:count], size)
 
@@ -101,6 +101,11 @@ class FlatParameters:
         for name, view in self.views(mask).items():
             view.fill_(float(name in chosen))
         return mask
+
+
+def is_branch(parameter: str) -> bool:
+    """Is it of a branch, and not of the model?"""
+    return parameter.startswith("branch.")
 
 
 def stack_aligned(values: Sequence[Tensor]) -> Tensor:

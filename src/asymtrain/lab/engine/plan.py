@@ -19,7 +19,7 @@ from asymtrain.lab.checkpoints import StackPlan, Strategy
 from asymtrain.lab.data import class_count
 from asymtrain.lab.data.registry import input_shape
 from asymtrain.lab.runs import AUXILIARY, RunSpec
-from asymtrain.models import BACKBONES, build
+from asymtrain.models import BACKBONES, Backbone, build
 
 Key = tuple[tuple[str, object], ...]  # the fields of a spec that a stack's runs share
 
@@ -44,13 +44,8 @@ _HEADROOM = 1.5  # gradients of activations, and what two captured graphs hold t
 _COPIES = 6  # of the weights: float32 and compute copies, gradient, two moments, the gathered gradient
 
 
-def plan(
-    specs: list[RunSpec], device: torch.device, *, workers: int = 1, most_runs: int | None = None
-) -> list[StackPlan]:
-    """Stacks for all specs, in the order of their first member.
-
-    `workers` is how many stacks can train at the same time; `most_runs` lowers the size of a stack.
-    """
+def plan(specs: list[RunSpec], device: torch.device, *, workers: int = 1) -> list[StackPlan]:
+    """Stacks for all specs, in the order of their first member; so many can train at the same time."""
     groups: dict[Key, list[RunSpec]] = {}
     for spec in dict.fromkeys(specs):
         groups.setdefault(_key(spec), []).append(spec)
@@ -59,7 +54,7 @@ def plan(
         members = sorted(joined, key=order.__getitem__)  # pairs stay together: an early end leaves whole ones
         arch, on_gpu = members[0].arch, device.type == "cuda"
         strategy = strategy_for(arch, device)
-        size = min((_MOST_ON_GPU if on_gpu else _MOST_ON_CPU)[strategy], most_runs or len(members))
+        size = (_MOST_ON_GPU if on_gpu else _MOST_ON_CPU)[strategy]
         if on_gpu:
             widest = max(members, key=lambda spec: spec.redundancy)  # a Plain member has no branches to count
             small = arch in BACKBONES and BACKBONES[arch].bound_by_calls
@@ -131,20 +126,26 @@ def bytes_of_run(spec: RunSpec) -> int:
     channels, size, _ = input_shape(spec.dataset, options) or (3, size, size)
     given: dict[str, Any] = {"image_size": size, "channels": channels, **dict(spec.arch_options)}
     backbone = build(spec.arch, classes=classes, seed=0, **given)
-    weights = {name: value[None] for name, value in backbone.named_parameters()}
+    shape = (given["channels"], given["image_size"], given["image_size"])
+    activations = bytes_kept(backbone, shape) * spec.batch * (0.5 if spec.precision == "bf16" else 1.0)
+    branches = max(1, spec.redundancy if spec.activation != "last" else 1) * classes * sum(backbone.widths)
+    parameters = sum(value.numel() for value in backbone.parameters()) + branches
+    return int(_HEADROOM * activations + (_COPIES + bool(spec.averaging)) * 4 * parameters)
+
+
+def bytes_kept(backbone: Backbone, shape: tuple[int, ...]) -> float:
+    """Bytes of the activations of one image of this shape: what its forward pass keeps for a backward pass."""
     kept: dict[int, int] = {}
 
     def keep(tensor: Tensor) -> Tensor:
         kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        images = torch.zeros(1, _SAMPLE, given["channels"], given["image_size"], given["image_size"])
-        outputs = backbone.stacked(weights, images)
+    keeping = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
+    with torch.inference_mode(False), torch.enable_grad(), keeping:
+        weights = {name: torch.zeros(1, *v.shape, requires_grad=True) for name, v in backbone.named_parameters()}
+        outputs = backbone.stacked(weights, torch.zeros(1, _SAMPLE, *shape))
     for value in weights.values():
         kept.pop(value.untyped_storage().data_ptr(), None)
-    activations = sum(kept.values()) / _SAMPLE * spec.batch * (0.5 if spec.precision == "bf16" else 1.0)
-    branches = max(1, spec.redundancy if spec.activation != "last" else 1) * classes * sum(backbone.widths)
-    parameters = sum(value.numel() for value in backbone.parameters()) + branches
-    del outputs
-    return int(_HEADROOM * activations + (_COPIES + bool(spec.averaging)) * 4 * parameters)
+    del outputs  # not before: addresses would be used again
+    return sum(kept.values()) / _SAMPLE

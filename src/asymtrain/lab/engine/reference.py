@@ -32,9 +32,10 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import erase, flip_and_shift, mixing_weights, transform
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.devices import device_name, products_of
-from asymtrain.lab.engine import setup
+from asymtrain.lab.engine import schedule, setup
 from asymtrain.lab.engine.losses import MAIN
 from asymtrain.lab.engine.modules import ModuleNetwork
+from asymtrain.lab.engine.optimizer import decays
 from asymtrain.lab.engine.parameters import FlatParameters, layer_name
 from asymtrain.lab.engine.signals import needs_both_gradients
 from asymtrain.lab.engine.tally import Totals, epoch_record
@@ -122,19 +123,19 @@ class _Loop:
     def run_epoch(self, epoch: int, on_step: Callable[[int, nn.Module], None] | None) -> Epoch | None:
         spec, start = self.spec, time.perf_counter()
         order = self.train[streams.permutations(self.keys["shuffle"], epoch, len(self.train))[0]]
-        steps, seen = setup.steps_of(spec, len(order))
+        steps, seen = schedule.steps_of(spec, len(order))
         batches = order[:seen].split(spec.batch)
         main_sum = auxiliary_sum = correct = torch.zeros((), device=self.device, dtype=torch.float64)
         measured: list[Measured] = []
-        rates = setup.learning_rates(spec, epoch, len(batches)).tolist()
+        rates = schedule.learning_rates(spec, epoch, len(batches)).tolist()
         for i, indices in enumerate(batches):
             step = epoch * len(batches) + i
-            measure = setup.measures_at(spec.cosine_every, step, steps) and bool(self.shared)
+            measure = schedule.measures_at(spec.cosine_every, step, steps) and bool(self.shared)
             for group in self.optimizer.param_groups:
                 # or AdamW raises an error
                 group["lr"] = rates[i] if rates[i] <= torch.finfo(torch.float32).max else math.inf
             right, main, auxiliary = self.losses(step, indices)
-            at_step = self.update(step, main, auxiliary, setup.alpha_at(spec, epoch), measure)
+            at_step = self.update(step, main, auxiliary, schedule.alpha_at(spec, epoch), measure)
             main_sum = main_sum + main.detach() * len(indices)
             auxiliary_sum = auxiliary_sum + auxiliary.detach() * len(indices)
             correct = correct + right
@@ -147,7 +148,7 @@ class _Loop:
         validation = test = None
         if len(self.validation):
             *_, validation = self.answer(self.images, self.clean_labels, self.validation)
-        if setup.tests_at(spec, epoch):
+        if schedule.tests_at(spec, epoch):
             everything = torch.arange(len(self.test_labels), device=self.device)
             right, sure, test = self.answer(self.test_images, self.test_labels, everything)
             self.answers = np.packbits(right.cpu().numpy()).tobytes()  # those of the last epoch stay
@@ -292,13 +293,13 @@ def autocast(spec: RunSpec, device: torch.device) -> AbstractContextManager[obje
     return torch.autocast(device.type, torch.bfloat16) if spec.precision == "bf16" else nullcontext()
 
 
-def reached_by_branches(model: setup.Network, sample: Tensor, places: str = "all") -> list[str]:
+def reached_by_branches(network: setup.Network, sample: Tensor, places: str = "all") -> list[str]:
     """Names of the parameters that the auxiliary loss has a gradient for."""
-    chosen = setup.chosen_places(len(model.points), places)
-    if isinstance(model, ModuleNetwork):
-        return model.reached_from(chosen)
-    named = dict(model.named_parameters())
-    features = model.features(sample)[1]
+    chosen = setup.chosen_places(len(network.points), places)
+    if isinstance(network, ModuleNetwork):
+        return network.reached_from(chosen)
+    named = dict(network.named_parameters())
+    features = network.features(sample)[1]
     reached = torch.autograd.grad([features[k].sum() for k in chosen], list(named.values()), allow_unused=True)
     return [name for name, gradient in zip(named, reached, strict=True) if gradient is not None]
 
@@ -330,8 +331,8 @@ def _optimizer(spec: RunSpec, model: nn.Module, branches: Branches | None) -> to
     named = {name: value for name, value in model.named_parameters() if value.requires_grad}
     if branches is not None:
         named |= {f"branch.{name}": value for name, value in branches.named_parameters() if value.requires_grad}
-    decayed = [value for name, value in named.items() if setup.decays(spec, name, value)]
-    others = [value for name, value in named.items() if not setup.decays(spec, name, value)]
+    decayed = [value for name, value in named.items() if decays(spec, name, value)]
+    others = [value for name, value in named.items() if not decays(spec, name, value)]
     groups = [{"params": decayed, "weight_decay": spec.weight_decay}, {"params": others, "weight_decay": 0.0}]
     groups = [group for group in groups if group["params"]]
     if spec.optimizer == "sgd":

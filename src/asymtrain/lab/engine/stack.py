@@ -19,11 +19,11 @@ from asymtrain.errors import UsageWarning
 from asymtrain.lab.checkpoints import Strategy
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import compiler_settings, device_name
-from asymtrain.lab.engine import setup
+from asymtrain.lab.engine import schedule, setup
 from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
-from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments
+from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, decays
 from asymtrain.lab.engine.parameters import FlatParameters, layers_of, stack_aligned
 from asymtrain.lab.engine.programs import CapturedSteps, ModuleParts, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
@@ -114,12 +114,12 @@ class Stack:
         steps, every = self.data.steps, self.lead.cosine_every
         if isinstance(self.network, ModuleNetwork) and not self.network.points:
             every = 0  # which gradients would be compared is a matter of places
-        rates = [setup.learning_rates(spec, self.epoch, steps) for spec in self.specs]
+        rates = [schedule.learning_rates(spec, self.epoch, steps) for spec in self.specs]
         self.rates.copy_(torch.from_numpy(np.stack(rates)))  # what float32 cannot hold becomes inf, and no error
-        self.alpha.copy_(_column([setup.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
+        self.alpha.copy_(_column([schedule.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
         self.data.start_epoch(self.epoch, self.step)
         while self.step < steps:
-            self.run_step(setup.measures_at(every, self.epoch * steps + self.step, steps))
+            self.run_step(schedule.measures_at(every, self.epoch * steps + self.step, steps))
             self.step += 1
             if self.step < steps and pause():
                 self.seconds += time.perf_counter() - start
@@ -331,7 +331,7 @@ class Stack:
         test = validation
         if self.data.validation.shape[1]:
             *_, validation = self.answer(self.data.images, self.data.clean_labels, self.data.validation)
-        if setup.tests_at(self.specs[0], self.epoch):
+        if schedule.tests_at(self.specs[0], self.epoch):
             everything = torch.arange(len(self.data.test_labels), device=self.device).expand(len(self.specs), -1)
             right, sure, test = self.answer(self.data.test_images, self.data.test_labels, everything)
             if self.epoch + 1 == self.specs[0].epochs:
@@ -346,7 +346,7 @@ class Stack:
 
     def _decay(self, start: dict[str, Tensor]) -> Tensor:
         members = [spec if spec.redundancy else self.lead for spec in self.specs]
-        decayed = [frozenset(name for name in start if setup.decays(spec, name, start[name])) for spec in members]
+        decayed = [frozenset(name for name in start if decays(spec, name, start[name])) for spec in members]
         strength = self._vector("weight_decay")
         if all(len(names) == len(start) for names in decayed):
             return strength

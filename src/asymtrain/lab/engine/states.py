@@ -18,6 +18,7 @@ from asymtrain.lab.checkpoints import DamagedError, StackPlan
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import default_device, products_of
 from asymtrain.lab.engine.checkpoint import sealed, unsealed
+from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.engine.setup import build_network, run_data
 from asymtrain.lab.engine.setup import initial_state as start_of
@@ -37,6 +38,11 @@ class State:
     spec: RunSpec
     epoch: int
     parameters: Mapping[str, Tensor]
+
+    @property
+    def backbone(self) -> dict[str, Tensor]:
+        """The parameters without those of branches."""
+        return {name: value for name, value in self.parameters.items() if not is_branch(name)}
 
 
 def initial_state(spec: RunSpec, dataset: Dataset) -> State:

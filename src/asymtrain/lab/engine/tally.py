@@ -52,7 +52,7 @@ class Tally:
         self.sums[: self.COSINE] += torch.stack([main * images, auxiliary * images, correct])
 
     def add_dialogue(self, sums: Tensor) -> None:
-        """Add a measured step from its `layers.dialogue_sums` (3, R, L); undefined cosines do not count."""
+        """Add a measured step from its `parameters.dialogue_sums` (3, R, L); undefined cosines do not count."""
         product, main, auxiliary = sums.sum(2)
         value, defined = _cosines(product, main, auxiliary)
         self.sums[self.COSINE] += value

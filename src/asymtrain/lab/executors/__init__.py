@@ -16,13 +16,13 @@ import torch
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.checkpoints import checkpoints_of
-from asymtrain.lab.data.own import is_function, is_here
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
 from asymtrain.lab.executors.fingerprints import check_data, check_sources
 from asymtrain.lab.executors.local import Local
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
 from asymtrain.lab.executors.stacks import choose_stacks, tidy
+from asymtrain.lab.functions import is_function, is_here
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, StoreError, store_exists
 from asymtrain.lab.store.store import LEASE

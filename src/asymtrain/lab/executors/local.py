@@ -22,9 +22,9 @@ from typing import Any
 
 import torch
 
-from asymtrain.lab.data.own import check_function
 from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.executors.outcomes import Finished, Job, Lost, Outcome, Report, Result, Waiting, held_interrupt, work
+from asymtrain.lab.functions import check_function
 from asymtrain.lab.machine import cores
 
 SHUTDOWN_SECONDS = 20.0

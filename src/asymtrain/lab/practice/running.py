@@ -12,15 +12,12 @@ from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.practice.protocol import BLOCKS, MODELS, Block, Study, Task
 from asymtrain.lab.practice.selection import Known, needs
 from asymtrain.lab.runs import Run, RunSpec
-from asymtrain.lab.store import Store, store_exists
+from asymtrain.lab.store import stored_runs
 
 
 def read_runs(store: Path) -> dict[str, Run]:
     """Runs of a store by spec id; none where there is no store."""
-    if not store_exists(store):
-        return {}
-    with Store(store, read_only=True) as opened:
-        return {run.spec.id: run for run in opened.runs()}
+    return {run.spec.id: run for run in stored_runs(store)}
 
 
 @dataclass(frozen=True)

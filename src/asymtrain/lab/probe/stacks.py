@@ -11,7 +11,8 @@ import torch
 from asymtrain.lab import executors
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import Progress, default_device
-from asymtrain.lab.engine.setup import build_backbone, run_data, steps_of
+from asymtrain.lab.engine.schedule import steps_of
+from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.probe.budget import Clock, Plan, ShadowLimit
 from asymtrain.lab.probe.inputs import gather
 from asymtrain.lab.probe.probing import FIRST_SEED, conduct, shadow_of_model

@@ -11,7 +11,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.results import SearchResult, replay
 from asymtrain.lab.search.stages import Search, Settings, Variant
-from asymtrain.lab.store import Store, store_exists
+from asymtrain.lab.store import stored_runs
 
 Fetch = Callable[[list[RunSpec]], Iterable[Run]]
 
@@ -37,7 +37,7 @@ def run_searches(
     def train(specs: list[RunSpec]) -> Iterable[Run]:
         left = None if deadline is None else (deadline - time.monotonic()) / 60
         if left is not None and left <= 0:
-            yield from [] if store is None or options.get("fresh") else _stored(store, specs)
+            yield from [] if store is None or options.get("fresh") else stored_runs(store, (spec.id for spec in specs))
             return
         trained = executors.execute(specs, store=store, minutes=left, data_root=data_root, **options)
         for done, run in enumerate(trained, 1):
@@ -49,7 +49,7 @@ def run_searches(
 
 def read_searches(searches: Sequence[Search], store: Path, *, data_root: Path | None = None) -> list[SearchResult]:
     """What a store says about these searches; nothing is trained."""
-    return _drive(searches, functools.partial(_stored, store), data_root)
+    return _drive(searches, lambda specs: stored_runs(store, (spec.id for spec in specs)), data_root)
 
 
 def given_values(base: RunSpec, plain: Settings, asymmetric: Settings) -> SearchResult:
@@ -95,10 +95,3 @@ def _chance(search: Search, data_root: Path | None) -> float:
     from asymtrain.lab.engine import load_for
 
     return 1 / load_for(search.base, data_root).classes
-
-
-def _stored(store: Path, specs: list[RunSpec]) -> list[Run]:
-    if not store_exists(store):
-        return []
-    with Store(store, read_only=True) as record:
-        return record.runs([spec.id for spec in specs])

@@ -2,19 +2,21 @@
 
 import dataclasses
 import json
+import sqlite3
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from os import PathLike
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import checksums, records, requests
 from asymtrain.lab.store.checksums import Check, Damage
-from asymtrain.lab.store.database import DamagedError, Database, StoreError, StoreWarning
+from asymtrain.lab.store.database import DamagedError, Database, StoreError, StoreWarning, store_exists
 from asymtrain.lab.store.provenance import Provenance, current
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Failure, Summary
@@ -22,6 +24,7 @@ from asymtrain.lab.store.requests import Failure, Summary
 LEASE = 3600.0  # seconds that a claim from another machine is believed without being renewed
 NAMED = 3  # damaged things in a warning; `asymtrain store check` names all
 
+T = TypeVar("T")
 _OF_RUNS = ("outcome", "device", "path")
 _FILTERS = {*(field.name for field in dataclasses.fields(RunSpec)), "variant", *_OF_RUNS}
 
@@ -104,19 +107,12 @@ class Store:
 
     def pending(self) -> list[RunSpec]:
         """Specs that were requested, are not recorded and did not fail."""
-        with self.database.reading() as connection:
-            asked, damaged = requests.select_open(connection)
-            damaged += checksums.check_numbers(connection)
-        self.name_damage(damaged)
+        asked = self._read(requests.select_open)
         return [request.spec for request in asked.values() if request.reason is None]
 
     def failures(self) -> list[Failure]:
         """Specs that failed and were neither recorded nor requested since."""
-        with self.database.reading() as connection:
-            asked, damaged = requests.select_open(connection)
-            damaged += checksums.check_numbers(connection)
-        self.name_damage(damaged)
-        return requests.failures_of(asked)
+        return requests.failures_of(self._read(requests.select_open))
 
     # What was run.
 
@@ -137,10 +133,7 @@ class Store:
 
     def finished(self, ids: Iterable[str] | None = None) -> set[str]:
         """Ids of the specs that are recorded, diverged ones too: they need no training."""
-        with self.database.reading() as connection:
-            recorded, damaged = checksums.select_recorded(connection, None if ids is None else list(ids))
-            damaged += checksums.check_numbers(connection)
-        self.name_damage(damaged)
+        recorded = self._read(partial(checksums.select_recorded, ids=None if ids is None else list(ids)))
         return {key.spec_id for key in recorded}
 
     def runs(self, ids: Iterable[str] | None = None, **where: Any) -> list[Run]:
@@ -156,10 +149,7 @@ class Store:
             if name not in _FILTERS:
                 raise unknown_name("field of a run", name, _FILTERS)
         ids = None if ids is None else list(ids)
-        with self.database.reading() as connection:
-            stored, damaged = records.select_records(connection, ids, every_attempt=every_attempt)
-            damaged += checksums.check_numbers(connection)
-        self.name_damage(damaged)
+        stored = self._read(partial(records.select_records, ids=ids, every_attempt=every_attempt))
 
         def matches(run: Run) -> bool:
             return all(getattr(run if name in _OF_RUNS else run.spec, name) == value for name, value in where.items())
@@ -220,14 +210,30 @@ class Store:
         with self.database.reading() as connection:
             return checksums.check_all(connection)
 
-    def name_damage(self, damaged: Sequence[Damage]) -> None:
+    def _read(self, select: Callable[[sqlite3.Connection], tuple[T, list[Damage]]]) -> T:
+        """What a function selects of what is as it was stored; of the rest it is warned."""
+        with self.database.reading() as connection:
+            found, damaged = select(connection)
+            damaged += checksums.check_numbers(connection)
+        self.name_damage(damaged, stacklevel=4)
+        return found
+
+    def name_damage(self, damaged: Sequence[Damage], stacklevel: int = 3) -> None:
         """Warn, in one line, of what was left out and was not named before."""
         new = [damage for damage in damaged if damage not in self._named]
         self._named.update(new)
         if new:
             shown = "; ".join(map(str, new[:NAMED])) + (f"; {len(new) - NAMED} more" if new[NAMED:] else "")
             text = f"{self.path} is damaged, only the rest is read: {shown}. See `asymtrain store check {self.path}`"
-            warnings.warn(text, StoreWarning, stacklevel=3)
+            warnings.warn(text, StoreWarning, stacklevel=stacklevel)
+
+
+def stored_runs(path: Path, ids: Iterable[str] | None = None) -> list[Run]:
+    """What `Store.runs` gives; nothing where there is no store."""
+    if not store_exists(path):
+        return []
+    with Store(path, read_only=True) as store:
+        return store.runs(ids)
 
 
 def _now() -> str:

@@ -82,7 +82,7 @@ def measure_states(
         if trained_on not in statistics:  # a second for each seed of CIFAR: not for each epoch again
             data = run_data(spec, dataset)
             statistics[trained_on] = (data.mean.to(where), data.std.to(where))
-        weights = {n: value.to(where) for n, value in state.parameters.items() if not n.startswith("branch")}
+        weights = {name: value.to(where) for name, value in state.backbone.items()}
         _check_state(spec, weights, backbones[kind])
         call = partial(functional_call, backbones[kind], weights, strict=False)  # buffers stay the module's
         images = normalise(pixels, *statistics[trained_on])

@@ -46,7 +46,8 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
 
     def measure(self, options: FeatureOptions, bench: Bench) -> "dict[RunSpec, Followed]":
         """The features of each run by step: from the store, or followed and kept there one run after the other."""
-        from asymtrain.lab.engine import default_device, load_for
+        from asymtrain.lab.devices import default_device
+        from asymtrain.lab.engine import load_for
         from asymtrain.lab.instruments.features import measure
 
         name, steps, images = f"features of {options.images} images", options.parse_steps(), options.images

@@ -19,7 +19,8 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.reference import train_reference
-from asymtrain.lab.engine.setup import build_backbone, run_data, steps_of
+from asymtrain.lab.engine.schedule import steps_of
+from asymtrain.lab.engine.setup import build_backbone, run_data
 from asymtrain.lab.instruments.curves import in_variants
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone

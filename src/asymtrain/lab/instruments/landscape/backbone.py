@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asymtrain.lab.devices import compiler_settings, float32_products
+from asymtrain.lab.engine.plan import bytes_kept
 from asymtrain.lab.instruments.landscape.surface import Parameters
 from asymtrain.models import CNN, MLP, Backbone
 
@@ -28,7 +29,6 @@ _CPU_BYTES = 2**22  # of activations at a time: what stays in a core's caches be
 _GPU_SHARE = 0.5  # of the free memory
 _MOST = 4096  # grid points in a chunk; a default grid is one chunk where the memory allows it
 _MOST_IMAGES = 2**16 - 1  # of all points of a chunk, where there is attention: its kernels number them on a short axis
-_SAMPLE = 2  # images on which activations are counted
 
 
 def main_score(targets: Tensor, smoothing: float = 0.0) -> Score:
@@ -120,7 +120,8 @@ def plane(
 def points_that_fit(plane: Plane) -> int:
     """How many grid points to compute at once: by memory on a GPU, by caches on a CPU."""
     images = len(plane.images)
-    point = _bytes_of_image(plane.backbone, tuple(plane.images.shape[1:])) * images + 4 * plane.basis.shape[1]
+    # Of what a backward pass would keep, which is more than a forward pass holds.
+    point = int(bytes_kept(plane.backbone, tuple(plane.images.shape[1:]))) * images + 4 * plane.basis.shape[1]
     room = _CPU_BYTES
     if plane.images.is_cuda:
         device = plane.images.device
@@ -128,23 +129,6 @@ def points_that_fit(plane: Plane) -> int:
         room = int(_GPU_SHARE * (torch.cuda.mem_get_info(device)[0] + cached))
     most = _MOST_IMAGES // images if plane.backbone.layout == "BTD" else _MOST
     return max(1, min(_MOST, most, room // point))
-
-
-def _bytes_of_image(backbone: Backbone, shape: tuple[int, ...]) -> int:
-    """Bytes of the activations of one image: what a backward pass would keep, so more than a forward pass holds."""
-    weights = {name: torch.zeros(1, *v.shape, requires_grad=True) for name, v in backbone.named_parameters()}
-    kept: dict[int, int] = {}
-
-    def keep(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    keeping = torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor)
-    with torch.inference_mode(False), torch.enable_grad(), keeping:
-        backbone.stacked(weights, torch.zeros(1, _SAMPLE, *shape))
-    for value in weights.values():
-        kept.pop(value.untyped_storage().data_ptr(), None)
-    return sum(kept.values()) // _SAMPLE
 
 
 class CNNDifferences:

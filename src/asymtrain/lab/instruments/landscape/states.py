@@ -14,11 +14,13 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch, stack_loss
-from asymtrain.lab.engine.setup import alpha_at, build_backbone, chosen_places, random_labels, run_data
+from asymtrain.lab.engine.parameters import is_branch
+from asymtrain.lab.engine.schedule import alpha_at
+from asymtrain.lab.engine.setup import build_backbone, chosen_places, random_labels, run_data
 from asymtrain.lab.engine.states import State, states_at
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
 from asymtrain.lab.instruments.landscape.result import LandscapeSettings, Level
-from asymtrain.lab.instruments.landscape.surface import Parameters, is_branch, parameter_count
+from asymtrain.lab.instruments.landscape.surface import Parameters, parameter_count
 from asymtrain.lab.runs import RunSpec
 
 REDUNDANCIES = (0, 1, 20, 300)
@@ -107,7 +109,7 @@ def subjects_of(
         alpha = alpha_at(spec, min(state.epoch, spec.epochs - 1)) if total else 0.0
         loss = (*(getattr(spec, name) for name in _LOSS_FIELDS), alpha) if total else ()
         same = (data, spec.label_smoothing, loss)
-        center = {name: value for name, value in weights.items() if total or not is_branch(name)}
+        center = weights if total else state.backbone
         leader = next((i for i, key in leaders.items() if key == same and _equal(subjects[i].center, center)), index)
         if leader == index:
             leaders[index] = same
@@ -124,7 +126,7 @@ def _backbone(spec: RunSpec) -> str:
 
 def _check_state(state: State, dataset: Dataset) -> None:
     expected = {name: value.shape for name, value in build_backbone(state.spec, dataset).named_parameters()}
-    given = {name: value.shape for name, value in state.parameters.items() if not is_branch(name)}
+    given = {name: value.shape for name, value in state.backbone.items()}
     for name in [*expected, *given]:
         if expected.get(name) != given.get(name):
             has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (given, expected))

@@ -25,15 +25,12 @@ from torch.func import functional_call, vmap
 from asymtrain import streams
 from asymtrain.errors import UsageError
 from asymtrain.lab.devices import evaluating
+from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.lab.instruments.landscape.result import Floats, Surface
 
 Parameters = Mapping[str, Tensor]
 LossesAt = Callable[[Parameters], Tensor]  # parameters with a leading axis of R grid points -> losses (R,)
 LossesOn = Callable[[Tensor], Tensor]  # coordinates (R, 2) on the plane -> losses (R,)
-
-
-def is_branch(name: str) -> bool:
-    return name.startswith("branch.")
 
 
 def gaussian_direction(center: Parameters, seed: int, draw: int, axis: int) -> dict[str, Tensor]:

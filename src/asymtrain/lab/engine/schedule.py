@@ -1,0 +1,70 @@
+"""When a run does what, from its spec alone: steps of an epoch, rates and alphas, what is measured and tested when."""
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from asymtrain.errors import UsageError
+from asymtrain.lab.runs import RunSpec
+
+
+def steps_of(spec: RunSpec, images: int) -> tuple[int, int]:
+    """Steps of an epoch over so many images, and how many of them it trains on."""
+    if spec.last_batch == "keep":
+        return -(-images // spec.batch), images
+    if images < spec.batch:
+        raise UsageError(
+            f"{images} images are fewer than one batch of {spec.batch}, and last_batch=drop: give a smaller batch"
+        )
+    return images // spec.batch, images // spec.batch * spec.batch
+
+
+def learning_rates(spec: RunSpec, epoch: int, steps: int) -> npt.NDArray[np.float64]:
+    """The rate at each of the steps of an epoch (from 0): one for the whole epoch, or one for each step.
+
+    After the warm-up, a rise in equal parts, the schedule takes the updates that are left: constant; cosine and
+    linear fall to zero; one_cycle rises from a 25th for three tenths of the training and falls to almost nothing,
+    both by half a cosine, as `torch.optim.lr_scheduler.OneCycleLR` does.
+    """
+    by_step = spec.schedule_by == "step"
+    unit = steps if by_step else 1  # moves of the rate in an epoch
+    at = epoch * unit + np.arange(unit, dtype=np.float64)
+    warm, total = spec.warmup * unit, spec.epochs * unit
+    done, left = np.maximum(at - warm, 0), total - warm
+    if spec.schedule == "cosine":
+        rates = spec.learning_rate * 0.5 * (1 + np.cos(np.pi * done / left))
+    elif spec.schedule == "linear":
+        rates = spec.learning_rate * (1 - done / left)
+    elif spec.schedule == "one_cycle":
+        top, last, low = 0.3 * total - 1, total - 1, spec.learning_rate / 25
+        rise = low + (spec.learning_rate - low) * 0.5 * (1 - np.cos(np.pi * at / max(top, 1)))
+        fall = low / 1e4 + (spec.learning_rate - low / 1e4) * 0.5 * (1 + np.cos(np.pi * (at - top) / (last - top)))
+        rates = np.where(at < top, rise, fall)
+    else:
+        rates = np.full(unit, spec.learning_rate)
+    if warm:
+        rates = rates * np.minimum(1, (at + 1) / warm)
+    return rates if by_step else np.repeat(rates, steps)
+
+
+def alpha_at(spec: RunSpec, epoch: int) -> float:
+    """The weight of the auxiliary objective in an epoch (from 0)."""
+    part = epoch / spec.epochs
+    shares = {
+        "constant": 1.0,
+        "linear": 1 - part,
+        "cosine": 0.5 * (1 + math.cos(math.pi * part)),
+        "early": float(part < 0.5),
+    }
+    return spec.alpha * shares[spec.alpha_schedule]
+
+
+def measures_at(every: int, step: int, steps: int) -> bool:
+    """Is the cosine measured at this step (from 0) of training? At every so many, and at the first of each epoch."""
+    return bool(every) and (step % every == 0 or step % steps == 0)
+
+
+def tests_at(spec: RunSpec, epoch: int) -> bool:
+    """Are the test images classified after this epoch (from 0)?"""
+    return spec.test == "every" or (spec.test == "last" and epoch + 1 == spec.epochs)

@@ -1,0 +1,79 @@
+"""Functions of the user's own by name: `package.module:function`, which gives data or builds a model.
+
+What one process alone has, such as arrays or a lambda, gets a name of another form.
+"""
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from asymtrain.errors import UsageError, error_line, unknown_name
+
+_OTHERS = ("folder", "npz", "timm", "hf")  # what else stands before a colon in a name of data or of a model
+
+
+def check_function(text: str) -> None:
+    """Refuse a function that this process cannot import."""
+    with importable_here():
+        import_function(text)
+
+
+def is_function(text: str) -> bool:
+    """Is this the form of package.module:function?"""
+    module, colon, name = text.partition(":")
+    return (
+        bool(colon)
+        and module not in _OTHERS
+        and name.isidentifier()
+        and all(part.isidentifier() for part in module.split("."))
+    )
+
+
+def is_here(text: str) -> bool:
+    """Is this the name of data or of a function that one process alone has, here:NAME-FINGERPRINT?"""
+    return re.fullmatch(r"here:[\w.]+-[0-9a-f]+", text) is not None
+
+
+def name_here(label: str, fingerprint: str) -> str:
+    """Such a name; a label keeps its letters, digits and dots."""
+    kept = re.sub(r"[^\w.]+", "_", label).strip("_.")
+    return f"here:{kept or 'unnamed'}-{fingerprint[:8]}"
+
+
+@contextmanager
+def importable_here() -> Iterator[None]:
+    """A module of the user's own lies in the folder they work in; workers work in the same."""
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def import_function(text: str) -> Any:
+    module_name, _, name = text.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except (Exception, SystemExit) as error:  # a script that ends itself is no module
+        missing = isinstance(error, ModuleNotFoundError)
+        cure = "check the name, and that you are in its folder" if missing else "mend the file"
+        if missing and module_name.endswith(".py"):
+            cure = f"a module is named without .py: {module_name.removesuffix('.py')}:{name}"
+        raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
+    spec = module.__spec__
+    in_python = spec is not None and spec.origin in ("built-in", "frozen")  # such as os.path
+    if module_name == "__main__" or spec is None or not (spec.has_location or in_python):
+        raise UsageError(f"{module_name} is no file that a worker process could import: put the function into one")
+    function = getattr(module, name, None)
+    if not callable(function):
+        names = [known for known, value in vars(module).items() if callable(value) and not known.startswith("_")]
+        raise unknown_name(f"function in {module_name}", name, names)
+    return function
