@@ -109,6 +109,7 @@ def test_an_undecided_answer_above_plain_leans_to_attach(tmp_path):
         ("wide", 0.1, True),
         ("wide", -0.1, False),
         ("moving", 2.0, True),
+        ("short", 2.0, True),
         ("not learnt", 2.0, False),
         ("time", 2.0, False),
     ],
