@@ -34,7 +34,7 @@ class Tuned:
     snippet: str  # code that attaches them; empty unless the verdict is attach, or leans to it
     held_out: int  # validation images of a run of the race
     test_images: int
-    classes: int
+    chance: float  # accuracy on the test images up to which nothing is learnt
     removal: Removal | None = None  # the check of the snippet
     model: str = ""  # what the docstring of the function that builds it says
     command: str = ""
@@ -205,7 +205,7 @@ def race_table(race: Race, held_out: int) -> Table:
         "Difference: to Plain of the same seed, in points of accuracy, with its t interval. The better half goes on, "
         "unless its whole interval lies below 0."
     )
-    note += " At chance: runs, of both, whose accuracy guessing would give." if unlearnt else ""
+    note += " At chance: runs, of both, with no more than always naming the largest class gives." if unlearnt else ""
     return Table("race", "The race", columns, make_rows(rows), note, detail=True)
 
 
@@ -248,7 +248,8 @@ def pairs_table(result: Tuned) -> Table:
     ]
     note = (
         f"Test accuracy after the last epoch, on {result.test_images:,} images that the race never saw. These seeds "
-        "took no part in the choice, so the interval of their mean holds in spite of it."
+        "took no part in the choice, so the interval of their mean holds in spite of it. It is over seeds, for these "
+        f"images: one of them is {100 / result.test_images:.2g} points."
     )
     label = "" if result.candidate is None else f": {result.candidate.label}"
     return Table("confirmation", f"Confirmation on fresh seeds{label}", columns, make_rows(rows), note)
@@ -256,13 +257,11 @@ def pairs_table(result: Tuned) -> Table:
 
 def _marks(result: Tuned) -> dict[tuple[int, str], str]:
     """What is said beside the accuracy of a run that learnt nothing, by seed and variant."""
-    from asymtrain.lab.comparisons import chance_limit
-
-    limit, marks = chance_limit(result.classes), dict[tuple[int, str], str]()
+    marks = dict[tuple[int, str], str]()
     for run in result.race.confirmation:
         if run.outcome == "diverged":
             marks[run.spec.seed, run.spec.variant] = "(diverged)"
-        elif run.test_accuracy is not None and run.test_accuracy <= limit:
+        elif run.test_accuracy is not None and run.test_accuracy <= result.chance:
             marks[run.spec.seed, run.spec.variant] = "(at chance)"
     return marks
 

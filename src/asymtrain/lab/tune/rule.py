@@ -33,7 +33,7 @@ class Rule:
     most_rungs: int = 3
     growth: int = 3  # of the epochs, from a rung to the next
     kept: float = 0.5  # share of the candidates that goes on
-    least_held_out: int = 20  # validation images; of fewer, one is more than five points
+    least_held_out: int = 20  # validation images, and test images; of fewer, one is more than five points
     # The budget.
     timing_epochs: int = 2  # of the runs that are timed: the first of them also starts everything
     timing_share: float = 0.5  # of the time, that the timing may take: on a GPU most of it is compiling
