@@ -1,6 +1,6 @@
 """The answer: what it says, and how it is shown as tables, figures, JSON and a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -205,8 +205,20 @@ def race_table(race: Race, held_out: int) -> Table:
         "Difference: to Plain of the same seed, in points of accuracy, with its t interval. The better half goes on, "
         "unless its whole interval lies below 0."
     )
+    note += "".join(f" {words}" for words in _terms(race.question.candidates))
     note += " At chance: runs, of both, with no more than always naming the largest class gives." if unlearnt else ""
     return Table("race", "The race", columns, make_rows(rows), note, detail=True)
+
+
+def _terms(candidates: Iterable[Candidate]) -> Iterator[str]:
+    """What words in the names of these candidates mean."""
+    shown = list(candidates)
+    if any(candidate.branch_bias == "prior" for candidate in shown):
+        yield "Prior bias: a branch begins at the classes' shares."
+    if any(candidate.places != "all" for candidate in shown):
+        yield "Later places: branches at the second half of the model's places; middle place: at one."
+    if any(candidate.alpha_schedule == "cosine" for candidate in shown):
+        yield "Falling: alpha goes to 0 by the end."
 
 
 def _outcome(race: Race, number: int, entry: Entry) -> str:
@@ -249,7 +261,7 @@ def pairs_table(result: Tuned) -> Table:
     note = (
         f"Test accuracy after the last epoch, on {result.test_images:,} images that the race never saw. These seeds "
         "took no part in the choice, so the interval of their mean holds in spite of it. It is over seeds, for these "
-        f"images: one of them is {100 / result.test_images:.2g} points."
+        f"images, each of which is {100 / result.test_images:.2g}%."
     )
     label = "" if result.candidate is None else f": {result.candidate.label}"
     return Table("confirmation", f"Confirmation on fresh seeds{label}", columns, make_rows(rows), note)
@@ -330,7 +342,7 @@ def _curves(result: Tuned) -> Figure:
     from asymtrain.lab.report.run_report import learning_curves
 
     history = history_frame(result.race.confirmation)
-    return learning_curves(history, "s", "confirmation", measure="test_accuracy")
+    return learning_curves(history, "s", "confirmation", measure="test_accuracy", asymmetric="With branches")
 
 
 def _lead(result: Tuned) -> str:
