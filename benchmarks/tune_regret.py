@@ -27,7 +27,6 @@ Curves = Mapping[Candidate | None, tuple[Curve, ...]]  # of a candidate, None fo
 
 SHORT = 0.1  # of a training, where the rows allow any length: a short pair
 RUNG = 1 / 3  # of the confirmation: the last rung of a race, as where rows of their own are a third as long
-LITTLE = 0.2  # of a training: the confirmation of a tune with little time
 
 
 @dataclass(frozen=True)
@@ -222,8 +221,11 @@ ADVISORS: Mapping[str, Advisor] = {
     "three short pairs": short_pairs(3),
 }
 """By name. A tune that was run is added to them by `as_run`."""
-LITTLE_TIME: Mapping[str, Advisor] = {"tune, a fifth of the training": simulated_tune(LITTLE)}
-"""Where the rows allow any length."""
+LITTLE_TIME: Mapping[str, Advisor] = {
+    "tune, half of the training": simulated_tune(0.5),
+    "tune, a fifth of the training": simulated_tune(0.2),
+}
+"""With less time, by the share of a training that the confirmation has; where the rows allow any length."""
 
 
 def advisors_for(cases: Iterable[Case]) -> dict[str, Advisor]:

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.comparisons import compare, paired, sentence, separating, verdict
+from asymtrain.lab.comparisons import chance_limit, compare, paired, sentence, separating, verdict
 
 
 def rows(plain, asymmetric, first_seed=42, **columns):
@@ -152,6 +152,14 @@ def test_an_interval_names_no_difference_that_cannot_be():
     assert row["low"] < -1000  # of Plain's mean, as it always was
     assert (row["points_low"], row["points_high"]) == (-100, 100)
     assert "(95% interval -100.0 to +100.0, 2 seeds)" in sentence(row)
+
+
+@pytest.mark.parametrize(
+    ("classes", "largest", "limit"),
+    [(2, 0.0, 0.55), (10, 0.0, 0.15), (10, 0.1, 0.15), (10, 0.6, 0.64), (2, 0.98, 0.982)],
+)
+def test_where_a_class_is_large_naming_it_always_is_chance(classes, largest, limit):
+    assert chance_limit(classes, largest) == pytest.approx(limit)
 
 
 def test_a_run_at_chance_is_counted_and_said():

@@ -30,7 +30,7 @@ def paired(
     Columns: those of `by`, then seed, plain_id, asymmetric_id, plain, asymmetric, plain_diverged,
     asymmetric_diverged, plain_at_chance, asymmetric_at_chance, cosine. With `by=None` the comparisons are told apart by
     dataset, backbone and every setting in which the runs of one backbone differ. A diverged run counts with chance
-    accuracy, 1 / classes.
+    accuracy, 1 / classes. Of classes that are not balanced a column `largest_class` has the share of the largest.
     """
     by = separating(rows) if by is None else list(by)
     for name in ("variant", "seed", "outcome", measure, *by):
@@ -38,7 +38,8 @@ def paired(
             raise unknown_name("column of the rows", name, map(str, rows.columns))
     accuracy, diverged = _accuracy(rows, measure), rows["outcome"] == "diverged"
     classes = pd.to_numeric(rows["classes"]) if "classes" in rows.columns else pd.Series(np.nan, rows.index)
-    low = ~diverged & (accuracy <= chance_limit(classes))
+    largest = pd.to_numeric(rows["largest_class"]) if "largest_class" in rows.columns else 0.0
+    low = ~diverged & (accuracy <= chance_limit(classes, largest))
     told = rows[list(dict.fromkeys(["variant", "seed", "id", *by]))]  # of some ninety columns
     runs = told.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
     shared, sides = [name for name in by if name not in AUXILIARY], []
@@ -59,9 +60,14 @@ def paired(
     return pairs[[*by, *order, "plain_at_chance", "asymmetric_at_chance", "cosine"]], by
 
 
-def chance_limit(classes: Any) -> Any:
-    """Up to this accuracy a run has learnt nothing that guessing would not give: chance, and half of it or 5 points."""
-    return 1 / classes + np.minimum(0.5 / classes, 0.05)
+def chance_limit(classes: Any, largest: Any = 0.0) -> Any:
+    """Up to this accuracy a run has learnt nothing that guessing would not give: chance, and half of it or 5 points.
+
+    Where the `largest` class has more than its part of the images, always naming it is chance; of what is left to learn
+    then, a tenth is added at most.
+    """
+    chance = np.maximum(1 / classes, largest)
+    return chance + np.minimum(np.minimum(0.5 * chance, 0.05), 0.1 * (1 - chance))
 
 
 def separating(rows: pd.DataFrame) -> list[str]:

@@ -64,6 +64,30 @@ def test_the_files_and_what_they_hold(tmp_path):
     assert "<code>asymtrain measure x</code>" in text
 
 
+def test_code_stands_before_the_numbers(tmp_path):
+    text = written(tmp_path, answers=[("helped", "attach", "It helps.")], code="x = 1 < 2\n")["page"].read_text()
+    order = [text.index(part) for part in ("It helps.", 'id="figures"', "x = 1 &lt; 2", 'id="table1"')]
+    assert order == sorted(order)
+    assert "navigator.clipboard" in text
+    assert "navigator.clipboard" not in written(tmp_path)["page"].read_text()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("granted", [True, False], ids=["a clipboard", "none"])
+def test_a_button_copies_the_code(open_page, tmp_path, granted):
+    page = open_page(written(tmp_path, code="x = 1 < 2\n")["page"], 1280)
+    if granted:
+        page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    else:
+        page.evaluate("() => { navigator.clipboard.writeText = () => Promise.reject(new Error('refused')); }")
+    page.get_by_role("button", name="Copy").click()
+    page.get_by_role("button", name="Copied" if granted else "Selected").wait_for()
+    read = "navigator.clipboard.readText()" if granted else "getSelection().toString()"
+    assert page.evaluate(read).strip() == "x = 1 < 2"
+    page.emulate_media(media="print")
+    assert not page.locator("section .controls").first.is_visible()
+
+
 def test_ids_on_the_page_are_unique_and_references_lead_somewhere(tmp_path):
     outline = Outline(written(tmp_path)["page"].read_text())
     assert len(set(outline.ids)) == len(outline.ids)

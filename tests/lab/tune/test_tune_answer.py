@@ -53,8 +53,19 @@ def test_the_tables(helped):
     assert [row[-1] for row in texts] == ["goes on", "goes on", "clearly worse", "winner", "dropped"]
     assert len(pairs.rows) == 5
     assert [row[-1] for row in removal.texts()] == ["—", "—", "bit-equal"]
+    assert "Prior bias" not in race.note
     assert tune_tables(answer(HURTS))[0].rows
     assert len(tune_tables(answer(HURTS))) == 1
+
+
+def test_the_race_says_what_words_of_its_candidates_mean():
+    forms = Candidate(branch_bias="prior", alpha_schedule="cosine"), Candidate(places="later")
+    asked = question(*forms)
+    runs = all_runs(asked, PLAN, {})
+    note = tune_tables(describe(replay(asked, PLAN, runs), TIMING, runs, None))[0].note
+    assert "Prior bias: " in note
+    assert "Later places: " in note
+    assert "Falling: " in note
 
 
 def test_the_page(helped, tmp_path):
@@ -109,6 +120,7 @@ def test_an_undecided_answer_above_plain_leans_to_attach(tmp_path):
         ("wide", 0.1, True),
         ("wide", -0.1, False),
         ("moving", 2.0, True),
+        ("short", 2.0, True),
         ("not learnt", 2.0, False),
         ("time", 2.0, False),
     ],

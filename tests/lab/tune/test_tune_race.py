@@ -77,6 +77,16 @@ def test_a_plain_that_has_not_learnt_in_the_race_says_nothing_of_candidates():
     assert (race.ruling.verdict, race.ruling.because) == ("undecided", "not learnt")
 
 
+def test_a_plain_that_names_the_largest_class_alone_has_not_learnt():
+    """Of four classes the largest has 58% of the images, as much as Plain has right."""
+    asked = question()
+    runs = all_runs(asked, PLAN, GAINS)
+    assert replay(asked, PLAN, runs).ruling.verdict == "attach"
+    race = replay(asked, PLAN, runs, largest=(0.58, 0.58))
+    assert (race.ruling.verdict, race.ruling.because) == ("undecided", "not learnt")
+    assert replay(asked, PLAN, runs, largest=(0.58, 0.4)).ruling.verdict == "attach"  # where test images are balanced
+
+
 def test_what_is_missing_is_named_stage_by_stage():
     asked = question()
     race = replay(asked, PLAN, {})

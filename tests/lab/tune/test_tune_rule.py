@@ -100,12 +100,18 @@ def test_judge(compared, verdict, because):
     [
         pytest.param(10, [4.0, 2.0], "moving", id="shorter, and moving"),
         pytest.param(10, [2.0], "moving", id="shorter, and one length alone"),
-        pytest.param(10, [1.8, 2.0], "gain", id="shorter, and at rest"),
+        pytest.param(15, [1.8, 2.0], "gain", id="half as long, and at rest"),
+        pytest.param(14, [1.8, 2.0], "short", id="at rest, and less than half as long"),
         pytest.param(30, [4.0, 2.0], "gain", id="as long as asked"),
     ],
 )
 def test_a_confirmation_that_is_shorter_than_the_training_must_be_at_rest(epochs, course, because):
-    assert judge(row(1.0, 3.0), epochs, 30, course).because == because
+    ruling = judge(row(1.0, 3.0), epochs, 30, course)
+    assert (ruling.because, ruling.verdict) == (because, "attach" if because == "gain" else "undecided")
+
+
+def test_no_gain_is_said_of_a_shorter_training_too():
+    assert judge(row(-3.0, -1.0), 10, 30, [-1.8, -2.0]).verdict == "none"
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 from dataclasses import replace
 
 import pytest
@@ -160,6 +161,19 @@ def test_after_an_interruption_the_same_call_ends_with_the_same_answer(count, an
     assert without_times(ours) == without_times(theirs)
 
 
+def test_more_seeds_go_on_in_the_same_folder(answered, tmp_path):
+    asked, whole = answered
+    out, trained = shutil.copytree(whole, tmp_path / "more"), []
+    watcher = Watcher(run=lambda run, done, total: trained.append((run.spec.variant, run.spec.seed)))
+    result = run_tune(replace(asked, seeds=7), store=out / "runs.sqlite", out=out, watcher=watcher)
+    assert sorted(trained) == [(side, seed) for side in ("asymmetric", "plain") for seed in (3105, 3106)]
+    assert result.comparison["n"] == 7
+    assert result.race.plan.seconds > PLAN.seconds
+    write_json(out, result)
+    with pytest.raises(UsageError, match="another number of seeds"):
+        run_tune(asked, store=out / "runs.sqlite", out=out)
+
+
 def test_a_page_is_byte_identical_when_it_is_built_again(answered, tmp_path):
     asked, out = answered
     pages = [write_tuned(tmp_path / name, read_tune(asked, out / "runs.sqlite", out)) for name in ("one", "two")]
@@ -178,7 +192,7 @@ def test_time_that_is_over_keeps_what_was_measured(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        pytest.param({"minutes": 5.0}, "another minutes", id="minutes"),
+        pytest.param({"minutes": 5.0}, "another number of minutes", id="minutes"),
         pytest.param({"candidates": (GOOD,)}, "another list of candidates", id="candidates"),
         pytest.param({"base": RunSpec(**{**vars(TINY), "learning_rate": 0.5})}, "another learning rate", id="rate"),
         pytest.param({"base": RunSpec(dataset_options=SHAPES)}, "another model|another arch options", id="model"),
@@ -201,7 +215,7 @@ def test_where_no_race_fitted_the_folder_takes_more_minutes_and_keeps_its_timing
     assert result.timing.start >= TIMING.start  # a start that was seen before is not forgotten
     again = run_tune(more, store=tmp_path / "runs.sqlite", out=tmp_path)  # everything is stored
     assert again.timing == result.timing
-    with pytest.raises(UsageError, match="another minutes"):
+    with pytest.raises(UsageError, match="another number of minutes"):
         run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
 
 
@@ -214,6 +228,12 @@ def test_a_folder_whose_plan_cannot_be_read_is_refused(tmp_path):
 def test_too_few_images_are_refused(tmp_path):
     few = RunSpec(**{**vars(TINY), "dataset_options": {**SHAPES, "size": 60}})
     with pytest.raises(UsageError, match=r"of 60 training images a fifth, 12, .* at least 100"):
+        run_tune(Question(few, (GOOD,)), store=tmp_path / "runs.sqlite", out=tmp_path)
+
+
+def test_too_few_test_images_are_refused(tmp_path):
+    few = RunSpec(**{**vars(TINY), "dataset_options": {**SHAPES, "test_size": 19}})
+    with pytest.raises(UsageError, match="confirmed on 19 test images, and 20 or more are needed"):
         run_tune(Question(few, (GOOD,)), store=tmp_path / "runs.sqlite", out=tmp_path)
 
 

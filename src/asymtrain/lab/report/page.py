@@ -42,7 +42,7 @@ def write_page(
 
     `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
     line in `lead` starts a new paragraph. `page` is another name for name.html. `answers` stand above everything: of
-    each the class of its style (helped, hurt or none), a word or two and a sentence; `code` stands below, to be copied.
+    each the class of its style (helped, hurt or none), a word or two and a sentence; `code` is to be copied.
     """
     drawings = {figure.name: draw(figure) for figure in figures}
     for stem in (name, *drawings):

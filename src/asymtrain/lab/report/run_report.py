@@ -126,17 +126,19 @@ def effect_figure(summary: Summary) -> Figure:
     return Figure("effect", "Difference to Plain", [panel])
 
 
-def learning_curves(history: pd.DataFrame, name: str, label: str, measure: str | None = None) -> Figure:
+def learning_curves(
+    history: pd.DataFrame, name: str, label: str, measure: str | None = None, asymmetric: str = "Asymmetric"
+) -> Figure:
     """Accuracy over training: each seed as a thin line, the mean of a variant as a thick one.
 
     `history` holds the epochs of one comparison. Where no column is named to `measure`, validation accuracy if there is
-    any, else training accuracy.
+    any, else training accuracy. `asymmetric` is what runs with branches are called.
     """
     if measure is None:
         measure = "validation_accuracy" if history["validation_accuracy"].notna().any() else "train_accuracy"
     lines = tuple(
-        _mean_line(history[history["variant"] == variant], measure, variant, variant.capitalize())
-        for variant in ("plain", "asymmetric")
+        _mean_line(history[history["variant"] == variant], measure, variant, called)
+        for variant, called in (("plain", "Plain"), ("asymmetric", asymmetric))
     )
     panel = Lines("", "epoch", measure.replace("_", " "), lines)
     return Figure(f"curve{name}", f"Learning curves, {label}", [panel])

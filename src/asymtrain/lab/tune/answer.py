@@ -1,6 +1,6 @@
 """The answer: what it says, and how it is shown as tables, figures, JSON and a page."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,7 +34,7 @@ class Tuned:
     snippet: str  # code that attaches them; empty unless the verdict is attach, or leans to it
     held_out: int  # validation images of a run of the race
     test_images: int
-    classes: int
+    chance: float  # accuracy on the test images up to which nothing is learnt
     removal: Removal | None = None  # the check of the snippet
     model: str = ""  # what the docstring of the function that builds it says
     command: str = ""
@@ -205,8 +205,20 @@ def race_table(race: Race, held_out: int) -> Table:
         "Difference: to Plain of the same seed, in points of accuracy, with its t interval. The better half goes on, "
         "unless its whole interval lies below 0."
     )
-    note += " At chance: runs, of both, whose accuracy guessing would give." if unlearnt else ""
+    note += "".join(f" {words}" for words in _terms(race.question.candidates))
+    note += " At chance: runs, of both, with no more than always naming the largest class gives." if unlearnt else ""
     return Table("race", "The race", columns, make_rows(rows), note, detail=True)
+
+
+def _terms(candidates: Iterable[Candidate]) -> Iterator[str]:
+    """What words in the names of these candidates mean."""
+    shown = list(candidates)
+    if any(candidate.branch_bias == "prior" for candidate in shown):
+        yield "Prior bias: a branch begins at the classes' shares."
+    if any(candidate.places != "all" for candidate in shown):
+        yield "Later places: branches at the second half of the model's places; middle place: at one."
+    if any(candidate.alpha_schedule == "cosine" for candidate in shown):
+        yield "Falling: alpha goes to 0 by the end."
 
 
 def _outcome(race: Race, number: int, entry: Entry) -> str:
@@ -248,7 +260,8 @@ def pairs_table(result: Tuned) -> Table:
     ]
     note = (
         f"Test accuracy after the last epoch, on {result.test_images:,} images that the race never saw. These seeds "
-        "took no part in the choice, so the interval of their mean holds in spite of it."
+        "took no part in the choice, so the interval of their mean holds in spite of it. It is over seeds, for these "
+        f"images, each of which is {100 / result.test_images:.2g}%."
     )
     label = "" if result.candidate is None else f": {result.candidate.label}"
     return Table("confirmation", f"Confirmation on fresh seeds{label}", columns, make_rows(rows), note)
@@ -256,13 +269,11 @@ def pairs_table(result: Tuned) -> Table:
 
 def _marks(result: Tuned) -> dict[tuple[int, str], str]:
     """What is said beside the accuracy of a run that learnt nothing, by seed and variant."""
-    from asymtrain.lab.comparisons import chance_limit
-
-    limit, marks = chance_limit(result.classes), dict[tuple[int, str], str]()
+    marks = dict[tuple[int, str], str]()
     for run in result.race.confirmation:
         if run.outcome == "diverged":
             marks[run.spec.seed, run.spec.variant] = "(diverged)"
-        elif run.test_accuracy is not None and run.test_accuracy <= limit:
+        elif run.test_accuracy is not None and run.test_accuracy <= result.chance:
             marks[run.spec.seed, run.spec.variant] = "(at chance)"
     return marks
 
@@ -331,7 +342,7 @@ def _curves(result: Tuned) -> Figure:
     from asymtrain.lab.report.run_report import learning_curves
 
     history = history_frame(result.race.confirmation)
-    return learning_curves(history, "s", "confirmation", measure="test_accuracy")
+    return learning_curves(history, "s", "confirmation", measure="test_accuracy", asymmetric="With branches")
 
 
 def _lead(result: Tuned) -> str:

@@ -116,8 +116,14 @@ class Race:
         return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()))
 
 
-def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Race:
-    """Go through the race and the confirmation as far as these runs (by spec id) reach."""
+def replay(
+    question: Question, plan: Plan | None, runs: Mapping[str, Run], largest: tuple[float, float] = (0.0, 0.0)
+) -> Race:
+    """Go through the race and the confirmation as far as these runs (by spec id) reach.
+
+    `largest` are the shares of the largest class among the training and the test images: who names it always has not
+    learnt.
+    """
     living: Sequence[Candidate] = question.candidates
     rungs: list[RungResult] = []
     if plan is None or not plan.rungs:
@@ -125,7 +131,7 @@ def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Ra
     for rung in plan.rungs:
         specs = question.rung_specs(rung, living)
         missing = tuple(spec for spec in specs.values() if spec.id not in runs)
-        compared = compare_with_plain(specs.values(), runs, "validation_accuracy")
+        compared = compare_with_plain(specs.values(), runs, "validation_accuracy", largest[0])
         entries = []
         for candidate in living:
             row, pairs = compared.get(candidate, (None, ()))
@@ -146,11 +152,13 @@ def replay(question: Question, plan: Plan | None, runs: Mapping[str, Run]) -> Ra
     specs = question.confirmation_specs(best, plan)
     missing = tuple(spec for spec in specs.values() if spec.id not in runs)
     done = tuple(runs[spec.id] for spec in specs.values() if spec.id in runs)
-    row, pairs = compare_with_plain(specs.values(), runs, "test_accuracy").get(best, (None, ()))
+    row, pairs = compare_with_plain(specs.values(), runs, "test_accuracy", largest[1]).get(best, (None, ()))
     return Race(question, plan, tuple(rungs), best, done, None if missing else row, pairs, missing)
 
 
-def compare_with_plain(specs: Iterable[RunSpec], runs: Mapping[str, Run], measure: str) -> dict[Candidate, Compared]:
+def compare_with_plain(
+    specs: Iterable[RunSpec], runs: Mapping[str, Run], measure: str, largest: float = 0.0
+) -> dict[Candidate, Compared]:
     """Each candidate that has a pair, against Plain after the last epoch."""
     from asymtrain.lab.comparisons import compare, paired
     from asymtrain.lab.report.frames import rows_frame
@@ -159,7 +167,8 @@ def compare_with_plain(specs: Iterable[RunSpec], runs: Mapping[str, Run], measur
     fields = list(Candidate().fields())
     frame = rows_frame([runs[spec.id] for spec in specs if spec.id in runs])
     read = ("id", "variant", "seed", "outcome", "classes", "mean_cosine", measure, "dataset", "arch", *fields)
-    rows = frame[list(read)]  # of sixty columns, which all would be copied again and again
+    # Of sixty columns, which all would be copied again and again.
+    rows = frame[list(read)].assign(largest_class=largest)
     pairs: dict[Candidate, list[Pair]] = {}
     for pair in records(paired(rows, fields, measure)[0]):
         candidate = Candidate(**{name: pair[name] for name in fields})

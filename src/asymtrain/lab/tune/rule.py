@@ -9,7 +9,17 @@ from typing import Any, Literal
 
 Verdict = Literal["attach", "none", "undecided"]
 Because = Literal[
-    "gain", "no gain", "no candidate", "wide", "few seeds", "no spread", "not learnt", "moving", "time", "failed"
+    "gain",
+    "no gain",
+    "no candidate",
+    "wide",
+    "few seeds",
+    "no spread",
+    "not learnt",
+    "moving",
+    "short",
+    "time",
+    "failed",
 ]
 
 
@@ -23,7 +33,7 @@ class Rule:
     most_rungs: int = 3
     growth: int = 3  # of the epochs, from a rung to the next
     kept: float = 0.5  # share of the candidates that goes on
-    least_held_out: int = 20  # validation images; of fewer, one is more than five points
+    least_held_out: int = 20  # validation images, and test images; of fewer, one is more than five points
     # The budget.
     timing_epochs: int = 2  # of the runs that are timed: the first of them also starts everything
     timing_share: float = 0.5  # of the time, that the timing may take: on a GPU most of it is compiling
@@ -35,6 +45,7 @@ class Rule:
     margin: float = 1.0  # points: the least gain that must be excluded before the answer is none
     most_not_learnt: float = 0.2  # share of the Plain runs that may have stayed at chance, or diverged
     # Of a confirmation that is shorter than the training asked about.
+    least_share: float = 0.5  # of its epochs, for "attach": effects turn after less
     still: float = 0.5  # points: a smaller change from one length to the next is none
     shrunk: float = 0.8  # of the difference before: what is below it has shrunk
 
@@ -107,6 +118,11 @@ def judge(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[floa
         if points == 0:
             return Ruling("none", "no gain", "every pair had the same accuracy with branches and without")
         return Ruling("undecided", "no spread", "every pair had the same difference: no spread to judge it by")
+    if low > 0 and epochs < rule.least_share * asked:
+        told = (
+            f"the whole interval lies above 0, but a gain after {epochs} of {asked} epochs can turn: give more minutes"
+        )
+        return Ruling("undecided", "short", told)
     if low > 0:
         return Ruling("attach", "gain", "the whole interval lies above 0")
     if high < rule.margin:
@@ -125,7 +141,7 @@ def leans_to_attach(ruling: Ruling, row: Mapping[str, Any]) -> bool:
     It loses less accuracy than leaving the branches out, or than short pairs: docs/tune.md has the scores, after which
     this was added.
     """
-    return ruling.because in ("wide", "moving", "no spread") and row["points"] > 0
+    return ruling.because in ("wide", "moving", "short", "no spread") and row["points"] > 0
 
 
 def judge_race(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float], rule: Rule = RULE) -> Ruling:

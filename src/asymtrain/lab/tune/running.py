@@ -138,6 +138,7 @@ def _answer(
     from asymtrain.lab import executors
 
     timing, plan = (None, None) if out is None else read_plan(out, question)
+    largest = largest_classes(question, data_root)
     timed, notes, runs = question.timing_specs(), [""], dict[str, Run]()
     limit = math.inf if question.minutes is None else 60 * question.minutes
     deadline = time.monotonic() + limit
@@ -180,12 +181,12 @@ def _answer(
             left = deadline - time.monotonic()
             plan = make_plan(timing, left, candidates=count, epochs=question.base.epochs, seeds=question.seeds)
     if is_new and out is not None and plan is not None and plan.rungs:
-        write_json(out, describe(replay(question, plan, runs), timing, runs, data_root))
-    race, asked = replay(question, plan, runs), set[str]()
+        write_json(out, describe(replay(question, plan, runs, largest), timing, runs, data_root))
+    race, asked = replay(question, plan, runs, largest), set[str]()
     while wanted := [spec for spec in race.missing if spec.id not in asked]:
         asked.update(spec.id for spec in wanted)  # what does not come now (time is over, it failed) does not come
         train(wanted, stage_words(race), race)
-        race = replay(question, plan, runs)
+        race = replay(question, plan, runs, largest)
     if race.missing:
         race = replace(race, failure=_failure(store, race.missing, notes[-1]))
     return describe(race, timing, runs, data_root)
@@ -195,8 +196,9 @@ def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | N
     """Where a question stands by its store and its plan; nothing is trained."""
     timing, plan = read_plan(out, question)
     runs = _stored(store, [] if question.minutes is None else question.timing_specs())
+    largest = largest_classes(question, data_root)
     while True:
-        race = replay(question, plan, runs)
+        race = replay(question, plan, runs, largest)
         found = _stored(store, race.missing)
         if not found:
             return describe(race, timing, runs, data_root)
@@ -204,7 +206,7 @@ def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | N
 
 
 def check_data(question: Question, data_root: Path | None = None) -> None:
-    """Refuse what has too few images to choose by."""
+    """Refuse what has too few images to choose by, or to confirm on."""
     from asymtrain.lab.engine import load_for
 
     dataset = load_for(question.base, data_root)
@@ -213,6 +215,22 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
             f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and "
             f"{RULE.least_held_out} or more are needed: give at least {5 * RULE.least_held_out} training images"
         )
+    if len(dataset.test) < RULE.least_held_out:
+        raise UsageError(
+            f"the winner would be confirmed on {counted(len(dataset.test), 'test image')}, and {RULE.least_held_out} "
+            "or more are needed: give more test images"
+        )
+
+
+def largest_classes(question: Question, data_root: Path | None = None) -> tuple[float, float]:
+    """The share of the largest class among the training images, of which the race holds some out, and the tested."""
+    import numpy as np
+
+    from asymtrain.lab.engine import load_for
+
+    dataset = load_for(question.base, data_root)
+    train, test = (float(np.bincount(part.labels).max() / len(part)) for part in (dataset.train, dataset.test))
+    return train, test
 
 
 def without_equals(question: Question, out: Path | None = None, data_root: Path | None = None) -> Question:
@@ -241,7 +259,8 @@ def without_equals(question: Question, out: Path | None = None, data_root: Path 
 def read_plan(out: Path, question: Question) -> Kept:
     """What a call with the same question timed and planned in this folder; another question is refused.
 
-    As long as no race fits, more minutes and fewer seeds are the same question.
+    As long as no race fits, more minutes and fewer seeds are the same question. A race that was run serves more seeds
+    of the confirmation, which an answer may ask for.
     """
     try:
         document = json.loads((out / JSON).read_bytes())
@@ -249,6 +268,8 @@ def read_plan(out: Path, question: Question) -> Kept:
         timing = Timing(**measured) if measured else None
         plan = Plan.from_dict(planned) if planned and planned["rungs"] else None
         asked = dict(asked) if plan else {**asked, "minutes": question.minutes, "seeds": question.seeds}
+        if plan is not None and plan.seeds < question.seeds:
+            asked["seeds"], plan = question.seeds, _with_seeds(plan, question.seeds, timing)
     except FileNotFoundError:
         return None, None
     except (OSError, ValueError, KeyError, TypeError) as problem:
@@ -262,6 +283,13 @@ def read_plan(out: Path, question: Question) -> Kept:
     return timing, plan
 
 
+def _with_seeds(plan: Plan, seeds: int, timing: Timing | None) -> Plan:
+    if plan.seconds is None or timing is None:
+        return replace(plan, seeds=seeds)
+    before, now = (confirmation_seconds(plan.epochs, count, timing) for count in (plan.seeds, seeds))
+    return replace(plan, seeds=seeds, seconds=plan.seconds + now - before)
+
+
 def _difference(asked: Any, ours: Mapping[str, Any]) -> str:
     """The first thing in which two questions differ."""
     asked = asked if isinstance(asked, Mapping) else {}
@@ -269,7 +297,9 @@ def _difference(asked: Any, ours: Mapping[str, Any]) -> str:
     if name == "base" and isinstance(asked.get(name), Mapping):
         here, there = ours[name], asked[name]
         name = next(field for field in {**here, **there} if here.get(field) != there.get(field))
-    return {"arch": "model", "dataset": "data", "candidates": "list of candidates"}.get(name, name.replace("_", " "))
+    words = {"arch": "model", "dataset": "data", "candidates": "list of candidates"}
+    words |= {count: f"number of {count}" for count in ("minutes", "seeds", "epochs")}
+    return words.get(name, name.replace("_", " "))
 
 
 def write_json(out: Path, result: Tuned) -> None:
@@ -280,6 +310,7 @@ def write_json(out: Path, result: Tuned) -> None:
 
 def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_root: Path | None) -> Tuned:
     """A race with what the answer needs beside it: places, code and its check, what the model and the data are."""
+    from asymtrain.lab.comparisons import chance_limit
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.setup import build_network, chosen_places
 
@@ -305,7 +336,8 @@ def describe(race: Race, timing: Timing | None, runs: Mapping[str, Run], data_ro
     held_out = _held_out(len(dataset.train))
     ordered = tuple(sorted(runs.values(), key=lambda run: run.spec.id))  # whenever they came
     images, about = (held_out, len(dataset.test)), describe_model(question.base.arch)
-    return Tuned(race, timing, ordered, places, code, *images, dataset.classes, removal, about)
+    chance = float(chance_limit(dataset.classes, largest_classes(question, data_root)[1]))
+    return Tuned(race, timing, ordered, places, code, *images, chance, removal, about)
 
 
 def stage_words(race: Race) -> str:
