@@ -73,8 +73,8 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
         "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
         "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
-        "gradient are then one number. The paper does not state the length of its directions, so only changes compare; "
-        f"its own deviations of Plain are {_paper_deviations()}."
+        "gradient are then one number. Difference: our change less the paper's, in points. The paper does not state "
+        f"the length of its directions, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
     )
     made = tuple(
         Table(name, f"{title}: {shown_dataset(study, data)}", COLUMNS, tuple(tables[name]), note)
