@@ -3,9 +3,10 @@
     python results/recompute.py [PAGE]
 
 It reads the Parquet files and the paper's printed tables with pandas and imports nothing of asymtrain: each number is
-computed as the pages define it. It prints each number of the abstract and of the table of verdicts beside the page's.
-It exits with 1 where a digit or a verdict differs, or where the abstract has a number that it does not compute. At the
-end stand the verdicts on Tables 3 and 4, and the search, by other choices (docs/deviations.md).
+computed as the pages define it. It prints each number of the abstract and of the table of verdicts beside the page's,
+and each verdict by the rule before. It exits with 1 where a digit or a verdict differs, or where the abstract has a
+number that it does not compute. At the end stand the verdicts on Tables 3 to 6, and the search, by other choices
+(docs/deviations.md).
 """
 
 import json
@@ -45,6 +46,7 @@ assert set(runs.attempt) == {1}, "no run was repeated"
 assert set(runs.outcome) == {"finished"}, "none diverged"
 columns = ["test_accuracy", "validation_accuracy", "train_accuracy", "cosine", "cosine_min"]
 epochs = dict(iter(load("epochs", ["spec_id", "epoch", *columns]).set_index("epoch").groupby("spec_id")))
+trials = pd.DataFrame([DEFAULTS | json.loads(spec) for spec in specs.spec], index=specs.id)
 ids = {}  # by settings and seed
 for row in specs.itertuples():
     ids.setdefault(frozenset((json.loads(row.spec) | {"seed": 0}).items()), {})[row.seed] = row.id
@@ -64,9 +66,9 @@ def pair(column, alpha, **settings):
     return curves(column, alpha=0, redundancy=0, **settings), curves(column, alpha=alpha, **settings)
 
 
-def change(plain, asymmetric):
-    """In percent of Plain's mean, by seed; also of two printed numbers."""
-    return 100 * (asymmetric - plain) / np.mean(plain)
+def change(plain, asymmetric, own=False):
+    """In percent of Plain's mean, or of each seed's own Plain, by seed; also of two printed numbers."""
+    return 100 * (asymmetric - plain) / (plain if own else np.mean(plain))
 
 
 def interval(sample, cells):
@@ -75,26 +77,27 @@ def interval(sample, cells):
     return [sample.mean(), sample.mean() - half, sample.mean() + half]
 
 
-def rule(paper, sample, cells, margin=1.0):
-    """The rule under "Verdicts", in units of the paper's number: 1 is its size, 0 no effect."""
+def rule(paper, sample, cells, margin=1.0, before=False):
+    """The rule under "Verdicts", in units of the paper's number: 1 is its size, 0 no effect. And the rule before it."""
     estimate, *ends = (number / paper for number in interval(sample, cells))
     low, high = sorted(ends)
     if high < 0:
         return "Contradicted"
     if low > 0:
         sized = (low >= 0.5 and high <= 1.5) or (0.5 <= estimate <= 1.5 and low <= 1 <= high)
+        sized = sized or (before and low <= 1.5 and high >= 0.5)
         return "Reproduced" if sized else "Right direction, different size"
     if max(-low, high) * abs(paper) < margin:
         return "No effect"
-    return "Paper's size excluded" if high < 0.5 else "Inconclusive"
+    return "Paper's size excluded" if high < 0.5 and not before else "Inconclusive"
 
 
 def judge(*parts):
-    """Numbers and verdict of the weakest part, the first of several. A part is what `rule` takes."""
-    rulings = [rule(*part) for part in parts]
+    """Numbers and verdict of the weakest part, the first of several, and the verdict before. `rule` takes a part."""
+    rulings, earlier = ([rule(*part, before=before) for part in parts] for before in (False, True))
     weakest = max(rulings, key=WEAKEST_LAST.index)
     paper, sample, cells, *_ = parts[rulings.index(weakest)]
-    return [paper, *interval(sample, cells), len(sample)], weakest
+    return [paper, *interval(sample, cells), len(sample)], weakest, max(earlier, key=WEAKEST_LAST.index)
 
 
 def against(second, first):
@@ -104,9 +107,9 @@ def against(second, first):
 
 # Table 1, at the settings of Table 13
 claims, table13 = printed("claims", "id"), printed("table13", "architecture", "redundancy")
-own = {cell: {"arch": cell[0], "test": "every"} | row for cell, row in table13.T.to_dict().items()}
+settings_of = {cell: {"arch": cell[0], "test": "every"} | row for cell, row in table13.T.to_dict().items()}
 table1, at_end, tail, cosines, plain_gap, strong = printed("table01", "architecture", "redundancy"), {}, {}, {}, {}, 0
-for cell, settings in own.items():
+for cell, settings in settings_of.items():
     sides = pair("test_accuracy", **settings)
     plain, asymmetric = (side.loc[LAST] for side in sides)
     at_end[cell] = table1.improvement_pct[cell], change(plain, asymmetric), len(table1)
@@ -120,22 +123,22 @@ for cell, settings in own.items():
 table2, table3 = printed("table02", "architecture").filter(like="similarity"), printed("table03", "architecture")
 table4, cosine, lowest = printed("table04", "architecture", "epoch"), {}, {}
 for arch in table2.index:
-    smallest = curves("cosine_min", **own[arch, MANY]).loc[:CURVE].min()
+    smallest = curves("cosine_min", **settings_of[arch, MANY]).loc[:CURVE].min()
     cosine[arch] = table2.average_similarity[arch], cosines[arch, MANY], table2.size, 0.01
     lowest[arch] = table2.min_similarity[arch], smallest, table2.size, 0.01
 
 
-def trajectory(arch, n=MANY, share=0.99, points=0.0):
+def trajectory(arch, n=MANY, share=0.99, points=0.0, own=False):
     """Parts of Tables 3 and 4. A run has converged with this share of its best validation accuracy, or points below."""
     names, row = ("train_accuracy", "validation_accuracy"), table3.loc[arch]
-    training, validation = ([side.loc[:CURVE] for side in pair(name, **own[arch, n])] for name in names)
+    training, validation = ([side.loc[:CURVE] for side in pair(name, **settings_of[arch, n])] for name in names)
     first = [(side >= share * side.max() - points).idxmax() for side in validation]
     gaps = [before - after for before, after in zip(training, validation, strict=True)]
     return {
-        "convergence": (change(*row.iloc[:2]), change(*first), table3.size / 2),
-        "final": (change(*row.iloc[2:]), change(*(side.loc[CURVE] for side in validation)), table3.size / 2),
+        "convergence": (change(*row.iloc[:2]), change(*first, own), table3.size / 2),
+        "final": (change(*row.iloc[2:]), change(*(side.loc[CURVE] for side in validation), own), table3.size / 2),
         "gap 50": (table4.asymmetric[arch, 50], gaps[1].loc[50], len(table4), 0.01),
-        "gap 100": (change(*table4.loc[arch, 100]), change(*(gap.loc[100] for gap in gaps)), len(table4)),
+        "gap 100": (change(*table4.loc[arch, 100]), change(*(gap.loc[100] for gap in gaps), own), len(table4)),
     }
 
 
@@ -151,18 +154,22 @@ def judge_trajectories(**choices):
     }
 
 
-# Table 5: untrained MLPs, directions of unit variance. And what idle branches change, and what stripped ones leave.
+# Tables 5 and 6: untrained networks. And what idle branches change, and what stripped ones leave.
 values = measured.value.map(json.loads)
 surfaces = values[measured.name.str.startswith("landscape")].str["rows"].explode().apply(pd.Series)
-surfaces = surfaces.query("directions == 'all' and scaling == 'variance'").infer_objects()
-deviation = surfaces.pivot_table(index="seed", columns="redundancy", values="std")
-table5 = printed("table05", "architecture", "redundancy").loc["mlp"].filter(like="change").dropna()
-flatter = {n: (table5.std_change_pct[n], change(deviation[0], deviation[n]), table5.size) for n in table5.index}
+surfaces["arch"] = measured.spec_id[surfaces.index].map(trials.arch)
+surfaces = surfaces.query("directions == 'all'").infer_objects()
+deviations = surfaces.pivot_table(index=["scaling", "arch", "seed"], columns="redundancy", values="std")
+table5 = printed("table05", "architecture", "redundancy").std_change_pct.dropna()
+one_surface = {  # for every N, along directions of unit variance
+    arch: (rows.nunique(axis=1) == 1).all()
+    for arch, rows in deviations.loc["variance"].groupby(level="arch")
+    if len(rows) == len(seeds)
+}
 identity = values[measured.name == "identity"].apply(pd.Series)
 idle, left_behind = identity.weights.abs().max(), identity[["outputs", "parameters"]].abs().max(axis=None)
 
 # Tables 8 to 12, the MLP. On CIFAR-10: the settings with the best validation accuracy, of Plain and then of all alphas.
-trials = pd.DataFrame([DEFAULTS | json.loads(spec) for spec in specs.spec], index=specs.id)
 searches = trials.query("test == 'never'")
 searches = searches.assign(
     best=[epochs[key].validation_accuracy.max() for key in searches.index],
@@ -176,7 +183,7 @@ table10, whole = printed("table10", "architecture"), {"test": "last", "validatio
 cifar10 = [side.loc[LAST] for side in pair("test_accuracy", **searched, test="every")]
 table8, few, at_equal_fit, below = printed("table07", "table", "samples_per_class").loc[8], {}, {}, {}
 for images, row in table8.iterrows():
-    settings = own["mlp", 1] | whole | {"per_class": images}
+    settings = settings_of["mlp", 1] | whole | {"per_class": images}
     plain, asymmetric = (side.loc[LAST] for side in pair("test_accuracy", **settings))
     few[images] = row.improvement_pct, change(plain, asymmetric), len(table8)
     below[images] = -change(row.plain_mean, plain.mean())
@@ -187,7 +194,7 @@ for images, row in table8.iterrows():
     at_equal_fit[images] = interval(change(*sides), 3 * len(table8))  # at three alphas
 noisy, table11 = {}, printed("table11", "table", "noise")
 for (table, share), row in table11.iterrows():
-    settings = (searched if table == 11 else own["mlp", 1]) | whole | {"label_noise": share}
+    settings = (searched if table == 11 else settings_of["mlp", 1]) | whole | {"label_noise": share}
     sides = (side.loc[LAST] for side in pair("test_accuracy", **settings))
     noisy[table, share] = row.improvement_pct, change(*sides), len(table11.loc[table])
 
@@ -207,8 +214,12 @@ results = {
     "c10": judge((-lowest["vit"][0], *lowest["vit"][1:])),  # the claim says positive, against the paper's own number
     "c11": judge(lowest["cnn"]),
     **judge_trajectories(),
-    "c18": judge(flatter[300]),
-    "c21": (judge(*flatter.values())[0], "Not yet run"),  # CNN and ViT are missing
+    **{
+        claim: ([table5[arch, 300]], "Cannot differ" if one_surface[arch] else "Inconclusive")
+        for claim, arch in (("c18", "mlp"), ("c19", "cnn"), ("c20", "vit"))
+        if arch in one_surface
+    },
+    "c21": ([table5["mlp", 1]], "Cannot differ" if sum(one_surface.values()) == len(table2) else "Not yet run"),
     "c28": judge(*(few[images] for images in sizes)),
     "c30": judge((table10.improvement_pct["mlp"], change(*cifar10), len(table10))),  # CNN and ViT cannot mend it
     "c31": judge(against(noisy[12, shares[-1] / 100], noisy[12, shares[0] / 100])),
@@ -223,6 +234,10 @@ for arch in cosine:  # c12: where the effect and the cosine are clear, their sig
         numbers = [at_end[arch, MANY][0], cosine[arch][0], effect, aligned[0], low, high, len(seeds)]
         results["c12"] = numbers, "Contradicted"
 verdicts = {claim: results[claim][1] if claim in results else "Not yet run" for claim in claims.index}
+before = {claim: result[-1] for claim, result in results.items()}  # by the rule before 2026-11-16
+before |= dict.fromkeys(("c03", "c05"), "Inconclusive" if idle else "No effect")  # an interval of 0 to 0
+flatter = table5["mlp", 300], change(*(deviations.loc["norm", "mlp"][n] for n in (0, 300))), 9
+before["c18"] = "Only under instruments" if rule(*flatter, before=True) == "Reproduced" else "No effect"
 counted = Counter(verdicts.values())
 judged = len(claims) - counted["Not yet run"]
 
@@ -254,20 +269,32 @@ for line in re.findall(r"^\| (c\d\d \| .*) \|$", page, re.MULTILINE)[: len(claim
     claim, _, *cells, verdict = line.split(" | ")
     numbers = results[claim][0] if claim in results else re.findall(NUMBER, claims.paper_value[claim])
     compare(claim, [*re.findall(NUMBER, " ".join(cells)), verdict], [*numbers, verdicts[claim]])
-by_verdict = "; ".join(rf"{word.lower()} {NUMBER}" for word in WEAKEST_LAST)
+given = [word for word in WEAKEST_LAST if counted[word]]
+for claim, then in re.findall(r"^\| (c\d\d) \| ([^|]*) \| [^|]* \| [^|]* \| [^|]* \|$", page, re.MULTILINE):
+    if then != "Not yet run":
+        compare(f"{claim}, before", [then], [before[claim]])
+by_verdict = "; ".join(rf"{word.lower()} {NUMBER}" for word in given)
 for name, pattern, computed in [
     ("claims", f"All of its {NUMBER} claims", [len(claims)]),
     ("epochs, seeds", f"for {NUMBER} epochs with seeds {NUMBER} to {NUMBER}", [LAST, seeds[0], seeds[-1]]),
     ("with a verdict", f"{NUMBER} of {NUMBER} claims have a verdict", [judged, len(claims)]),
-    ("by verdict", rf"\({by_verdict}\)", [counted[word] for word in WEAKEST_LAST]),
+    ("by verdict", rf"\({by_verdict}\)", [counted[word] for word in given]),
     ("branches", f"settings of each backbone for {NUMBER} branches", [MANY]),
     (
         "ViT minus CNN",
         f"{NUMBER} points, with an interval of {NUMBER} to {NUMBER}; the paper has {NUMBER}",
         effect_of(differ),
     ),
-    ("CNN", f"CNN is hurt at {NUMBER} branches, {EFFECT}", [MANY, *effect_of(at_end["cnn", MANY])]),
-    ("CNN, one branch", f"not with one: {EFFECT}", effect_of(at_end["cnn", 1])),
+    (
+        "CNN",
+        f"CNN is hurt at the settings for {NUMBER} branches, where alpha is {NUMBER}, {EFFECT}",
+        [MANY, settings_of["cnn", MANY]["alpha"], *effect_of(at_end["cnn", MANY])],
+    ),
+    (
+        "CNN, one branch",
+        f"those for one, where it is {NUMBER}: {EFFECT}",
+        [settings_of["cnn", 1]["alpha"], *effect_of(at_end["cnn", 1])],
+    ),
     ("CNN, one, last epochs", f"mean of the last {NUMBER} epochs it is {EFFECT}", [TAIL, *effect_of(tail["cnn", 1])]),
     ("ViT", f"ViT's gain at {NUMBER} branches is {EFFECT}", [MANY, *effect_of(at_end["vit", MANY])]),
     ("ViT, last epochs", f"mean of the last {NUMBER} epochs {EFFECT}", [TAIL, *effect_of(tail["vit", MANY])]),
@@ -285,8 +312,9 @@ for name, pattern, computed in [
 for claim, verdict in re.findall(r"(c\d\d), \*([^*]+)\*", abstract):
     compare(claim, [verdict], [verdicts[claim]])
 
-at_prior = curves("test_accuracy", **own["cnn", MANY], branch_bias="prior").loc[LAST]
-at_prior = interval(change(pair("test_accuracy", **own["cnn", MANY])[0].loc[LAST], at_prior), 24)  # cells of `controls`
+at_prior = curves("test_accuracy", **settings_of["cnn", MANY], branch_bias="prior").loc[LAST]
+without = curves("test_accuracy", **settings_of["cnn", MANY] | {"alpha": 0, "redundancy": 0}).loc[LAST]
+at_prior = interval(change(without, at_prior), 24)  # cells of `controls`
 lows = [interval(*of["cnn", 1][1:])[1] for of in (at_end, tail)]
 for words, holds in {
     "by about half as much": abs(differ[1].mean() / differ[0] - 0.5) < 0.1,
@@ -304,14 +332,21 @@ for words, holds in {
     wrong += [] if words in abstract and holds == "holds" else [words]
 rest = re.findall(r"\S*\d\S*", re.sub(r"c\d\d|CIFAR-\d+|Table \d+|\d{4}-\d\d-\d\d", "", abstract))
 compare("not recomputed", rest, [])
-print("by other choices for Tables 3 and 4, which no verdict uses:")
+print("by other choices for Tables 3 to 6, which no verdict uses:")
 for name, choices in {
     "within a point of the best": {"share": 1, "points": 0.01},
     **{f"settings of N = {n}": {"n": n} for n in (1, 10)},
+    "of each seed's own Plain": {"own": True},
 }.items():
-    for claim, (numbers, verdict) in judge_trajectories(**choices).items():
+    for claim, (numbers, verdict, _) in judge_trajectories(**choices).items():
         if verdict != verdicts[claim]:
             print(f"{name:28}  {claim}  {' '.join(f'{number:+.1f}' for number in numbers[:-1]):36}  {verdict}")
+flatter = table5["mlp", 300], change(*(deviations.loc["norm", "mlp"][n] for n in (0, 300)), own=True), 9
+if rule(*flatter) == "Reproduced":
+    name, numbers = "of each network's own Plain", [flatter[0], *interval(*flatter[1:])]
+    print(f"{name:28}  c18  {' '.join(f'{number:+.1f}' for number in numbers):36}  Only under instruments")
+hours = load("runs", ["seconds", "device"]).groupby("device").seconds.sum() / 3600
+print("hours of training:", ", ".join(f"{spent:.1f} on one {device}" for device, spent in hours.items()))
 for dataset, rates in searches.query("redundancy == 0 and weight_decay == 0.001").groupby("dataset"):
     chosen = [rates.learning_rate[rates[by].idxmax()] for by in ("best", "last")]
     print("learning rate of the search on {}, by the best epoch and by the last: {:g}, {:g}".format(dataset, *chosen))

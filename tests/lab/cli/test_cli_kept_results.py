@@ -197,6 +197,7 @@ def test_the_reproduction_is_recomputed_without_asymtrain(tmp_path):
     for right, wrong in {
         "| -18.1% to -13.3% |": "| -18.1% to -13.4% |",
         "| 10 | Paper's size excluded |": "| 10 | Inconclusive |",
+        "| c06 | Reproduced |": "| c06 | Inconclusive |",
         "contradicted 10;": "contradicted 11;",
         "+22.6 points, with": "+22.7 points, with",
         "lower for the MLP": "higher for the MLP",
@@ -206,7 +207,7 @@ def test_the_reproduction_is_recomputed_without_asymtrain(tmp_path):
         page = page.replace(right, wrong, 1)
     other = recompute(page)
     assert (other.returncode, other.stderr) == (1, "")
-    names = "c13, c14, by verdict, ViT minus CNN, lower for the MLP, not recomputed"
+    names = "c13, c14, c06, before, by verdict, ViT minus CNN, lower for the MLP, not recomputed"
     assert other.stdout.endswith(f"different: {names}\n")
 
 

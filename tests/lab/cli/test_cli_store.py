@@ -104,6 +104,29 @@ def test_an_export_is_replaced_by_a_later_one_of_the_same_store(cli, store, tmp_
     assert cli("store", "export", store, "tables").out == "Exported 8 runs to tables as csv, with 3 measured values\n"
 
 
+def test_an_export_leaves_out_what_others_hold(cli, refused, store, tmp_path):
+    results = tmp_path / "results"
+    assert cli("store", "export", store, results / "first").code == 0
+    later = RunSpec(epochs=2, seed=50)
+    again = pairs(RunSpec(epochs=2), [43])[1]
+    with Store(store) as opened:
+        opened.add(made_up(later))
+        opened.add(made_up(again, loss=0.3), again=True)
+        opened.add_measurement(later.id, "rank", {0: 3})
+
+    # Twice: an export that grows is not held against itself. A run that was trained again comes with both attempts.
+    for _ in range(2):
+        shown = cli("store", "export", store, results / "second", "--without", results)
+        assert shown.out == f"Exported 3 runs to {results / 'second'} as csv, with 1 measured value\n", shown.err
+    assert cli("store", "import", tmp_path / "both.sqlite", results / "first", results / "second").code == 0
+    assert contents(tmp_path / "both.sqlite") == contents(store)
+
+    shown = cli("store", "export", store, tmp_path / "rest", "--without", results, "--without", results / "first")
+    assert shown.out == f"Exported 0 runs to {tmp_path / 'rest'} as csv\n"
+    missing = tmp_path / "missing"
+    assert "name what `store export` wrote" in refused("store", "export", store, tmp_path / "x", "--without", missing)
+
+
 def test_an_export_does_not_replace_rows_that_the_store_lacks(cli, refused, store, tmp_path):
     cli("store", "export", store, "tables")
     before = {path: path.read_bytes() for path in (tmp_path / "tables").iterdir()}

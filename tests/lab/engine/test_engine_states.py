@@ -36,6 +36,23 @@ def test_states_are_those_that_training_passes_through(dataset):
     assert not torch.equal(end.parameters["branch.0"], start.parameters["branch.0"])
 
 
+def test_nothing_is_tested_on_the_way_to_a_state(monkeypatch, dataset):
+    spec = spec_of(**SHAPES, epochs=3, test="every")
+    asked = []
+    answer = module.Stack.answer
+
+    def counted(stack, images, labels, indices):
+        asked.append(indices.shape[1])
+        return answer(stack, images, labels, indices)
+
+    expected = weights_of(stack_of([spec], dataset))
+    monkeypatch.setattr(module.Stack, "answer", counted)
+    (end,) = states_at([spec], [3])
+    assert asked == [16] * 3  # the validation images, which tell whether a run has diverged
+    assert end.spec == spec
+    assert_same_bits(backbone(end), expected)
+
+
 def test_progress_counts_every_epoch_and_states_are_kept_before_it(tmp_path):
     spec = spec_of(**SHAPES, epochs=4)
     seen = []

@@ -57,6 +57,8 @@ def test_blocks_differ_from_the_study_where_they_say_so():
     assert values("equal-alpha", "alpha") >= {0.1, 1.0, 4.642, 100.0}
     assert len(needs("landscapes").measurements) == len(needs("attention").measurements) == 20
     assert needs("cifar10").later  # the runs that their search chooses
+    shown = {claim for recipe in BLOCKS["attention"].recipes for claim in recipe.claims}
+    assert shown == {"c22", "c23", "c24", "c25", "c26", "c27"}
 
 
 def test_the_ordinary_reading_trains_both_sides_otherwise():

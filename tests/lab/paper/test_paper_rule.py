@@ -254,13 +254,31 @@ def test_cells_of_the_same_runs_cannot_differ_and_the_papers_own_settings_stand_
     assert judge(claim("c03"), {"primary": same, "all": varied}, alternates=("all",)).verdict == "Cannot differ"
 
 
-def test_convergence_is_also_told_over_all_epochs():
-    parts = [effect("table3/cnn/convergence", -10, 10), effect("table3/cnn/final", -80, -60)]
-    whole = effect("convergence/cnn", -50, 45)
-    found = judge(claim("c13"), {"primary": {one.label: one for one in (*parts, whole)}})
+def test_one_surface_cannot_differ_from_itself():
+    (label,) = claim("c18").needs
+    measured = Effect(label, (0.1, 0.2) * 5, (0.1, 0.2) * 5, 0, ("a",), tuple(range(10)))
+    assert judge(claim("c18"), {"primary": {label: measured}}).verdict == "No effect"  # equal by its numbers alone
+    found = judge(
+        claim("c18"),
+        {
+            "primary": {label: dataclasses.replace(measured, same=True)},
+            "instruments": {label: effect(label, -62, -40)},
+        },
+        alternates=("instruments",),
+    )
+    assert (found.verdict, found.effect, found.low) == ("Cannot differ", None, None)
+    assert found.sentence.startswith("Cannot differ: branches do not enter the main loss")
+    assert "Under instruments (not corrected for the number of readings): Right direction" in found.sentence
+
+
+@pytest.mark.parametrize(("name", "arch", "final"), [("c13", "cnn", (-80, -60)), ("c15", "vit", (25, 35))])
+def test_convergence_is_also_told_over_all_epochs(name, arch, final):
+    parts = [effect(f"table3/{arch}/convergence", -10, 10), effect(f"table3/{arch}/final", *final)]
+    whole = effect(f"convergence/{arch}", -50, 45)
+    found = judge(claim(name), {"primary": {one.label: one for one in (*parts, whole)}})
     assert found.verdict == EXCLUDED
     assert "Over all 200 epochs instead of the first 100: Inconclusive: -2.5%" in found.sentence
-    assert epochs_wanted("convergence/cnn") == 200
+    assert epochs_wanted(f"convergence/{arch}") == 200
 
 
 def test_the_mean_of_the_last_20_epochs_stands_beside_and_changes_no_verdict():
@@ -290,5 +308,7 @@ def test_the_ordinary_reading_stands_beside_and_changes_no_verdict():
 def test_a_plain_far_from_the_papers_is_told_with_the_verdict():
     cells = {label: effect(label, 3, 6) for label in claim("c28").needs}  # Plain near 0.4, the paper's far below
     sentence = judge(claim("c28"), {"primary": cells}).sentence
-    assert "above the paper's there." in sentence
+    assert "Our Plain is 55 to 151% above the paper's there." in sentence
+    both = {label: dataclasses.replace(one, plain=(0.18,) * 10) for label, one in cells.items()}
+    assert "Our Plain is 31% below to 13% above the" in judge(claim("c28"), {"primary": both}).sentence
     assert "Our Plain" not in judge(claim("c01"), {"primary": {VIT: plain_at(1.0)}}).sentence

@@ -42,6 +42,7 @@ def test_instruments_takes_the_detached_cosine_and_directions_of_unit_norm(readi
     assert all(after < before for before, after in zip(flat.plain, flat.asymmetric, strict=True))
     same = readings["table5"].evidence["primary"]["table5/mlp/300/std_loss"]
     assert same.plain == same.asymmetric
+    assert (same.same, flat.same) == (True, False)
 
 
 def test_what_was_not_trained_is_missing_and_no_evidence(readings):

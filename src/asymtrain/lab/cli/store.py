@@ -1,7 +1,7 @@
 """`asymtrain store`: carry a store to other machines and into git, check it, and show it in TensorBoard."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -37,19 +37,25 @@ def export(
     force: Annotated[
         bool, typer.Option("--force", help="Write over files of the folder that hold other rows.")
     ] = False,
+    without: Annotated[
+        list[Path] | None,
+        typer.Option("--without", metavar="EXPORT", help="Leave out what this export holds, or those in this folder."),
+    ] = None,
 ) -> None:
     """Write everything that was run and measured to a folder of tables.
 
-    An earlier export of the same store in the folder is replaced.
+    An earlier export of the same store in the folder is replaced. With --without, what other exports hold is not
+    written again: `--without results` keeps in a new folder of results/ what its other folders do not have.
     """
     with loading():
-        from asymtrain.lab.store import Store, export_store
+        from asymtrain.lab.store import Store, export_store, read_export
     chosen: Format = format  # type: ignore[assignment]  # which `export_store` checks
     with explained(), Store(store, read_only=True) as opened:
         if not force and (loss := lost_by_export(opened, folder)):
             raise UsageError(f"{loss}: give another folder, or --force to write over it")
-        export_store(opened, folder, format=chosen)
-        runs, measured = len(opened.records(every_attempt=True)), len(opened.measurements())
+        export_store(opened, folder, format=chosen, without=list(map(read_export, _others(without or (), folder))))
+    written = read_export(folder)
+    runs, measured = (sum(map(len, rows.values())) for rows in (written.runs, written.values))
     more = f", with {counted(measured, 'measured value')}" if measured else ""
     typer.echo(f"Exported {counted(runs, 'run')} to {folder} as {format}{more}")
 
@@ -116,6 +122,17 @@ def tensorboard(store: Source, folder: Folder) -> None:
             raise UsageError(f"{store} holds no run yet: `asymtrain status --store {store}` shows what is pending")
         write_tensorboard(runs, folder)
     typer.echo(f"Wrote the curves of {counted(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
+
+
+def _others(given: Iterable[Path], folder: Path) -> Iterator[Path]:
+    """The exports that are named, or lie in a folder that is; not the one that is written."""
+    from asymtrain.lab.store.exchange import find_exports
+
+    for path in given:
+        found = find_exports(path)
+        if not found:
+            raise UsageError(f"--without {path}: there is no export, nor one in it; name what `store export` wrote")
+        yield from (export for export in found if export.resolve() != folder.resolve())
 
 
 def lost_by_export(store: "Store", folder: Path) -> str | None:

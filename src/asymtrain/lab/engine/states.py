@@ -4,6 +4,7 @@ A run is a function of its spec, so a state need not have been kept: it is train
 folder given as `cache` keeps states for the next time.
 """
 
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -93,19 +94,20 @@ def _train(
     stack_plan: StackPlan, epochs: Sequence[int], device: torch.device, data_root: Path | None
 ) -> Iterator[tuple[int, list[State]]]:
     """Each epoch of a stack above 0, with the states of its runs where they are wanted; the last of them ends it."""
-    specs = list(stack_plan.specs)
+    specs = stack_plan.specs
+    untested = [dataclasses.replace(spec, test="never") for spec in specs]  # which takes time and changes no weight
     with products_of(specs[0].precision):
-        stack = Stack(specs, load_for(specs[0], data_root), device=device, strategy=stack_plan.strategy)
+        stack = Stack(untested, load_for(specs[0], data_root), device=device, strategy=stack_plan.strategy)
         while not stack.finished and stack.epoch < epochs[-1]:
             stack.advance()
-            yield stack.epoch, _states(stack) if stack.epoch in epochs else []
+            yield stack.epoch, _states(stack, specs) if stack.epoch in epochs else []
 
 
-def _states(stack: Stack) -> list[State]:
+def _states(stack: Stack, specs: Sequence[RunSpec]) -> list[State]:
     """As it stands, without runs that diverged."""
     views = {name: view.cpu() for name, view in stack.parameters.views(stack.weights).items()}
     states = []
-    for r, spec in enumerate(stack.specs):
+    for r, spec in enumerate(specs):
         if not stack.diverged[r]:
             names = [name for name in stack.names[r] if spec.redundancy or not name.startswith("branch.")]
             states.append(State(spec, stack.epoch, {name: views[name][r].clone() for name in names}))

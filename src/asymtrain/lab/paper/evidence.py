@@ -20,6 +20,7 @@ class Effect:
     spec_ids: tuple[str, ...]  # every run behind the numbers
     seeds: tuple[int, ...]  # one for each pair
     stand_in: str = ""  # what stands in for the paper's data or networks; not empty: never more than preliminary
+    same: bool = False  # are both sides one measurement by construction?
 
     def __post_init__(self) -> None:
         if not len(self.plain) == len(self.asymmetric) == len(self.seeds) == len(set(self.seeds)):

@@ -49,8 +49,8 @@ MEANINGS: Mapping[str, str] = {
     "Paper's size excluded": f"the interval includes 0 and ends before {LIMITS.band_low:g} times the paper's number",
     "No effect": f"the interval lies within {LIMITS.percent:g}% of 0",
     "Contradicted": "the interval excludes 0 in the other sign",
-    "Cannot differ": "the same runs stand for both sides by construction; the sentence has the comparison at the "
-    "paper's own settings",
+    "Cannot differ": "the same runs or the same loss surface stand for both sides by construction; of runs, the "
+    "sentence has the comparison at the paper's own settings",
     "Not yet run": "not in full: fewer seeds or epochs than the claim asks for, missing cells, or other data standing "
     "in; the numbers so far stand beside it as preliminary",
 }

@@ -1,7 +1,8 @@
 """What came out, in short: the verdicts as one table and one figure, how they are shared out, and how they changed.
 
-The rule of `verdicts` is of 2026-11-16. The rule before it asked that an interval meet 0.5 to 1.5 times the paper's
-number, which noise helps to do; its verdicts on the rows of that day are kept here, and nothing else of it.
+The rule of `verdicts` is of 2026-11-16, with one addition of the day after (c18). The rule before it asked that an
+interval meet 0.5 to 1.5 times the paper's number, which noise helps to do; its verdicts on the rows of that day are
+kept here, and nothing else of it. `results/recompute.py` computes them again.
 """
 
 from collections import Counter
@@ -132,6 +133,7 @@ BEFORE: Mapping[str, str] = {
 _TOUCHES = "the interval meets 0.5 to 1.5 times the paper's number, and neither lies inside nor holds that number"
 _EXCLUDED = "the interval includes 0 and ends before half the paper's number"
 _IDENTITY = "one set of runs stands for every N: an identity, not a measurement"
+_SURFACE = "one surface stands for every N (since 2026-11-17): an identity, not a measurement"
 _LAST = "the mean of the last 20 epochs now stands beside it"
 REASONS: Mapping[str, tuple[str, str]] = {
     "c01": ("Inconclusive", _LAST),
@@ -142,7 +144,7 @@ REASONS: Mapping[str, tuple[str, str]] = {
     "c13": ("Paper's size excluded", f"{_EXCLUDED}; convergence over all epochs now stands beside it"),
     "c15": ("Paper's size excluded", f"{_EXCLUDED}; convergence over all epochs now stands beside it"),
     "c16": ("Paper's size excluded", _EXCLUDED),
-    "c18": ("No effect", f"under instruments, {_TOUCHES}"),
+    "c18": ("Cannot differ", f"{_SURFACE}; under instruments, {_TOUCHES}"),
     "c28": ("Reproduced", "the distance of our Plain from the paper's is now told"),
     "c30": ("Contradicted", _LAST),
 }

@@ -137,7 +137,10 @@ def effect_table(
 
     sizes = sorted(set(family_sizes(comparisons).values()))
     counts, of = " or ".join(map(str, sizes)) or "1", " of a reading" if len(sizes) > 1 else ""
-    correction = f"Intervals are 95% t intervals over seeds, corrected for {counts} cells{of}; p too."
+    correction = (
+        "Improvement: in percent of Plain's mean over seeds. Intervals are 95% t intervals over seeds, corrected for "
+        f"{counts} cells{of}; p too. Difference: our improvement less the paper's, in points."
+    )
     columns = (*EFFECT[:at], *([OVER_IMAGES] if over_images else []), *EFFECT[at:], *PAPERS)
     return comparison_table(comparisons, name, title, headings, columns, cells, f"{note} {correction}".strip())
 

@@ -19,10 +19,10 @@ Bonferroni-corrected for the cells of the table (`claims.family`). The rule, wit
 So a wide interval reproduces nothing by touching the band. A part that the paper itself reports as no effect is
 reproduced only as that. Other forms of parts (`claims.Part`) use the same words with their own condition, stated where
 they are ruled on. 1% is one percent of Plain for a change, one percentage point for a difference of changes, 0.01 for a
-cosine or a share. A difference between cells that are the same runs is not ruled on by its numbers:
+cosine or a share. What is the same by construction is not ruled on by its numbers:
 
-    Cannot differ   one set of runs stands for both cells by construction; beside it stands the comparison at the
-                    paper's own settings
+    Cannot differ   one set of runs stands for both cells, or one loss surface for both sides; of runs, the comparison
+                    at the paper's own settings stands beside it
 
 Two verdicts stand above the rule:
 
@@ -33,7 +33,8 @@ Two verdicts stand above the rule:
                     part's p below 5% after Holm's correction over all alternates and all cells of the tables
 
 A reading that was declared after rows were seen (`study.LATER`) is named beside the verdict and cannot change it. This
-rule is of 2026-11-16; `history` has what the rule before it said, and why it was changed.
+rule is of 2026-11-16, and that one surface cannot differ from itself of 2026-11-17; `summary` has what the rule before
+said, and why it was changed.
 """
 
 import dataclasses
@@ -118,7 +119,7 @@ def rule(part: Part, evidence: ByLabel, limits: Limits = LIMITS) -> JudgedPart:
         return SPECIAL[part.how](part, evidence, limits)
     samples = samples_of(part, evidence)
     n = min(map(len, samples)) if samples else 0
-    if _same_runs(part, evidence):
+    if _is_same(part, evidence):
         return JudgedPart(part, "Cannot differ", None, n=n)
     if n < 2:
         means = [float(np.mean(sample)) for sample in samples if sample]
@@ -183,10 +184,12 @@ def _sign(interval: Interval) -> int:
     return (interval.low > 0) - (interval.high < 0)
 
 
-def _same_runs(part: Part, evidence: ByLabel) -> bool:
-    """Is it a difference between cells for which the same runs stand?"""
-    runs = {evidence[label].spec_ids for label in part.labels}
-    return part.how in ("difference", "not reversed") and len(runs) == 1 and runs != {()}
+def _is_same(part: Part, evidence: ByLabel) -> bool:
+    """Is it a difference between cells for which the same runs stand, or a change of what is one measurement?"""
+    if part.how in ("difference", "not reversed"):
+        runs = {evidence[label].spec_ids for label in part.labels}
+        return len(runs) == 1 and runs != {()}
+    return part.of == "change" and all(_effect(evidence, label).same for label in part.labels)
 
 
 def family_of(part: Part) -> int:
@@ -450,8 +453,13 @@ def _plain_words(claim: Claim, evidence: ByLabel, limits: Limits) -> Iterator[st
         and (printed := cells()[label].plain)
     ]
     if gaps and max(map(abs, gaps)) >= limits.plain_gap:
-        ends = dict.fromkeys(f"{abs(gap):.0f}% {'above' if gap > 0 else 'below'}" for gap in (min(gaps), max(gaps)))
-        yield f"Our Plain is {' to '.join(ends)} the paper's there."
+        least, most = min(gaps), max(gaps)
+        if least < 0 < most:
+            words = f"{-least:.0f}% below to {most:.0f}% above"
+        else:
+            ends = dict.fromkeys(f"{end:.0f}" for end in sorted((abs(least), abs(most))))
+            words = f"{' to '.join(ends)}% {'above' if most > 0 else 'below'}"
+        yield f"Our Plain is {words} the paper's there."
 
 
 def _rule_on(part: Part, evidence: ByLabel, limits: Limits) -> JudgedPart | None:
@@ -545,7 +553,7 @@ def number(value: float | None, judged: JudgedPart) -> str:
 def ours_words(judged: JudgedPart) -> str:
     """What was measured for a part; both numbers where one is held beside the other."""
     if judged.ruling == "Cannot differ":
-        return "the same runs for every N"
+        return f"the same {'surface' if _is_surface(judged) else 'runs'} for every N"
     effect = number(judged.estimate, judged)
     return effect if judged.beside is None else f"{effect} beside a cosine of {judged.beside:+.4f}"
 
@@ -561,11 +569,17 @@ def measured_words(claim: Claim, judged: Sequence[JudgedPart], deciding: JudgedP
 
 def number_words(judged: JudgedPart) -> str:
     if judged.ruling == "Cannot differ":
+        if _is_surface(judged):
+            return "branches do not enter the main loss, so along directions of unit variance every N has one surface"
         return "with one live branch the trained network does not depend on N, so the same runs stand for every N"
     interval = ""
     if judged.low is not None and judged.high is not None:
         interval = f", interval {number(judged.low, judged)} to {number(judged.high, judged)}"
     return f"{ours_words(judged)} ({judged.n} seed{'s' if judged.n != 1 else ''}{interval})"
+
+
+def _is_surface(judged: JudgedPart) -> bool:
+    return _table(judged.part.labels[0]) in ("table5", "table6")
 
 
 def _kind(judged: JudgedPart) -> str:

@@ -13,7 +13,7 @@ import math
 import sqlite3
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate
+from itertools import accumulate, chain
 from operator import itemgetter
 from os import PathLike
 from pathlib import Path
@@ -77,6 +77,7 @@ TABLES = (
 )
 
 T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 Key = tuple[str, str]  # spec id and name of a measurement
 _first_two = itemgetter(0, 1)
 
@@ -91,12 +92,17 @@ class Imported:
     measurements: int  # values added
 
 
-def export_store(store: Store, folder: str | PathLike[str], *, format: Format = "csv") -> Path:
-    """Write everything that was run and measured to a folder, every attempt included; returns the folder."""
+def export_store(
+    store: Store, folder: str | PathLike[str], *, format: Format = "csv", without: Sequence["Export"] = ()
+) -> Path:
+    """Write everything that was run and measured to a folder, every attempt included; returns the folder.
+
+    What the exports `without` hold of it is left out: only what came after them is written.
+    """
     if format not in get_args(Format):
         raise UsageError(f"format must be one of {', '.join(map(repr, get_args(Format)))}, got {format!r}")
     folder = Path(folder)
-    encode, rows = _encode_csv if format == "csv" else _encode_parquet, _read_rows(store)
+    encode, rows = _encode_csv if format == "csv" else _encode_parquet, _read_rows(store, without)
     contents = {table.name: encode(table, rows[table.name]) for table in TABLES}
     hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
     manifest = _HEAD | {"files": format, "sha256": hashes}
@@ -195,7 +201,12 @@ def import_store(store: Store, source: str | PathLike[str] | Export) -> Imported
     return Imported(added, present, differing, values)
 
 
-def _read_rows(store: Store) -> dict[str, Rows]:
+def find_exports(folder: Path) -> list[Path]:
+    """The folder, if it is an export; else the exports in it."""
+    return [folder] if (folder / MANIFEST).exists() else sorted(file.parent for file in folder.glob(f"*/{MANIFEST}"))
+
+
+def _read_rows(store: Store, without: Sequence[Export] = ()) -> dict[str, Rows]:
     with store.database.reading() as connection:
         stored, damaged = records.select_records(connection, every_attempt=True)
         values, damaged_values = records.select_measurements(connection, every_attempt=True)
@@ -207,6 +218,12 @@ def _read_rows(store: Store) -> dict[str, Rows]:
     lost = {(damage.spec_id, damage.name) for damage in damaged}
     stored = [record for record in stored if (record.run.spec.id, "") not in lost]
     values = [row for row in values if (row[0], row[1]) not in lost and row[0] in known]
+    # With all of its attempts or not at all: a folder with a second one alone could not be imported.
+    runs_by_id, values_by_key = _group(stored, lambda record: record.run.spec.id), _group(values, _first_two)
+    for export in without:
+        runs_by_id = _beyond(runs_by_id, export.runs)
+        values_by_key = _beyond(values_by_key, export.values)
+    stored, values = list(chain(*runs_by_id.values())), list(chain(*values_by_key.values()))
     used = {record.run.spec.id for record in stored} | {row[0] for row in values}
     specs = [records.spec_row(spec) for spec_id, spec in known.items() if spec_id in used]
     runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
@@ -282,6 +299,11 @@ def _missing(have: Sequence[T], given: list[T]) -> list[T] | None:
     """What to append so that `have` holds `given`; None where the two part."""
     both = min(len(have), len(given))
     return given[both:] if list(have[:both]) == given[:both] else None
+
+
+def _beyond(have: dict[K, list[T]], given: Mapping[K, list[T]]) -> dict[K, list[T]]:
+    """Of `have`, what `given` does not hold in full."""
+    return {key: rows for key, rows in have.items() if _missing(given.get(key, []), rows) != []}
 
 
 def _group(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[Any]]:

@@ -61,7 +61,9 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
             for reading in study.readings:
                 uses = ("all", "norm") if reading.unit_norm else ("all", "variance")
                 if reading.changes in (None, "instruments") and view == uses and rows:
-                    evidence.setdefault(reading.name, {}).update(_effects(study, wanted, arch, rows))
+                    evidence.setdefault(reading.name, {}).update(
+                        _effects(study, wanted, arch, rows, same=not reading.unit_norm)
+                    )
     settings = landscapes_wanted(study, *CASES[0])[0].settings
     note = (
         f"{settings.grid} x {settings.grid} grid, {settings.sample} images, {settings.draws} "
@@ -71,8 +73,8 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
         "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
         "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
-        "gradient are then one number. The paper does not state the length of its directions, so only changes compare; "
-        f"its own deviations of Plain are {_paper_deviations()}."
+        "gradient are then one number. Difference: our change less the paper's, in points. The paper does not state "
+        f"the length of its directions, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
     )
     made = tuple(
         Table(name, f"{title}: {shown_dataset(study, data)}", COLUMNS, tuple(tables[name]), note)
@@ -153,7 +155,8 @@ def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
     return 100 * (math.sqrt(plain["parameters"] / counted) - 1) if view[1] == "norm" else 0.0
 
 
-def _effects(study: Study, wanted: tuple[Measuring, ...], arch: str, rows: Rows) -> dict[str, Effect]:
+def _effects(study: Study, wanted: tuple[Measuring, ...], arch: str, rows: Rows, *, same: bool) -> dict[str, Effect]:
+    """`same`: of unit variance, a step along the backbone is as long whatever branches there are."""
     effects = {}
     for level in LANDSCAPE_LEVELS[1:]:
         for paper_name, name in STATISTICS.items():
@@ -163,7 +166,7 @@ def _effects(study: Study, wanted: tuple[Measuring, ...], arch: str, rows: Rows)
             ids = tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in seeds)
             sides = tuple(plain[seed] for seed in seeds), tuple(here[seed] for seed in seeds)
             if seeds:
-                effects[label] = Effect(label, *sides, 0, ids, seeds, study.stand_in)
+                effects[label] = Effect(label, *sides, 0, ids, seeds, study.stand_in, same and sides[0] == sides[1])
     return effects
 
 
