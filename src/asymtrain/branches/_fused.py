@@ -172,19 +172,20 @@ def _launches(
     pooled = [kind if axis is None else Pooled() for kind, axis in _pairs(pooled, views)]
     places = [place_of(feature, kind) for feature, kind in zip(features, pooled, strict=True)]
     known = [place for place in places if place is not None]
-    dtype, device = features[0].dtype, weights[0].device
-    alike = all(feature.dtype == dtype and feature.device == device for feature in features)
+    dtypes, device = [feature.dtype for feature in features], weights[0].device
+    here = all(feature.device == device for feature in features)
+    typed = len(set(dtypes)) <= 2 and set(dtypes) <= {torch.float32, torch.bfloat16, torch.float16}
     plain = all(each.dtype == torch.float32 and each.is_contiguous() for each in (*weights, *biases))
     batch, classes = features[0].shape[pooled[0].batch], weights[0].shape[0]
     multiplied = batch * classes * sum(place.width for place in known)
     few = len(known) == len(features) <= _MOST_LAUNCHED and multiplied <= _MOST_MULTIPLIED
-    if not (alike and plain and few and dtype in (torch.float32, torch.bfloat16, torch.float16)):
+    if not (here and typed and plain and few):
         return None
     precision = "tf32" if product_precision(features) == "tf32" else "ieee"
     try:
         kernels = import_module("asymtrain.branches._kernels")
         launches: Launches = kernels.Launches(
-            known, batch, classes, dtype, device, shares, per_row, ignore_index, precision, softmax, bool(biases)
+            known, dtypes, batch, classes, device, shares, per_row, ignore_index, precision, softmax, bool(biases)
         )
     except Exception:  # no C compiler, a GPU that is too old, no room for the cache: torch's own operations do it
         return None
