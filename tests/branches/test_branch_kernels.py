@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from importlib import import_module
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -99,6 +100,34 @@ def test_a_softmax_of_many_classes_is_left_to_torch(objective: str, monkeypatch:
     assert len(calls) == (objective == "sigmoid")
 
 
+def give(block: nn.Module, dtype: torch.dtype, takes: torch.dtype = torch.float32) -> None:
+    """Let a block take one type and give another, as autocast has it."""
+    block.register_forward_pre_hook(lambda block, given: (given[0].to(takes),))
+    block.register_forward_hook(lambda block, given, output: output.to(dtype))
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "compiled"),
+    [
+        (["float32", "bfloat16", "bfloat16"], True),
+        (["float16", "float32", "float16"], True),
+        (["float32", "bfloat16", "float16"], False),
+        (["float64", "float32", "float32"], False),
+    ],
+)
+def test_which_types_have_kernels(dtypes: list[str], compiled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, x, calls = mlp().eval(), rows(), []
+    for block, dtype in zip([model[0], model[2], model[5]], dtypes, strict=True):
+        give(block, getattr(torch, dtype))
+    branches = attach(model, ["0", "2", "5"], x, CLASSES)
+    monkeypatch.setattr(_fused, "has_kernels", lambda device: True)
+    kernels = SimpleNamespace(Launches=lambda *given: calls.append(given))
+    monkeypatch.setattr(_fused, "import_module", lambda name: kernels)
+    model(x)
+    branches.loss(targets())
+    assert len(calls) == compiled
+
+
 class Chain(nn.Module):
     def __init__(self, widths: Sequence[int]) -> None:
         super().__init__()
@@ -139,11 +168,14 @@ FORMS = ["sigmoid", "softmax", "sigmoid, bias", "softmax, bias"]
 
 
 def built(
-    case: str, form: str = "sigmoid", dtype: torch.dtype = torch.float32
+    case: str, form: str = "sigmoid", dtype: torch.dtype = torch.float32, other: torch.dtype | None = None
 ) -> tuple[nn.Module, Branches, Tensor, Tensor]:
+    """A case whose features have one type, or of every second place another."""
     torch.manual_seed(0)
     kind, widths, shape, options = CASES[case]
     model, x = (kind(widths) if widths else kind()).cuda().to(dtype), torch.randn(shape, device="cuda", dtype=dtype)
+    for number, block in enumerate(model.blocks if other else ()):
+        give(block, other if number % 2 else dtype, dtype)
     classes = options.get("classes", 100)
     objective, *bias = form.split(", ")
     options = {"objective": objective, "bias": torch.linspace(-4, 1, classes) if bias else None, **options}
@@ -211,6 +243,16 @@ def test_kernels_in_other_precisions(case: str, form: str, kind: str, monkeypatc
     made = built(case, form, getattr(torch, kind) if "float16" in kind else torch.float32)
     by_kernels, by_torch = (numbers(*made, kernels=on, autocast=kind == "autocast") for on in (True, False))
     assert_alike(by_kernels, by_torch, 2e-2)
+
+
+@pytest.mark.gpu
+@on_gpu
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.bfloat16), (torch.float16, torch.float32)])
+@pytest.mark.parametrize("form", ["sigmoid", "softmax, bias"])
+@pytest.mark.parametrize("case", ["rows", "means", "class tokens", "both", "maps"])
+def test_kernels_on_features_of_two_types(case: str, form: str, dtypes: tuple[torch.dtype, torch.dtype]) -> None:
+    made = built(case, form, *dtypes)
+    assert_alike(numbers(*made, kernels=True), numbers(*made, kernels=False), 2e-2)
 
 
 @pytest.mark.gpu

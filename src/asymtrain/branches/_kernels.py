@@ -1,6 +1,6 @@
 """The loss of linear branches and its gradients as Triton kernels: all places in two launches, three with means.
 
-    _pool        features -> rows, where any place is averaged over positions
+    _pool        features -> rows, where any place is averaged over positions, or features have two types
     _loss        rows and weights -> the loss, and its gradient by the logits
     _gradients   that gradient -> those by weights, biases and rows, times the loss's own
 
@@ -24,7 +24,7 @@ from torch import Tensor
 from asymtrain.branches._pooling import Place
 
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
-_ALIGNED = 64  # elements, to which parts of a shared buffer are rounded up
+_ALIGNED = 256  # bytes, to which parts of a shared buffer are rounded up
 _DEPTH = 32  # of a product's steps
 _MANY = 256  # programs that keep a GPU busy, above which each takes a larger tile
 _WIDE, _LONG = 64, 32  # widths and positions that a program averages at a time
@@ -49,7 +49,8 @@ _POOLED = tl.constexpr(7)  # where its means begin
 _FROM_ROW = tl.constexpr(8)  # strides in the features
 _FROM_COLUMN = tl.constexpr(9)
 _FROM_POSITION = tl.constexpr(10)
-_FIELDS = tl.constexpr(11)
+_OTHER = tl.constexpr(11)  # whether its features have the second of two types
+_FIELDS = tl.constexpr(12)
 
 
 @triton.jit
@@ -71,18 +72,34 @@ def _place_of(program, table, column, K: tl.constexpr):
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
-def _pool(features, table, rows, batch, K: tl.constexpr, KIND: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr):
+def _pool(
+    features, table, rows, batch,
+    K: tl.constexpr, KIND: tl.constexpr, OTHER: tl.constexpr, WIDE: tl.constexpr, LONG: tl.constexpr,
+):  # fmt: skip
     """Means over positions, in float32, of one sample and WIDE of its features."""
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
     program = tl.program_id(0)
     place = _place_of(program, table, _POOL_START, K)
     own = table + place * _FIELDS
-    width, positions = tl.load(own + _WIDTH), tl.load(own + _POSITIONS)
-    column, step = tl.load(own + _FROM_COLUMN), tl.load(own + _FROM_POSITION)
+    width = tl.load(own + _WIDTH)
     sample = (program - tl.load(own + _POOL_START)) % batch
     d = (program - tl.load(own + _POOL_START)) // batch * WIDE + tl.arange(0, WIDE)
-    base = _address(features, place, K, KIND) + sample * tl.load(own + _FROM_ROW)
-    # Neighbours in memory are read together: along features or along positions.
+    if OTHER is None:
+        mean = _mean(_address(features, place, K, KIND), own, sample, d, WIDE, LONG)
+    elif tl.load(own + _OTHER) != 0:
+        mean = _mean(_address(features, place, K, OTHER), own, sample, d, WIDE, LONG)
+    else:
+        mean = _mean(_address(features, place, K, KIND), own, sample, d, WIDE, LONG)
+    target = rows.to(tl.int64).to(tl.pointer_type(tl.float32)) + tl.load(own + _POOLED) + sample * width
+    tl.store(target + d, mean, mask=d < width)
+
+
+@triton.jit
+def _mean(feature, own, sample, d, WIDE: tl.constexpr, LONG: tl.constexpr):
+    """Of a sample's features `d`; neighbours in memory are read together: along features or along positions."""
+    width, positions = tl.load(own + _WIDTH), tl.load(own + _POSITIONS)
+    column, step = tl.load(own + _FROM_COLUMN), tl.load(own + _FROM_POSITION)
+    base = feature + sample * tl.load(own + _FROM_ROW)
     if column == 1:
         total = tl.zeros((LONG, WIDE), tl.float32)
         for start in range(0, positions, LONG):
@@ -99,8 +116,7 @@ def _pool(features, table, rows, batch, K: tl.constexpr, KIND: tl.constexpr, WID
             values = tl.load(base + d[:, None] * column + p[None, :] * step, mask=inside, other=0.0)
             across += values.to(tl.float32)
         mean = tl.sum(across, 1) / positions.to(tl.float32)
-    target = rows.to(tl.int64).to(tl.pointer_type(tl.float32)) + tl.load(own + _POOLED) + sample * width
-    tl.store(target + d, mean, mask=d < width)
+    return mean
 
 
 @triton.jit(do_not_specialize=_NUMBERS)
@@ -213,8 +229,8 @@ def _add_up(part, index, count, sums, loss, counter, CHUNK: tl.constexpr):
 @triton.jit(do_not_specialize=_NUMBERS)
 def _gradients(
     rows, weights, table, gradient, given, of_weights, of_biases, of_rows, batch, classes,
-    K: tl.constexpr, KIND: tl.constexpr, OUT: tl.constexpr, TILE: tl.constexpr, DEPTH: tl.constexpr,
-    PRECISION: tl.constexpr,
+    K: tl.constexpr, KIND: tl.constexpr, OUT: tl.constexpr, OTHER: tl.constexpr, TILE: tl.constexpr,
+    DEPTH: tl.constexpr, PRECISION: tl.constexpr,
 ):  # fmt: skip
     """A tile of a weight's gradient (C, D), a bias's beside the first; or of the gradient by rows (B, D)."""
     table = table.to(tl.int64).to(tl.pointer_type(tl.int64))
@@ -257,48 +273,59 @@ def _gradients(
             w = tl.load(weight + c[:, None] * width, mask=(c[:, None] < classes) & (d[None, :] < width), other=0.0)
             total = tl.dot(g, w, total, input_precision=PRECISION)
         scale /= tl.load(own + _POSITIONS).to(tl.float32)
-        rows_out = _address(of_rows, place, K, OUT)
-        tl.store(rows_out + b[:, None] * tl.load(own + _OF_ROW) + d[None, :], (total * scale).to(OUT),
-                 mask=(b[:, None] < batch) & (d[None, :] < width))  # fmt: skip
+        rows_out = _address(of_rows, place, K, OUT) + b[:, None] * tl.load(own + _OF_ROW) + d[None, :]
+        of_row = total * scale
+        inside = (b[:, None] < batch) & (d[None, :] < width)
+        if OTHER is not None:
+            beside = _address(of_rows, place, K, OTHER) + b[:, None] * tl.load(own + _OF_ROW) + d[None, :]
+            tl.store(beside, of_row.to(OTHER), mask=inside & (tl.load(own + _OTHER) != 0))
+            inside = inside & (tl.load(own + _OTHER) == 0)
+        tl.store(rows_out, of_row.to(OUT), mask=inside)
 
 
 class Launches:
-    """The kernels for features of one kind: compiled, with all that stays the same from step to step."""
+    """The kernels for features of one kind, in one type or two: compiled, with all that stays from step to step."""
 
     def __init__(
-        self, places: Sequence[Place], batch: int, classes: int, dtype: torch.dtype, device: torch.device,
+        self, places: Sequence[Place], dtypes: Sequence[torch.dtype], batch: int, classes: int, device: torch.device,
         shares: Sequence[float], per_row: float, ignored: int, precision: str, softmax: bool, with_bias: bool,
     ) -> None:  # fmt: skip
         count = len(places)
         self.device = device.index
-        self.means = any(place.positions > 1 for place in places)
+        self.types = list(dict.fromkeys(dtypes))
+        self.kinds = [self.types.index(dtype) for dtype in dtypes]
+        mixed = len(self.types) > 1
+        # Rows of two types are copied to float32 as means are, so that products read one.
+        self.means = mixed or any(place.positions > 1 for place in places)
         self.zeros = any(place.sparse for place in places)
         widths = [place.width for place in places]
         large = count * triton.cdiv(batch, 64) * triton.cdiv(classes, 64) >= _MANY
         tile, depth = (64, 16) if large else (32, 32)
         down, across = triton.cdiv(batch, tile), triton.cdiv(classes, tile)
         self.cells, self.programs = count * batch * classes, count * down * across
-        means, self.rows = _offsets([batch * width for width in widths])
+        means, end = _offsets([4 * batch * width for width in widths])
+        self.offsets, self.rows = tuple(means), end // 4
         starts, programs = _sums([triton.cdiv(width, tile) * (across + down) for width in widths])
         pool_starts, pool_programs = _sums([triton.cdiv(width, _WIDE) * batch for width in widths])
-        self.offsets = tuple(4 * offset for offset in means)
         # Gradients by features. Of rows each is a tensor like the feature, to which autograd can add another in place;
-        # the rest are views of one buffer, made at once where all are alike.
+        # the rest are views of one buffer, whatever their types, made at once where all are alike.
         self.own = [
             not place.sparse and place.size == math.prod(place.gradient[0]) and place.strides[:2] == (place.width, 1)
             for place in places
         ]
-        sizes = [0 if own else place.size for own, place in zip(self.own, places, strict=True)]
-        of_rows, self.of_rows = _offsets(sizes)
-        self.views = [(*place.gradient, offset) for place, offset in zip(places, of_rows, strict=True)]
+        each = [dtype.itemsize for dtype in dtypes]
+        sizes = [0 if own else place.size * size for own, place, size in zip(self.own, places, each, strict=True)]
+        of_rows, end = _offsets(sizes)
+        self.of_rows = end // each[0]
+        self.views = [(*p.gradient, offset // size) for p, offset, size in zip(places, of_rows, each, strict=True)]
         self.alike: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-        if count > 1 and not any(self.own) and len({place.gradient for place in places}) == 1:
+        if count > 1 and not mixed and not any(self.own) and len({place.gradient for place in places}) == 1:
             shape, strides, apart = self.views[1]
             self.alike = (count, *shape), (apart, *strides)
         table: list[tuple[int, ...]] = [
-            (p.width, *((p.width, 1) if self.means else p.strides[:2]), p.row, p.positions, start, pool_start, mean,
-             *p.strides)
-            for p, start, pool_start, mean in zip(places, starts, pool_starts, means, strict=True)
+            (p.width, *((p.width, 1) if self.means else p.strides[:2]), p.row, p.positions, start, pool_start,
+             mean // 4, *p.strides, other)
+            for p, start, pool_start, mean, other in zip(places, starts, pool_starts, means, self.kinds, strict=True)
         ]  # fmt: skip
         # One compilation serves as many places as a power of two; those beyond the last have no program.
         slots = triton.next_power_of_2(count)
@@ -316,17 +343,19 @@ class Launches:
         self.batch, self.sizes = batch, (batch, classes, ignored, per_row)
         # Any number as large as an address will do to compile for it; an odd one promises nothing of how it is aligned.
         address = (1 << 40) + 1
-        many, kind, of_kind = (address,) * slots, _TYPES[torch.float32 if self.means else dtype], _TYPES[dtype]
+        many, of_kind = (address,) * slots, _TYPES[self.types[0]]
+        kind, other_kind = tl.float32 if self.means else of_kind, _TYPES[self.types[1]] if mixed else None
         numbers: tuple[object, ...]
         self.pool = None
         if self.means:
             numbers = many, address, address, batch
-            self.pool = _compiled(_pool, pool_programs, numbers, (slots, of_kind, _WIDE, _LONG))
+            self.pool = _compiled(_pool, pool_programs, numbers, (slots, of_kind, other_kind, _WIDE, _LONG))
         biases = many if with_bias else None
         numbers = many, many, biases, *(address,) * 7, *self.sizes
         self.loss = _compiled(_loss, self.programs, numbers, (slots, kind, tile, depth, 1024, precision, softmax))
         numbers = many, many, *(address,) * 3, many, biases, many, batch, classes
-        self.gradients = _compiled(_gradients, programs, numbers, (slots, kind, of_kind, tile, depth, precision))
+        constants = slots, kind, of_kind, other_kind, tile, depth, precision
+        self.gradients = _compiled(_gradients, programs, numbers, constants)
 
     def stream(self) -> int | None:
         """The current stream, where they can be launched on it; else None.
@@ -385,13 +414,15 @@ class Launches:
 
     def _of_features(self, features: Sequence[Tensor]) -> Sequence[Tensor]:
         """Gradients by features, not written yet but for zeros."""
-        buffer = features[0]
-        if self.of_rows:
-            buffer = (buffer.new_zeros if self.zeros else buffer.new_empty)(self.of_rows)
+        if not self.of_rows:
+            return [torch.empty_like(feature) for feature in features]
+        buffer = (features[0].new_zeros if self.zeros else features[0].new_empty)(self.of_rows)
         if self.alike is not None:
             return buffer.as_strided(*self.alike).unbind()
-        return [torch.empty_like(feature) if own else buffer.as_strided(*view)
-                for feature, own, view in zip(features, self.own, self.views, strict=True)]  # fmt: skip
+        buffers = [buffer] if len(self.types) == 1 else [buffer.view(dtype) for dtype in self.types]
+        parts = zip(features, self.own, self.kinds, self.views, strict=True)
+        return [torch.empty_like(feature) if own else buffers[kind].as_strided(*view)
+                for feature, own, kind, view in parts]  # fmt: skip
 
     def _current_stream(self) -> int:
         return 0 if self.device is None else torch._C._cuda_getCurrentRawStream(self.device)
@@ -405,6 +436,7 @@ class Launches:
 
 
 def _offsets(sizes: Sequence[int]) -> tuple[list[int], int]:
+    """Where parts of so many bytes begin in a buffer, and its end."""
     return _sums([triton.cdiv(size, _ALIGNED) * _ALIGNED for size in sizes])
 
 
