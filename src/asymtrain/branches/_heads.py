@@ -8,6 +8,7 @@ A head reads rows (B, D), tokens (B, T, D) or maps (B, D, H, W) and gives as man
 Axis letters: B batch, N branches at a place, C classes, D width of a place, K places.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
@@ -83,17 +84,17 @@ class Head(nn.Module):
         self.place_key = place_key
         self.positions = positions
 
+    @abstractmethod
     def num_weights(self) -> int:
         """The number of weights of all branches, live and idle, without biases."""
-        raise NotImplementedError
 
     def device(self) -> torch.device | None:
         """Where the weights are; None for a head without any."""
         return next((value.device for value in self.parameters()), None)
 
+    @abstractmethod
     def as_module(self) -> nn.Module:
         """The last branch as a module of torch, from what the head reads to logits."""
-        raise NotImplementedError
 
     def chosen(self, step: Tensor) -> Tensor:
         """The index (1,) of the live branch; a tensor, since a compiled graph must not be rebuilt for every choice."""
