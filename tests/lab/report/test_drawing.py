@@ -11,7 +11,19 @@ import numpy as np
 import PIL.Image
 import pytest
 
-from asymtrain.lab.report.drawing import GRID, INK, draw, figure_style, is_wide, lay_out, overlay, reach_of, size_of
+from asymtrain.lab.report.drawing import (
+    GRID,
+    INK,
+    as_file,
+    draw,
+    ends_of,
+    figure_style,
+    is_wide,
+    lay_out,
+    overlay,
+    reach_of,
+    size_of,
+)
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Image, Line, Lines, Surface
 
 X = (1.0, 2.0, 3.0, 4.0)
@@ -296,6 +308,21 @@ def test_an_axis_reaches_as_far_as_the_intervals_unless_they_dwarf_what_was_meas
     assert reach_of(wide) == pytest.approx(1.1 * 3 * 2.0)
     assert reach_of(Bars("", "", "mlp", (Bar("a", 0.0, 0.0, 0.0, (0.0, 0.0)),))) > 0
     assert reach_of(Bars("", "", "mlp", (Bar("a", None),))) > 0
+
+
+def test_a_side_of_an_axis_is_as_long_as_what_lies_on_it_needs():
+    gain, neither = Bar("a", 6.0, 5.0, 7.0, (6.5,)), Bar("b", 0.1, -1.0, 1.2, (0.0,))
+    assert ends_of(Bars("", "", "mlp", (gain, neither))) == pytest.approx((-1.1, 7.7))
+    assert ends_of(Bars("", "", "mlp", (gain,))) == pytest.approx((-0.05 * 7.7, 7.7))
+    assert ends_of(Bars("", "", "mlp", (Bar("a", 1.0, -500.0, 502.0, (2.0,)),))) == pytest.approx((-6.6, 6.6))
+    left, right = ends_of(Bars("", "", "mlp", ()))
+    assert left < 0 < right
+
+
+def test_a_figure_in_a_file_brings_its_ground_along():
+    svg = draw(Figure("a", "A", [bars("")]))
+    assert "background" not in svg  # on a page it has that of the page
+    assert as_file(svg).startswith('<svg style="background: #fff" ')
 
 
 def bar_markers(bar):

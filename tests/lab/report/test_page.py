@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from asymtrain.lab.report.drawing import draw
+from asymtrain.lab.report.drawing import as_file, draw
 from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.report.page import spans, write_page
 from asymtrain.lab.report.table import Cell, Column, Table, make_rows
@@ -57,7 +57,7 @@ def test_the_files_and_what_they_hold(tmp_path):
     }  # fmt: skip
     assert sorted(path.name for path in (tmp_path / "a" / "b").iterdir()) == sorted(p.name for p in paths.values())
     assert json.loads(paths["json"].read_text()) == {"value": 1.5, "missing": None, "name": "α"}
-    assert paths["one"].read_text() == draw(ONE)
+    assert paths["one"].read_text() == as_file(draw(ONE))
     text = paths["page"].read_text()
     for expected in ("A &lt;measurement&gt;", "First.", "Second.", "A note.", "A caption.", "a &lt;b&gt;"):
         assert expected in text

@@ -32,7 +32,7 @@ from asymtrain.lab.paper.summary import (
     verdict_table,
 )
 from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement
-from asymtrain.lab.report.drawing import draw, is_wide
+from asymtrain.lab.report.drawing import as_file, draw, is_wide
 from asymtrain.lab.report.export import FORMATS
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import embed, packed_script
@@ -78,7 +78,7 @@ def write_paper(
     for table in (*_tables(results), verdict_table(shown)):
         for ending, (_, write) in FORMATS.items():
             texts[f"{table.name}.{ending}"] = (f"{NAME}-{table.name}.{ending}", write(table))
-    texts |= {name: (f"{NAME}-{name}.svg", svg) for name, svg in drawings.items()}
+    texts |= {name: (f"{NAME}-{name}.svg", as_file(svg)) for name, svg in drawings.items()}
     write_files(out, dict(texts.values()))
     return {kind: out / file for kind, (file, _) in texts.items()}
 
@@ -89,7 +89,7 @@ def write_verdicts(out: Path, judgements: Sequence[Judgement]) -> None:
     texts = {
         f"{NAME}-{table.name}.{ending}": write(table) for table in tables for ending, (_, write) in FORMATS.items()
     }
-    texts |= {f"{NAME}-{name}.svg": svg for name, svg in _drawings([forest(judgements)]).items()}
+    texts |= {f"{NAME}-{name}.svg": as_file(svg) for name, svg in _drawings([forest(judgements)]).items()}
     write_files(out, texts)
 
 

@@ -266,9 +266,10 @@ def missing_table(results: Results) -> Table:
 
 def figures(results: Results) -> list[Figure]:
     """The forest plot, the same for each objective, and one for each other part."""
+    ordered = sorted(results.selected, key=lambda effect: -effect.row["points"])
     titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
     made = [
-        forest("forest", "Difference to Plain, of the form that validation selected", {"": results.selected}),
+        forest("forest", "Difference to Plain, of the form that validation selected", {"": ordered}),
         forest("forms", "Difference to Plain, of the best of each objective", titled),
         *(forest(part, title, {"": results.parts[part]}) for part, title in PARTS.items()),
     ]

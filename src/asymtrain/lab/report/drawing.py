@@ -162,6 +162,11 @@ def svg_text(canvas: Canvas, name: str, title: str) -> str:
     return re.sub(r'(url\(#|href="#)', rf"\g<1>{name}-", text)
 
 
+def as_file(svg: str) -> str:
+    """A figure as a file, on a ground of its own: whoever shows it may do so on a dark page."""
+    return svg.replace("<svg ", '<svg style="background: #fff" ', 1)
+
+
 def _place_parts(canvas: Canvas) -> None:
     """Give the parts their places. `savefig` would draw the whole figure once more for that, into nothing."""
     engine = canvas.get_layout_engine()
@@ -332,14 +337,13 @@ def reach_of(panel: Bars) -> float:
 
 
 def ends_of(panel: Bars) -> tuple[float, float]:
-    """Where the axis begins and ends: a side on which there is nothing is cut short."""
+    """Where the axis begins and ends: each side is as long as what lies on it needs, and none is empty."""
     if panel.ends is not None:
         return panel.ends
     reach = reach_of(panel)
-    values = [value or 0.0 for bar in panel.bars for value in (*bar.seeds, bar.estimate, bar.low, bar.high)]
-    left = -reach if min(values, default=0.0) < 0 else -0.05 * reach
-    right = reach if max(values, default=0.0) > 0 else 0.05 * reach
-    return left, right
+    values = [0.0, *(v or 0.0 for bar in panel.bars for v in (*bar.seeds, bar.estimate, bar.low, bar.high))]
+    left, right = (min(max(1.1 * side, 0.05 * reach), reach) for side in (-min(values), max(values)))
+    return -left, right
 
 
 def _draw_bars(canvas: Canvas, figure: Figure, panels: Sequence[Bars]) -> None:

@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.report.drawing import draw, is_wide
+from asymtrain.lab.report.drawing import as_file, draw, is_wide
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import embed, is_relief, library, packed_script
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table
@@ -63,7 +63,7 @@ def write_page(
     texts = {
         "page": (f"{page or name}.html", shown),
         "json": (f"{name}.json", json_text(document)),
-        **{figure: (f"{name}-{figure}.svg", svg) for figure, svg in drawings.items()},
+        **{figure: (f"{name}-{figure}.svg", as_file(svg)) for figure, svg in drawings.items()},
     }
     write_files(out, dict(texts.values()))
     return {kind: out / file for kind, (file, _) in texts.items()}
