@@ -156,7 +156,8 @@ def judge_trajectories(**choices):
 
 # Tables 5 and 6: untrained networks. And what idle branches change, and what stripped ones leave.
 values = measured.value.map(json.loads)
-surfaces = values[measured.name.str.startswith("landscape")].str["rows"].explode().apply(pd.Series)
+main_loss = measured.name.str.startswith("landscape") & ~measured.name.str.contains("loss=total")
+surfaces = values[main_loss].str["rows"].explode().apply(pd.Series)
 surfaces["arch"] = measured.spec_id[surfaces.index].map(trials.arch)
 surfaces = surfaces.query("directions == 'all'").infer_objects()
 deviations = surfaces.pivot_table(index=["scaling", "arch", "seed"], columns="redundancy", values="std")

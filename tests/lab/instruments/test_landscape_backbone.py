@@ -8,7 +8,6 @@ from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_datase
 from asymtrain import models
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.instruments.landscape.backbone import main_score, plane, points_that_fit
-from asymtrain.lab.instruments.landscape.result import LandscapeSettings
 from asymtrain.lab.instruments.landscape.states import draw_sample, subjects_of
 from asymtrain.lab.instruments.landscape.surface import evaluate, gaussian_direction, grid_coordinates
 
@@ -22,26 +21,25 @@ CPU = torch.device("cpu")
 
 
 def plane_of(state, loss="main", tf32=False):
-    settings = LandscapeSettings(sample=20, loss=loss)
-    (subject,), scores = subjects_of([state], tiny_dataset(), settings, CPU)
-    sample, score = scores[0]
+    """Losses around a state, what moves, the sample and the directions."""
+    (subject,), (network,) = subjects_of([state], tiny_dataset(), 20, [loss], CPU)
     directions = tuple(gaussian_direction(subject.counted, 0, 0, axis) for axis in (0, 1))
     backbone = build_backbone(state.spec, tiny_dataset())
-    along = plane(backbone, sample.images, score, subject.center, directions, tf32=tf32)
+    along = plane(backbone, network.sample.images, network.score, network.center, directions, tf32=tf32)
     assert (along.differences is not None) == tf32
-    return along, subject, sample, directions
+    return lambda points: subject.surface(along(points), loss), network.center, network.sample, directions
 
 
 @every_path
 @pytest.mark.parametrize("loss", ["main", "total"])
 def test_against_loaded_weights(arch, tf32, loss):
     (state,) = states_of(arch, (3,), alpha=0.7)
-    along, subject, sample, directions = plane_of(state, loss, tf32)
+    along, center, sample, directions = plane_of(state, loss, tf32)
     found = evaluate(along, GRID, chunk=5)
     assert np.ptp(found) > 0.01
     for i, a in enumerate(GRID[0]):
         for j, b in enumerate(GRID[1]):
-            weights = moved(subject.center, directions, float(a), float(b))
+            weights = moved(center, directions, float(a), float(b))
             slow = slow_loss(state.spec, weights, sample.images, sample.targets, total=loss == "total")
             assert found[i, j] == pytest.approx(slow, rel=3e-6)
 
@@ -49,9 +47,9 @@ def test_against_loaded_weights(arch, tf32, loss):
 @pytest.mark.parametrize("activation", ["last", "all"])
 def test_the_total_loss_moves_every_live_branch(activation):
     (state,) = states_of("mlp", (3,), alpha=2.0, activation=activation)
-    along, subject, sample, directions = plane_of(state, "total")
-    assert subject.center["branch.0"].shape[0] == (3 if activation == "all" else 1)
-    weights = moved(subject.center, directions, 0.05, -0.03)
+    along, center, sample, directions = plane_of(state, "total")
+    assert center["branch.0"].shape[0] == (3 if activation == "all" else 1)
+    weights = moved(center, directions, 0.05, -0.03)
     slow = slow_loss(state.spec, weights, sample.images, sample.targets, total=True)
     found = along(torch.tensor([[0.05, -0.03]], dtype=torch.float64)).item()
     assert found == pytest.approx(slow, rel=3e-6)
@@ -104,14 +102,14 @@ def test_batched_is_one_by_one(arch, tf32):
 def test_every_parameter_moves_the_loss_as_in_the_module(arch, tf32):
     """A direction along one tensor alone, for each tensor: none is left out or taken for another."""
     (state,) = states_of(arch, (0,))
-    _, subject, sample, _ = plane_of(state)
+    _, center, sample, _ = plane_of(state)
     backbone, score = build_backbone(state.spec, tiny_dataset()), main_score(sample.targets)
-    noise = gaussian_direction(subject.center, 1, 0, 0)
-    still = {name: torch.zeros_like(value) for name, value in subject.center.items()}
-    for name in subject.center:
+    noise = gaussian_direction(center, 1, 0, 0)
+    still = {name: torch.zeros_like(value) for name, value in center.items()}
+    for name in center:
         direction = {**still, name: noise[name]}
-        along = plane(backbone, sample.images, score, subject.center, (direction, still), tf32=tf32)
-        weights = moved(subject.center, (direction, still), 0.3, 0.0)
+        along = plane(backbone, sample.images, score, center, (direction, still), tf32=tf32)
+        weights = moved(center, (direction, still), 0.3, 0.0)
         slow = slow_loss(state.spec, weights, sample.images, sample.targets)
         assert along(torch.tensor([[0.3, 0.0]], dtype=torch.float64)).item() == pytest.approx(slow, rel=3e-6), name
 
@@ -136,13 +134,13 @@ def test_rounded_products_do_not_roughen_the_surface_of_a_cnn(monkeypatch):
     for product in exactly:
         monkeypatch.setattr(torch.nn.functional, product.__name__, in_tf32(product))
     (state,) = states_of("cnn", (0,))
-    along, subject, sample, directions = plane_of(state, tf32=True)
+    along, middle, sample, directions = plane_of(state, tf32=True)
     grid = grid_coordinates(5, 2e-5), grid_coordinates(5, 2e-5)
     found = evaluate(along, grid, chunk=25)
     assert set(rounded) == set(exactly)
     monkeypatch.undo()
     exact = build_backbone(state.spec, tiny_dataset()).double().eval()
-    center, first, second = ({n: v.double() for n, v in one.items()} for one in (subject.center, *directions))
+    center, first, second = ({n: v.double() for n, v in one.items()} for one in (middle, *directions))
 
     def loss(a, b):
         weights = {name: value + a * first[name] + b * second[name] for name, value in center.items()}
@@ -151,6 +149,22 @@ def test_rounded_products_do_not_roughen_the_surface_of_a_cnn(monkeypatch):
 
     true = np.array([[loss(a, b) for b in grid[1]] for a in grid[0]])
     assert np.abs((found - found[2, 2]) - (true - true[2, 2])).max() < 1e-2 * true.std()
+
+
+@every_arch
+def test_branches_are_computed_in_full(arch):
+    """What they make of features is no difference from the center: TF32 would roughen it."""
+    (state,) = states_of(arch, (1,))
+    _, center, sample, directions = plane_of(state, "total")
+    seen = []
+
+    def score(logits, features, parameters):
+        seen.append((torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32))
+        return logits.sum((1, 2))
+
+    along = plane(build_backbone(state.spec, tiny_dataset()), sample.images, score, center, directions, tf32=True)
+    along(torch.zeros(1, 2, dtype=torch.float64))
+    assert seen == [(False, False)]
 
 
 def as_tf32(values):
@@ -174,11 +188,11 @@ def test_more_images_leave_room_for_fewer_points():
 @every_path
 def test_on_a_gpu_as_on_the_cpu(arch, tf32):
     (state,) = states_of(arch, (0,))
-    along, subject, sample, directions = plane_of(state, tf32=tf32)
+    along, center, sample, directions = plane_of(state, tf32=tf32)
     before = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
     backbone = build_backbone(state.spec, tiny_dataset())
     images, targets = sample.images.cuda(), sample.targets.cuda()
-    there = plane(backbone, images, main_score(targets), subject.center, directions, tf32=tf32)
+    there = plane(backbone, images, main_score(targets), center, directions, tf32=tf32)
     expected, found = evaluate(along, GRID, chunk=5), evaluate(there, GRID, chunk=5)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-3 * expected.std() if tf32 else 0.0)
     assert (torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32) == before

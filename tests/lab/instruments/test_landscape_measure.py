@@ -9,11 +9,13 @@ import pytest
 import torch
 from landscape_examples import moved, slow_loss, spec_of, states_of, tiny_dataset
 
+from asymtrain import models
 from asymtrain.errors import UsageError
 from asymtrain.lab.engine import train_reference
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import State, states_at
 from asymtrain.lab.instruments import LandscapeSettings, measure_landscape
+from asymtrain.lab.instruments.landscape.measure import measure_losses
 from asymtrain.lab.instruments.landscape.states import draw_sample, states_of_redundancies
 from asymtrain.lab.instruments.landscape.surface import gaussian_direction, idle_squared_norm, squared_norm
 
@@ -64,12 +66,38 @@ def test_more_idle_branches_cost_nothing_and_change_nothing_but_the_norm():
     assert scales[1] < scales[0]
 
 
-@pytest.mark.parametrize(("loss", "surfaces"), [("main", 1 + 4 + 1), ("total", 2 + 4 + 2)])
-def test_equal_surfaces_are_computed_once(loss, surfaces):
-    """Main loss: one of unit variance, one of unit norm for each redundancy (live is that of 1), one by filters."""
+@pytest.mark.parametrize("loss", ["main", "total"])
+def test_equal_surfaces_are_computed_once(loss):
+    """One of unit variance, one of unit norm for each redundancy (live is that of 1), one by filters."""
     result = measured(states_of("mlp", (0, 1, 20, 300)), loss=loss)
-    assert result.evaluations == 2 * surfaces * 25
+    assert result.evaluations == 2 * (1 + 4 + 1) * 25
     assert len(result.rows) == 2 * 4 * 5
+
+
+@pytest.mark.parametrize("arch", models.BACKBONES)
+def test_both_losses_from_one_pass_are_those_of_each_alone(arch):
+    states, few = states_of(arch, (0, 1, 20), alpha=0.7), {"grid": 3, "draws": 1, "directions": ("all", "filter")}
+    settings = dataclasses.replace(SETTINGS, **few)
+    main, total = measure_losses(states, tiny_dataset(), settings, ["main", "total"], device="cpu")
+    for together in (main, total):
+        alone = measured(states, **few, loss=together.settings.loss)
+        assert together.settings == alone.settings
+        assert together.evaluations == alone.evaluations == (1 + 3 + 1) * 9
+        assert [row.scale for row in together.rows] == [row.scale for row in alone.rows]
+        for key, losses in alone.surfaces.items():
+            assert together.surfaces[key] == pytest.approx(losses, rel=1e-6)
+    for key, losses in total.surfaces.items():
+        assert np.array_equal(losses, main.surfaces[key]) == (key[1] == 0)  # without branches there is one loss
+
+
+def test_branches_that_differ_move_on_planes_of_their_own():
+    """All of them active, they are as many as the redundancy; Plain is on the plane of the first."""
+    result = measured(states_of("mlp", (0, 1, 3), activation="all"), draws=1, directions=("all",), loss="total")
+    assert result.evaluations == (2 + 3) * 25
+    for redundancy in (0, 1, 3):
+        alone = measured(states_of("mlp", (redundancy,), activation="all"), draws=1, directions=("all",), loss="total")
+        for key, losses in alone.surfaces.items():
+            assert losses == pytest.approx(result.surfaces[key], rel=1e-7)
 
 
 @pytest.mark.slow

@@ -3,6 +3,8 @@
 import pytest
 
 from asymtrain.lab.paper.blocks import BLOCKS
+from asymtrain.lab.paper.measurements import passes_of
+from asymtrain.lab.paper.running import measurement_seconds
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import READINGS, SIZES, Study
 from asymtrain.lab.runs import DEFAULTS
@@ -27,7 +29,8 @@ def test_the_order_is_that_of_information_a_minute():
 
 @pytest.mark.parametrize("name", [name for name in BLOCKS if name not in ("fitting", "all-active", "ordinary")])
 def test_these_are_of_the_cnn_and_the_vit_alone(name):
-    archs = {wanted.spec.arch for wanted in needs(name).measurements} | values(name, "arch")
+    measured = set() if name == "cifar10" else {wanted.spec.arch for wanted in needs(name).measurements}
+    archs = measured | values(name, "arch")
     assert archs == ({"vit"} if name == "attention" else {"cnn", "vit"})
 
 
@@ -55,10 +58,36 @@ def test_blocks_differ_from_the_study_where_they_say_so():
     assert values("all-active", "activation") == {"last", "all"}
     assert values("frozen", "activation") == {"last"}
     assert values("equal-alpha", "alpha") >= {0.1, 1.0, 4.642, 100.0}
-    assert len(needs("landscapes").measurements) == len(needs("attention").measurements) == 20
+    assert len(needs("attention").measurements) == 20
+    assert {(one.spec.arch, one.settings.loss) for one in needs("cifar10").measurements} == {
+        ("mlp", "main"),
+        ("mlp", "total"),
+    }
     assert needs("cifar10").later  # the runs that their search chooses
     shown = {claim for recipe in BLOCKS["attention"].recipes for claim in recipe.claims}
     assert shown == {"c22", "c23", "c24", "c25", "c26", "c27"}
+
+
+def test_landscapes_are_of_both_losses_and_keep_the_names_of_stored_ones():
+    wanted = needs("landscapes").measurements
+    names = {(one.spec.arch, one.settings.loss): one.name for one in wanted}
+    assert names == {
+        ("cnn", "main"): "landscape draws=1 N=0+1+20+300",
+        ("vit", "main"): "landscape draws=1 N=0+1+20+300",
+        ("cnn", "total"): "landscape draws=1 loss=total alpha=0.1 N=0+1+20+300",
+        ("vit", "total"): "landscape draws=1 loss=total alpha=1 N=0+1+20+300",
+    }
+    assert len(wanted) == 2 * 2 * 10
+    # Those of the first seed in results/recipes-3-epochs.
+    assert {one.spec.id for one in wanted if one.spec.seed == 42} == {"a680d21aa356c663", "4d67bbb0129a290a"}
+    assert len(passes_of(wanted)) == 2 * 10
+
+
+def test_both_losses_of_a_network_take_the_time_of_one():
+    wanted = needs("landscapes").measurements
+    main = [one for one in wanted if one.settings.loss == "main"]
+    both, one = (measurement_seconds(part, Snapshot(), "cuda", 1, small=False) for part in (wanted, main))
+    assert both == one > 0
 
 
 def test_the_ordinary_reading_trains_both_sides_otherwise():

@@ -9,7 +9,9 @@ from scipy import stats
 from shown_tables import rows_by_heading
 
 from asymtrain.lab.paper.comparisons import effect_of
-from asymtrain.lab.paper.recipes import table01, table10, trajectories
+from asymtrain.lab.paper.measurements import landscapes_wanted
+from asymtrain.lab.paper.recipe import build_result
+from asymtrain.lab.paper.recipes import RECIPES, table01, table10, trajectories
 from asymtrain.lab.paper.searches import gold_search
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import PRIMARY, READINGS, SIZES, Study
@@ -121,7 +123,9 @@ def test_landscape_changes_against_the_rows(results, known):
     changes = []
     for one in row["Deviation"].spec_ids:
         (values,) = [
-            value[0] for (spec, _), value in known.measured.items() if spec == one and "rows" in value.get(0, {})
+            value[0]
+            for (spec, name), value in known.measured.items()
+            if spec == one and "rows" in value.get(0, {}) and "loss=total" not in name
         ]
         view = [r for r in values["rows"] if (r["directions"], r["scaling"]) == ("all", "norm")]
         mean = {n: np.mean([r["std"] for r in view if r["redundancy"] == n]) for n in (0, 300)}
@@ -132,6 +136,52 @@ def test_landscape_changes_against_the_rows(results, known):
     # Directions of unit variance move every weight as far at every N: the surface is the same.
     same = cells(table, Directions="all parameters, unit variance", N="300x")
     assert same["Change"].value == 0
+
+
+@pytest.mark.parametrize(("table", "arch", "alpha"), [("table5", "MLP", "0.1"), ("table6", "ViT", "1")])
+def test_the_total_loss_stands_beside_the_main_loss(results, known, table, arch, alpha):
+    shown = {one.name: one for one in results["table5"].tables}
+    here = {"Backbone": arch, "Directions": "all parameters, unit norm", "N": "20x"}
+    row, main = cells(shown[f"{table}-total"], **here), cells(shown[table], **here)
+    ids = row["Deviation, total loss"].spec_ids
+    name = f"landscape grid=3 sample=10 draws=2 loss=total alpha={alpha} N=0+1+20+300"
+    spreads = {0: [], 20: []}
+    for one in ids:
+        view = [r for r in known.measured[one, name][0]["rows"] if (r["directions"], r["scaling"]) == ("all", "norm")]
+        for level, values in spreads.items():
+            values.append(np.mean([r["std"] for r in view if r["redundancy"] == level]))
+    assert len(ids) == row["n"].value == 2
+    assert row["Alpha"].text == alpha
+    assert row["Deviation, total loss"].value == pytest.approx(np.mean(spreads[20]))
+    changes = 100 * (np.array(spreads[20]) / np.array(spreads[0]) - 1)
+    assert row["Change, total loss"].value == pytest.approx(changes.mean())
+    assert (row["Deviation, main loss"].value, row["Change, main loss"].value) == (
+        main["Deviation"].value,
+        main["Change"].value,
+    )
+    assert row["Deviation, total loss"].value != row["Deviation, main loss"].value
+    plain = cells(shown[f"{table}-total"], **{**here, "N": "Plain"})
+    assert plain["Deviation, total loss"].value == pytest.approx(plain["Deviation, main loss"].value)
+    assert plain["Alpha"].value is None
+
+
+def test_losses_are_compared_on_the_networks_that_have_both(known, tiny):
+    one = landscapes_wanted(tiny, "cnn", "cifar100", "total")[0]
+    part = {key: values for key, values in known.measured.items() if key != (one.spec.id, one.name)}
+    made = build_result(RECIPES["table5"], tiny, dataclasses.replace(known, measured=part))
+    shown = {table.name: table for table in made.tables}
+    here = {"Backbone": "CNN", "Directions": "all parameters, unit norm", "N": "300x"}
+    both, main = cells(shown["table6-total"], **here), cells(shown["table6"], **here)
+    assert (both["n"].value, main["n"].value) == (1, 2)
+    assert both["Deviation, main loss"].value != main["Deviation"].value
+    assert one.spec.id not in both["Deviation, main loss"].spec_ids
+
+
+def test_no_verdict_rests_on_the_total_loss(results, known, tiny):
+    main_only = {key: values for key, values in known.measured.items() if "loss=total" not in key[1]}
+    made = build_result(RECIPES["table5"], tiny, dataclasses.replace(known, measured=main_only))
+    assert made.evidence == results["table5"].evidence
+    assert made.missing_count == 2 * 12 * 7 + 12 * 7 == 252  # of the total loss alone
 
 
 def test_attention_is_the_mean_over_seeds(results, known, tiny):

@@ -5,11 +5,13 @@ import dataclasses
 import pytest
 
 from asymtrain.lab import executors
+from asymtrain.lab.instruments.landscape.measure import measure_losses
 from asymtrain.lab.paper.claims import claims
+from asymtrain.lab.paper.measurements import Workplace, take
 from asymtrain.lab.paper.recipe import build_result, needs_of
 from asymtrain.lab.paper.recipes import RECIPES, aliases
 from asymtrain.lab.paper.running import check_data, missing, run_recipes
-from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.snapshot import Snapshot, read_store
 from asymtrain.lab.paper.study import ARCHS, SIZES, Study
 from asymtrain.lab.paper.verdicts import gather, judge_results
 from asymtrain.lab.report.drawing import draw
@@ -102,6 +104,31 @@ def test_ctrl_c_is_told_from_the_end(tiny, tmp_path, monkeypatch):
 
     monkeypatch.setattr(executors, "execute", stopped)
     assert run_recipes([RECIPES["table3"]], tiny, tmp_path / "runs.sqlite").interrupted
+
+
+def test_both_losses_of_a_network_are_measured_and_stored_together(tiny, tmp_path, monkeypatch):
+    """Whoever stops after the first has the second too: it would take another pass."""
+    calls = []
+
+    def counted(*arguments, **options):
+        calls.append(arguments)
+        return measure_losses(*arguments, **options)
+
+    monkeypatch.setattr("asymtrain.lab.instruments.landscape.measure.measure_losses", counted)
+    wanted = RECIPES["table5"].needs(tiny, Snapshot()).measurements
+    mlp = [one for one in wanted if one.spec.arch == "mlp" and one.spec.seed == 42]
+    taken = take(mlp, Workplace(tmp_path / "runs.sqlite", "cpu"))
+    assert next(taken) == mlp[0]
+    known = read_store(tmp_path / "runs.sqlite")
+    assert len(mlp) == 2
+    assert len(calls) == 1
+    main, total = (known.values(one.spec, one.name)[0] for one in mlp)
+    assert ("surfaces" in main, "surfaces" in total) == (True, False)
+    assert main["seconds"] == total["seconds"] > 0
+    # What is there already is not measured again with the other.
+    assert [one.name for one in missing([RECIPES["table5"]], tiny, known, ["mlp"]).measurements] == [
+        one.name for one in wanted if one.spec.arch == "mlp" and one.spec.seed != 42
+    ]
 
 
 def test_every_reading_needs_more_runs_but_names_each_once(tiny, every_reading):

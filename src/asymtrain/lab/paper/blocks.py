@@ -79,11 +79,11 @@ BLOCKS: Mapping[str, Block] = {
         ),
         Block("attention", "ViT: Table 14, Figures 4, 7 and 9", _parts("table14 figure4 figure9")),
         Block("frozen", "CNN and ViT: Table 2 with frozen and detached branches", _parts("table2", LARGE)),
-        Block("landscapes", "CNN and ViT: Table 6", _parts("table5", LARGE)),
+        Block("landscapes", "CNN and ViT: Table 6, main and total loss", _parts("table5", LARGE)),
         Block(
             "cifar10",
-            "ViT: Table 9; CNN and ViT: Table 10 with its searches",
-            (*_parts("table9"), *_parts("table10", LARGE)),
+            "ViT: Table 9; CNN and ViT: Table 10 with its searches; MLP: Table 5",
+            (*_parts("table9"), *_parts("table10", LARGE), *_parts("table5", ("mlp",))),
         ),
         Block(
             "all-active",

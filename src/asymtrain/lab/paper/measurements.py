@@ -16,7 +16,8 @@ import numpy.typing as npt
 
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
-from asymtrain.lab.instruments.landscape.result import LandscapeSettings, row_values
+from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings, Loss, row_values
+from asymtrain.lab.paper.numbers import hyperparameters
 from asymtrain.lab.paper.recipe import Measuring
 from asymtrain.lab.paper.snapshot import shown_versions
 from asymtrain.lab.paper.study import Reading, Study, asymmetric_spec, over_seeds, plain_spec, table_values
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.engine.states import State
 
 Values = Mapping[int, Any]  # by epoch
-Measured = Iterator[tuple[Measuring, Values]]
+Measured = Iterator[list[tuple[Measuring, Values]]]  # what was measured together is stored together
 
 # Attention, for Table 14 and Figures 4, 7 and 9: of the ViT, Plain and Asymmetric, through training
 
@@ -87,7 +88,7 @@ def measure_attentions(wanted: list[Measuring], device: str | None, data_root: P
             own = [state for state in states if state.spec == attention.spec and state.epoch in attention.epochs]
             # A run that diverged has no state at later epochs, and its values say so by being absent.
             results = measure_states(own, dataset, attention.settings, device, keep=attention.keep)
-            yield attention, {result.epoch or 0: _value(result, dataset, attention.keep) for result in results}
+            yield [(attention, {result.epoch or 0: _value(result, dataset, attention.keep) for result in results})]
 
 
 def _value(result: AttentionResult, dataset: Dataset, keep: int) -> dict[str, Any]:
@@ -119,42 +120,66 @@ _OF_TRAINING = ("learning_rate", "weight_decay", "batch", "precision", "test")
 SURFACE_DIGITS = 7  # of a kept surface: more than a figure can show
 
 
-def landscapes_wanted(study: Study, arch: str, dataset: str) -> tuple[Measuring, ...]:
+def total_alpha(arch: str) -> float:
+    """Of the total loss at every redundancy: Table 13's for N = 20, since it has none for N = 300."""
+    return hyperparameters(arch, 20).alpha
+
+
+def landscapes_wanted(study: Study, arch: str, dataset: str, loss: Loss = "main") -> tuple[Measuring, ...]:
     """One for each seed, on Plain: all redundancies share its weights. The first of a case keeps surfaces for a figure.
 
     Initial weights do not depend on how they would be trained, so no setting of training is in the spec: studies of
     any length and precision share the measurement.
     """
-    settings = LandscapeSettings(**study.sizes.landscape)
+    settings = LandscapeSettings(**study.sizes.landscape, loss=loss)
     spec = plain_spec(study, arch, dataset, table_values(study, arch, 20))
     spec = dataclasses.replace(spec, epochs=1, **{name: DEFAULTS[name] for name in _OF_TRAINING})
-    name = f"{settings.key} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
-    kept = study.seeds[0] if (arch, dataset) == CASES[0] else None
+    alpha = f" alpha={total_alpha(arch):g}" if loss == "total" else ""
+    name = f"{settings.key}{alpha} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
+    kept = study.seeds[0] if (arch, dataset) == CASES[0] and loss == "main" else None
     return tuple(
         Measuring("landscape", name, dataclasses.replace(spec, seed=seed), (0,), settings, keep=int(seed == kept))
         for seed in study.seeds
     )
 
 
+def passes_of(landscapes: Iterable[Measuring]) -> list[list[Measuring]]:
+    """What the same forward passes give: the losses of one network, along the same directions."""
+    passes: dict[tuple[str, LandscapeSettings], list[Measuring]] = {}
+    for landscape in landscapes:
+        settings = dataclasses.replace(landscape.settings, loss="main")
+        passes.setdefault((landscape.spec.id, settings), []).append(landscape)
+    return list(passes.values())
+
+
 def measure_landscapes(wanted: list[Measuring], device: str | None, data_root: Path | None, cache: Path) -> Measured:
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.engine.states import initial_state
-    from asymtrain.lab.instruments.landscape.measure import measure_landscape
+    from asymtrain.lab.instruments.landscape.measure import measure_losses
 
-    for landscape in wanted:
-        spec, dataset = landscape.spec, load_for(landscape.spec, data_root)
-        specs = [spec, *(dataclasses.replace(spec, redundancy=level, alpha=1.0) for level in LANDSCAPE_LEVELS[1:])]
+    for together in passes_of(wanted):
+        spec, settings = together[0].spec, together[0].settings
+        dataset, alpha = load_for(spec, data_root), total_alpha(spec.arch)
+        specs = [spec, *(dataclasses.replace(spec, redundancy=level, alpha=alpha) for level in LANDSCAPE_LEVELS[1:])]
         initial = [initial_state(spec, dataset) for spec in specs]
-        result = measure_landscape(initial, dataset, landscape.settings, device=device)
-        rows = [row_values(row) for row in result.rows]
-        value: dict[str, Any] = {"rows": rows, "seconds": result.seconds, "device": result.device}
-        if landscape.keep:
-            value["surfaces"] = [
-                {"redundancy": level, "scaling": scaling, "losses": losses.round(SURFACE_DIGITS).tolist()}
-                for (_, level, directions, scaling), losses in result.surfaces.items()
-                if (directions, scaling) in VIEWS
-            ]
-        yield landscape, {0: value}
+        losses = [landscape.settings.loss for landscape in together]
+        results = measure_losses(initial, dataset, settings, losses, device=device)
+        yield [
+            (landscape, {0: _surfaces(result, landscape.keep)})
+            for landscape, result in zip(together, results, strict=True)
+        ]
+
+
+def _surfaces(result: Landscape, keep: int) -> dict[str, Any]:
+    rows = [row_values(row) for row in result.rows]
+    value: dict[str, Any] = {"rows": rows, "seconds": result.seconds, "device": result.device}
+    if keep:
+        value["surfaces"] = [
+            {"redundancy": level, "scaling": scaling, "losses": losses.round(SURFACE_DIGITS).tolist()}
+            for (_, level, directions, scaling), losses in result.surfaces.items()
+            if (directions, scaling) in VIEWS
+        ]
+    return value
 
 
 # Two identities: a stripped network is one that never had branches, and idle branches change no weight
@@ -180,7 +205,7 @@ def measure_identities(wanted: list[Measuring], device: str | None, data_root: P
         few, many = (states_at([spec], [1], device=device, data_root=data_root)[0] for spec in pair)
         names = [name for name in few.parameters if not name.startswith("branch.")]
         apart = max(float((few.parameters[name] - many.parameters[name]).abs().max()) for name in names)
-        yield identity, {1: {"many": MANY, "weights": apart, **_stripped(few, data_root)}}
+        yield [(identity, {1: {"many": MANY, "weights": apart, **_stripped(few, data_root)}})]
 
 
 def _stripped(state: "State", data_root: Path | None) -> dict[str, float]:
@@ -236,12 +261,14 @@ def take(wanted: Iterable[Measuring], workplace: Workplace) -> Iterator[Measurin
     for kind, members in kinds.items():
         began = time.perf_counter()
         measured = INSTRUMENTS[kind](members, workplace.device, workplace.data_root, workplace.cache)
-        for measuring, values in measured:
-            whole = with_origin(values, workplace.device, time.perf_counter() - began)
+        for together in measured:
+            seconds = (time.perf_counter() - began) / len(together)
             with Store(workplace.store) as store:
-                store.know([measuring.spec])  # and not asked for: it need not be trained
-                store.add_measurement(measuring.spec.id, measuring.name, whole)
-            yield measuring
+                for measuring, values in together:
+                    whole = with_origin(values, workplace.device, seconds)
+                    store.know([measuring.spec])  # and not asked for: it need not be trained
+                    store.add_measurement(measuring.spec.id, measuring.name, whole)
+            yield from (measuring for measuring, _ in together)
             began = time.perf_counter()
 
 

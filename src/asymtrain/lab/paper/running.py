@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from asymtrain.lab.data import cifar
+from asymtrain.lab.paper.measurements import Workplace, passes_of, take
 from asymtrain.lab.paper.recipe import Measuring, Recipe, needs_of, of_archs
 from asymtrain.lab.paper.snapshot import Snapshot, class_count, count_test_images, read_store
 from asymtrain.lab.paper.study import Study
@@ -82,7 +83,6 @@ def run_recipes(
     Of some backbones where `archs` names them. `options` are those of `execute`.
     """
     from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
-    from asymtrain.lab.paper.measurements import Workplace, take
 
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     tried: set[str] = set()  # a training that failed is not asked for again in this call
@@ -198,7 +198,7 @@ def _kind(spec: RunSpec) -> tuple[object, ...]:
     return (spec.arch, spec.arch_options, spec.precision, spec.activation == "all" and spec.redundancy, both)
 
 
-def measurement_seconds(wanted: Sequence[Any], known: Snapshot, device: str, workers: int, small: bool) -> float:
+def measurement_seconds(wanted: Sequence[Measuring], known: Snapshot, device: str, workers: int, small: bool) -> float:
     """Wall time of measurements: states are trained again to their last epoch, landscapes are forward passes alone."""
     again = {
         measuring.spec.id: dataclasses.replace(measuring.spec, epochs=max(measuring.epochs))
@@ -209,9 +209,8 @@ def measurement_seconds(wanted: Sequence[Any], known: Snapshot, device: str, wor
     trained = estimate(list(again.values()), known, device, workers if device == "cuda" else 1, small).seconds
     rule = SMALL if small and device == "cpu" else RULE[device]
     forward = 0.0
-    for measuring in wanted:
-        if measuring.kind == "landscape":
-            settings = measuring.settings
-            images = SURFACES * settings.draws * settings.grid**2 * settings.sample
-            forward += images * FLOAT32[device] / (PASSES * rule[measuring.spec.arch])
+    for first, *_ in passes_of(measuring for measuring in wanted if measuring.kind == "landscape"):
+        settings = first.settings
+        images = SURFACES * settings.draws * settings.grid**2 * settings.sample
+        forward += images * FLOAT32[device] / (PASSES * rule[first.spec.arch])
     return trained + forward

@@ -8,8 +8,8 @@ Axis letters: R grid points, B images of the sample, C classes, D width, N branc
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +21,7 @@ from asymtrain.lab.instruments.landscape.surface import Parameters
 from asymtrain.models import CNN, MLP, Backbone
 
 Score = Callable[[Tensor, Sequence[Tensor], Parameters], Tensor]
-"""Logits (R, B, C), features [(R, B, D)] and parameters of R points -> losses (R,)."""
+"""Logits (R, B, C), features [(R, B, D)] and parameters of R points -> losses (R,), or parts of them (R, L)."""
 Three = tuple[Tensor, Tensor, Tensor]  # what the center's and both directions' weights make of the center's input
 Product = Callable[..., Tensor]  # input, weight, bias or None -> output
 
@@ -62,7 +62,7 @@ class Plane:
     differences: "CNNDifferences | None" = None  # where the network is followed by differences from the center
 
     def __call__(self, coordinates: Tensor) -> Tensor:
-        """Losses (R,) in float64."""
+        """What the score makes of the points (R, 2), in float64."""
         weights = F.pad(coordinates, (1, 0), value=1.0).to(self.basis)  # (R, 3)
         with float32_products(tf32=False):
             # Parameters of each point, as views of one matrix (R, P).
@@ -72,8 +72,11 @@ class Plane:
             inputs = self._inputs(weights, parameters)
         with float32_products(self.tf32):
             if self.differences is not None:
-                return self.score(*self.differences(weights[:, 1:], parameters), parameters)
-            return self.score(*self.backbone.stacked(parameters, inputs), parameters)
+                outputs = self.differences(weights[:, 1:], parameters)
+            else:
+                outputs = self.backbone.stacked(parameters, inputs)
+        with float32_products(tf32=False):  # what branches make of features is no difference, and little work
+            return self.score(*outputs, parameters)
 
     def _inputs(self, weights: Tensor, parameters: dict[str, Tensor]) -> Tensor:
         runs = len(weights)
@@ -150,7 +153,8 @@ class CNNDifferences:
 
     def __init__(self, backbone: CNN, images: Tensor, three: Mapping[str, Tensor]) -> None:
         self.backbone = backbone
-        self.shift = _compiled_shift() if images.is_cuda else _shift
+        # On a GPU the elementwise rest of a layer is one kernel; it would take longer than the products otherwise.
+        self.shift = torch.compile(_shift, dynamic=False) if images.is_cuda else _shift
         self.layers: list[tuple[str, Product, bool, Three, Tensor]] = []
         self.features: dict[str, Tensor] = {}
         layers: list[tuple[str, Product, bool]] = [
@@ -168,7 +172,8 @@ class CNNDifferences:
 
     def __call__(self, coordinates: Tensor, parameters: Parameters) -> tuple[Tensor, list[Tensor]]:
         """Logits (R, B, C) in float64 and features [(R, B, D)] at coordinates (R, 2); `parameters` are those there."""
-        points = [self._at(point, {n: v[r] for n, v in parameters.items()}) for r, point in enumerate(coordinates)]
+        with compiler_settings() if coordinates.is_cuda else nullcontext():  # every layer is one compilation
+            points = [self._at(point, {n: v[r] for n, v in parameters.items()}) for r, point in enumerate(coordinates)]
         logits = torch.stack([logits for logits, _ in points])
         features = [torch.stack([features[name] for _, features in points]) for name in self.backbone.points]
         return logits, features
@@ -188,17 +193,6 @@ class CNNDifferences:
         z, first, second = (value.double() for value in self.head)
         sent = F.linear(change.flatten(1), parameters["head.weight"])
         return z + (sent.double() + a.double() * first + b.double() * second), features
-
-
-def _compiled_shift() -> Callable[..., Tensor]:
-    """On a GPU the elementwise rest of a layer is one kernel; it would take longer than the products otherwise."""
-    compiled = torch.compile(_shift, dynamic=False)
-
-    def shift(*arguments: Any) -> Tensor:
-        with compiler_settings():  # every layer is one compilation
-            return compiled(*arguments)
-
-    return shift
 
 
 def _convolve(maps: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:

@@ -10,6 +10,7 @@ along directions of unit variance not even another surface.
 called once for each point instead, with a warning; so are convolutions on a CPU, where that is faster, without one.
 """
 
+import dataclasses
 import math
 import time
 import warnings
@@ -29,9 +30,11 @@ from asymtrain.lab.instruments.landscape import surface as planes
 from asymtrain.lab.instruments.landscape.backbone import plane, points_that_fit
 from asymtrain.lab.instruments.landscape.result import (
     Directions,
+    Floats,
     Landscape,
     LandscapeSettings,
     Level,
+    Loss,
     Row,
     Scaling,
     Surface,
@@ -44,7 +47,7 @@ from asymtrain.lab.instruments.landscape.surface import LossesAt, LossesOn, Para
 LossFn = Callable[[Tensor, Tensor], Tensor]
 Progress = Callable[[int, int], None]
 PlaneOf = Callable[[int, tuple[Parameters, Parameters]], tuple[LossesOn, int]]
-"""The losses around a leader along two directions, and how many points to compute at a time."""
+"""Parts (R, L) of the losses around a network along two directions, and how many points to compute at a time."""
 _ON_CPU, _ON_GPU = 32, 256  # grid points in a call of a module; a chunk that does not fit is halved
 _OWN = "own."  # before a name, so that no parameter of a stranger's is taken for one of our branches
 
@@ -63,17 +66,36 @@ def measure_landscape(
     all redundancies of a seed are looked at along the same directions, on the same images. `progress` is called with
     the number of draws that are done and wanted.
     """
-    started, settings, where = time.perf_counter(), settings or LandscapeSettings(), default_device(device)
+    settings = settings or LandscapeSettings()
     given = [states] if isinstance(states, State) else list(states)
-    subjects, samples = subjects_of(given, dataset, settings, where)
-    backbone, tf32 = build_backbone(given[0].spec, dataset), settings.precision == "tf32"
+    (landscape,) = measure_losses(given, dataset, settings, [settings.loss], device=device, progress=progress)
+    return landscape
 
-    def plane_of(leader: int, directions: tuple[Parameters, Parameters]) -> tuple[LossesOn, int]:
-        sample, score = samples[leader]
-        along = plane(backbone, sample.images, score, subjects[leader].center, directions, tf32=tf32)
+
+def measure_losses(
+    states: Sequence[State],
+    dataset: Dataset,
+    settings: LandscapeSettings,
+    losses: Sequence[Loss],
+    *,
+    device: torch.device | str | None = None,
+    progress: Progress | None = None,
+) -> list[Landscape]:
+    """`measure_landscape` for each of several losses, in place of that of the settings, from the same forward passes.
+
+    The network is nearly all of the work: the total loss beside the main loss costs what its branches do.
+    """
+    started, where = time.perf_counter(), default_device(device)
+    subjects, networks = subjects_of(states, dataset, settings.sample, losses, where)
+    backbone, tf32 = build_backbone(states[0].spec, dataset), settings.precision == "tf32"
+
+    def plane_of(network: int, directions: tuple[Parameters, Parameters]) -> tuple[LossesOn, int]:
+        shared = networks[network]
+        along = plane(backbone, shared.sample.images, shared.score, shared.center, directions, tf32=tf32)
         return along, points_that_fit(along)
 
-    return _look_around(subjects, plane_of, settings, settings.views(), where, progress, started)
+    centers, views = [network.center for network in networks], settings.views()
+    return _look_around(subjects, centers, plane_of, settings, losses, views, where, progress, started)
 
 
 def measure_module_landscape(
@@ -110,71 +132,87 @@ def measure_module_landscape(
         chunk = _ON_GPU if device.type != "cpu" else 1 if convolves else _ON_CPU
     losses_at = _module_losses(module, inputs, targets, loss_fn, center, together=chunk > 1)
     size = planes.parameter_count(center)
-    subject = Subject(Level(type(module).__name__, seed, 0, 0, size, size), center, center, leader=0, idle=(0, 0))
+    subject = Subject(Level(type(module).__name__, seed, 0, 0, size, size), center, network=0, idle=(0, 0))
     views: dict[View, None] = dict.fromkeys(
         ("all" if directions == "live" else directions, scaling) for directions, scaling in settings.views()
     )
 
-    def plane_of(leader: int, directions: tuple[Parameters, Parameters]) -> tuple[LossesOn, int]:
-        return planes.plane_through(losses_at, center, directions), chunk
+    def plane_of(network: int, directions: tuple[Parameters, Parameters]) -> tuple[LossesOn, int]:
+        losses = planes.plane_through(losses_at, center, directions)
+        return lambda coordinates: losses(coordinates)[:, None], chunk
 
-    return _look_around([subject], plane_of, settings, views, device, progress, started)
+    (landscape,) = _look_around([subject], [center], plane_of, settings, ["main"], views, device, progress, started)
+    return landscape
 
 
 def _look_around(
     subjects: list[Subject],
+    centers: list[Parameters],
     plane_of: PlaneOf,
     settings: LandscapeSettings,
+    losses: Sequence[Loss],
     views: Iterable[View],
     device: torch.device,
     progress: Progress | None,
     started: float,
-) -> Landscape:
-    rows: list[Row] = []
-    surfaces: dict[tuple[int, int, *View], Surface] = {}
+) -> list[Landscape]:
+    rows: dict[Loss, list[Row]] = {loss: [] for loss in losses}
+    surfaces: dict[Loss, dict[tuple[int, int, *View], Surface]] = {loss: {} for loss in losses}
     evaluations = 0
     draws = list(product(dict.fromkeys(subject.level.seed for subject in subjects), range(settings.draws)))
     for done, (seed, draw) in enumerate(draws, 1):
-        along = _Draw(subjects, plane_of, settings, seed, draw)
+        along = _Draw(centers, plane_of, settings, seed, draw)
         for subject, (directions, scaling) in product(subjects, views):
             if subject.level.seed == seed:
                 scale = along.scale(subject, directions, scaling)
-                losses = along.surface(subject, directions, scale)
-                surfaces.setdefault((subject.level.epoch, subject.level.redundancy, directions, scaling), losses)
-                rows.append(Row(subject.level, directions, scaling, draw, scale, surface_statistics(losses)))
-        evaluations += len(along.surfaces) * settings.grid**2
+                parts, level = along.parts_around(subject, directions, scale), subject.level
+                for loss in losses:
+                    surface = subject.surface(parts, loss)
+                    surfaces[loss].setdefault((level.epoch, level.redundancy, directions, scaling), surface)
+                    rows[loss].append(Row(level, directions, scaling, draw, scale, surface_statistics(surface)))
+        evaluations += len(along.parts) * settings.grid**2
         if progress:
             progress(done, len(draws))
-    seconds = time.perf_counter() - started
-    return Landscape(settings, tuple(rows), surfaces, evaluations, seconds, device_name(device))
+    share = (time.perf_counter() - started) / len(losses)
+    return [
+        Landscape(
+            dataclasses.replace(settings, loss=loss),
+            tuple(rows[loss]),
+            surfaces[loss],
+            evaluations,
+            share,
+            device_name(device),
+        )
+        for loss in losses
+    ]
 
 
 class _Draw:
-    """Two directions of one seed, and the surfaces along them. Each is computed once."""
+    """Two directions of one seed, and the losses along them. Each is computed once."""
 
     def __init__(
-        self, subjects: list[Subject], plane_of: PlaneOf, settings: LandscapeSettings, seed: int, draw: int
+        self, centers: list[Parameters], plane_of: PlaneOf, settings: LandscapeSettings, seed: int, draw: int
     ) -> None:
-        self.subjects, self.plane_of, self.settings, self.seed, self.draw = subjects, plane_of, settings, seed, draw
+        self.centers, self.plane_of, self.settings, self.seed, self.draw = centers, plane_of, settings, seed, draw
         self.drawn: dict[object, list[tuple[Parameters, float]]] = {}
         self.planes: dict[tuple[int, bool], tuple[LossesOn, int]] = {}
-        self.surfaces: dict[tuple[int, bool, tuple[float, float]], Surface] = {}
+        self.parts: dict[tuple[int, bool, tuple[float, float]], Floats] = {}
 
-    def surface(self, subject: Subject, directions: Directions, scale: tuple[float, float]) -> Surface:
-        """Losses around a subject, whose grid has these steps."""
+    def parts_around(self, subject: Subject, directions: Directions, scale: tuple[float, float]) -> Floats:
+        """Parts (n, m, L) of the losses around a subject, whose grid has these steps."""
         by_filter = directions == "filter"
-        key = (subject.leader, by_filter, scale)
-        if key not in self.surfaces:
+        key = (subject.network, by_filter, scale)
+        if key not in self.parts:
             if key[:2] not in self.planes:
-                counted = self.subjects[subject.leader].counted
-                first, second = (direction for direction, _ in self.directions(counted))
+                center = self.centers[subject.network]
+                first, second = (direction for direction, _ in self.directions(center))
                 if by_filter:
-                    first, second = (planes.filter_normalised(drawn, counted) for drawn in (first, second))
-                self.planes[key[:2]] = self.plane_of(subject.leader, (first, second))
+                    first, second = (planes.filter_normalised(drawn, center) for drawn in (first, second))
+                self.planes[key[:2]] = self.plane_of(subject.network, (first, second))
             losses, chunk = self.planes[key[:2]]
             x, y = (planes.grid_coordinates(self.settings.grid, step) for step in scale)
-            self.surfaces[key] = planes.evaluate(losses, (x, y), chunk)
-        return self.surfaces[key]
+            self.parts[key] = planes.evaluate(losses, (x, y), chunk)
+        return self.parts[key]
 
     def scale(self, subject: Subject, directions: Directions, scaling: Scaling) -> tuple[float, float]:
         """How far one step of the grid goes along each direction as it was drawn."""

@@ -18,6 +18,7 @@ Floats = npt.NDArray[np.float64]
 Surface = Floats  # (n, m): rows follow the first direction, columns the second
 Directions = Literal["all", "live", "filter"]
 Scaling = Literal["variance", "norm", "filter"]
+Loss = Literal["main", "total"]
 View = tuple[Directions, Scaling]
 SCALINGS: dict[Directions, tuple[Scaling, ...]] = {
     "all": ("variance", "norm"),
@@ -63,7 +64,7 @@ class LandscapeSettings:
     step: float = 4e-4
     norm_step: float = 0.04
     filter_step: float = 0.04
-    loss: Literal["main", "total"] = "main"
+    loss: Loss = "main"
     directions: tuple[Directions, ...] = ("all", "live")
     precision: Literal["fp32", "tf32"] = "fp32"
 
@@ -242,7 +243,7 @@ class Landscape:
     rows: tuple[Row, ...]
     surfaces: Mapping[tuple[int, int, Directions, Scaling], Surface]
     evaluations: int  # grid points whose loss was computed; equal surfaces are computed once
-    seconds: float
+    seconds: float  # of losses that were looked at together, an equal share
     device: str
 
     def summaries(self) -> list[Summary]:

@@ -1,8 +1,8 @@
 """The states that a landscape compares: one run at several redundancies, each checked, with its sample and its loss."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.engine.setup import build_backbone, chosen_places, random_labels, run_data
 from asymtrain.lab.engine.states import State, states_at
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
-from asymtrain.lab.instruments.landscape.result import LandscapeSettings, Level
+from asymtrain.lab.instruments.landscape.result import Floats, Level, Loss, Surface
 from asymtrain.lab.instruments.landscape.surface import Parameters, parameter_count
 from asymtrain.lab.runs import RunSpec
 
@@ -66,28 +66,60 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Subject:
-    """A state, ready to be evaluated. Subjects with the same `leader` (an index) have equal losses everywhere."""
+    """A state, ready to be evaluated. Subjects with the same `network` are looked at on one plane."""
 
     level: Level
-    center: Parameters  # what moves
     counted: Parameters  # what a direction has entries for: the backbone and the live branches
-    leader: int
+    network: int
     idle: tuple[int, int]  # idle branches at each point, and the weights of one of them over all points
+    alpha: float | None = None  # of the total loss; None where it is the main loss
+
+    def surface(self, parts: Floats, loss: Loss) -> Surface:
+        """Its loss (n, m) from what was computed on its plane (n, m, L): the main loss, and the branches' if any."""
+        return parts[..., 0] if loss == "main" or self.alpha is None else parts[..., 0] + self.alpha * parts[..., 1]
+
+
+@dataclass(eq=False)
+class SharedNetwork:
+    """A network that one or more states have, with the live branches of those whose total loss is wanted."""
+
+    settings: tuple[object, ...]  # of the sample and the main loss
+    sample: Sample
+    backbone: Parameters
+    scores: list[Score]  # of the main loss, and of the branches' if any
+    branches: Parameters = field(default_factory=dict)
+    branch_settings: tuple[object, ...] = ()  # of their loss
+
+    @property
+    def center(self) -> Parameters:
+        """What moves."""
+        return {**self.backbone, **self.branches}
+
+    def has(self, backbone: Parameters, settings: tuple[object, ...]) -> bool:
+        return self.settings == settings and _equal(self.backbone, backbone)
+
+    def takes(self, branches: Parameters, settings: tuple[object, ...]) -> bool:
+        """Can these branches move with it? One set can, and none always."""
+        free = not branches or not self.branches
+        return free or (self.branch_settings == settings and _equal(self.branches, branches))
+
+    def score(self, logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
+        """Parts (R, L) of the loss, all from one forward pass."""
+        return torch.stack([part(logits, features, parameters) for part in self.scores], 1)
 
 
 def subjects_of(
-    states: Sequence[State], dataset: Dataset, settings: LandscapeSettings, device: torch.device
-) -> tuple[list[Subject], dict[int, tuple[Sample, Score]]]:
-    """The states, checked, and the sample and loss of each leader."""
+    states: Sequence[State], dataset: Dataset, sample: int, losses: Collection[Loss], device: torch.device
+) -> tuple[list[Subject], list[SharedNetwork]]:
+    """The states, checked, and the networks that they have: of `sample` images, for these losses."""
     if not states:
         raise UsageError("there is no state to measure: give at least one")
     samples: dict[tuple[object, ...], Sample] = {}
-    scores: dict[int, tuple[Sample, Score]] = {}
     subjects: list[Subject] = []
-    leaders: dict[int, tuple[object, ...]] = {}
+    networks: list[SharedNetwork] = []
     seen: set[tuple[int, int, int]] = set()
     first = _backbone(states[0].spec)
-    for index, state in enumerate(states):
+    for state in states:
         spec, weights = state.spec, state.parameters
         if _backbone(spec) != first:
             raise UsageError(
@@ -100,23 +132,26 @@ def subjects_of(
         branches = [value for name, value in weights.items() if is_branch(name)]
         size = sum(value.numel() // len(value) for value in branches)
         idle = spec.redundancy - len(branches[0]) if branches else 0
-        live = parameter_count(weights)
-        level = Level(spec.id, spec.seed, spec.redundancy, state.epoch, live, live + idle * size)
-        total = settings.loss == "total" and spec.redundancy > 0
+        count = parameter_count(weights)
+        level = Level(spec.id, spec.seed, spec.redundancy, state.epoch, count, count + idle * size)
         data = tuple(getattr(spec, name) for name in _DATA_FIELDS)
         if data not in samples:
-            samples[data] = draw_sample(spec, dataset, settings.sample, device)
-        alpha = alpha_at(spec, min(state.epoch, spec.epochs - 1)) if total else 0.0
-        loss = (*(getattr(spec, name) for name in _LOSS_FIELDS), alpha) if total else ()
-        same = (data, spec.label_smoothing, loss)
-        center = weights if total else state.backbone
-        leader = next((i for i, key in leaders.items() if key == same and _equal(subjects[i].center, center)), index)
-        if leader == index:
-            leaders[index] = same
+            samples[data] = draw_sample(spec, dataset, sample, device)
+        total = "total" in losses and spec.redundancy > 0
+        live = {name: value for name, value in weights.items() if is_branch(name)} if total else {}
+        own, of_branches = (data, spec.label_smoothing), tuple(getattr(spec, name) for name in _LOSS_FIELDS)
+        fitting = (known for known in networks if known.has(state.backbone, own) and known.takes(live, of_branches))
+        network = next(fitting, None)
+        if network is None:
             main = main_score(samples[data].targets, spec.label_smoothing)
-            scores[index] = samples[data], _total_score(spec, dataset, samples[data], alpha) if total else main
-        subjects.append(Subject(level, center, weights, leader, (idle, size)))
-    return subjects, scores
+            network = SharedNetwork(own, samples[data], state.backbone, [main])
+            networks.append(network)
+        if live and not network.branches:
+            network.branches, network.branch_settings = live, of_branches
+            network.scores.append(_auxiliary_score(spec, dataset, network.sample))
+        alpha = alpha_at(spec, min(state.epoch, spec.epochs - 1)) if total else None
+        subjects.append(Subject(level, weights, networks.index(network), (idle, size), alpha))
+    return subjects, networks
 
 
 def _backbone(spec: RunSpec) -> str:
@@ -154,21 +189,19 @@ def draw_sample(spec: RunSpec, dataset: Dataset, size: int, device: torch.device
     return Sample(images.to(device), torch.from_numpy(data.labels[chosen]).to(device), random.to(device))
 
 
-def _total_score(spec: RunSpec, dataset: Dataset, sample: Sample, alpha: float) -> Score:
-    """main + alpha * auxiliary, from the engine's own losses of points."""
+def _auxiliary_score(spec: RunSpec, dataset: Dataset, sample: Sample) -> Score:
+    """The sum over points, from the engine's own losses of them."""
     if spec.activation not in ("last", "all"):
         raise UsageError(
             f"the total loss with activation {spec.activation!r} differs from step to step: measure the main loss"
         )
     objective = stack_loss([spec], build_backbone(spec, dataset))
-    main = main_score(sample.targets, spec.label_smoothing)
     labels = sample.branch_targets if spec.branch_labels == "random" else sample.targets
 
     def score(logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
         targets = labels.expand(len(logits), -1)
         batch = Batch(sample.images, targets, torch.ones_like(labels), None, None)
         chosen = [(k, features[k]) for k in chosen_places(len(features), spec.places)]
-        auxiliary = objective.points(parameters, chosen, batch).double().mean(1).sum(1)
-        return main(logits, features, parameters) + alpha * auxiliary
+        return objective.points(parameters, chosen, batch).double().mean(1).sum(1)
 
     return score

@@ -26,11 +26,11 @@ from asymtrain import streams
 from asymtrain.errors import UsageError
 from asymtrain.lab.devices import evaluating
 from asymtrain.lab.engine.parameters import is_branch
-from asymtrain.lab.instruments.landscape.result import Floats, Surface
+from asymtrain.lab.instruments.landscape.result import Floats
 
 Parameters = Mapping[str, Tensor]
 LossesAt = Callable[[Parameters], Tensor]  # parameters with a leading axis of R grid points -> losses (R,)
-LossesOn = Callable[[Tensor], Tensor]  # coordinates (R, 2) on the plane -> losses (R,)
+LossesOn = Callable[[Tensor], Tensor]  # coordinates (R, 2) on the plane -> losses (R,), or parts of them (R, L)
 
 
 def gaussian_direction(center: Parameters, seed: int, draw: int, axis: int) -> dict[str, Tensor]:
@@ -123,8 +123,11 @@ def plane_through(losses_at: LossesAt, center: Parameters, directions: tuple[Par
     return losses
 
 
-def evaluate(losses: LossesOn, grid: tuple[Floats, Floats], chunk: int) -> Surface:
-    """Losses on the grid from a function of coordinates. A chunk that does not fit in memory is halved."""
+def evaluate(losses: LossesOn, grid: tuple[Floats, Floats], chunk: int) -> Floats:
+    """Losses (n, m) on the grid, or their parts (n, m, L), from a function of coordinates.
+
+    A chunk that does not fit in memory is halved.
+    """
     x, y = grid
     every = torch.from_numpy(np.stack([np.repeat(x, len(y)), np.tile(y, len(x))], 1))  # (n m, 2)
     losses_of: list[Tensor] = []
@@ -140,7 +143,8 @@ def evaluate(losses: LossesOn, grid: tuple[Floats, Floats], chunk: int) -> Surfa
                 continue
             done += len(losses_of[-1])
         # One transfer at the end: a device computes on while the next chunk is asked for.
-        return torch.cat(losses_of).double().cpu().numpy().reshape(len(x), len(y))
+        found: Floats = torch.cat(losses_of).double().cpu().numpy()
+    return found.reshape(len(x), len(y), *found.shape[1:])
 
 
 def module_losses(

@@ -1,19 +1,21 @@
 """Tables 5 and 6, Figure 6: the loss surface around initial networks."""
 
 import math
+from itertools import chain
 from typing import Any
 
 import numpy as np
 
+from asymtrain.lab.instruments.landscape.result import Loss
 from asymtrain.lab.paper.evidence import Effect, Evidence
-from asymtrain.lab.paper.measurements import CASES, LANDSCAPE_LEVELS, landscapes_wanted
+from asymtrain.lab.paper.measurements import CASES, LANDSCAPE_LEVELS, landscapes_wanted, total_alpha
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study, shown_dataset
 from asymtrain.lab.paper.tables import NOTHING, N, arch_cell, ends_of, number, percent
 from asymtrain.lab.report.figure import Figure, Surface
-from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Interval, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
 from asymtrain.models import display_name
 
@@ -38,26 +40,43 @@ COLUMNS = (
     percent("change of deviation", papers=True),
     number("Difference", 1, signed=True),
 )
+BESIDE = (
+    Column("Backbone"),
+    Column("Directions"),
+    Column("N"),
+    number("Alpha", None),
+    number("Deviation, main loss", significant=True),
+    percent("Change, main loss"),
+    number("Deviation, total loss", significant=True),
+    percent("Change, total loss"),
+    percent("Interval"),
+    number("Plane's R²", 4),
+    N,
+)
 VIEWS = {
     ("all", "variance"): "all parameters, unit variance",
     ("all", "norm"): "all parameters, unit norm",
     ("live", "norm"): "live parameters, unit norm",
 }
+LOSSES: tuple[Loss, ...] = ("main", "total")
 Rows = dict[int, dict[int, list[dict[str, Any]]]]  # by redundancy and seed, a row for each draw
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    return Needs(measurements=tuple(wanted for case in CASES for wanted in landscapes_wanted(study, *case)))
+    wanted = [landscapes_wanted(study, *case, loss) for case in CASES for loss in LOSSES]
+    return Needs(measurements=tuple(chain.from_iterable(wanted)))
 
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
-    tables = {"table5": list[tuple[Cell, ...]](), "table6": list[tuple[Cell, ...]]()}
+    tables: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
+    beside: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
     evidence: dict[str, dict[str, Evidence]] = {}
     for arch, dataset in CASES:
         wanted = landscapes_wanted(study, arch, dataset)
         for view in VIEWS:
-            rows = _rows(known, wanted, view)
+            rows, total = (_rows(known, landscapes_wanted(study, arch, dataset, loss), view) for loss in LOSSES)
             tables[TABLES[arch]] += [_row(wanted, arch, level, view, rows) for level in LANDSCAPE_LEVELS]
+            beside[TABLES[arch]] += [_beside(wanted, arch, level, view, rows, total) for level in LANDSCAPE_LEVELS]
             for reading in study.readings:
                 uses = ("all", "norm") if reading.unit_norm else ("all", "variance")
                 if reading.changes in (None, "instruments") and view == uses and rows:
@@ -76,14 +95,24 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "gradient are then one number. Difference: our change less the paper's, in points. The paper does not state "
         f"the length of its directions, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
     )
-    made = tuple(
-        Table(name, f"{title}: {shown_dataset(study, data)}", COLUMNS, tuple(tables[name]), note)
-        for name, title, data in (
-            ("table5", "Table 5: initial loss landscape, MLP", "cifar10"),
-            ("table6", "Table 6: initial loss landscape, CNN and ViT", "cifar100"),
-        )
+    both = (
+        "Main loss and total loss, main + alpha * auxiliary, of the same networks, along the same directions, on the "
+        "same images; in the total loss the live branches move too. Plain has no branches, so its two losses are one. "
+        "Alpha is Table 13's for 20 branches at every N, since it has none for 300. Idle branches enter neither loss: "
+        "along directions of unit variance the total loss is the same at every N from 1 on, and its change from Plain "
+        "is that of the live branches. Changes as in the table before; interval and R² are those of the total loss. "
+        "Added on 2026-11-18, after landscapes of the main loss had been seen and before any of the total loss: no "
+        "verdict rests on it."
     )
-    return RecipeOutput(made, (_figure(study, known),), evidence)
+    made = []
+    for name, title, data in (
+        ("table5", "Table 5: initial loss landscape, MLP", "cifar10"),
+        ("table6", "Table 6: initial loss landscape, CNN and ViT", "cifar100"),
+    ):
+        where = shown_dataset(study, data)
+        made.append(Table(name, f"{title}: {where}", COLUMNS, tuple(tables[name]), note))
+        made.append(Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), both))
+    return RecipeOutput(tuple(made), (_figure(study, known),), evidence)
 
 
 def _paper_deviations() -> str:
@@ -112,38 +141,79 @@ def _changes(rows: Rows, level: int, name: str) -> list[float]:
     return [100 * (here[seed] / plain[seed] - 1) for seed in plain if seed in here and plain[seed]]
 
 
+def _mean(rows: Rows, level: int, name: str) -> float:
+    """Over networks."""
+    return float(np.mean(list(_means(rows, level, name).values())))
+
+
+def _change(rows: Rows, level: int, name: str) -> float | None:
+    changes = _changes(rows, level, name) if level else []
+    return math.fsum(changes) / len(changes) if changes else None
+
+
+def _interval(rows: Rows, level: int) -> Interval | None:
+    changes = _changes(rows, level, "std") if level else []
+    return ends_of(t_interval(changes)) if len(changes) > 1 else None
+
+
+def _flatness(rows: Rows, level: int) -> float:
+    draws = [row for members in rows[level].values() for row in members]
+    return math.fsum(row["plane_r2"] or 0.0 for row in draws) / len(draws)
+
+
+def _ids(wanted: tuple[Measuring, ...], rows: Rows, level: int) -> tuple[str, ...]:
+    return tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in rows[level])
+
+
 def _row(wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], rows: Rows) -> tuple[Cell, ...]:
     label = f"{TABLES[arch]}/{arch}/{level}/std_loss"
     paper = printed(label).improvement if level else None
     head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"))
     if level not in rows:
         return (*head, *missing_cells(11), Cell(paper), *([NOTHING] if paper is None else missing_cells()))
-    seeds, draws = rows[level].keys(), [row for members in rows[level].values() for row in members]
-    ids = tuple(landscape.spec.id for landscape in wanted if landscape.spec.seed in seeds)
-
-    def mean(name: str) -> float:
-        return float(np.mean(list(_means(rows, level, name).values())))
-
-    def change(name: str) -> float | None:
-        changes = _changes(rows, level, name) if level else []
-        return math.fsum(changes) / len(changes) if changes else None
-
-    changes, moved = _changes(rows, level, "std"), change("std")
+    ids, moved = _ids(wanted, rows, level), _change(rows, level, "std")
     values = (
-        draws[0]["parameters"],
-        mean("std"),
+        next(iter(rows[level].values()))[0]["parameters"],
+        _mean(rows, level, "std"),
         moved,
-        ends_of(t_interval(changes)) if level and len(changes) > 1 else None,
+        _interval(rows, level),
         _predicted(rows, level, view),
-        mean("range"),
-        change("range"),
-        mean("mean_gradient"),
-        change("mean_gradient"),
-        math.fsum(row["plane_r2"] or 0.0 for row in draws) / len(draws),
-        len(seeds),
+        _mean(rows, level, "range"),
+        _change(rows, level, "range"),
+        _mean(rows, level, "mean_gradient"),
+        _change(rows, level, "mean_gradient"),
+        _flatness(rows, level),
+        len(rows[level]),
     )
     apart = None if moved is None or paper is None else moved - paper
     return (*head, *(Cell(value, ids) for value in values), Cell(paper), Cell(apart, ids))
+
+
+def _beside(
+    wanted: tuple[Measuring, ...], arch: str, level: int, view: tuple[str, str], main: Rows, total: Rows
+) -> tuple[Cell, ...]:
+    """Both losses of the networks that have both."""
+    main, total = _common(main, total), _common(total, main)
+    alpha = Cell(total_alpha(arch)) if level else NOTHING
+    head = (arch_cell(arch), Cell(VIEWS[view]), Cell("Plain" if level == 0 else f"{level}x"), alpha)
+    if level not in total:
+        return (*head, *missing_cells(7))
+    values = (
+        *(value for rows in (main, total) for value in (_mean(rows, level, "std"), _change(rows, level, "std"))),
+        _interval(total, level),
+        _flatness(total, level),
+        len(total[level]),
+    )
+    return (*head, *(Cell(value, _ids(wanted, total, level)) for value in values))
+
+
+def _common(rows: Rows, others: Rows) -> Rows:
+    """The rows of the seeds that the others have too."""
+    both = {
+        level: {seed: draws for seed, draws in members.items() if seed in others.get(level, ())}
+        for level, members in rows.items()
+    }
+    return {level: members for level, members in both.items() if members}
 
 
 def _predicted(rows: Rows, level: int, view: tuple[str, str]) -> float | None:
@@ -208,7 +278,7 @@ RECIPES = (
         question="Does redundancy smooth the loss surface, or only shorten the step that a direction makes?",
         how="The loss of untrained networks on training images over a plane of two random directions. The paper does "
         "not say how long a direction is: both readings are shown, and directions over live parameters only as a "
-        "control.",
+        "control. Nor does it say which loss: verdicts take the main loss, and the total loss stands beside.",
         claims=("c18", "c19", "c20", "c21"),
         needs=needs,
         make=make,
