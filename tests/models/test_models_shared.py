@@ -202,6 +202,14 @@ def test_truncated_normal_initialisation(arch):
             assert module.weight.numel() < 1000 or 0.018 < module.weight.std() < 0.022
 
 
+def test_every_version_of_torch_draws_the_weights_of_the_stored_rows():
+    """Those of torch 2.11, with which the rows in results/ were made."""
+    vit = models.build("vit", classes=100, seed=42)
+    torch.testing.assert_close(vit.class_token[0, 0, :3], torch.tensor([-0.01848624, 0.02155573, 0.02643234]))
+    torch.testing.assert_close(vit.positions[0, -1, -2:], torch.tensor([-0.02645125, 0.03389946]))
+    torch.testing.assert_close(vit.head.weight[0, :2], torch.tensor([-0.03055727, 0.06259881]))
+
+
 COMMON_ERRORS = [
     ({"classes": 1}, "classes must be a whole number of 2 or more, got 1"),
     ({"classes": "10"}, "classes must be a whole number of 2 or more, got '10'"),

@@ -78,6 +78,12 @@ def linear_blocks(sizes: Sequence[int]) -> nn.Sequential:
     return nn.Sequential(*(nn.Sequential(nn.Linear(d_in, d_out), nn.ReLU()) for d_in, d_out in pairwise(sizes)))
 
 
+@torch.no_grad()
+def trunc_normal_(tensor: Tensor, std: float) -> None:
+    """`nn.init.trunc_normal_` of torch 2.11: that of 2.13 draws other weights from the same seed."""
+    tensor.uniform_(-1, 1).erfinv_().mul_(std * 2**0.5).clamp_(-2, 2)
+
+
 def stacked_linear(parameters: Parameters, name: str, input: Tensor) -> Tensor:
     """`nn.Linear` of R runs: input (R, M, D_in), weight (R, D_out, D_in), bias (R, D_out) -> (R, M, D_out)."""
     weight, bias = parameters[f"{name}.weight"], parameters[f"{name}.bias"]

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from asymtrain.errors import UsageError, unknown_name
-from asymtrain.models._backbone import Backbone
+from asymtrain.models._backbone import Backbone, trunc_normal_
 from asymtrain.models._cnn import CNN
 from asymtrain.models._mlp import MLP
 from asymtrain.models._vit import ViT
@@ -38,7 +38,7 @@ def build(
         if initialisation == "trunc_normal":
             for module in model.modules():
                 if isinstance(module, nn.Linear | nn.Conv2d):
-                    nn.init.trunc_normal_(module.weight, std=0.02)
+                    trunc_normal_(module.weight, std=0.02)
                     if module.bias is not None:
                         nn.init.zeros_(module.bias)
     return model

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
-from asymtrain.models._backbone import Backbone, Outputs, Parameters, stacked_linear
+from asymtrain.models._backbone import Backbone, Outputs, Parameters, stacked_linear, trunc_normal_
 from asymtrain.models._kernels import attention_kernels, gelu_kernels
 
 
@@ -84,8 +84,8 @@ class ViT(Backbone):
         self.embed = nn.Linear(channels * patch**2, width)
         self.class_token = nn.Parameter(torch.zeros(1, 1, width))
         self.positions = nn.Parameter(torch.zeros(1, (image_size // patch) ** 2 + 1, width))
-        nn.init.trunc_normal_(self.class_token, std=0.02)
-        nn.init.trunc_normal_(self.positions, std=0.02)
+        trunc_normal_(self.class_token, std=0.02)
+        trunc_normal_(self.positions, std=0.02)
         self.blocks = nn.Sequential(*(Block(width, heads, mlp_ratio) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, classes)
