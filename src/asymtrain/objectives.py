@@ -64,6 +64,8 @@ class Objective:
         """
         if class_reduction not in get_args(ClassReduction):
             raise unknown_name("class_reduction", str(class_reduction), get_args(ClassReduction))
+        if mask is not None:
+            targets = without_masked(targets, mask, ignore_index)
         self.check(logits, targets, ignore_index)
         rows, goals = logits.flatten(0, -2), targets.flatten(0, logits.ndim - 2)
         goals, keep = kept_rows(goals, rows, ignore_index, None if mask is None else mask.flatten())
@@ -159,6 +161,17 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
             f"targets must lie in 0..{classes - 1} (or be ignore_index={ignore_index}), "
             f"got {int(indices[wrong][0])}: check `classes` and `ignore_index`"
         )
+
+
+def without_masked(targets: Tensor, mask: Tensor, ignore_index: int) -> Tensor:
+    """Targets (...) or (..., C) with harmless values where the mask (...) is 0: what stands there may be anything."""
+    if targets.layout is not torch.strided or targets.is_complex():
+        return targets  # which is refused
+    if targets.ndim > mask.ndim:
+        return targets.masked_fill((mask == 0).unsqueeze(-1), 0)  # 0 times NaN would be NaN
+    if targets.is_floating_point() or targets.dtype == torch.bool:
+        return targets
+    return targets.long().masked_fill(mask == 0, ignore_index)  # -100 is no byte
 
 
 def kept_rows(targets: Tensor, logits: Tensor, ignore_index: int, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
