@@ -120,11 +120,16 @@ def dialogue(main: Tensor, auxiliary: Iterable[Tensor], alpha: float | Tensor) -
 def prior_bias(objective: Objective, classes: int, labels: Tensor | None = None) -> Tensor:
     """Logits (C,) at which a head gives each class its share of the labels; without labels, an equal share.
 
-    Half a label is added to each class: one that is never seen would have a share of 0, and an infinite logit.
+    Labels are class indices, or as floats one value for each class (N, C). Half a label is added to each class: one
+    that is never seen would have a share of 0, and an infinite logit. To rows, in which each class stands for itself,
+    half a sample without it is added as well.
     """
+    if labels is not None and (labels.is_floating_point() or labels.dtype == torch.bool):
+        return objective.bias_at(((labels.double().sum(0) + 0.5) / (len(labels) + 1)).float().cpu())
     labels = torch.empty(0, dtype=torch.int64) if labels is None else labels.flatten().cpu()
     counts = torch.bincount(labels, minlength=classes).double()
-    return objective.bias_at(((counts + 0.5) / (counts.sum() + 0.5 * classes)).float())
+    # One class alone is there or not.
+    return objective.bias_at(((counts + 0.5) / (counts.sum() + 0.5 * max(classes, 2))).float())
 
 
 def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, shares: bool = True) -> None:

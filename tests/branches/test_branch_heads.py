@@ -229,12 +229,19 @@ def test_a_shared_module_is_trained_once() -> None:
             r"gives \(3, 6\) for features of shape \(3, 8\), where \(3, 5\) is",
         ),
         ({"head": lambda w, o: nn.Linear(w + 1, o)}, r"cannot be called on features of shape \(3, 8\)"),
+        ({"head": lambda w, o: nn.LazyLinear(o)}, "the head of place '1' has lazy layers .*: build it for the width"),
+        ({"head": nn.LazyLinear(CLASSES)}, "the head of place '1' has lazy layers without weights"),
         ({"head": nn.Linear(8, CLASSES), "redundancy": 2}, "a head that is shared has one branch"),
         ({"head": "mlp", "bias": torch.zeros(CLASSES)}, "bias is for head='linear'"),
         ({"head": {"7": "mlp"}}, "unknown place in `head` '7'"),
         ({"weights": {"1": -1}}, "the weight of place '1' must be a number of 0 or more, got -1"),
         ({"bias": "flat"}, "unknown bias 'flat'"),
         ({"bias": "prior", "labels": torch.tensor([0, 9])}, r"class indices in 0\.\.4"),
+        ({"bias": "prior", "labels": [0, 1]}, r"labels must be a tensor of class indices .* of shape \(N, 5\)"),
+        ({"bias": "prior", "labels": torch.rand(8)}, r"labels must be a tensor of class indices"),
+        ({"bias": "prior", "labels": torch.full((2, CLASSES), 1.5)}, r"labels must be a tensor of class indices"),
+        ({"bias": "prior", "labels": torch.full((2,), -100)}, r"labels must be a tensor of class indices"),
+        ({"bias": "prior", "labels": torch.eye(CLASSES).long()}, r"whole numbers are class indices: call labels.float"),
         ({"bias": "prior", "objective": F.cross_entropy}, "needs an objective by name"),
         ({"labels": torch.tensor([0])}, "labels are for the initial bias alone"),
         ({"preset": "probes"}, "unknown preset 'probes': did you mean 'probe'"),
@@ -249,10 +256,12 @@ def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) 
         attach(mlp(), "1", rows(), CLASSES, **options)
 
 
-def test_probes_read_and_leave_no_gradient() -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("at", ["1", ["1", "3"]])
+def test_probes_read_and_leave_no_gradient(at: str | list[str], mode: type[torch.no_grad]) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES, preset="probe")
-    with torch.no_grad():
+    branches = attach(model, at, x, CLASSES, preset="probe")
+    with mode():
         model(x)
     branches.loss(targets()).backward()
     assert all(parameter.grad.any() for parameter in branches.parameters())
@@ -277,6 +286,31 @@ def test_the_bias_begins_at_the_class_shares() -> None:
     assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
     equal = attach(model, "1", x, CLASSES, preset="prior", name="equal")
     assert torch.allclose(equal.head("1").bias.sigmoid(), torch.full((CLASSES,), 1 / CLASSES))
+    ignored = torch.cat([labels, torch.tensor([255])]).byte()
+    ignoring = attach(model, "1", x, CLASSES, preset="prior", labels=ignored, ignore_index=255, name="ignoring")
+    assert torch.equal(ignoring.head("1").bias, branches.head("1").bias)
+
+
+@pytest.mark.parametrize("classes", [1, CLASSES])
+def test_the_bias_of_classes_that_do_not_exclude_each_other(classes: int) -> None:
+    labels = torch.rand(20, classes) > 0.7
+    shares = (labels.sum(0) + 0.5) / 21
+    for number, given in enumerate(
+        (labels, labels.float(), labels[:, 0]) if classes == 1 else (labels, labels.float())
+    ):
+        branches = attach(mlp(), "1", rows(), classes, preset="prior", labels=given, name=str(number))
+        assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
+
+
+def test_a_class_alone_begins_at_one_half() -> None:
+    assert attach(mlp(), "1", rows(), 1, preset="prior").head("1").bias == 0
+    with pytest.raises(UsageError, match=r"whole numbers are class indices: call labels.float\(\)"):
+        attach(mlp(), "1", rows(), 1, preset="prior", labels=torch.tensor([0, 1]))
+
+
+def test_quantities_have_no_class_shares() -> None:
+    with pytest.raises(UsageError, match="bias='prior' is of classes: give the bias itself"):
+        attach(mlp(), "1", rows(), outputs=2, objective="mse", bias="prior")
 
 
 def test_two_sets_at_one_place() -> None:
