@@ -1,11 +1,13 @@
 """Heads of every kind: what they compute, whose their weights are, and what is refused."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets
+from branch_zoo import CLASSES, Cnn, assert_same_bits, bits_of, hooks_in, images, mlp, rows, targets
 from test_branch_dense import VOCABULARY, Language
 from torch import Tensor, nn
 
@@ -38,22 +40,41 @@ def test_a_step_reaches_model_and_live_heads(head: object, activation: str) -> N
     assert sum(parameter.numel() for parameter in branches.parameters()) == live * each
 
 
-@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_n_of_1_and_5_train_the_same_model(head: object) -> None:
+SHARED = {"tied": lambda: "tied", "module": lambda: nn.Linear(6, VOCABULARY)}
+KINDS = {
+    "linear": lambda: "linear",
+    "conv": lambda: "conv",
+    **{name: lambda h=h: h for name, h in HEADS.items()},
+    **SHARED,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_of_every_kind_are_outside_of_the_model_and_leave_nothing_behind(kind: str) -> None:
     ends = []
-    for redundancy in (1, 5):
+    for redundancy in (1,) if kind in SHARED else (1, 5):
         torch.manual_seed(0)
-        model, x = mlp().eval(), rows()
-        branches = attach(model, ["1", "3"], x, CLASSES, redundancy, head=head)
+        model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+        keys = list(model.state_dict())
+        branches = attach(
+            model, "blocks.*", tokens, VOCABULARY, redundancy, pool="none", layout="BTD", shift=1, head=KINDS[kind]()
+        )
+        own = {value.data_ptr() for value in model.state_dict().values()}
+        assert own.isdisjoint(value.data_ptr() for value in branches.state_dict().values())
         optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=1e-2)
         for _ in range(3):
             optimizer.zero_grad()
-            (F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
+            (F.cross_entropy(model(tokens)[:, :-1].mT, tokens[:, 1:]) + branches.loss(tokens)).backward()
             optimizer.step()
-        ends.append([parameter.detach().clone() for parameter in model.parameters()])
-        branches.strip(optimizer)
-        assert len(optimizer.state) == len(ends[-1])
-    assert all(torch.equal(one, five) for one, five in zip(*ends, strict=True))
+        assert list(model.state_dict()) == keys
+        branches.strip(*([optimizer] if list(branches.parameters()) else []))
+        assert not hooks_in(model)
+        assert optimizer.param_groups[0]["params"] == list(optimizer.state) == list(model.parameters())
+        never = Language()
+        never.load_state_dict(model.state_dict(), strict=True)
+        assert torch.equal(model(tokens), never(tokens))
+        ends.append(bits_of(model))
+    assert_same_bits(ends[0], ends[-1])  # idle branches change nothing
 
 
 @pytest.mark.parametrize("activation", ["last", "all"])
@@ -276,6 +297,12 @@ def test_a_preset_fills_in_what_is_not_given() -> None:
     assert branches.head("1").redundancy == PRESETS["paper"]["redundancy"] == 20
     other = attach(model, "1", x, CLASSES, 3, preset="paper", name="other")
     assert other.head("1").redundancy == 3
+
+
+def test_the_guide_has_the_values_of_every_preset() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
+    rows = re.findall(r'^\| `"(\w+)"` \| `((?:\w+=[^`]*))` \|$', page, re.MULTILINE)
+    assert {name: eval(f"dict({options})") for name, options in rows} == PRESETS
 
 
 def test_the_bias_begins_at_the_class_shares() -> None:
