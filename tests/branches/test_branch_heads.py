@@ -357,6 +357,16 @@ def test_two_sets_at_one_place() -> None:
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+def test_exits_leave_padding_out_as_branches_do() -> None:
+    model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+    branches = attach(model, "blocks.*", tokens, CLASSES, layout="BTD", mask="padding")
+    padding = torch.arange(5) < torch.tensor([[2], [5], [4]])
+    model(tokens, padding)
+    output = model.blocks[0](model.words(tokens))
+    assert torch.allclose(branches.exits()["blocks.0"](output, padding), branches.logits()["blocks.0"], atol=1e-6)
+    assert not torch.allclose(branches.exits()["blocks.0"](output), branches.logits()["blocks.0"])
+
+
 def test_exits_need_no_branches() -> None:
     model, x = Cnn().eval(), images()
     branches = attach(model, "convs.*", x, CLASSES, 2, bias="prior")

@@ -505,9 +505,9 @@ class Exit(nn.Module):
         super().__init__()
         self.reader, self.head = reader, head
 
-    def forward(self, output: Any) -> Tensor:
-        """Logits, in the head's precision."""
-        feature = self.reader.read(output)
+    def forward(self, output: Any, mask: Tensor | None = None) -> Tensor:
+        """Logits, in the head's precision; a mean is over the positions whose `mask` is not 0."""
+        feature = self.reader.read(output, mask)
         if isinstance(feature, str):
             raise UsageError(f"what the exit was given {feature}")
         first = next(self.head.parameters(), feature)
