@@ -104,7 +104,8 @@ class Branches(nn.Module):
     def exits(self) -> dict[str, nn.Module]:
         """By place, a module from the place's output to logits, for early exit: it needs no hooks and no branches.
 
-        Of several branches it has the last. A tied head stays the model's, so its exit follows the model.
+        Of several branches it has the last. A tied head stays the model's, so its exit follows the model; that of a
+        linear head is a copy, and is taken after training.
         """
         return {name: Exit(self.readers[name], self.head(name).as_module()) for name in self.places}
 
