@@ -127,6 +127,8 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
     ):
         branches.loss(masks(2, 8, 6))
     assert branches.loss(masks(2, 4, 3)) > 0
+    with pytest.raises(UsageError, match="'middle' has 4 x 3 positions, and the targets have 8 x 6"):
+        branches.loss(masks(2, 8, 6), mask=torch.ones(2, 4, 3))
 
 
 @pytest.mark.parametrize(
@@ -246,6 +248,11 @@ def test_targets_that_are_shifted_already_are_not_resized(language: tuple[nn.Mod
         with pytest.raises(UsageError, match=rf"'blocks.0' has 5 tokens, and the targets have 4: .*{remedy}"):
             branches.loss(tokens[:, 1:])
         branches.strip()
+    branches = attach(model, "blocks.0", tokens, VOCABULARY, shift=1, resize="targets", **options)
+    model(tokens, padding=torch.ones(3, 5))
+    for labels in (tokens[:, 1:], tokens.repeat(1, 2)):
+        with pytest.raises(UsageError, match=r"labels of all tokens that the model was called on, which shift=1 moves"):
+            branches.loss(labels)
 
 
 @pytest.mark.parametrize("shift", [5, 7])

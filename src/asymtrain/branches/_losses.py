@@ -164,18 +164,20 @@ def _aligned(
             f"the model was called on {logits.shape[1]} samples, and there are targets of {len(targets)}: give one for "
             "each sample"
         )
-    if mask is not None:
-        mask = mask.to(logits.device)
-        _check_mask(mask, targets, count)
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
     if count and sizes != wanted_sizes:
+        shorter = settings.resize is None and sizes[0] - wanted_sizes[0] == 1
+        if count == 1 and (settings.shift or shorter):
+            _refuse_tokens(names[0], targets, sizes[0], settings.shift)
         if settings.resize is None:
-            if count == 1 and sizes[0] - wanted_sizes[0] == max(settings.shift, 1):
-                _refuse_shorter(names[0], targets, sizes[0], settings.shift)
             raise UsageError(
                 f"place {names[0]!r} has {' x '.join(map(str, sizes))} positions, and the targets have "
                 f"{' x '.join(map(str, wanted_sizes))}: attach with resize='targets' (nearest) or resize='logits'"
             )
+    if mask is not None:
+        mask = mask.to(logits.device)
+        _check_mask(mask, targets, count)
+    if count and sizes != wanted_sizes:
         if settings.resize == "targets":
             targets = _nearest(targets, sizes)
             mask = None if mask is None else _nearest(mask, sizes)
@@ -195,14 +197,14 @@ def _aligned(
 def _refuse_positions(place: str, targets: Tensor) -> NoReturn:
     raise UsageError(
         f"place {place!r} needs one target a sample, got targets of shape {tuple(targets.shape)}: for one a position "
-        "attach with pool='none'"
+        "attach with pool='none' to a place that has positions"
     )
 
 
-def _refuse_shorter(place: str, targets: Tensor, tokens: int, shift: int) -> NoReturn:
-    """Refuse targets that lack the first tokens or a class token, which no resizing brings into line."""
+def _refuse_tokens(place: str, targets: Tensor, tokens: int, shift: int) -> NoReturn:
+    """Refuse targets of other tokens, or without those of a class token, which no resizing brings into line."""
     remedy = (
-        f"give the labels of all tokens, which shift={shift} moves"
+        f"give the labels of all tokens that the model was called on, which shift={shift} moves"
         if shift
         else "to learn the next token, give the labels of all and attach with shift=1; a class token that has none is "
         "left out by output=lambda tokens: tokens[:, 1:]"
