@@ -26,7 +26,7 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> UsageError:
     options = sorted(known)
     # Capitals are what people mistype most: ViTConfig is nearest to VitConfg.
     folded = {option.casefold(): option for option in options}
-    near = [folded[match] for match in get_close_matches(name.casefold(), folded, n=3, cutoff=0.5)]
+    near = [folded[match] for match in get_close_matches(name.casefold(), folded)]
     shown = [option if option.isprintable() else repr(option) for option in options[:12]]
     shown += ["…"] if len(options) > 12 else []
     hint = f"did you mean {' or '.join(map(repr, near))}?" if near else f"write one of {', '.join(shown)}"

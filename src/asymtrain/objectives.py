@@ -64,6 +64,8 @@ class Objective:
         """
         if class_reduction not in get_args(ClassReduction):
             raise unknown_name("class_reduction", str(class_reduction), get_args(ClassReduction))
+        if mask is not None:
+            targets = without_masked(targets, mask, ignore_index)
         self.check(logits, targets, ignore_index)
         rows, goals = logits.flatten(0, -2), targets.flatten(0, logits.ndim - 2)
         goals, keep = kept_rows(goals, rows, ignore_index, None if mask is None else mask.flatten())
@@ -118,11 +120,16 @@ def dialogue(main: Tensor, auxiliary: Iterable[Tensor], alpha: float | Tensor) -
 def prior_bias(objective: Objective, classes: int, labels: Tensor | None = None) -> Tensor:
     """Logits (C,) at which a head gives each class its share of the labels; without labels, an equal share.
 
-    Half a label is added to each class: one that is never seen would have a share of 0, and an infinite logit.
+    Labels are class indices, or as floats one value for each class (N, C). Half a label is added to each class: one
+    that is never seen would have a share of 0, and an infinite logit. To rows, in which each class stands for itself,
+    half a sample without it is added as well.
     """
+    if labels is not None and (labels.is_floating_point() or labels.dtype == torch.bool):
+        return objective.bias_at(((labels.double().sum(0) + 0.5) / (len(labels) + 1)).float().cpu())
     labels = torch.empty(0, dtype=torch.int64) if labels is None else labels.flatten().cpu()
     counts = torch.bincount(labels, minlength=classes).double()
-    return objective.bias_at(((counts + 0.5) / (counts.sum() + 0.5 * classes)).float())
+    # One class alone is there or not.
+    return objective.bias_at(((counts + 0.5) / (counts.sum() + 0.5 * max(classes, 2))).float())
 
 
 def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, shares: bool = True) -> None:
@@ -159,6 +166,17 @@ def check_targets(logits: Tensor, targets: Tensor, ignore_index: int = -100, *, 
             f"targets must lie in 0..{classes - 1} (or be ignore_index={ignore_index}), "
             f"got {int(indices[wrong][0])}: check `classes` and `ignore_index`"
         )
+
+
+def without_masked(targets: Tensor, mask: Tensor, ignore_index: int) -> Tensor:
+    """Targets (...) or (..., C) with harmless values where the mask (...) is 0: what stands there may be anything."""
+    if targets.layout is not torch.strided or targets.is_complex():
+        return targets  # which is refused
+    if targets.ndim > mask.ndim:
+        return targets.masked_fill((mask == 0).unsqueeze(-1), 0)  # 0 times NaN would be NaN
+    if targets.is_floating_point() or targets.dtype == torch.bool:
+        return targets
+    return targets.long().masked_fill(mask == 0, ignore_index)  # -100 is no byte
 
 
 def kept_rows(targets: Tensor, logits: Tensor, ignore_index: int, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:

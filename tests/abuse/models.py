@@ -683,7 +683,8 @@ def learn(draw: random.Random, branches: Branches, trains: bool) -> None:
         features = {place: feature for place, feature in features.items() if not feature.requires_grad}
         loss = sum(loss for place, loss in branches.losses(targets).items() if place in features)
     if isinstance(loss, Tensor):
-        loss.backward()
+        # Places of one width share a product: without `inputs` a backward would go into those that are spoilt as well.
+        loss.backward(inputs=None if trains else [branches.head(place).live for place in features])
     for place, feature in features.items():
         live = branches.head(place).live
         if live.grad is None or (finite and bool(feature.any()) and not bool(live.grad.any())):

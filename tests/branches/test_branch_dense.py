@@ -127,6 +127,8 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
     ):
         branches.loss(masks(2, 8, 6))
     assert branches.loss(masks(2, 4, 3)) > 0
+    with pytest.raises(UsageError, match="'middle' has 4 x 3 positions, and the targets have 8 x 6"):
+        branches.loss(masks(2, 8, 6), mask=torch.ones(2, 4, 3))
 
 
 @pytest.mark.parametrize(
@@ -139,8 +141,11 @@ def test_resolutions_that_differ_are_refused_unless_a_rule_is_given(unet: tuple[
         (torch.full((2, 8, 6), C), rf"0\.\.{C - 1}.*check `classes`"),
         (torch.zeros(2, 8, 6), "class indices must be integers"),
         (torch.zeros(2, C + 1, 8, 6), "targets must have shape"),
-        (torch.zeros(2, 1, 16, 12).long(), r"shape \(2, 16, 12\) .* or \(2, 4, 16, 12\) .* got \(2, 1, 16, 12\)"),
-        (torch.zeros(2, 8, 6, C), r"got \(2, 8, 6, 4\) \(call targets.movedim\(-1, 1\)\)"),
+        (
+            torch.zeros(2, 1, 8, 6).long(),
+            r"shape \(2, 8, 6\) .* or \(2, 4, 8, 6\) .* \(2, 1, 8, 6\): call .*squeeze\(1\)",
+        ),
+        (torch.zeros(2, 8, 6, C), r"shape \(2, 8, 6\) .* got \(2, 8, 6, 4\): call targets.movedim\(-1, 1\)"),
         (torch.zeros(3, 8, 6, dtype=torch.int64), "called on 2 samples, and there are targets of 3"),
         (torch.zeros(3, C, 8, 6), "called on 2 samples, and there are targets of 3"),
     ],
@@ -243,6 +248,11 @@ def test_targets_that_are_shifted_already_are_not_resized(language: tuple[nn.Mod
         with pytest.raises(UsageError, match=rf"'blocks.0' has 5 tokens, and the targets have 4: .*{remedy}"):
             branches.loss(tokens[:, 1:])
         branches.strip()
+    branches = attach(model, "blocks.0", tokens, VOCABULARY, shift=1, resize="targets", **options)
+    model(tokens, padding=torch.ones(3, 5))
+    for labels in (tokens[:, 1:], tokens.repeat(1, 2)):
+        with pytest.raises(UsageError, match=r"labels of all tokens that the model was called on, which shift=1 moves"):
+            branches.loss(labels)
 
 
 @pytest.mark.parametrize("shift", [5, 7])
@@ -286,10 +296,73 @@ def test_masks_of_another_shape(language: tuple[nn.Module, Tensor]) -> None:
     model(tokens, padding=torch.ones(3, 4))
     with pytest.raises(UsageError, match=r"has 5 positions for each of 3 samples, and the mask has shape \(3, 4\)"):
         pooled.loss(tokens[:, 0])
-    with pytest.raises(UsageError, match=r"the mask has shape \(3, 4\), and the targets \(3, 5\): .* mask=None"):
+    with pytest.raises(UsageError, match=r"the mask has shape \(3, 4\), and the targets need \(3, 5\): .* mask=None"):
         dense.loss((tokens + 1) % VOCABULARY, mask=torch.ones(3, 4))
+    model(tokens, padding=torch.ones(3, 5))
+    for shape in ((3, 5), (3, VOCABULARY)):
+        with pytest.raises(UsageError, match=r"the mask has shape .*, and the targets need \(3,\)"):
+            pooled.loss(torch.rand(3, VOCABULARY), mask=torch.ones(shape))
     with pytest.raises(UsageError, match="`mask` is the name of the model's argument"):
         attach(model, "blocks.0", tokens, VOCABULARY, layout="BTD", mask=torch.ones(3, 5))
+
+
+def additive(tokens: Tensor) -> Tensor:
+    return torch.zeros(3, 5).masked_fill(torch.arange(5) > 2, float("-inf"))
+
+
+@pytest.mark.parametrize("mask", [additive, lambda tokens: torch.zeros(3, 5, dtype=torch.bool)], ids=["added", "none"])
+@pytest.mark.parametrize("pool", ["mean", "none"])
+def test_masks_that_mean_another_thing_are_refused(language: tuple[nn.Module, Tensor], mask: object, pool: str) -> None:
+    """Added to attention scores, 0 is what counts; a `key_padding_mask` of torch is False there."""
+    model, tokens = language
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", pool=pool, mask=mask)
+    model(tokens)
+    y = tokens[:, 0] if pool == "mean" else (tokens + 1) % VOCABULARY
+    for ask in (branches.loss, branches.accuracies):
+        with pytest.raises(UsageError, match="mask is not 1 where a position counts and 0 at padding: attach with ma"):
+            ask(y)
+
+
+def test_the_padding_mask_of_torch_is_refused_by_its_name() -> None:
+    model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2, enable_nested_tensor=False)
+    with pytest.raises(UsageError, match=r"src_key_padding_mask is True at padding, .* returns the opposite"):
+        attach(model, "layers.*", torch.randn(3, 5, 8), C, mask="src_key_padding_mask")
+    branches = attach(
+        model, "layers.*", torch.randn(3, 5, 8), C, mask=lambda src, src_key_padding_mask: ~src_key_padding_mask
+    )
+    model(torch.randn(3, 5, 8), src_key_padding_mask=torch.arange(5).expand(3, 5) > 2)
+    assert branches.loss(torch.arange(3)) > 0
+
+
+@pytest.mark.parametrize(
+    ("objective", "values"),
+    [*((name, values) for name in OBJECTIVES for values in (False, True)), (F.cross_entropy, False)],
+)
+def test_what_is_masked_may_be_anything(unet: tuple[nn.Module, Tensor], objective: object, values: bool) -> None:
+    """Missing depths are NaN, and pixels at the border 255."""
+    model, x = unet
+    branches = attach(model, "down", x, C, pool="none", objective=objective)
+    mask = torch.rand(2, 8, 6) > 0.5
+    known = torch.rand(2, C, 8, 6) if values else masks(2, 8, 6).byte()
+    y = known.masked_fill(~mask.unsqueeze(1), float("nan")) if values else known.masked_fill(~mask, 255)
+    losses, accuracies = [], []
+    for goal in (y, known):
+        model(x)
+        losses.append(branches.loss(goal, mask=mask))
+        accuracies.append(branches.accuracies(goal, mask=mask)["down"])
+    assert torch.equal(*losses)
+    assert torch.equal(*accuracies)
+    losses[1].backward()
+    assert model.down.weight.grad.isfinite().all()
+
+
+@pytest.mark.parametrize("y", [torch.rand(2, 8, 6), torch.zeros(2, C, 8, 6).long(), torch.zeros(2, 8, 6).bool()])
+def test_ones_own_objective_of_values_takes_no_mask(unet: tuple[nn.Module, Tensor], y: Tensor) -> None:
+    model, x = unet
+    branches = attach(model, "down", x, C, pool="none", objective=lambda logits, y: logits.mean())
+    model(x)
+    with pytest.raises(UsageError, match="a mask cannot be used with an objective of your own: leave the padding out"):
+        branches.loss(y, mask=torch.ones(2, 8, 6))
 
 
 def test_a_mask_of_samples(language: tuple[nn.Module, Tensor]) -> None:

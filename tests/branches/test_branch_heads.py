@@ -1,11 +1,13 @@
 """Heads of every kind: what they compute, whose their weights are, and what is refused."""
 
 import copy
+import re
+from pathlib import Path
 
 import pytest
 import torch
 import torch.nn.functional as F
-from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets
+from branch_zoo import CLASSES, Cnn, assert_same_bits, bits_of, hooks_in, images, mlp, rows, targets
 from test_branch_dense import VOCABULARY, Language
 from torch import Tensor, nn
 
@@ -38,22 +40,41 @@ def test_a_step_reaches_model_and_live_heads(head: object, activation: str) -> N
     assert sum(parameter.numel() for parameter in branches.parameters()) == live * each
 
 
-@pytest.mark.parametrize("head", HEADS.values(), ids=HEADS)
-def test_n_of_1_and_5_train_the_same_model(head: object) -> None:
+SHARED = {"tied": lambda: "tied", "module": lambda: nn.Linear(6, VOCABULARY)}
+KINDS = {
+    "linear": lambda: "linear",
+    "conv": lambda: "conv",
+    **{name: lambda h=h: h for name, h in HEADS.items()},
+    **SHARED,
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_heads_of_every_kind_are_outside_of_the_model_and_leave_nothing_behind(kind: str) -> None:
     ends = []
-    for redundancy in (1, 5):
+    for redundancy in (1,) if kind in SHARED else (1, 5):
         torch.manual_seed(0)
-        model, x = mlp().eval(), rows()
-        branches = attach(model, ["1", "3"], x, CLASSES, redundancy, head=head)
+        model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+        keys = list(model.state_dict())
+        branches = attach(
+            model, "blocks.*", tokens, VOCABULARY, redundancy, pool="none", layout="BTD", shift=1, head=KINDS[kind]()
+        )
+        own = {value.data_ptr() for value in model.state_dict().values()}
+        assert own.isdisjoint(value.data_ptr() for value in branches.state_dict().values())
         optimizer = torch.optim.AdamW([*model.parameters(), *branches.parameters()], lr=1e-2)
         for _ in range(3):
             optimizer.zero_grad()
-            (F.cross_entropy(model(x), targets()) + branches.loss(targets())).backward()
+            (F.cross_entropy(model(tokens)[:, :-1].mT, tokens[:, 1:]) + branches.loss(tokens)).backward()
             optimizer.step()
-        ends.append([parameter.detach().clone() for parameter in model.parameters()])
-        branches.strip(optimizer)
-        assert len(optimizer.state) == len(ends[-1])
-    assert all(torch.equal(one, five) for one, five in zip(*ends, strict=True))
+        assert list(model.state_dict()) == keys
+        branches.strip(*([optimizer] if list(branches.parameters()) else []))
+        assert not hooks_in(model)
+        assert optimizer.param_groups[0]["params"] == list(optimizer.state) == list(model.parameters())
+        never = Language()
+        never.load_state_dict(model.state_dict(), strict=True)
+        assert torch.equal(model(tokens), never(tokens))
+        ends.append(bits_of(model))
+    assert_same_bits(ends[0], ends[-1])  # idle branches change nothing
 
 
 @pytest.mark.parametrize("activation", ["last", "all"])
@@ -229,12 +250,19 @@ def test_a_shared_module_is_trained_once() -> None:
             r"gives \(3, 6\) for features of shape \(3, 8\), where \(3, 5\) is",
         ),
         ({"head": lambda w, o: nn.Linear(w + 1, o)}, r"cannot be called on features of shape \(3, 8\)"),
+        ({"head": lambda w, o: nn.LazyLinear(o)}, "the head of place '1' has lazy layers .*: build it for the width"),
+        ({"head": nn.LazyLinear(CLASSES)}, "the head of place '1' has lazy layers without weights"),
         ({"head": nn.Linear(8, CLASSES), "redundancy": 2}, "a head that is shared has one branch"),
         ({"head": "mlp", "bias": torch.zeros(CLASSES)}, "bias is for head='linear'"),
         ({"head": {"7": "mlp"}}, "unknown place in `head` '7'"),
         ({"weights": {"1": -1}}, "the weight of place '1' must be a number of 0 or more, got -1"),
         ({"bias": "flat"}, "unknown bias 'flat'"),
         ({"bias": "prior", "labels": torch.tensor([0, 9])}, r"class indices in 0\.\.4"),
+        ({"bias": "prior", "labels": [0, 1]}, r"labels must be a tensor of class indices .* of shape \(N, 5\)"),
+        ({"bias": "prior", "labels": torch.rand(8)}, r"labels must be a tensor of class indices"),
+        ({"bias": "prior", "labels": torch.full((2, CLASSES), 1.5)}, r"labels must be a tensor of class indices"),
+        ({"bias": "prior", "labels": torch.full((2,), -100)}, r"labels must be a tensor of class indices"),
+        ({"bias": "prior", "labels": torch.eye(CLASSES).long()}, r"whole numbers are class indices: call labels.float"),
         ({"bias": "prior", "objective": F.cross_entropy}, "needs an objective by name"),
         ({"labels": torch.tensor([0])}, "labels are for the initial bias alone"),
         ({"preset": "probes"}, "unknown preset 'probes': did you mean 'probe'"),
@@ -249,10 +277,12 @@ def test_what_does_not_fit_is_refused(options: dict[str, object], message: str) 
         attach(mlp(), "1", rows(), CLASSES, **options)
 
 
-def test_probes_read_and_leave_no_gradient() -> None:
+@pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize("at", ["1", ["1", "3"]])
+def test_probes_read_and_leave_no_gradient(at: str | list[str], mode: type[torch.no_grad]) -> None:
     model, x = mlp().eval(), rows()
-    branches = attach(model, ["1", "3"], x, CLASSES, preset="probe")
-    with torch.no_grad():
+    branches = attach(model, at, x, CLASSES, preset="probe")
+    with mode():
         model(x)
     branches.loss(targets()).backward()
     assert all(parameter.grad.any() for parameter in branches.parameters())
@@ -269,6 +299,12 @@ def test_a_preset_fills_in_what_is_not_given() -> None:
     assert other.head("1").redundancy == 3
 
 
+def test_the_guide_has_the_values_of_every_preset() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "attaching.md").read_text()
+    rows = re.findall(r'^\| `"(\w+)"` \| `((?:\w+=[^`]*))` \|$', page, re.MULTILINE)
+    assert {name: eval(f"dict({options})") for name, options in rows} == PRESETS
+
+
 def test_the_bias_begins_at_the_class_shares() -> None:
     model, x = mlp(), rows()
     labels = torch.tensor([0, 0, 0, 1, 2, 3, 4, 4])
@@ -277,6 +313,31 @@ def test_the_bias_begins_at_the_class_shares() -> None:
     assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
     equal = attach(model, "1", x, CLASSES, preset="prior", name="equal")
     assert torch.allclose(equal.head("1").bias.sigmoid(), torch.full((CLASSES,), 1 / CLASSES))
+    ignored = torch.cat([labels, torch.tensor([255])]).byte()
+    ignoring = attach(model, "1", x, CLASSES, preset="prior", labels=ignored, ignore_index=255, name="ignoring")
+    assert torch.equal(ignoring.head("1").bias, branches.head("1").bias)
+
+
+@pytest.mark.parametrize("classes", [1, CLASSES])
+def test_the_bias_of_classes_that_do_not_exclude_each_other(classes: int) -> None:
+    labels = torch.rand(20, classes) > 0.7
+    shares = (labels.sum(0) + 0.5) / 21
+    for number, given in enumerate(
+        (labels, labels.float(), labels[:, 0]) if classes == 1 else (labels, labels.float())
+    ):
+        branches = attach(mlp(), "1", rows(), classes, preset="prior", labels=given, name=str(number))
+        assert torch.allclose(branches.head("1").bias.sigmoid(), shares)
+
+
+def test_a_class_alone_begins_at_one_half() -> None:
+    assert attach(mlp(), "1", rows(), 1, preset="prior").head("1").bias == 0
+    with pytest.raises(UsageError, match=r"whole numbers are class indices: call labels.float\(\)"):
+        attach(mlp(), "1", rows(), 1, preset="prior", labels=torch.tensor([0, 1]))
+
+
+def test_quantities_have_no_class_shares() -> None:
+    with pytest.raises(UsageError, match="bias='prior' is of classes: give the bias itself"):
+        attach(mlp(), "1", rows(), outputs=2, objective="mse", bias="prior")
 
 
 def test_two_sets_at_one_place() -> None:
@@ -294,6 +355,16 @@ def test_two_sets_at_one_place() -> None:
     assert depth.loss(goal) > 0
     depth.strip()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_exits_leave_padding_out_as_branches_do() -> None:
+    model, tokens = Language(), torch.randint(VOCABULARY, (3, 5))
+    branches = attach(model, "blocks.*", tokens, CLASSES, layout="BTD", mask="padding")
+    padding = torch.arange(5) < torch.tensor([[2], [5], [4]])
+    model(tokens, padding)
+    output = model.blocks[0](model.words(tokens))
+    assert torch.allclose(branches.exits()["blocks.0"](output, padding), branches.logits()["blocks.0"], atol=1e-6)
+    assert not torch.allclose(branches.exits()["blocks.0"](output), branches.logits()["blocks.0"])
 
 
 def test_exits_need_no_branches() -> None:

@@ -425,3 +425,24 @@ def test_what_is_saved_may_be_laid_out_anew() -> None:
             loss = branches.loss(y)
         answers.append(list(torch.autograd.grad(loss, [*model.parameters(), *branches.parameters()])))
     assert_alike(*answers, 1e-5)
+
+
+@pytest.mark.gpu
+@on_gpu
+def test_a_step_launches_few_kernels() -> None:
+    """Twelve places of one width, as of a vision transformer, of which each had 28 kernels once."""
+    model = nn.Sequential(*(nn.Linear(16, 16) for _ in range(12))).cuda()
+    x, y = torch.randn(8, 5, 16, device="cuda"), torch.randint(CLASSES, (8,), device="cuda")
+    counts = []
+    for attached in (False, True):
+        branches = attach(model, "*", x, CLASSES, layout="BTD") if attached else None
+        for _ in range(4):
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+                loss = model(x).mean()
+                (loss if branches is None else loss + 0.3 * branches.loss(y)).backward()
+                torch.cuda.synchronize()
+        on_device = [event.name for event in profile.events() if event.device_type == torch.autograd.DeviceType.CUDA]
+        counts.append(sum(not name.startswith(("Memcpy", "Memset")) for name in on_device))
+        model.zero_grad()
+    assert counts[0] > 12  # the profiler sees kernels
+    assert counts[1] - counts[0] <= 33, counts

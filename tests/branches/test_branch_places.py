@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy as np
 import pytest
 import torch
 from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows, targets
@@ -108,11 +109,19 @@ def test_numbers_count_the_repeated_blocks() -> None:
     model = Stages()
     assert list(find_places(model, [0, -1, 2])) == ["first.0", "second.2", "second.0"]
     assert find_places(model, 1)["first.1"] is model.blocks[1]
+    assert list(find_places(model, np.arange(2).tolist())) == list(find_places(model, [*np.arange(2)]))
     branches = attach(model, [1, -1], rows(), CLASSES)
     model(rows())
     assert list(branches.losses(targets())) == ["first.1", "second.2"]
     with pytest.raises(UsageError, match="there are none"):
         attach(nn.Linear(7, CLASSES), 0, rows(), CLASSES)
+
+
+@pytest.mark.parametrize("keys", [["first.*", "first.1", "**"], ["first.1", "first.*", "**"]], ids=str)
+def test_of_keys_that_fit_a_place_its_name_counts_and_else_the_first(keys: list[str]) -> None:
+    values = {"first.*": 2.0, "first.1": 3.0, "**": 4.0}
+    weights = attach(Stages(), [0, 1, 2], rows(), CLASSES, weights={key: values[key] for key in keys}).settings.weights
+    assert weights == {"first.0": 2.0, "first.1": 3.0, "second.0": 4.0}
 
 
 def test_places_by_names_of_ones_own() -> None:

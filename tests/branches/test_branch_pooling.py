@@ -48,6 +48,18 @@ def test_means_of_half_precision_are_float32() -> None:
     assert pool_features(torch.ones(2, 3, 4, 4, dtype=torch.bfloat16), "BCHW", "mean").dtype == torch.float32
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("shape", "layout"), [((2, 3, 9, 9), "BCHW"), ((2, 9, 9, 3), "BHWC"), ((2, 81, 3), "BTD")])
+def test_the_gradient_of_a_mean_is_no_copy_of_the_feature(
+    shape: tuple[int, ...], layout: str, dtype: torch.dtype
+) -> None:
+    feature = torch.randn(shape, dtype=dtype, requires_grad=True)
+    pooled = pool_features(feature, layout, "mean")
+    (gradient,) = torch.autograd.grad(pooled.square().sum(), feature)
+    assert gradient.shape == feature.shape
+    assert gradient.untyped_storage().nbytes() == 2 * 3 * dtype.itemsize
+
+
 @pytest.mark.parametrize("pool", ["mean", lambda feature: feature])
 def test_an_in_place_relu_after_the_place_changes_nothing(pool: object) -> None:
     model, x = mlp(), rows()  # "0" is a linear layer, "1" an in-place ReLU

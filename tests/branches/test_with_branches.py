@@ -166,6 +166,35 @@ def test_a_sharded_pair_in_mixed_precision(apart: bool) -> None:
         dist.destroy_process_group()
 
 
+def test_a_sharded_pair_trains_what_the_pair_trains() -> None:
+    """One rank; strip after sharding, and a full state dict of the bare model at the end."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        x, start, ends = rows(), mlp().eval(), []  # without dropout
+        for sharded in (False, True):
+            model = copy.deepcopy(start)
+            branches = attach(model, AT, x, CLASSES, 3)
+            net = WithBranches(model, branches)
+            if sharded:
+                fully_shard(model[0], mesh=init_device_mesh("cpu", (1,)))
+                fully_shard(net, mesh=init_device_mesh("cpu", (1,)))
+            optimizer, losses = torch.optim.AdamW(net.parameters(), lr=0.01), []
+            for _ in range(3):
+                output, logits = net(x)
+                loss = F.cross_entropy(output, targets()) + branches.loss(targets(), logits=logits)
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+            branches.strip(optimizer)
+            whole = get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+            ends.append((losses, whole))
+        torch.testing.assert_close(*ends)
+        start.load_state_dict(ends[1][1], strict=True)
+    finally:
+        dist.destroy_process_group()
+
+
 def test_two_sharded_sets() -> None:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:

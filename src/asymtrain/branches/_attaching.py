@@ -135,7 +135,7 @@ def attach(
         weights: of the places in the sum of their losses.
         bias: what each branch's bias begins with, one value for each class (C,), or `prior`: the logits of the
             classes' shares in `labels`, without labels of equal shares. None for linear branches without bias.
-        labels: class indices of the training set, for `bias="prior"`.
+        labels: of the training set, for `bias="prior"`: class indices, or as floats a row for each sample (N, C).
         branch_reduction: with activation `all`, whether a place's loss is the sum or the mean over its branches.
         class_reduction: mean or sum over classes, in objectives whose classes do not compete.
         initialization: of linear weights, `independent` of the redundancy, or in `sequence` from one generator.
@@ -172,7 +172,7 @@ def attach(
             f"objective={objective!r} of one output is always 0, since there is nothing to choose from: give classes=2 "
             "or more, or for one output 'sigmoid', 'mse', 'huber' or 'dice'"
         )
-    initial_bias = _initial_bias(bias, labels, classes, learned)
+    initial_bias = _initial_bias(bias, labels, classes, learned, ignore_index, quantities=outputs is not None)
     if dtype is not None and (not isinstance(dtype, torch.dtype) or not dtype.is_floating_point):
         raise UsageError(f"dtype must be a floating-point type such as torch.float32, got {dtype!r}")
     if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
@@ -223,7 +223,9 @@ def attach(
     return branches
 
 
-def _initial_bias(bias: object, labels: object, classes: int, objective: Objective | LossFn) -> Tensor | None:
+def _initial_bias(
+    bias: object, labels: object, classes: int, objective: Objective | LossFn, ignore_index: int, *, quantities: bool
+) -> Tensor | None:
     """What each branch's bias begins with (C,), or None."""
     if labels is not None and bias != "prior":
         raise UsageError("labels are for the initial bias alone: give bias='prior' with them")
@@ -234,15 +236,39 @@ def _initial_bias(bias: object, labels: object, classes: int, objective: Objecti
             raise unknown_name("bias", bias, ["prior"])
         if not isinstance(objective, Objective):
             raise UsageError("bias='prior' needs an objective by name: give the bias itself, a tensor of logits")
-        fits = labels is None or (isinstance(labels, Tensor) and not labels.is_floating_point() and labels.numel() > 0)
-        if not fits or (isinstance(labels, Tensor) and (labels.min() < 0 or labels.max() >= classes)):
-            raise UsageError(f"labels must be a tensor of class indices in 0..{classes - 1}: those of the training set")
-        assert labels is None or isinstance(labels, Tensor)
-        return prior_bias(objective, classes, labels)
+        if quantities and not objective.shares:
+            raise UsageError("bias='prior' is of classes: give the bias itself, such as the mean of each quantity")
+        return prior_bias(
+            objective, classes, None if labels is None else _fitting_labels(labels, classes, ignore_index)
+        )
     fits = isinstance(bias, Tensor) and not bias.is_nested and bias.shape == (classes,)
     if not fits or bias.is_complex() or bias.is_meta:  # type: ignore[attr-defined]
         raise UsageError(f"bias must be a tensor with one value for each of {classes} classes: of shape ({classes},)")
     return bias  # type: ignore[return-value]
+
+
+def _fitting_labels(labels: object, classes: int, ignore_index: int) -> Tensor:
+    """Class indices of the training set, or rows (N, C) of one value for each class."""
+    wrong = UsageError(
+        f"labels must be a tensor of class indices in 0..{classes - 1}, those of the training set, or of floats with "
+        f"one value for each class, of shape (N, {classes})"
+    )
+    if not isinstance(labels, Tensor) or not labels.numel() or labels.is_complex():
+        raise wrong
+    if labels.is_floating_point() or labels.dtype == torch.bool:
+        rows = labels.unsqueeze(-1) if classes == 1 and labels.ndim == 1 else labels
+        if rows.shape[1:] != (classes,) or not ((rows >= 0) & (rows <= 1)).all():
+            raise wrong
+        return rows
+    if classes == 1 or (labels.shape[1:] == (classes,) and labels.min() >= 0 and labels.max() <= 1):
+        raise UsageError(
+            "labels look like one value for each class, and whole numbers are class indices: call labels.float(), or "
+            "labels.flatten() if they are indices"
+        )
+    kept = labels[labels.long() != ignore_index]  # comparisons of bytes wrap: 156 would pass for -100
+    if not len(kept) or kept.min() < 0 or kept.max() >= classes:
+        raise wrong
+    return kept
 
 
 def _check_kinds(kinds: Mapping[str, HeadKind], bias: Tensor | None) -> None:

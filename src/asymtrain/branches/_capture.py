@@ -233,6 +233,8 @@ class PlaceHook(_Hook):
         if isinstance(feature, Tensor) and self.version is not None and feature._version != self.version:
             return _CHANGED
         if self.held is None:
+            if self.reader.detach and isinstance(self.rows, Tensor) and self.rows.is_inference():
+                return self.rows.clone()  # of which, outside of torch.inference_mode, probes can learn
             return self.rows
         if self.with_grad and not torch.is_grad_enabled():
             return self.read(self.held)  # the loss, which needs the graph, may still be asked for

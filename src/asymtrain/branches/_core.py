@@ -22,7 +22,15 @@ from torch.optim import Optimizer
 from asymtrain.branches._capture import Capture, Mask, is_exporting, refuse_drift
 from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
-from asymtrain.branches._losses import Activation, Product, Settings, accuracies_of, align, losses_of
+from asymtrain.branches._losses import (
+    Activation,
+    Product,
+    Settings,
+    accuracies_of,
+    align,
+    losses_of,
+    refuse_other_masks,
+)
 from asymtrain.branches._pooling import Pooled, Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import Objective
@@ -51,6 +59,7 @@ class Branches(nn.Module):
         self.name = name
         self.paths = dict(paths)  # of the modules, by place
         self.mask = mask
+        self._watch_mask = True  # whether the next loss makes sure that the model's mask is 1 where positions count
         self._watch_copying = watch_copying  # whether the next loss makes sure that targets are not the inputs
         self.heads = nn.ModuleDict({_key(name): head for name, head in heads.items()})
         self._keys = {name: _key(name) for name in heads}
@@ -95,7 +104,8 @@ class Branches(nn.Module):
     def exits(self) -> dict[str, nn.Module]:
         """By place, a module from the place's output to logits, for early exit: it needs no hooks and no branches.
 
-        Of several branches it has the last. A tied head stays the model's, so its exit follows the model.
+        Of several branches it has the last. A tied head stays the model's, so its exit follows the model; that of a
+        linear head is a copy, and is taken after training.
         """
         return {name: Exit(self.readers[name], self.head(name).as_module()) for name in self.places}
 
@@ -294,7 +304,7 @@ class Branches(nn.Module):
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
         given, ignore_index = self._given(logits), self._ignored(ignore_index)
-        groups = align(given, self._positions, targets, self._mask(mask), self.settings, self._products())
+        groups = align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
         return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
     def _losses(
@@ -306,7 +316,7 @@ class Branches(nn.Module):
             self._attached().check_has_gradients()
         given = self._given(logits)
         self._refuse_copying(targets, ignore_index)
-        for group in align(given, self._positions, targets, self._mask(mask), self.settings, self._products()):
+        for group in align(given, self._positions, targets, mask, self.settings, self._products(), self._padding()):
             yield group.names, losses_of(group, ignore_index, self.settings)
 
     def _ignored(self, given: int | None) -> int:
@@ -325,14 +335,18 @@ class Branches(nn.Module):
         found = {name: value for names, values in parts for name, value in zip(names, values.unbind(), strict=True)}
         return {name: found[name] for name in self.places if name in found}
 
-    def _mask(self, given: Tensor | None) -> Tensor | None:
-        """The mask that was given, or else that of the model's latest forward.
+    def _padding(self) -> Tensor | None:
+        """The mask of the model's latest forward; that it is one, is made sure of once.
 
         A `pool` function of the user's own may give rows in any order, of which that mask does not know.
         """
-        if given is not None or self._capture is None or any(callable(reader.pool) for reader in self.readers.values()):
-            return given
-        return self._capture.forward.mask
+        if self._capture is None or any(callable(reader.pool) for reader in self.readers.values()):
+            return None
+        mask = self._capture.forward.mask
+        if self._watch_mask and mask is not None and not (torch.compiler.is_compiling() or mask.is_meta):
+            refuse_other_masks(mask)
+            self._watch_mask = False
+        return mask
 
     def _refuse_copying(self, targets: Tensor, ignore_index: int) -> None:
         """Once: targets that are the model's own tokens, unshifted, would teach the branches to copy them."""
@@ -492,9 +506,9 @@ class Exit(nn.Module):
         super().__init__()
         self.reader, self.head = reader, head
 
-    def forward(self, output: Any) -> Tensor:
-        """Logits, in the head's precision."""
-        feature = self.reader.read(output)
+    def forward(self, output: Any, mask: Tensor | None = None) -> Tensor:
+        """Logits, in the head's precision; a mean is over the positions whose `mask` is not 0."""
+        feature = self.reader.read(output, mask)
         if isinstance(feature, str):
             raise UsageError(f"what the exit was given {feature}")
         first = next(self.head.parameters(), feature)

@@ -9,13 +9,14 @@ Axis letters: B batch, N branches at a place, C classes, D width of a place, K p
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from asymtrain._moved import renamed_arguments
 from asymtrain.branches._losses import Activation
@@ -305,6 +306,7 @@ def make_heads(
                     "attach with pool='mean', or give layers for maps as head="
                 )
             parts = list(tied()) if kind == "tied" else [kind]
+            _refuse_lazy(name, parts)
             # A module of the user's own belongs to the first place, and the others are tied to it.
             elsewhere = any(isinstance(head, ModuleHead) and head.live[0] is kind for head in heads.values())
             if elsewhere or _belongs(parts, own):
@@ -313,6 +315,7 @@ def make_heads(
                 heads[name] = ModuleHead([parts[0].to(feature.device)], width, activation, place_key, positions)
         else:
             modules = module_heads(kind, seed, index, width, outputs, redundancy, name, positions)
+            _refuse_lazy(name, modules)
             heads[name] = ModuleHead(modules, width, activation, place_key, positions).to(feature.device, wide)
         _check_fit(name, heads[name], feature, outputs)
     return heads
@@ -326,6 +329,13 @@ def module_heads(
     build = kind if callable(kind) else _NAMED[kind](positions)
     keys = [key(seed, f"head {redundancy - 1 - branch} from last at place {index}") for branch in range(redundancy)]
     return [_built(build, place, width, outputs, branch_key) for branch_key in keys]
+
+
+def _refuse_lazy(place: str, modules: Iterable[nn.Module]) -> None:
+    if any(is_lazy(weight) for module in modules for weight in module.parameters()):
+        raise UsageError(
+            f"the head of place {place!r} has lazy layers without weights: build it for the width that it is given"
+        )
 
 
 def _belongs(parts: Sequence[nn.Module], own: Collection[int]) -> bool:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from asymtrain.errors import UsageError
-from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows
+from asymtrain.objectives import OBJECTIVES, ClassReduction, Objective, kept_rows, without_masked
 
 Activation = Literal["last", "all", "random", "cycle"]
 BranchReduction = Literal["sum", "mean"]
@@ -70,6 +70,8 @@ class Aligned:
 
 def losses_of(group: Aligned, ignore_index: int, settings: Settings) -> Tensor:
     """The losses (K,) of places; over several live branches the sum or mean of their losses."""
+    if group.mask is not None:
+        group = replace(group, targets=without_masked(group.targets, group.mask, ignore_index))
     if isinstance(settings.objective, Objective):
         settings.objective.check(group.logits[0], group.targets, ignore_index)
         rows, goals, keep = _rows(group, ignore_index)
@@ -86,6 +88,8 @@ def accuracies_of(group: Aligned, ignore_index: int, settings: Settings) -> Tens
     if not isinstance(objective, Objective):  # a user's own function tells no accuracy
         objective = OBJECTIVES["mse" if settings.quantities else "sigmoid"]
         group = replace(group, targets=_by_output(group.targets, group.logits, group.positions))
+    if group.mask is not None:
+        group = replace(group, targets=without_masked(group.targets, group.mask, ignore_index))
     objective.check(group.logits[0], group.targets, ignore_index)
     return objective.accuracy(*_rows(group, ignore_index)).view(len(group.names), -1).mean(1)
 
@@ -97,8 +101,12 @@ def align(
     mask: Tensor | None,
     settings: Settings,
     products: tuple[Product, ...] = (),
+    padding: Tensor | None = None,
 ) -> Iterator[Aligned]:
-    """Places of one shape together, beside their targets."""
+    """Places of one shape together, beside their targets.
+
+    `mask` was given for these targets. `padding` is the model's own, which has done its work where it was pooled.
+    """
     if not isinstance(targets, Tensor):
         raise UsageError(f"targets must be a tensor, got a {type(targets).__name__}: call torch.as_tensor(targets)")
     if not (mask is None or isinstance(mask, Tensor)):
@@ -119,7 +127,8 @@ def align(
             values = values.movedim(2, -1)
         if targets.is_meta and not values.is_meta:
             raise UsageError(f"targets are on the meta device, where there are no values: make them on {values.device}")
-        yield _aligned(tuple(names), values, count, targets.to(values.device), mask, settings)
+        told = padding if mask is None and padding is not None and (count or padding.ndim == 1) else mask
+        yield _aligned(tuple(names), values, count, targets.to(values.device), told, settings)
 
 
 def _aligned(
@@ -155,17 +164,20 @@ def _aligned(
             f"the model was called on {logits.shape[1]} samples, and there are targets of {len(targets)}: give one for "
             "each sample"
         )
-    if mask is not None:
-        mask = _fitting_mask(mask.to(logits.device), targets, count)
     sizes, wanted_sizes = logits.shape[2 : 2 + count], targets.shape[1 : 1 + count]
     if count and sizes != wanted_sizes:
+        shorter = settings.resize is None and sizes[0] - wanted_sizes[0] == 1
+        if count == 1 and (settings.shift or shorter):
+            _refuse_tokens(names[0], targets, sizes[0], settings.shift)
         if settings.resize is None:
-            if count == 1 and sizes[0] - wanted_sizes[0] == max(settings.shift, 1):
-                _refuse_shorter(names[0], targets, sizes[0], settings.shift)
             raise UsageError(
                 f"place {names[0]!r} has {' x '.join(map(str, sizes))} positions, and the targets have "
                 f"{' x '.join(map(str, wanted_sizes))}: attach with resize='targets' (nearest) or resize='logits'"
             )
+    if mask is not None:
+        mask = mask.to(logits.device)
+        _check_mask(mask, targets, count)
+    if count and sizes != wanted_sizes:
         if settings.resize == "targets":
             targets = _nearest(targets, sizes)
             mask = None if mask is None else _nearest(mask, sizes)
@@ -185,14 +197,14 @@ def _aligned(
 def _refuse_positions(place: str, targets: Tensor) -> NoReturn:
     raise UsageError(
         f"place {place!r} needs one target a sample, got targets of shape {tuple(targets.shape)}: for one a position "
-        "attach with pool='none'"
+        "attach with pool='none' to a place that has positions"
     )
 
 
-def _refuse_shorter(place: str, targets: Tensor, tokens: int, shift: int) -> NoReturn:
-    """Refuse targets that lack the first tokens or a class token, which no resizing brings into line."""
+def _refuse_tokens(place: str, targets: Tensor, tokens: int, shift: int) -> NoReturn:
+    """Refuse targets of other tokens, or without those of a class token, which no resizing brings into line."""
     remedy = (
-        f"give the labels of all tokens, which shift={shift} moves"
+        f"give the labels of all tokens that the model was called on, which shift={shift} moves"
         if shift
         else "to learn the next token, give the labels of all and attach with shift=1; a class token that has none is "
         "left out by output=lambda tokens: tokens[:, 1:]"
@@ -212,12 +224,15 @@ def _refuse_indices(targets: Tensor, logits: Tensor, count: int) -> NoReturn:
 
 def _check_maps(targets: Tensor, logits: Tensor) -> None:
     """Refuse maps (B, C', H, W) whose C' is not that of logits (K, B, H, W, C), in shapes that the user knows."""
-    batch, classes, sizes = logits.shape[1], logits.shape[-1], targets.shape[2:]
+    batch, classes, sizes, remedy = logits.shape[1], logits.shape[-1], targets.shape[2:], ""
     if targets.shape[1] != classes:
-        last = " (call targets.movedim(-1, 1))" if targets.shape[-1] == classes else ""
+        if targets.shape[1] == 1:
+            remedy = ": call targets.squeeze(1)"
+        elif targets.shape[-1] == classes:
+            sizes, remedy = targets.shape[1:-1], ": call targets.movedim(-1, 1)"
         raise UsageError(
             f"targets must have shape {(batch, *sizes)} for class indices or {(batch, classes, *sizes)} for one value "
-            f"a class, got {tuple(targets.shape)}{last}"
+            f"a class, got {tuple(targets.shape)}{remedy}"
         )
 
 
@@ -227,15 +242,25 @@ def _by_output(targets: Tensor, logits: Tensor, count: int) -> Tensor:
     return targets.unsqueeze(-1) if values and logits.shape[-1] == 1 and targets.ndim == 1 + count else targets
 
 
-def _fitting_mask(mask: Tensor, targets: Tensor, count: int) -> Tensor | None:
-    if mask.shape == targets.shape[: 1 + count]:
-        return mask
-    if not count and mask.ndim == 2 and len(mask) == len(targets):
-        return None  # of positions, which were pooled: it has done its work there
-    raise UsageError(
-        f"the mask has shape {tuple(mask.shape)}, and the targets {tuple(targets.shape[: 1 + count])}: give one value "
-        "for each target, 0 where it is padding, or attach with mask=None if the model's own means another thing"
-    )
+def _check_mask(mask: Tensor, targets: Tensor, count: int) -> None:
+    wanted = tuple(targets.shape[: 1 + count])
+    if mask.shape != wanted:
+        raise UsageError(
+            f"the mask has shape {tuple(mask.shape)}, and the targets need {wanted}: give one value for each, 0 "
+            "where it is padding, or attach with mask=None if the model's own means another thing"
+        )
+
+
+def refuse_other_masks(mask: Tensor) -> None:
+    """Refuse the model's own mask where 1 or more does not mean that a position counts.
+
+    One that is added to attention scores is 0 there and below 0 at padding; torch's `key_padding_mask` is False there.
+    """
+    if (mask < 0).any() or not mask.any():
+        raise UsageError(
+            "the model's mask is not 1 where a position counts and 0 at padding: attach with mask=, a function of the "
+            "model's arguments that returns such a mask, or with mask=None"
+        )
 
 
 def _nearest(values: Tensor, sizes: torch.Size) -> Tensor:
@@ -265,11 +290,10 @@ def _rows(group: Aligned, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | N
 def _called(objective: LossFn, group: Aligned, ignore_index: int) -> Tensor:
     """Losses of a user's own function, branch by branch, in the shapes that the user knows."""
     targets, count = group.targets, group.positions
-    if group.mask is not None:
-        if targets.is_floating_point():
-            raise UsageError("a mask cannot be used with an objective of your own: leave the padding out in it")
-        targets = targets.masked_fill(group.mask == 0, ignore_index)
-    if not targets.is_floating_point() and targets.dtype != torch.bool and targets.ndim == 1 + count:
+    indices = not targets.is_floating_point() and targets.dtype != torch.bool and targets.ndim == 1 + count
+    if group.mask is not None and not indices:
+        raise UsageError("a mask cannot be used with an objective of your own: leave the padding out in it")
+    if indices:
         targets = targets.long()
     elif targets.ndim == group.logits.ndim - 1 and count > 1:
         targets = targets.movedim(-1, 1)

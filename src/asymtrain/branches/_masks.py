@@ -21,6 +21,11 @@ def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) ->
     """The mask for these places of the model; the name of an argument that the model does not take is refused."""
     if not isinstance(mask, str):
         return mask
+    if mask.endswith("key_padding_mask"):
+        raise UsageError(
+            f"what torch calls {mask} is True at padding, where a mask of branches is 0: attach with mask=, a function "
+            "of the model's arguments that returns the opposite"
+        )
     try:
         arguments = inspect.signature(model.forward).parameters
     except (TypeError, ValueError):

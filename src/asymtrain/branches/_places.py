@@ -7,6 +7,7 @@ name is a name, not a glob.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fnmatch import fnmatchcase
+from numbers import Integral
 from typing import Any, TypeVar
 
 from torch import nn
@@ -92,7 +93,7 @@ def _named_modules(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, default: T) -> dict[str, T]:
     """The value of an option at each place: the option itself, or that of a mapping's first key that fits the place.
 
-    A key that is a place's name means that place alone, whatever marks of a glob are in it.
+    A key that is a place's name means that place alone, whatever marks of a glob are in it, and comes before globs.
     A key that fits no place is refused: it would do nothing.
     """
     names = list(places)
@@ -105,10 +106,12 @@ def by_place(option: T | Mapping[str, T], places: Iterable[str], what: str, defa
         if key not in names and not any(fits(key, name) for name in names):
             raise unknown_name(f"place in `{what}`", key, names)
 
-    def meant(key: str, name: str) -> bool:
-        return key == name if key in names else fits(key, name)
+    globs = {key: value for key, value in option.items() if key not in names}
 
-    return {name: next((value for key, value in option.items() if meant(key, name)), default) for name in names}
+    def value_at(name: str) -> T:
+        return option[name] if name in option else next((globs[key] for key in globs if fits(key, name)), default)
+
+    return {name: value_at(name) for name in names}
 
 
 def fits(pattern: str, name: str) -> bool:
@@ -126,12 +129,12 @@ def fits(pattern: str, name: str) -> bool:
 
 def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
     kind = type(item).__name__
-    if isinstance(item, int) and not isinstance(item, bool):
-        blocks = repeated_blocks(modules)
-        if not -len(blocks) <= item < len(blocks):
+    if not isinstance(item, bool) and isinstance(item, Integral):  # numpy's too
+        blocks, number = repeated_blocks(modules), int(item)
+        if not -len(blocks) <= number < len(blocks):
             told = f"there are {len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}" if blocks else "there are none"
-            raise UsageError(f"`at` counts the model's repeated blocks, and has none of number {item}: {told}")
-        return [blocks[item]]
+            raise UsageError(f"`at` counts the model's repeated blocks, and has none of number {number}: {told}")
+        return [blocks[number]]
     if isinstance(item, nn.Module):
         names = [name for name, module in modules.items() if module is item]
         if not names:
