@@ -71,7 +71,10 @@ def _folders_in(folder: Path) -> list[Path]:
 def _list_classes(folder: Path) -> Listing:
     classes = _folders_in(folder)
     if len(classes) < 2:
-        raise UsageError(f"{folder} has {len(classes)} class folders; it needs at least two, with images in each")
+        raise UsageError(
+            f"{folder} has {len(classes) or 'no'} class folder{'s'[: len(classes) != 1]}; it needs at least two, with "
+            "images in each"
+        )
     listing: Listing = {}
     for entry in classes:
         files = [file for file in sorted(entry.iterdir()) if file.is_file() and not file.name.startswith(".")]

@@ -374,7 +374,7 @@ def budget_words(result: Tuned) -> str:
     measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"
     needed = f"the whole question takes {plan.about} {duration(60 * plan.needed)}"
     if not plan.rungs:
-        return f"{given}: {measured}. No race fits; {needed}"
+        return f"{given}: {measured}. No race fits"
     return f"{given}: {measured}. Planned: {_planned(plan)}, for {duration(plan.seconds)}; {needed}"
 
 
