@@ -39,6 +39,8 @@ def uv_install(wanted: list[str]) -> bool:
             return False
         uv = shutil.which("uv", path=os.path.dirname(sys.executable))  # noqa: PTH120  (links stay as they are)
     command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable, *pip_places(), *wanted]
+    if sys.dont_write_bytecode:  # then, as in many containers, every process would compile all of torch again
+        command.append("--compile-bytecode")
     return not subprocess.run(command).returncode
 
 
