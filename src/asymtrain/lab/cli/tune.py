@@ -199,7 +199,7 @@ def watcher_of(display: Display) -> "Watcher":
         if not display.console.is_terminal:
             display.console.print(f"{done}/{total} {_line(finished)}")
 
-    return Watcher(display.update, display.console.print, run)
+    return Watcher(display.update, display.stage, run)
 
 
 def _line(run: "Run") -> str:

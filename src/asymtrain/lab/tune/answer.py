@@ -163,7 +163,8 @@ def title_of(result: Tuned) -> str:
 
 def tune_tables(result: Tuned) -> list[Table]:
     """The race, the pairs of the confirmation and the check of the removal, where there are any."""
-    tables = [race_table(result.race, result.held_out)] if result.rungs else []
+    raced = any(entry.row for rung in result.rungs for entry in rung.entries)
+    tables = [race_table(result.race, result.held_out)] if raced else []
     tables += [pairs_table(result)] if result.race.pairs else []
     return [*tables, removal_table(result.removal)] if result.removal is not None else tables
 
