@@ -19,6 +19,7 @@ from asymtrain.lab.cli.options import (
     DATA_OPTION,
     MODEL,
     OUT,
+    TRAINED,
     DeviceOptions,
     PageOptions,
     TrackOptions,
@@ -40,6 +41,8 @@ SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone.
 class ModelOptions:
     """What is probed: a model by name and the data that it learns."""
 
+    heading = TRAINED
+
     model: Annotated[str, MODEL]
     data: Annotated[str, DATA] = "shapes"
     data_option: Annotated[list[str] | None, DATA_OPTION] = None
@@ -58,6 +61,8 @@ class ModelOptions:
 @dataclass(frozen=True)
 class EffortOptions:
     """How long the probe measures."""
+
+    heading = "How much is measured"
 
     alphas: Annotated[str | None, Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None
     no_pairs: Annotated[bool, Option("--no-pairs", help="Measure the alignment only.")] = False
