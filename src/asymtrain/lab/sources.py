@@ -406,7 +406,7 @@ def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -
     if channels != 1:
         with suppress(Exception), _undisturbed(model):
             model(replace(inputs, shape=(1, *sides)).sample())
-            told = f"{named.name} takes images of one channel, and these have {channels}, in a folder the gray ones too"
+            told = f"{named.name} takes images of one channel, and these have {channels} (gray ones of a folder too)"
             return UsageError(f"{told}: build it for them; a function is given their number as `channels`")
     for size in (size for size in LARGER if size > max(sides)):
         with suppress(Exception), _undisturbed(model):
