@@ -46,6 +46,7 @@ def uv_install(wanted: list[str]) -> bool:
 
 def main() -> None:
     """Install by uv, else by pip."""
+    print("installing; most of it is torch, which takes minutes to download where it is not at hand", flush=True)
     wanted = ["--constraint", "constraints.txt", "--editable", f".[{','.join(sys.argv[1:])}]"]
     if not uv_install(wanted):
         print("installing with pip", flush=True)
