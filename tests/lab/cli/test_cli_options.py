@@ -146,6 +146,14 @@ def test_options_stand_under_the_heading_of_their_group_and_a_flag_has_no_type()
     assert options.ALPHA.rich_help_panel is None  # shared ones stay as they are
 
 
+@pytest.mark.parametrize("command", ["run", "search", "tune", "probe"])
+def test_what_may_be_repeated_is_named_in_the_help(command):
+    """Else the help would show <list[str]>."""
+    repeated = [option for option in load_command(command).params if getattr(option, "multiple", False)]
+    assert repeated
+    assert all(option.metavar for option in repeated)
+
+
 def test_a_group_is_passed_whole_and_a_derived_one_has_its_own_default():
     seen = []
 

@@ -120,7 +120,7 @@ SETTINGS = typer.Option(
     help="A control, such as signal=noise, or a part of the recipe, such as clip=1; may be repeated. An unknown one "
     "lists all.",
 )
-RUN_IDS = typer.Option("--run", help="Id of a stored run, or its beginning; several with commas; or all.")
+RUN_IDS = typer.Option("--run", metavar="ID", help="Id of a stored run, or its beginning; several with commas; or all.")
 # Where and for how long they are trained.
 DATA_ROOT = typer.Option("--data-root", help="Where downloaded data is kept. Default: $ASYMTRAIN_DATA.")
 MINUTES = typer.Option("--minutes", help="Stop after this time; the next call continues.", callback=above_zero)
@@ -148,6 +148,7 @@ class ScaleOptions:
     arch: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="NAME",
             help="mlp, cnn, vit; timm:NAME; hf:CONFIG; package.module:function; several with commas. Default: all "
             "three.",
             autocompletion=offered_archs,

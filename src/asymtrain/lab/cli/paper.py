@@ -114,6 +114,7 @@ class StudyOptions(SizeOptions):
         list[str] | None,
         typer.Option(
             "--reading",
+            metavar="NAME",
             help="primary, sum, all, best, instruments, last20, ordinary; several with commas, or every.",
         ),
     ] = None
@@ -130,6 +131,7 @@ class StudyOptions(SizeOptions):
         list[str] | None,
         typer.Option(
             "--arch",
+            metavar="NAME",
             help="Do these backbones alone: mlp, cnn, vit; several with commas.",
             autocompletion=offered_archs,
         ),

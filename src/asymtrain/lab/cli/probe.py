@@ -54,7 +54,10 @@ class ModelOptions:
     learning_rate: Annotated[
         float | None, Option(help="Default: 0.001; for a backbone, the scale's value.", callback=above_zero)
     ] = None
-    option: Annotated[list[str] | None, Option(help="NAME=VALUE for the model's builder; may be repeated.")] = None
+    option: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=VALUE", help="An option of the model's builder, such as hidden_size=64; may be repeated."),
+    ] = None
     scale: Annotated[str, Option(help="Of a backbone: quick (small networks) or paper (as published).")] = "quick"
 
 
