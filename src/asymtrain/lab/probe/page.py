@@ -9,6 +9,7 @@ from asymtrain.lab.probe.result import headline
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import Column, Table, interval, make_rows
+from asymtrain.models import display_name
 
 NAME = "probe"
 BADGES = {"attach": "helped", "leave": "hurt", "cannot tell": ""}  # classes of the page's style
@@ -23,7 +24,7 @@ def write_probe(out: Path, probe: Probe, facts: Mapping[str, str]) -> dict[str, 
     return write_page(
         out,
         NAME,
-        title=f"Probe of {facts['Model']} on {facts['Data']}" if "Model" in facts else "Probe",
+        title=f"Probe of {display_name(facts['Model'])} on {facts['Data']}" if "Model" in facts else "Probe",
         lead=f"{' '.join(probe.reasons[:seen])}\n\n{' '.join(probe.reasons[seen:])}".strip(),
         answers=[(BADGES[advice.verdict], advice.verdict, headline(advice))],
         tables=probe_tables(probe),
