@@ -39,11 +39,14 @@ def uv_install(wanted: list[str]) -> bool:
             return False
         uv = shutil.which("uv", path=os.path.dirname(sys.executable))  # noqa: PTH120  (links stay as they are)
     command = [str(uv), "pip", "install", "--quiet", "--python", sys.executable, *pip_places(), *wanted]
+    if sys.dont_write_bytecode:  # then, as in many containers, every process would compile all of torch again
+        command.append("--compile-bytecode")
     return not subprocess.run(command).returncode
 
 
 def main() -> None:
     """Install by uv, else by pip."""
+    print("installing; most of it is torch, which takes minutes to download where it is not at hand", flush=True)
     wanted = ["--constraint", "constraints.txt", "--editable", f".[{','.join(sys.argv[1:])}]"]
     if not uv_install(wanted):
         print("installing with pip", flush=True)

@@ -87,6 +87,7 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
         "def broken():\n    raise OSError('weights.pt is not here')\n"
         "def lacking():\n    import no_such_library\n"
         "def number():\n    return 3\n"
+        "built = nn.Linear(2, 2)\n"
     )
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_nets", raising=False)
@@ -101,9 +102,12 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
         r"broken cannot be built \(OSError: weights.pt is not here\): mend the function", "my_nets:broken", build=True
     )
     refuse("must return an nn.Module, and returned int", "my_nets:number", build=True)
+    refuse("my_nets:built must make a new model at each call: write a function .*, not a Linear", "my_nets:built")
     refuse("no_such_package.nets cannot be imported .*check the name", "no_such_package.nets:net")
     (tmp_path / "my_slip.py").write_text("1 / 0\n")
     refuse(r"my_slip cannot be imported \(ZeroDivisionError: .*mend the file", "my_slip:net")
+    (tmp_path / "my_needs.py").write_text("import no_such_library.nets\n")
+    refuse("my_needs cannot be imported .*: install no_such_library, or go to the folder", "my_needs:net")
     assert sys.path == before
 
 
@@ -274,6 +278,10 @@ def tied(classes):
 def deep(classes):
     steps = [nn.Conv2d(3, 3, 3, stride=2) for _ in range(4)]
     return nn.Sequential(*steps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes))
+
+
+def gray(classes):
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, classes))
 """
 
 
@@ -337,6 +345,7 @@ def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
         ("tokens", (6,), r"my_nets:tokens (does not take vectors of 6|cannot be built) \(RuntimeError"),
         ("deep", (3, 16, 16), r"images of 16 x 16 are too small for my_nets:deep .*: give images of 48 x 48 or larger"),
         ("few", (3, 5, 5), "my_nets:few does not take images of 5 x 5 .*: give images of another size"),
+        ("gray", (3, 8, 8), "my_nets:gray takes images of one channel, and these have 3 \\(.* as `channels`"),
     ],
 )
 def test_a_builder_that_is_refused(nets, name, shape, text):

@@ -63,10 +63,13 @@ def import_function(text: str) -> Any:
     try:
         module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a script that ends itself is no module
-        missing = isinstance(error, ModuleNotFoundError)
-        cure = "check the name, and that you are in its folder" if missing else "mend the file"
-        if missing and module_name.endswith(".py"):
-            cure = f"a module is named without .py: {module_name.removesuffix('.py')}:{name}"
+        cure = "mend the file"
+        if isinstance(error, ModuleNotFoundError):
+            cure = "check the name, and that you are in its folder"
+            if module_name.endswith(".py"):
+                cure = f"a module is named without .py: {module_name.removesuffix('.py')}:{name}"
+            elif error.name and not f"{module_name}.".startswith(f"{error.name}."):  # it is there; what it needs is not
+                cure = f"install {error.name}, or go to the folder that has it"
         raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
     spec = module.__spec__
     in_python = spec is not None and spec.origin in ("built-in", "frozen")  # such as os.path

@@ -14,7 +14,7 @@ import random
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -402,7 +402,13 @@ def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -
     why = error_line(error)
     if inputs.kind != "images":
         return UsageError(f"{named.name} does not take {inputs} ({why}): {named.cure}")
-    for size in (size for size in LARGER if size > max(inputs.shape[1:])):
+    channels, *sides = inputs.shape
+    if channels != 1:
+        with suppress(Exception), _undisturbed(model):
+            model(replace(inputs, shape=(1, *sides)).sample())
+            told = f"{named.name} takes images of one channel, and these have {channels} (gray ones of a folder too)"
+            return UsageError(f"{told}: build it for them; a function is given their number as `channels`")
+    for size in (size for size in LARGER if size > max(sides)):
         with suppress(Exception), _undisturbed(model):
             model(inputs.sample(size))
             larger = f"give images of {size} x {size} or larger, or another model"
@@ -554,8 +560,14 @@ def _config_file(transformers: Any, file: Path, options: dict[str, Any]) -> Any:
 
 
 def _function(text: str, options: dict[str, Any]) -> Named:
+    from torch import nn
+
     with importable_here():
-        return _of_function(text, import_function(text), options)
+        function = import_function(text)
+    if isinstance(function, nn.Module):  # which can be called too
+        given = f"a {type(function).__name__}"
+        raise UsageError(f"{text} must make a new model at each call: write a function that returns one, not {given}")
+    return _of_function(text, function, options)
 
 
 def _here(text: str, options: dict[str, Any]) -> Named:
@@ -576,7 +588,7 @@ def _of_function(name: str, function: Callable[..., Any], options: dict[str, Any
             given |= {"channels": channels, "image_size": height if height == width else (height, width)}
         return function(**{**{name: value for name, value in given.items() if name in known}, **options})
 
-    cure = "mend the function, or give what it needs with --option NAME=VALUE (of probe) or --arch-option NAME=VALUE"
+    cure = "mend the function, or give what it needs with --arch-option NAME=VALUE (--option of probe)"
     return Named(name, DEFAULT_SIZE, 1, make, cure)
 
 

@@ -137,6 +137,23 @@ class Bird(Pet):
     legs: Annotated[int, typer.Option("--legs")] = 2
 
 
+def test_options_stand_under_the_heading_of_their_group_and_a_flag_has_no_type():
+    shown = {option.name: option for option in load_command("tune").params}
+    assert {shown[name].rich_help_panel for name in ("data", "epochs", "settings")} == {options.TRAINED}
+    assert {shown[name].rich_help_panel for name in ("out", "json", "store")} == {options.RESULTS}
+    assert shown["minutes"].rich_help_panel == shown["device"].rich_help_panel != options.WHERE  # tune's own
+    assert [name for name, option in shown.items() if option.metavar == ""] == ["whole", "json"]
+    assert options.ALPHA.rich_help_panel is None  # shared ones stay as they are
+
+
+@pytest.mark.parametrize("command", ["run", "search", "tune", "probe"])
+def test_what_may_be_repeated_is_named_in_the_help(command):
+    """Else the help would show <list[str]>."""
+    repeated = [option for option in load_command(command).params if getattr(option, "multiple", False)]
+    assert repeated
+    assert all(option.metavar for option in repeated)
+
+
 def test_a_group_is_passed_whole_and_a_derived_one_has_its_own_default():
     seen = []
 

@@ -42,6 +42,8 @@ def test_a_model_of_ones_own_on_a_folder_of_images(cli, tmp_path):
     page = (tmp_path / "asymtrain-probe" / "probe.html").read_text()
     assert page.count("<svg") == 3
     assert "asymtrain probe probe_net:net --data folder:photos" in page
+    assert "<h1>Probe of probe_net:net on folder:photos</h1>" in page
+    assert page.index(">cannot tell</") < page.index('id="figures"') < page.index("Alignment at each place</h2>")
 
 
 @pytest.mark.slow

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from asymtrain.lab.cli import screen
+from asymtrain.lab.engine import Progress
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows, missing_cells
 
 COLUMNS = (
@@ -128,6 +129,19 @@ def test_a_clock_shows_the_work_and_the_most_time_that_is_left(monkeypatch):
     with screen.clock_display(2.0) as tell:
         tell("one line")
     assert plain.file.getvalue() == "one line\n"
+
+
+def test_the_bar_begins_again_with_each_stage(monkeypatch):
+    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
+    monkeypatch.setattr(screen, "stderr", lambda: terminal)
+    with screen.progress_display() as display:
+        display.update(
+            Progress(runs_total=2, runs_done=2, epochs_total=4, epochs_done=4, images_per_second=1.0, seconds_left=0.0)
+        )
+        display.stage("Rung 1 of 3")
+        (task,) = display.bar.tasks
+        assert (task.description, task.completed, task.total) == ("starting", 0, None)
+    assert "Rung 1 of 3" in terminal.file.getvalue()
 
 
 def test_what_the_compiler_warns_of_is_not_shown(recwarn):

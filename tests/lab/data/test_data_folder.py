@@ -175,10 +175,10 @@ def test_more_than_eight_bits_are_refused(tmp_path):
 def test_bad_folders(tmp_path):
     with pytest.raises(UsageError, match="is not a folder"):
         folder.load(tmp_path / "nothing")
-    with pytest.raises(UsageError, match="has 0 class folders"):
+    with pytest.raises(UsageError, match="has no class folders"):
         folder.load(tmp_path)
     write_classes(tmp_path, 2, ("a",))
-    with pytest.raises(UsageError, match="has 1 class folders"):
+    with pytest.raises(UsageError, match="has 1 class folder;"):
         folder.load(tmp_path)
     (tmp_path / "b").mkdir()
     with pytest.raises(UsageError, match="b has no images"):

@@ -132,7 +132,7 @@ def test_what_the_time_did_not_hold_is_said():
     first, second, third = notes_on_time(plan, 1, 90, 100)
     assert first == "A note."
     assert "90 of 100 steps" in second
-    assert "Of 3 planned pairs at each alpha 1 were finished" in third
+    assert third == "The time held 1 of 3 planned pairs at each alpha: give more minutes."
 
 
 def test_time_beside_the_steps_is_planned_for():

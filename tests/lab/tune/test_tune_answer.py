@@ -56,6 +56,7 @@ def test_the_tables(helped):
     assert "Prior bias" not in race.note
     assert tune_tables(answer(HURTS))[0].rows
     assert len(tune_tables(answer(HURTS))) == 1
+    assert not tune_tables(describe(replay(question(), PLAN, {}), TIMING, {}, None))  # nothing to show yet
 
 
 def test_the_race_says_what_words_of_its_candidates_mean():

@@ -127,7 +127,7 @@ def test_a_diverged_run_counts_at_chance():
 def test_a_plan_without_rungs_says_how_long_it_would_take():
     race = replay(question(minutes=2.0), Plan((), 0, 5, 0.0, 41.2), {})
     assert race.ruling.because == "time"
-    assert "2 minutes hold no race" in race.ruling.reason
+    assert "2 minutes are too short for a race" in race.ruling.reason
     assert "about 42 minutes" in race.ruling.reason
 
 

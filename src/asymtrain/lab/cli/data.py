@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 data = command_group("data")
 Root = Annotated[Path | None, DATA_ROOT]
 Json = Annotated[bool, JSON]
-Name = Annotated[str, typer.Argument(help=DATA.help)]
+Name = Annotated[str, typer.Argument(metavar="NAME", help=DATA.help)]
 Options = Annotated[list[str] | None, DATA_OPTION]
 
 

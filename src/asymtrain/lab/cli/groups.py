@@ -4,19 +4,24 @@ A command takes groups of options, and `flattened` shows Typer their fields as t
 
     @dataclass(frozen=True)
     class DeviceOptions:
+        heading = "Where"
         device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1.")] = None
 
     @flattened
     def run(context: typer.Context, where: DeviceOptions, json: Annotated[bool, JSON] = False) -> None: ...
 
 A command that needs another default derives the group and gives the field anew. The shared groups are in options.py.
+The options of a group stand in the help under its `heading`.
 """
 
 import dataclasses
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any, get_type_hints
+from copy import copy
+from typing import Annotated, Any, get_args, get_origin, get_type_hints
+
+from typer.models import OptionInfo
 
 
 def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -25,10 +30,11 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     groups: dict[str, type[Any]] = {}
     parameters: dict[str, inspect.Parameter] = {}
 
-    def add(name: str, default: Any, annotation: Any) -> None:
+    def add(name: str, default: Any, annotation: Any, heading: str | None = None) -> None:
         assert name not in parameters, f"two groups of {command.__name__} have an option {name}"
         kind = inspect.Parameter.KEYWORD_ONLY  # so that an argument may follow an option that has a default
-        parameters[name] = inspect.Parameter(name, kind, default=default, annotation=annotation)
+        shown = _shown(annotation, heading)
+        parameters[name] = inspect.Parameter(name, kind, default=default, annotation=shown)
 
     for name, parameter in inspect.signature(command).parameters.items():
         annotation = hints.get(name, parameter.annotation)
@@ -39,7 +45,8 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
         types = get_type_hints(annotation, include_extras=True)
         for field in dataclasses.fields(annotation):
             required = field.default is dataclasses.MISSING
-            add(field.name, inspect.Parameter.empty if required else field.default, types[field.name])
+            default = inspect.Parameter.empty if required else field.default
+            add(field.name, default, types[field.name], getattr(annotation, "heading", None))
 
     def call(**values: Any) -> Any:
         grouped = {
@@ -53,3 +60,16 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
     call.__signature__ = inspect.Signature(list(parameters.values()))  # type: ignore[attr-defined]
     call.__annotations__ = {name: parameter.annotation for name, parameter in parameters.items()}
     return call
+
+
+def _shown(annotation: Any, heading: str | None) -> Any:
+    """The option as its help shows it: under a heading, and a flag without a type, as it takes no value."""
+    if get_origin(annotation) is not Annotated:
+        return annotation
+    kind, *marks = get_args(annotation)
+    marks = [copy(mark) for mark in marks]  # groups share them
+    for option in marks:
+        if isinstance(option, OptionInfo):
+            option.rich_help_panel = option.rich_help_panel or heading
+            option.metavar = "" if kind is bool else option.metavar
+    return Annotated[kind, *marks]

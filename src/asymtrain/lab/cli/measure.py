@@ -44,7 +44,9 @@ SHARED = {
     **get_type_hints(RunOptions, include_extras=True),
     "arch": Annotated[
         list[str] | None,
-        typer.Option("--arch", help="mlp, cnn, vit; several with commas.", autocompletion=offered_archs),
+        typer.Option(
+            "--arch", metavar="NAME", help="mlp, cnn, vit; several with commas.", autocompletion=offered_archs
+        ),
     ],
     "run": Annotated[list[str] | None, RUN_IDS],
     "states": Annotated[Path | None, STATES],

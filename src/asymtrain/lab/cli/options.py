@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 FIRST_SEED = 42
 DEFAULT_OUT = Path("asymtrain-report")
 STORE_NAME = "runs.sqlite"
+TRAINED, WHERE, RESULTS = "What is trained", "Where and how long", "Results"  # headings of the help
 MOST = 10**9  # of anything that is counted: what is larger was mistyped
 MOST_SEEDS = 10_000  # in one call
 
@@ -115,21 +116,22 @@ RECIPE = typer.Option(
 SETTINGS = typer.Option(
     "--set",
     metavar="FIELD=VALUE",
+    rich_help_panel=TRAINED,
     help="A control, such as signal=noise, or a part of the recipe, such as clip=1; may be repeated. An unknown one "
     "lists all.",
 )
-RUN_IDS = typer.Option("--run", help="Id of a stored run, or its beginning; several with commas; or all.")
+RUN_IDS = typer.Option("--run", metavar="ID", help="Id of a stored run, or its beginning; several with commas; or all.")
 # Where and for how long they are trained.
 DATA_ROOT = typer.Option("--data-root", help="Where downloaded data is kept. Default: $ASYMTRAIN_DATA.")
 MINUTES = typer.Option("--minutes", help="Stop after this time; the next call continues.", callback=above_zero)
 TRACK = typer.Option("--track", help="Log every epoch as it comes: tensorboard, mlflow, wandb or trackio.")
-WATCH = typer.Option("--watch", help="Show a live page on this machine as it trains.")
+WATCH = typer.Option("--watch", help="Show a live page on this machine as it trains.", rich_help_panel=RESULTS)
 STATES = typer.Option("--states", help="Folder that keeps weights. Default: states in --out.")
 # Where results go.
 OUT = typer.Option("--out", help="Folder that the results are written to.")
 STORE = typer.Option("--store", help=f"Record of runs. Default: {STORE_NAME} in --out.")
 RECORD = typer.Option("--store", help="Record of runs.")  # of commands that read one
-JSON = typer.Option("--json", help="Print the result as JSON.")
+JSON = typer.Option("--json", help="Print the result as JSON.", metavar="")
 
 
 @dataclass(frozen=True)
@@ -139,11 +141,14 @@ class ScaleOptions:
     Every field that a derived group adds is a field of the spec by the same name; None leaves the scale's value.
     """
 
+    heading = TRAINED
+
     data: Annotated[str | None, DATA] = None
     data_option: Annotated[list[str] | None, DATA_OPTION] = None
     arch: Annotated[
         list[str] | None,
         typer.Option(
+            metavar="NAME",
             help="mlp, cnn, vit; timm:NAME; hf:CONFIG; package.module:function; several with commas. Default: all "
             "three.",
             autocompletion=offered_archs,
@@ -217,6 +222,8 @@ class RunOptions(ScaleOptions):
 class DeviceOptions:
     """Where a command computes, and where its data lie."""
 
+    heading = WHERE
+
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1. Default: the fastest available.")] = None
     data_root: Annotated[Path | None, DATA_ROOT] = None
 
@@ -260,6 +267,8 @@ class TrainingOptions(ExecutorOptions):
 class TrackOptions:
     """Where runs are logged as they train."""
 
+    heading = RESULTS
+
     track: Annotated[str | None, TRACK] = None
 
     def open(self, folder: Path) -> "Tracker | None":
@@ -272,6 +281,8 @@ class TrackOptions:
 @dataclass(frozen=True)
 class PageOptions:
     """The folder of a page, and whether the result is printed as JSON."""
+
+    heading = RESULTS
 
     out: Annotated[Path, OUT] = DEFAULT_OUT
     json: Annotated[bool, JSON] = False

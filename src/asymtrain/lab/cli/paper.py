@@ -13,8 +13,11 @@ from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import (
+    JSON,
+    RESULTS,
     SEEDS,
     STORE_NAME,
+    TRAINED,
     ExecutorOptions,
     OutputOptions,
     TrackOptions,
@@ -56,13 +59,15 @@ def offered_blocks(incomplete: str) -> list[str]:
 
 Names = Annotated[
     list[str],
-    typer.Argument(metavar="NAME...", help="table1, table15, figure2 ...; or all.", autocompletion=offered_recipes),
+    typer.Argument(metavar="NAME", help="table1, table15, figure2 ...; or all.", autocompletion=offered_recipes),
 ]
 
 
 @dataclass(frozen=True)
 class SizeOptions:
     """How large a reproduction is."""
+
+    heading = TRAINED
 
     scale: Annotated[str, typer.Option("--scale", help="quick: minutes on a CPU. paper: as published.")] = "quick"
     seeds: Annotated[str | None, SEEDS] = None
@@ -109,6 +114,7 @@ class StudyOptions(SizeOptions):
         list[str] | None,
         typer.Option(
             "--reading",
+            metavar="NAME",
             help="primary, sum, all, best, instruments, last20, ordinary; several with commas, or every.",
         ),
     ] = None
@@ -125,6 +131,7 @@ class StudyOptions(SizeOptions):
         list[str] | None,
         typer.Option(
             "--arch",
+            metavar="NAME",
             help="Do these backbones alone: mlp, cnn, vit; several with commas.",
             autocompletion=offered_archs,
         ),
@@ -174,12 +181,14 @@ class PaperOutput(OutputOptions):
 class StoredOutput:
     """A store that is read, and a folder to write to."""
 
+    heading = RESULTS
+
     out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None
     store: Annotated[
         Path | None,
         typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
     ] = None
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False
+    json: Annotated[bool, JSON] = False
 
     def find_store(self) -> Path:
         """The store that is named, else that of the folder, else that of `paper run`."""

@@ -70,7 +70,10 @@ def list_(
 @flattened
 def run(
     context: typer.Context,
-    block: Annotated[str, typer.Argument(help="A block of `asymtrain practice list`.", autocompletion=offered_blocks)],
+    block: Annotated[
+        str,
+        typer.Argument(metavar="BLOCK", help="A block of `asymtrain practice list`.", autocompletion=offered_blocks),
+    ],
     training: ExecutorOptions,
     output: PracticeOutput,
     tracks: TrackOptions,

@@ -19,6 +19,7 @@ from asymtrain.lab.cli.options import (
     DATA_OPTION,
     MODEL,
     OUT,
+    TRAINED,
     DeviceOptions,
     PageOptions,
     TrackOptions,
@@ -40,6 +41,8 @@ SHORTER = "--minutes makes one shorter, --no-pairs measures the alignment alone.
 class ModelOptions:
     """What is probed: a model by name and the data that it learns."""
 
+    heading = TRAINED
+
     model: Annotated[str, MODEL]
     data: Annotated[str, DATA] = "shapes"
     data_option: Annotated[list[str] | None, DATA_OPTION] = None
@@ -51,13 +54,18 @@ class ModelOptions:
     learning_rate: Annotated[
         float | None, Option(help="Default: 0.001; for a backbone, the scale's value.", callback=above_zero)
     ] = None
-    option: Annotated[list[str] | None, Option(help="NAME=VALUE for the model's builder; may be repeated.")] = None
+    option: Annotated[
+        list[str] | None,
+        Option(metavar="NAME=VALUE", help="An option of the model's builder, such as hidden_size=64; may be repeated."),
+    ] = None
     scale: Annotated[str, Option(help="Of a backbone: quick (small networks) or paper (as published).")] = "quick"
 
 
 @dataclass(frozen=True)
 class EffortOptions:
     """How long the probe measures."""
+
+    heading = "How much is measured"
 
     alphas: Annotated[str | None, Option(help="Weights to try in paired runs. Default: 0.1,1.")] = None
     no_pairs: Annotated[bool, Option("--no-pairs", help="Measure the alignment only.")] = False

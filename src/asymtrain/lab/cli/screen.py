@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as RichTable
 from rich.text import Text
@@ -211,9 +211,18 @@ class Display:
 
     def __init__(self, console: Console, bar: Bar) -> None:
         self.console, self.bar = console, bar
-        self.task = bar.add_task("starting", total=None, progress=None)
+        self.task = self._start()
         self.latest: Progress | None = None
         self.start, self.productive = time.monotonic(), False  # has a run been trained, or a measurement taken?
+
+    def _start(self) -> TaskID:
+        return self.bar.add_task("starting", total=None, progress=None)
+
+    def stage(self, words: str) -> None:
+        """What begins now; the bar begins again with it."""
+        self.console.print(words)
+        self.bar.remove_task(self.task)
+        self.task = self._start()
 
     def update(self, progress: "Progress") -> None:
         """Called by the engine, from any thread."""
@@ -230,13 +239,15 @@ class Display:
             return
         from asymtrain.lab.comparisons import chance_limit
         from asymtrain.lab.data import class_count
+        from asymtrain.lab.data.registry import largest_share
         from asymtrain.lab.report import duration
         from asymtrain.lab.runs import DEFAULTS
 
         accuracy = "diverged" if run.outcome == "diverged" else "trained"
         if run.test_accuracy is not None:
             classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
-            learnt = classes is None or run.test_accuracy > chance_limit(classes)
+            chance = None if classes is None else chance_limit(classes, largest_share(run.spec.dataset))
+            learnt = chance is None or run.test_accuracy > chance
             flag = "" if learnt or run.outcome == "diverged" else " (at chance)"
             accuracy = f"test accuracy {run.test_accuracy:.3f}{flag}"
         left = self.latest.seconds_left if self.latest else None

@@ -81,6 +81,8 @@ class FinalRuns(ScaleOptions):
 class GridOptions:
     """What is tried, and how the best is chosen."""
 
+    heading = "What is searched"
+
     strategy: Annotated[
         str, typer.Option(help="gold: Plain's learning rate and weight decay serve both. dual: each has its own.")
     ] = "gold"

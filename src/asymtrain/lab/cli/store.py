@@ -64,7 +64,7 @@ def export(
 def import_(
     store: Annotated[Path, typer.Argument(metavar="STORE", help="Record of runs; made where it is missing.")],
     folders: Annotated[
-        list[Path], typer.Argument(metavar="FOLDER...", help="Folders that `asymtrain store export` wrote.")
+        list[Path], typer.Argument(metavar="FOLDER", help="Folders that `asymtrain store export` wrote.")
     ],
 ) -> None:
     """Add what exported folders hold and the store does not."""

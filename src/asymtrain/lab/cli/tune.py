@@ -26,6 +26,7 @@ from asymtrain.lab.cli.options import (
     OUT,
     PRECISION,
     SETTINGS,
+    TRAINED,
     WEIGHT_DECAY,
     ExecutorOptions,
     OutputOptions,
@@ -48,6 +49,8 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class TrainingAsked:
     """The training that the question is about."""
+
+    heading = TRAINED
 
     model: Annotated[str, MODEL]
     data: Annotated[str, DATA] = "shapes"
@@ -82,6 +85,8 @@ class TrainingAsked:
 class Effort(ExecutorOptions):
     """How much is tried, where, and for how long."""
 
+    heading = "What is tried, where and how long"
+
     minutes: Annotated[
         float | None,
         Option(help="Time for all of it: what fits is planned after two epochs. Default: 30.", callback=above_zero),
@@ -95,8 +100,8 @@ class Effort(ExecutorOptions):
         list[str] | None,
         Option(
             metavar="FIELD=VALUE,...",
-            help="Branches to try, such as objective=softmax,alpha=0.3,places=later,alpha_schedule=cosine; may be "
-            "repeated. Default: a list of nine.",
+            help="Branches to try, such as objective=softmax,alpha=0.3; other fields are branch_bias, places and "
+            "alpha_schedule. May be repeated. Default: a list of nine.",
         ),
     ] = None
 
@@ -199,7 +204,7 @@ def watcher_of(display: Display) -> "Watcher":
         if not display.console.is_terminal:
             display.console.print(f"{done}/{total} {_line(finished)}")
 
-    return Watcher(display.update, display.console.print, run)
+    return Watcher(display.update, display.stage, run)
 
 
 def _line(run: "Run") -> str:

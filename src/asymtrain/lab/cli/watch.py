@@ -44,8 +44,9 @@ VERSION = "@version@"  # in watch.js
 
 
 def watch(
-    store: Annotated[Path, typer.Argument(help="Record of runs, also while it is being written.")] = DEFAULT_OUT
-    / STORE_NAME,
+    store: Annotated[
+        Path, typer.Argument(metavar="STORE", help="Record of runs, also while it is being written.")
+    ] = DEFAULT_OUT / STORE_NAME,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 for any that is free.")] = PORT,
 ) -> None:
     """Show a store on a live page: progress, curves and comparisons as they come, on this machine alone."""

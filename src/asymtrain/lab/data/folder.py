@@ -6,6 +6,7 @@ drawn to test on. Every image is scaled and centrally cropped to one square size
 
 import itertools
 import warnings
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +41,14 @@ def count_classes(path: Path) -> int:
     return len(_folders_in(next(iter(_parts_of(path)), path)))
 
 
+@cache
+def largest_share(path: Path) -> float:
+    """The share of the largest class among the test images, without reading one."""
+    parts = _parts_of(path)
+    counts = [len(images) for images in _list_classes(parts[1] if len(parts) == 2 else path).values()]
+    return max(counts) / sum(counts)  # where there is no test folder, about that of all
+
+
 def _parts_of(path: Path) -> list[Path]:
     """The folders for training and for testing, where there are such.
 
@@ -71,7 +80,10 @@ def _folders_in(folder: Path) -> list[Path]:
 def _list_classes(folder: Path) -> Listing:
     classes = _folders_in(folder)
     if len(classes) < 2:
-        raise UsageError(f"{folder} has {len(classes)} class folders; it needs at least two, with images in each")
+        raise UsageError(
+            f"{folder} has {len(classes) or 'no'} class folder{'s'[: len(classes) != 1]}; it needs at least two, with "
+            "images in each"
+        )
     listing: Listing = {}
     for entry in classes:
         files = [file for file in sorted(entry.iterdir()) if file.is_file() and not file.name.startswith(".")]

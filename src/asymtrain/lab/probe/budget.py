@@ -104,6 +104,5 @@ def notes_on_time(plan: Plan, seeds_done: int, steps_taken: int, steps_asked: in
     if steps_taken < steps_asked:
         notes.append(f"The shadow training took {steps_taken} of {steps_asked} steps: its time was over.")
     if seeds_done < len(plan.seeds):
-        done = f"{seeds_done} were finished in the time: give more minutes."
-        notes.append(f"Of {len(plan.seeds)} planned pairs at each alpha {done}")
+        notes.append(f"The time held {seeds_done} of {len(plan.seeds)} planned pairs at each alpha: give more minutes.")
     return tuple(notes)

@@ -9,19 +9,24 @@ from asymtrain.lab.probe.result import headline
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import Column, Table, interval, make_rows
+from asymtrain.models import display_name
 
 NAME = "probe"
+BADGES = {"attach": "helped", "leave": "hurt", "cannot tell": ""}  # classes of the page's style
 WINDOW = 5  # measurements that a line over time is averaged over
 LONGEST_LABEL, LONGEST_ROW = 38, 22  # characters that fit into a legend, and beside the rows of a figure
 
 
 def write_probe(out: Path, probe: Probe, facts: Mapping[str, str]) -> dict[str, Path]:
     """Write probe.html, probe.json and the figures into the folder `out`."""
+    advice = probe.advice
+    seen = len(advice.because)
     return write_page(
         out,
         NAME,
-        title="Probe",
-        lead=f"{headline(probe.advice)}\n\n{' '.join(probe.reasons)}",
+        title=f"Probe of {display_name(facts['Model'])} on {facts['Data']}" if "Model" in facts else "Probe",
+        lead=f"{' '.join(probe.reasons[:seen])}\n\n{' '.join(probe.reasons[seen:])}".strip(),
+        answers=[(BADGES[advice.verdict], advice.verdict, headline(advice))],
         tables=probe_tables(probe),
         figures=probe_figures(probe),
         facts=facts,

@@ -163,7 +163,8 @@ def title_of(result: Tuned) -> str:
 
 def tune_tables(result: Tuned) -> list[Table]:
     """The race, the pairs of the confirmation and the check of the removal, where there are any."""
-    tables = [race_table(result.race, result.held_out)] if result.rungs else []
+    raced = any(entry.row for rung in result.rungs for entry in rung.entries)
+    tables = [race_table(result.race, result.held_out)] if raced else []
     tables += [pairs_table(result)] if result.race.pairs else []
     return [*tables, removal_table(result.removal)] if result.removal is not None else tables
 
@@ -374,7 +375,7 @@ def budget_words(result: Tuned) -> str:
     measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"
     needed = f"the whole question takes {plan.about} {duration(60 * plan.needed)}"
     if not plan.rungs:
-        return f"{given}: {measured}. No race fits; {needed}"
+        return f"{given}: {measured}. No race fits"
     return f"{given}: {measured}. Planned: {_planned(plan)}, for {duration(plan.seconds)}; {needed}"
 
 

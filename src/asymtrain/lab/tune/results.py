@@ -185,6 +185,6 @@ def _too_short(question: Question, plan: Plan | None) -> str:
         return "no epoch could be timed yet: give the same command again to go on, or more minutes"
     assert question.minutes is not None  # without a limit there is always a race
     assert plan.needed is not None
-    given = f"{question.minutes:g} minute{' holds' if question.minutes == 1 else 's hold'}"
+    given = f"{question.minutes:g} minute{' is' if question.minutes == 1 else 's are'}"
     needed = counted(math.ceil(plan.needed), "minute")
-    return f"{given} no race with a confirmation: the whole question takes {plan.about} {needed}"
+    return f"{given} too short for a race and its confirmation: give {plan.about} {needed} for the whole question"
