@@ -37,7 +37,9 @@ from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines
 
 DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
 FEW = 8  # numbers of a list that is left as it is
-SEEN = 500  # parts of an axis that can be told apart: twice its pixels
+SEEN = 250  # parts of an axis that can be told apart: its pixels
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+GAP = "."
 SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
 
 
@@ -251,7 +253,7 @@ def _run(x: Sequence[float]) -> Any:
 
 
 def _steps(values: Numbers, log: bool = False) -> Any:
-    """Many numbers as whole steps from each to the next, which take a third of the bytes once they are packed.
+    """Many numbers as whole steps from each to the next, which take a quarter of the bytes once they are packed.
 
     A step is the last digit of the largest number; on a logarithmic axis of the smallest, which has one digit less.
     """
@@ -272,21 +274,31 @@ def _seen(values: Numbers, log: bool) -> Any:
         return _rounded(values)
     if log:
         logs = tuple(None if value is None or not np.isfinite(value) else math.log(value) for value in values)
-        return {**_stepwise(logs, SEEN / 2), "log": True}
+        return {**_stepwise(logs, SEEN), "log": True}
     span = max(here) - min(here)
     return _stepwise(values, float(f"{SEEN / span:.2g}")) if span else _rounded(values)
 
 
 def _stepwise(values: Numbers, per: float) -> dict[str, Any]:
-    steps, before = list[int | None](), 0
+    steps, before = "", 0
     for value in values:
         if value is None or not np.isfinite(value):
-            steps.append(None)
+            steps += GAP
         else:
             at = round(float(value) * per)
-            steps.append(at - before)
+            steps += _letters(at - before)
             before = at
     return {"per": per, "steps": steps}
+
+
+def _letters(step: int) -> str:
+    """A whole number as source maps have it: five bits a letter, the last first, the sign as the first bit of all."""
+    left, text = 2 * abs(step) + (step < 0), ""
+    while True:
+        left, bits = divmod(left, 32)
+        text += LETTERS[bits + 32 * (left > 0)]
+        if not left:
+            return text
 
 
 def _rounded(values: Iterable[float | None] | Numbers, digits: int = DIGITS) -> list[float | int | None]:

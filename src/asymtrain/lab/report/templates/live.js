@@ -56,7 +56,22 @@
       axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: number }, ...more };
   }
 
-  // Many numbers come as steps from each to the next, and intervals around a mean as half their width.
+  // Many numbers come as steps from each to the next, in letters as source maps have them, and intervals around a mean as
+  // half their width.
+  const DIGITS = new Map([..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"].map((letter, value) => [letter, value]));
+  function steps(text) {
+    const found = [];
+    let [size, place] = [0, 1];
+    for (const letter of text) {
+      if (letter === ".") { found.push(null); continue; }
+      const digit = DIGITS.get(letter);
+      size += (digit % 32) * place;
+      if (digit >= 32) { place *= 32; continue; }
+      found.push(Math.floor(size / 2) * (size % 2 ? -1 : 1));
+      [size, place] = [0, 1];
+    }
+    return found;
+  }
   function unfolded(name, value) {
     if (value?.half) {
       value.low = value.y.map((y, i) => y - value.half[i]);
@@ -65,7 +80,7 @@
     if (!value?.steps) return value;
     let at = 0;
     const number = value.log ? (steps) => Math.exp(steps / value.per) : (steps) => steps / value.per;
-    return value.steps.map((step) => step === null ? null : number(at += step));
+    return steps(value.steps).map((step) => step === null ? null : number(at += step));
   }
 
   // Lines: the mean of each series, its interval, its seeds
