@@ -31,6 +31,7 @@ from asymtrain.lab.paper.summary import (
     verdict_counts,
     verdict_table,
 )
+from asymtrain.lab.paper.tables import READING
 from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement
 from asymtrain.lab.report.drawing import draw, is_wide
 from asymtrain.lab.report.export import FORMATS
@@ -179,6 +180,7 @@ def render_paper(
         texts=packed_script(texts, 'id="texts"'),  # what the buttons copy
         figures=shown,
         plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
+        primary=primary_rows,
         is_wide=is_wide,
         duration=duration,
         versions=lambda result: ", ".join(f"{name} {text}" for name, text in result.versions.items()),
@@ -231,6 +233,15 @@ def with_useful_columns(result: RecipeResult) -> RecipeResult:
         return dataclasses.replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
 
     return dataclasses.replace(result, tables=tuple(map(useful, result.tables)))
+
+
+def primary_rows(table: Table) -> Table:
+    """The table without the rows of other readings, where it has rows of several."""
+    if READING not in table.columns:
+        return table
+    at = table.columns.index(READING)
+    rows = tuple(row for row in table.rows if row[at].value == PRIMARY.title)
+    return dataclasses.replace(table, rows=rows or table.rows)
 
 
 def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[str, str]:
