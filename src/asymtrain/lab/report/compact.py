@@ -3,6 +3,8 @@
 What is drawn stays where it is, to a tenth of a point; words come last, so that they lie on top.
 """
 
+import base64
+import io
 import re
 import xml.etree.ElementTree as ElementTree
 import zlib
@@ -11,6 +13,7 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 import numpy.typing as npt
+import PIL.Image
 
 Points = npt.NDArray[np.float64]
 
@@ -21,6 +24,8 @@ TOLERANCE = 3  # tenths of a point by which a line may miss a point that is left
 SAME = 0.03  # points by which two paths may differ and be drawn as one: the input has hundredths
 FEW = 8  # lines of a path that is left as it is, such as a mark
 CLIP = re.compile(r"url\(#(.+)\)")
+MATRIX = re.compile(r"matrix\((\S+) 0 0 (\S+) (\S+) (\S+)\)")
+PNG = "data:image/png;base64,"
 
 
 def compact(svg: str, name: str) -> str:
@@ -30,6 +35,7 @@ def compact(svg: str, name: str) -> str:
     _without_groups(root)
     _without_clips(root)
     _shared(root)
+    _shared_pictures(root)
     for path in root.iter(f"{SVG}path"):
         _shorten(path)
     _words_last(root)
@@ -90,6 +96,10 @@ def _places(element: Element) -> Points | None:
     if element.tag == f"{SVG}path" and "transform" not in element.attrib:
         data = element.get("d", "")
         return None if re.search("[CQ]", data) else _numbers(data)
+    if element.tag == f"{SVG}g" and [child.tag for child in element] == [f"{SVG}image"]:
+        wide, high, left, top = _matrix(element[0])
+        right, bottom = left + wide * float(element[0].get("width", 0)), top + high * float(element[0].get("height", 0))
+        return np.array([[left, top], [right, bottom]])
     if element.tag == f"{SVG}g" and all(child.tag == f"{SVG}use" for child in element):
         # Marks have a width of their own, as lines do: a frame cuts neither where its middle is inside.
         return np.array([[float(child.get("x", 0)), float(child.get("y", 0))] for child in element])
@@ -212,6 +222,47 @@ def _shared(root: Element) -> None:
                 alike.append((path, points))
 
 
+def _shared_pictures(root: Element) -> None:
+    """Each picture once, in as few bytes as hold it: where it is drawn again it is used."""
+    known: dict[tuple[str | None, ...], Element] = {}
+    for parent in list(root.iter()):
+        for at, picture in enumerate(parent):
+            if picture.tag != f"{SVG}image":
+                continue
+            wide, high, left, top = _matrix(picture)
+            looks = (picture.get(f"{LINK}href"), picture.get("width"), f"{wide} {high}", picture.get("style"))
+            if (origin := known.setdefault(looks, picture)) is picture:
+                continue
+            origin.set("id", origin.get("id") or f"picture{len(known)}")
+            _, _, x, y = _matrix(origin)
+            place = {f"{LINK}href": f"#{origin.get('id')}", "x": str(left - x), "y": str(top - y)}
+            parent[at] = Element(f"{SVG}use", place)
+    for picture in known.values():
+        _repack(picture)
+
+
+def _matrix(picture: Element) -> tuple[float, float, float, float]:
+    """How far a picture is stretched to the right and down, and where it is."""
+    found = MATRIX.fullmatch(picture.get("transform", ""))
+    if found is None:
+        return 1.0, 1.0, float(picture.get("x", 0)), float(picture.get("y", 0))
+    wide, high, left, top = map(float, found.groups())
+    return wide, high, left, top
+
+
+def _repack(picture: Element) -> None:
+    """Without what its pixels need not say each: that they are opaque, and that they are grey."""
+    data = picture.get(f"{LINK}href", "").removeprefix(PNG)
+    pixels = np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(data))).convert("RGBA"))
+    colours = pixels[..., :3]
+    if pixels[..., 3].min() < 255:
+        return
+    is_grey = (colours == colours[..., :1]).all()
+    out = io.BytesIO()
+    PIL.Image.fromarray(np.ascontiguousarray(colours[..., 0] if is_grey else colours)).save(out, "PNG", optimize=True)
+    picture.set(f"{LINK}href", PNG + base64.b64encode(out.getvalue()).decode())
+
+
 def _joined(root: Element) -> None:
     """Lines of one look that follow one another become one path, such as those of a grid."""
     for parent in list(root.iter()):
@@ -260,8 +311,8 @@ def _together(root: Element) -> None:
 
 
 def _own_style(element: Element) -> str:
-    """What may become the style of a group; a path that is used elsewhere keeps its own."""
-    return "" if element.tag == f"{SVG}path" and "id" in element.attrib else element.get("style", "")
+    """What may become the style of a group; what is used elsewhere keeps its own."""
+    return "" if element.tag in (f"{SVG}path", f"{SVG}image") and "id" in element.attrib else element.get("style", "")
 
 
 def _with_short_ids(svg: str, name: str) -> str:
