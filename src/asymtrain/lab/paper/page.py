@@ -34,7 +34,7 @@ from asymtrain.lab.paper.summary import (
 from asymtrain.lab.paper.tables import READING
 from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement
 from asymtrain.lab.report.drawing import draw, is_wide
-from asymtrain.lab.report.export import FORMATS
+from asymtrain.lab.report.export import FORMATS, LATEX, MARKDOWN, around_latex, around_markdown, as_csv
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import embed, packed_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
@@ -159,7 +159,13 @@ def render_paper(
     overview = forest(judged)
     figures = [overview, *(figure for result in results for figure in result.figures)]
     shown = [figure for figure in figures if not figure.missing]
-    texts = {table.name: {ending: write(table) for ending, (_, write) in FORMATS.items()} for table in _tables(results)}
+    # What the buttons copy: rows of Markdown and LaTeX are written by the page's script, of the cells that it shows.
+    texts = {
+        "writing": {"md": dataclasses.asdict(MARKDOWN), "tex": dataclasses.asdict(LATEX)},
+        "md": {table.name: around_markdown(table) for table in _tables(results)},
+        "tex": {table.name: around_latex(table) for table in _tables(results)},
+        "csv": {table.name: as_csv(table) for table in _tables(results)},
+    }
     return render_template(
         "paper.html.j2",
         name=NAME,
@@ -177,7 +183,7 @@ def render_paper(
         facts=_facts(results, study, command),
         index=index_specs([*used, *trained.values()], specs),
         formats={ending: words for ending, (words, _) in FORMATS.items()},
-        texts=packed_script(texts, 'id="texts"'),  # what the buttons copy
+        texts=packed_script(texts, 'id="texts"'),
         figures=shown,
         plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
         primary=primary_rows,
