@@ -107,10 +107,11 @@ def test_many_numbers_come_as_steps_and_stay_as_exact_as_they_are_shown(log):
         for a, b in zip(unfolded(shown[given]), kept, strict=True):
             assert (a is None) == (b is None)
             assert a is None or abs(a - b) <= (max(1e-2 * abs(b), 1e-6) if log else exact), given
-    spread = max(value for value in seed if value) - min(value for value in seed if value)
+    axis = [value for values in (y, seed, whole.y, around.y) for value in values if value is not None]
+    seen = (math.log(max(axis) / min(axis)) if log else max(axis) - min(axis)) / 250  # a pixel
     for a, b in zip(unfolded(shown["seeds"][0]), seed, strict=True):
         assert (a is None) == (b is None)
-        assert a is None or abs(a - b) <= (0.0021 * b if log else spread / 490)
+        assert a is None or abs(math.log(a / b) if log else a - b) <= 0.55 * seen
     assert "half" not in shown  # a place has no mean to lie around
     assert "half" not in apart
     np.testing.assert_allclose(unfolded(middle["half"]), 0.1, rtol=1e-3)

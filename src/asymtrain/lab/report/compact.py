@@ -20,7 +20,7 @@ Points = npt.NDArray[np.float64]
 NAMESPACES = {"": "http://www.w3.org/2000/svg", "xlink": "http://www.w3.org/1999/xlink"}
 SVG, LINK = (f"{{{address}}}" for address in NAMESPACES.values())
 FONTS = "'DejaVu Sans', sans-serif"
-TOLERANCE = 3  # tenths of a point by which a line may miss a point that is left out: half a pixel
+TOLERANCE = 4  # tenths of a point by which a line may miss a point that is left out: half a pixel
 SAME = 0.03  # points by which two paths may differ and be drawn as one: the input has hundredths
 FEW = 8  # lines of a path that is left as it is, such as a mark
 CLIP = re.compile(r"url\(#(.+)\)")
@@ -54,6 +54,7 @@ def compact(svg: str, name: str) -> str:
         element.tail = None
         if element.tag != f"{SVG}text":
             element.text = None
+    _inherited(root)
     _together(root)
     for prefix, address in NAMESPACES.items():
         ElementTree.register_namespace(prefix, address)
@@ -329,6 +330,22 @@ def _is_line(element: Element) -> bool:
 
 def _look(element: Element) -> tuple[str, list[tuple[str, str]]]:
     return element.tag, sorted((name, value) for name, value in element.attrib.items() if name != "d")
+
+
+def _inherited(root: Element) -> None:
+    """What most lines say is said once for all: that they are not filled, and that their ends are square."""
+    root.set("fill", "none")
+    root.set("stroke-linecap", "square")
+    for element in root.iter():
+        style = _style(element)
+        if style.get("fill") == "none":
+            del style["fill"]
+        if "stroke" in style and style.setdefault("stroke-linecap", "butt") == "square":
+            del style["stroke-linecap"]
+        if "style" in element.attrib:
+            element.set("style", _style_text(style))
+            if not style:
+                del element.attrib["style"]
 
 
 def _together(root: Element) -> None:

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -65,8 +66,13 @@ def library(figures: Iterable[Figure]) -> Markup:
 def _library(name: str) -> Markup:
     files = resources.files(__package__)
     charts = files.joinpath("charts", f"{name}.js.gz").read_bytes()
-    live = files.joinpath("templates", "live.js").read_bytes()
-    return _script(charts, f'id="charts" data-part="{name}"') + _script(_packed(live), 'id="live"')
+    live = dense(files.joinpath("templates", "live.js").read_text(encoding="utf-8"))
+    return _script(charts, f'id="charts" data-part="{name}"') + _script(_packed(live.encode()), 'id="live"')
+
+
+def dense(code: str) -> str:
+    """A script or a style sheet without indents and lines that are comments."""
+    return re.sub(r"^[ \t]*(?:(?://.*|/\*.*?\*/[ \t]*)?\n)?", "", code, flags=re.MULTILINE)
 
 
 def is_relief(figure: Figure) -> bool:
@@ -114,6 +120,7 @@ def live_values(figure: Figure) -> dict[str, Any]:
 
 def _lines(panel: Lines) -> dict[str, Any]:
     values = [value for line in panel.lines for value in line.y if value is not None]
+    log = panel.log and bool(values) and min(values) > 0
     return _present(
         {
             "title": panel.title,
@@ -121,18 +128,25 @@ def _lines(panel: Lines) -> dict[str, Any]:
             "yLabel": panel.y_label,
             "marks": _rounded(panel.marks),
             "zero": panel.zero,
-            "log": panel.log and bool(values) and min(values) > 0,
+            "log": log,
             "fromZero": panel.from_zero,
             "ticks": _rounded(panel.ticks),
             "tickLabels": panel.tick_labels,
             "ring": panel.ring and _rounded(panel.ring),
             "kinds": panel.kinds if any(line.thin for line in panel.lines) else None,
-            "lines": [_line(line, panel.log) for line in panel.lines],
+            "lines": [_line(line, panel.log, _part(panel, log)) for line in panel.lines],
         }
     )
 
 
-def _line(line: Line, log: bool) -> dict[str, Any]:
+def _part(panel: Lines, log: bool) -> float:
+    """The part of the y axis, or of its logarithm, that can be told from the next; 0 where nothing varies."""
+    values = [value for line in panel.lines for y in (line.y, *line.seeds) for value in y if value is not None]
+    known = [math.log(value) if log else value for value in values if np.isfinite(value) and (not log or value > 0)]
+    return (max(known) - min(known)) / SEEN if known else 0.0
+
+
+def _line(line: Line, log: bool, part: float) -> dict[str, Any]:
     style = line_style(line, alone=sum(value is not None for value in line.y) == 1)
     names = line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1))
     width, dash = style.get("linewidth"), style["linestyle"]
@@ -149,7 +163,7 @@ def _line(line: Line, log: bool) -> dict[str, Any]:
             "marked": line.marker,
             "thin": line.thin,
             **_band(line, log),
-            "seeds": [_seen(seed, log) for seed in line.seeds],
+            "seeds": [_seen(seed, log, part) for seed in line.seeds],
             "names": names,
             "onDemand": line.seeds_on_demand,
         }
@@ -267,16 +281,16 @@ def _steps(values: Numbers, log: bool = False) -> Any:
     return _stepwise(values, 10**digits if digits >= 0 else 10.0**digits)
 
 
-def _seen(values: Numbers, log: bool) -> Any:
-    """Many numbers of a thin line, as exactly as can be seen: in parts of its range, or of each number."""
+def _seen(values: Numbers, log: bool, part: float) -> Any:
+    """Many numbers of a thin line, as exactly as can be seen: in parts of the axis."""
     here = [value for value in values if value is not None and np.isfinite(value)]
-    if len(values) <= FEW or not here or (log and min(here) <= 0):
+    if len(values) <= FEW or not here or not part or (log and min(here) <= 0):
         return _rounded(values)
+    per = float(f"{1 / part:.2g}")
     if log:
         logs = tuple(None if value is None or not np.isfinite(value) else math.log(value) for value in values)
-        return {**_stepwise(logs, SEEN), "log": True}
-    span = max(here) - min(here)
-    return _stepwise(values, float(f"{SEEN / span:.2g}")) if span else _rounded(values)
+        return {**_stepwise(logs, per), "log": True}
+    return _stepwise(values, per)
 
 
 def _stepwise(values: Numbers, per: float) -> dict[str, Any]:
