@@ -236,7 +236,7 @@ class Display:
         accuracy = "diverged" if run.outcome == "diverged" else "trained"
         if run.test_accuracy is not None:
             classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
-            learnt = classes is None or run.test_accuracy > chance_limit(classes)
+            learnt = classes is None or run.test_accuracy > chance_limit(classes, run.noted_classes[1])
             flag = "" if learnt or run.outcome == "diverged" else " (at chance)"
             accuracy = f"test accuracy {run.test_accuracy:.3f}{flag}"
         left = self.latest.seconds_left if self.latest else None

@@ -180,7 +180,8 @@ def _band(line: Line, log: bool) -> dict[str, Any]:
     known = [(y, low, high) for y, low, high in places if y is not None and low is not None and high is not None]
     around = all(abs(low + high - 2 * y) <= 1e-3 * (high - low) for y, low, high in known)
     if len(known) == len(line.y) > FEW and around:
-        return {"half": _steps(tuple((high - low) / 2 for _, low, high in known), log)}
+        half, per = tuple((high - low) / 2 for _, low, high in known), _per(line.y, log)  # as exactly as the means
+        return {"half": _rounded(half) if per is None else _stepwise(half, per)}
     return {"low": _steps(line.low, log), "high": _steps(line.high, log)}
 
 
@@ -220,7 +221,7 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
                 "limits": _rounded(limits["" if panel.relief else panel.group]),
                 "x": _rounded(panel.x),
                 "y": _rounded(panel.y),
-                "values": [_steps(row) for row in panel.values],
+                "values": [_steps(row, digits=DIGITS - 1) for row in panel.values],  # more than there are colours
             }
         )
         for panel in panels
@@ -266,19 +267,25 @@ def _run(x: Sequence[float]) -> Any:
     return _rounded(x)
 
 
-def _steps(values: Numbers, log: bool = False) -> Any:
+def _steps(values: Numbers, log: bool = False, digits: int = DIGITS) -> Any:
     """Many numbers as whole steps from each to the next, which take a quarter of the bytes once they are packed.
 
     A step is the last digit of the largest number; on a logarithmic axis of the smallest, which has one digit less.
     """
+    per = _per(values, log, digits)
+    return _rounded(values, digits) if per is None else _stepwise(values, per)
+
+
+def _per(values: Numbers, log: bool, digits: int = DIGITS) -> float | None:
+    """How many steps make 1; None where numbers are better left as they are."""
     sizes = [abs(value) for value in values if value is not None and np.isfinite(value) and value]
     if len(values) <= FEW or not sizes:
-        return _rounded(values)
+        return None
     largest, smallest = (math.floor(math.log10(end)) for end in (max(sizes), min(sizes)))
     if log and largest - smallest > FEW:
-        return _rounded(values)
-    digits = DIGITS - 1 - largest if not log else DIGITS - 2 - smallest + (largest == smallest)
-    return _stepwise(values, 10**digits if digits >= 0 else 10.0**digits)
+        return None
+    places = digits - 1 - largest if not log else digits - 2 - smallest + (largest == smallest)
+    return 10**places if places >= 0 else 10.0**places
 
 
 def _seen(values: Numbers, log: bool, part: float) -> Any:
