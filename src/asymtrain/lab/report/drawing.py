@@ -486,7 +486,7 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
         if panel.pixels is None:
             axes.text(0.5, 0.5, "none", ha="center", va="center", fontsize=8)
         else:
-            down, across = np.shape(panel.pixels)[:2]
+            down, across = np.asarray(panel.pixels).shape[:2]
             axes.imshow(shown_pixels(panel), interpolation="none", aspect="equal")
             if (
                 panel.heat is not None
@@ -513,7 +513,8 @@ def shown_pixels(panel: Image) -> npt.NDArray[np.uint8]:
 def heat_colours(panel: Image, top: float) -> npt.NDArray[np.uint8]:
     """The colours of the map, a pixel for each of its cells, from 0 to `top`; more is drawn as `top`."""
     heat = np.asarray(panel.heat, np.float64)
-    sides = zip(np.shape(panel.pixels), heat.shape, strict=False)
+    assert panel.pixels is not None
+    sides = zip(np.asarray(panel.pixels).shape, heat.shape, strict=False)
     assert not any(side % parts for side, parts in sides), "a map lies on a grid of its picture"
     # Even steps of lightness: readable in grey and with every kind of colour vision.
     colours = matplotlib.colormaps["inferno"](np.clip(heat / top, 0, 1))[..., :3]

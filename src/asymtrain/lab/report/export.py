@@ -25,7 +25,7 @@ class Writing:
     minus: str = "-"  # before a digit
 
     def words(self, text: str) -> str:
-        shown = " ".join(text.split()).translate(str.maketrans(dict(self.signs)))
+        shown = "".join(self.signs.get(sign, sign) for sign in " ".join(text.split()))
         return _MINUS.sub(self.minus, shown)
 
     def row(self, cells: Iterable[str]) -> str:
