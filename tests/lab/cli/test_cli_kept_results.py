@@ -84,7 +84,7 @@ def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkey
     assert 100_000 < Path("page/paper.html").stat().st_size <= 750_000
     shown = cli("paper", "show", "all", *STUDY[:4], "--store", "study.sqlite", "--out", "primary")
     assert shown.code == 0, shown.err
-    assert Path("primary/paper.html").stat().st_size <= 700_000
+    assert Path("primary/paper.html").stat().st_size <= 750_000  # as docs/reproduction-run.md says of both
     finished = {
         row["name"]: row["runs_there"] == row["runs_needed"] and row["measurements_there"] == row["measurements_needed"]
         for row in json.loads(cli("paper", "blocks", "--store", "study.sqlite", "--device", "cuda", "--json").out)
