@@ -41,7 +41,7 @@ def printed(name, *index):
     return pd.read_csv(next(ROOT.glob(f"src/asymtrain/lab/paper/printed/{name}*.csv"))).set_index(list(index))
 
 
-specs, runs, measured = load("specs"), load("runs", ["attempt", "outcome"]), load("measurements")
+specs, runs, measured = load("specs").drop_duplicates("id"), load("runs", ["attempt", "outcome"]), load("measurements")
 assert set(runs.attempt) == {1}, "no run was repeated"
 assert set(runs.outcome) == {"finished"}, "none diverged"
 columns = ["test_accuracy", "validation_accuracy", "train_accuracy", "cosine", "cosine_min"]
@@ -53,12 +53,17 @@ for row in specs.itertuples():
 seeds = sorted(max(ids.values(), key=len))
 
 
-def curves(column, **settings):
-    """By epoch and seed, of the runs with these settings and no others."""
+def by_seed(**settings):
+    """The ids of the specs with these settings and no others."""
     wanted = {"dataset": "cifar100", "epochs": LAST, "precision": "bf16", "seed": 0} | settings
-    by_seed = ids[frozenset((key, value) for key, value in wanted.items() if DEFAULTS.get(key) != value)]
-    assert sorted(by_seed) == seeds, settings
-    return pd.DataFrame({seed: epochs[by_seed[seed]][column] for seed in seeds})
+    found = ids[frozenset((key, value) for key, value in wanted.items() if DEFAULTS.get(key) != value)]
+    assert sorted(found) == seeds, settings
+    return found
+
+
+def curves(column, **settings):
+    """By epoch and seed."""
+    return pd.DataFrame({seed: epochs[one][column] for seed, one in by_seed(**settings).items()})
 
 
 def pair(column, alpha, **settings):
@@ -170,6 +175,34 @@ one_surface = {  # for every N, along directions of unit variance
 identity = values[measured.name == "identity"].apply(pd.Series)
 idle, left_behind = identity.weights.abs().max(), identity[["outputs", "parameters"]].abs().max(axis=None)
 
+# Table 14 and Figure 9: attention of the ViT's class token, the runs of Table 1, by spec and epoch
+table14, vit = printed("table14", "metric", "epoch"), settings_of["vit", MANY]
+of_token = measured.name.str.startswith("attention") & ~measured.name.str.contains("query=")
+looked = measured[of_token].set_index(["spec_id", "epoch"]).value.map(lambda text: json.loads(text)["scopes"]["mean"])
+assert looked.index.is_unique, "each network was looked at once"
+attention = {}  # parts by claim, where the rows are there
+
+
+def attend(claim, metric, paper, before, after, cells):
+    """A part: Asymmetric at the epoch `after` against Plain at the epoch `before`. Without all seeds there is none."""
+    sides = by_seed(**vit | {"alpha": 0, "redundancy": 0}), by_seed(**vit)
+    places = [[(side[seed], epoch) for seed in seeds] for side, epoch in zip(sides, (before, after), strict=True)]
+    if not all(place in looked.index for side in places for place in side):
+        return
+    plain, asymmetric = (np.array([looked[place][metric][0] for place in side]) for side in places)
+    attention.setdefault(claim, []).append((paper, change(plain, asymmetric), cells))
+
+
+asymmetric, plain = map(float, claims.paper_value["c22"].split(";"))
+attend("c22", "coverage_above", change(plain, asymmetric), LAST, LAST, 4)  # Figure 9 has four panels
+for claim, metric in {"c23": "coverage_above", "c24": "peak_strength", "c25": "gini"}.items():
+    attend(claim, metric, float(claims.paper_value[claim]), LAST, LAST, 4)
+for epoch, row in table14.loc["map_entropy"].iterrows():
+    attend("c26", "entropy", change(row.plain, row.asymmetric), epoch, epoch, len(table14))
+coverage = table14.loc["object_coverage"]
+early, late = coverage.index[[0, -1]]
+attend("c27", "coverage_above", change(coverage.plain[late], coverage.asymmetric[early]), late, early, len(table14))
+
 # Tables 8 to 12, the MLP. On CIFAR-10: the settings with the best validation accuracy, of Plain and then of all alphas.
 searches = trials.query("test == 'never'")
 searches = searches.assign(
@@ -221,6 +254,7 @@ results = {
         if arch in one_surface
     },
     "c21": ([table5["mlp", 1]], "Cannot differ" if sum(one_surface.values()) == len(table2) else "Not yet run"),
+    **{claim: judge(*parts) for claim, parts in attention.items()},
     "c28": judge(*(few[images] for images in sizes)),
     "c30": judge((table10.improvement_pct["mlp"], change(*cifar10), len(table10))),  # CNN and ViT cannot mend it
     "c31": judge(against(noisy[12, shares[-1] / 100], noisy[12, shares[0] / 100])),
@@ -270,6 +304,7 @@ for line in re.findall(r"^\| (c\d\d \| .*) \|$", page, re.MULTILINE)[: len(claim
     claim, _, *cells, verdict = line.split(" | ")
     numbers = results[claim][0] if claim in results else re.findall(NUMBER, claims.paper_value[claim])
     compare(claim, [*re.findall(NUMBER, " ".join(cells)), verdict], [*numbers, verdicts[claim]])
+print(f"{'no rows yet':22}  {', '.join(claim for claim in claims.index if claim not in results)}")
 given = [word for word in WEAKEST_LAST if counted[word]]
 for claim, then in re.findall(r"^\| (c\d\d) \| ([^|]*) \| [^|]* \| [^|]* \| [^|]* \|$", page, re.MULTILINE):
     if then != "Not yet run":

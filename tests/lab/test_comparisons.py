@@ -103,6 +103,18 @@ def test_no_value_of_a_comparison_is_nan():
     assert compare(frame).to_dict("records")[1]["cosine"] is None
 
 
+def test_where_a_class_is_larger_than_others_naming_it_is_chance():
+    """Of ten classes one has 60% of the images: 0.61 is no more than it gives, and a diverged run counts with it."""
+    frame = rows([0.61, 0.70], [0.62, 0.72], largest_class=0.6)
+    frame.loc[frame["id"] == "a43vit", "outcome"] = "diverged"
+    row = only(compare(frame))
+    assert (row["plain_at_chance"], row["asymmetric_at_chance"]) == (1, 1)
+    assert row["asymmetric_mean"] == pytest.approx((0.62 + 0.6) / 2)
+    balanced = only(compare(frame.assign(largest_class=None)))
+    assert (balanced["plain_at_chance"], balanced["asymmetric_at_chance"]) == (0, 0)
+    assert balanced["asymmetric_mean"] == pytest.approx((0.62 + 0.1) / 2)
+
+
 def test_plain_at_zero_has_no_share():
     row = only(compare(rows([0.0, 0.0], [0.1, 0.2])))
     assert row["improvement"] is None

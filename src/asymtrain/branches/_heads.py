@@ -264,6 +264,15 @@ class TiedHead(Head):
         return feature
 
 
+def check_weight_count(widths: Sequence[int], outputs: int, redundancy: int) -> None:
+    """Refuse linear branches on places of these widths that no memory holds."""
+    if outputs * redundancy * sum(widths) > _MOST_WEIGHTS:
+        raise UsageError(
+            f"redundancy={redundancy} with {outputs} classes on {sum(widths)} features makes more than {_MOST_WEIGHTS} "
+            "weights: give a smaller redundancy, or fewer classes or places"
+        )
+
+
 def make_heads(
     kinds: Mapping[str, HeadKind],
     features: Mapping[str, Tensor],
@@ -281,11 +290,7 @@ def make_heads(
     """The head of each place, on the place's device; a head that does not fit its place is a `UsageError`."""
     widths = [width_of(features[name], readers[name].positions) for name in kinds]
     linear = [width for width, kind in zip(widths, kinds.values(), strict=True) if kind == "linear"]
-    if outputs * redundancy * sum(linear) > _MOST_WEIGHTS:
-        raise UsageError(
-            f"redundancy={redundancy} with {outputs} classes on {sum(linear)} features makes more than {_MOST_WEIGHTS} "
-            "weights: give a smaller redundancy, or fewer classes or places"
-        )
+    check_weight_count(linear, outputs, redundancy)
     drawn = (
         draw_branches(seed, widths, outputs, redundancy, initialization) if linear else [torch.empty(0)] * len(widths)
     )

@@ -30,16 +30,15 @@ def paired(
     Columns: those of `by`, then seed, plain_id, asymmetric_id, plain, asymmetric, plain_diverged,
     asymmetric_diverged, plain_at_chance, asymmetric_at_chance, cosine. With `by=None` the comparisons are told apart by
     dataset, backbone and every setting in which the runs of one backbone differ. A diverged run counts with chance
-    accuracy, 1 / classes. Of classes that are not balanced a column `largest_class` has the share of the largest.
+    accuracy, 1 / classes; of classes that are not balanced the column `largest_class` has the share of the largest one,
+    which is chance then.
     """
     by = separating(rows) if by is None else list(by)
     for name in ("variant", "seed", "outcome", measure, *by):
         if name not in rows.columns:
             raise unknown_name("column of the rows", name, map(str, rows.columns))
     accuracy, diverged = _accuracy(rows, measure), rows["outcome"] == "diverged"
-    classes = pd.to_numeric(rows["classes"]) if "classes" in rows.columns else pd.Series(np.nan, rows.index)
-    largest = pd.to_numeric(rows["largest_class"]) if "largest_class" in rows.columns else 0.0
-    low = ~diverged & (accuracy <= chance_limit(classes, largest))
+    low = ~diverged & (accuracy <= chance_limit(*_classes(rows)))
     told = rows[list(dict.fromkeys(["variant", "seed", "id", *by]))]  # of some ninety columns
     runs = told.assign(accuracy=accuracy, diverged=diverged, at_chance=low, cosine=rows.get("mean_cosine"))
     shared, sides = [name for name in by if name not in AUXILIARY], []
@@ -60,13 +59,17 @@ def paired(
     return pairs[[*by, *order, "plain_at_chance", "asymmetric_at_chance", "cosine"]], by
 
 
+def chance_accuracy(classes: Any, largest: Any = 0.0) -> Any:
+    """What guessing gives: where the `largest` class has more than its part of the images, always naming it."""
+    return np.maximum(1 / classes, largest)
+
+
 def chance_limit(classes: Any, largest: Any = 0.0) -> Any:
     """Up to this accuracy a run has learnt nothing that guessing would not give: chance, and half of it or 5 points.
 
-    Where the `largest` class has more than its part of the images, always naming it is chance; of what is left to learn
-    then, a tenth is added at most.
+    Of what is left to learn, a tenth is added at most.
     """
-    chance = np.maximum(1 / classes, largest)
+    chance = chance_accuracy(classes, largest)
     return chance + np.minimum(np.minimum(0.5 * chance, 0.05), 0.1 * (1 - chance))
 
 
@@ -173,14 +176,21 @@ def _at_chance(row: Mapping[str, Any]) -> str:
     return f" {' and '.join(seen)} stayed at chance accuracy." if seen else ""
 
 
+def _classes(rows: pd.DataFrame) -> "tuple[pd.Series[float], pd.Series[float]]":
+    """How many classes, and the share of the largest one; 0 where it is not known."""
+    names = ("classes", "largest_class")
+    classes, largest = (pd.to_numeric(rows[name]) if name in rows.columns else rows["seed"] * np.nan for name in names)
+    return classes, largest.fillna(0.0)
+
+
 def _accuracy(rows: pd.DataFrame, measure: str) -> "pd.Series[float]":
     values = pd.to_numeric(rows[measure]).astype(float)
     diverged = rows["outcome"] == "diverged"
     if diverged.any():
-        classes = pd.to_numeric(rows["classes"]) if "classes" in rows.columns else pd.Series(np.nan, rows.index)
+        classes, largest = _classes(rows)
         if classes[diverged].isna().any():
             raise UsageError("a run diverged and counts with chance accuracy: the rows need a column 'classes'")
-        values = values.mask(diverged, 1 / classes)
+        values = values.mask(diverged, chance_accuracy(classes, largest))
     if values.isna().any():
         missing = rows["id"][values.isna()].iloc[0]
         raise UsageError(f"run {missing} has no {measure}: was it trained with test='never'?")

@@ -177,6 +177,15 @@ class Run:
     calibration_error: float | None = None
 
     @property
+    def noted_classes(self) -> tuple[int | None, float]:
+        """Of the data that it was trained on: how many classes, and the share of the largest one in the test examples.
+
+        None and 0 in rows of versions that did not note it.
+        """
+        _, classes, largest = [*(self.data_fingerprint or "").split(":"), "", ""][:3]
+        return int(classes) if classes.isdecimal() else None, float(largest or 0)
+
+    @property
     def seconds(self) -> float:
         """Training time, evaluation included."""
         return math.fsum(epoch.seconds for epoch in self.history)

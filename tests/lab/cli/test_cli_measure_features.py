@@ -55,10 +55,12 @@ def test_the_command_shows_stores_and_goes_on(cli, tmp_path, monkeypatch):
         (("--steps", "99999999"), "steps must lie in"),
         (("--images", 1), "--images must lie in 2.."),
         (("--variant", "biased"), "'biased'"),
+        (("--redundancy", 10**9), "give a smaller redundancy"),
     ],
 )
 def test_what_cannot_be_measured_is_said_and_nothing_is_written(cli, tmp_path, options, said):
     result = cli("measure", "features", "--arch", "mlp", *options)
     assert result.code == 2
     assert said in " ".join(result.err.split())
+    assert "seed 42" not in result.err  # before anything is trained
     assert not (tmp_path / "asymtrain-measure").exists()

@@ -28,20 +28,6 @@ def test_folder_by_name(tmp_path, monkeypatch):
         load("folder")
 
 
-def test_the_share_of_the_largest_class(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for place, count in {"all/a": 1, "all/b": 3, "parts/train/a": 9, "parts/train/b": 1, "parts/test/a": 2}.items():
-        Path(place).mkdir(parents=True)
-        for i in range(count):
-            (Path(place) / f"{i}.png").touch()
-    assert registry.largest_share("folder:all") == 0.75
-    assert registry.largest_share("folder:parts") == 0  # no class b to test on
-    Path("parts/test/b").mkdir()
-    (Path("parts/test/b") / "0.png").touch()
-    assert registry.largest_share("folder:parts") == 2 / 3
-    assert [registry.largest_share(name) for name in ("folder:gone", "shapes", "npz:x.npz")] == [0, 0, 0]
-
-
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
 def test_cifar_by_name_from_the_data_root(tmp_path, monkeypatch, name):
     seen = []

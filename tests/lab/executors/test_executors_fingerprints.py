@@ -80,7 +80,8 @@ def test_runs_of_one_model_and_data_have_the_same_fingerprints(store: Path) -> N
     plain, asymmetric = attempts(store)
     assert plain.model_fingerprint is not None
     assert plain.model_fingerprint == asymmetric.model_fingerprint
-    assert {plain.data_fingerprint, asymmetric.data_fingerprint} == {f"0123456789abcdef:{DATA['classes']}"}
+    assert {plain.data_fingerprint, asymmetric.data_fingerprint} == {f"0123456789abcdef:{DATA['classes']}:0.25"}
+    assert plain.noted_classes == (DATA["classes"], 0.25)
     other = [
         dataclasses.replace(spec, arch_options={"widths": (9,)}, seed=7) for spec in SPECS
     ]  # another kind of model

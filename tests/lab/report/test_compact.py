@@ -71,14 +71,17 @@ def pieces(svg):
     drawn = []
     for path, x, y in places:
         data = path.get("d", "")
-        if "C" in data or ("fill" in path.get("style", "") and "none" not in path.get("style", "")):
+        if "C" in data or "h0" in data or ("fill" in path.get("style", "") and "none" not in path.get("style", "")):
             continue
         at = start = np.zeros(2)
         scale = 0.1 if path.get("transform") else 1.0
-        for letter, numbers in re.findall(r"([MmLlz])([^MmLlz]*)", data):
-            for pair in np.array(re.findall(r"-?[\d.]+", numbers), float).reshape(-1, 2):
+        for letter, numbers in re.findall(r"([MmLlHVz])([^MmLlHVz]*)", data):
+            ends = np.array(re.findall(r"-?[\d.]+", numbers), float)
+            if letter in "HV":
+                ends = np.array([ends[0], at[1]] if letter == "H" else [at[0], ends[0]])
+            for pair in ends.reshape(-1, 2):
                 to = at + pair if letter.islower() else pair
-                if letter in "Ll":
+                if letter in "LlHV":
                     drawn.append((at * scale + (x, y), to * scale + (x, y)))
                 else:
                     start = to
@@ -95,7 +98,7 @@ def test_every_point_of_a_line_is_still_on_a_line(many):
     starts, ways = after[:, 0], after[:, 1] - after[:, 0]
     for point in before.reshape(-1, 2)[::7]:
         share = np.clip(((point - starts) * ways).sum(1) / np.maximum(1e-9, (ways**2).sum(1)), 0, 1)
-        assert np.hypot(*(point - starts - share[:, None] * ways).T).min() < 0.4
+        assert np.hypot(*(point - starts - share[:, None] * ways).T).min() < 0.5
 
 
 def test_points_on_the_way_are_left_out_and_no_other():
@@ -128,3 +131,13 @@ def test_a_browser_draws_the_same_picture(browser, kind):
     assert apart.mean() < 1.5
     assert (apart.max(2) > 100).mean() < 0.005  # edges may be shaded otherwise
     assert shots[0].std() > 5
+
+
+def test_round_marks_are_lines_without_length():
+    svg = draw(figure("bars"))
+    small = compact(svg, "bars")
+    assert "C" not in "".join(re.findall(r' d="([^"]*)"', small))
+    before = [tuple(map(float, place)) for place in re.findall(r'x="(\S+)" y="(\S+)" style="[^"]*opacity: 0.6', svg)]
+    after = [tuple(map(float, place)) for place in re.findall(r"M(\S+) (\S+?)h0", small)]
+    assert len(before) > 3
+    np.testing.assert_allclose(after, before, atol=0.051)

@@ -18,9 +18,9 @@ from asymtrain.lab.report.drawing import (
     draw,
     ends_of,
     figure_style,
+    heat_colours,
     is_wide,
     lay_out,
-    overlay,
     reach_of,
     size_of,
 )
@@ -434,10 +434,14 @@ def pictures_in(svg):
 
 def test_a_picture_is_embedded_as_it_is_and_a_map_over_it():
     svg = drawn("images")
-    shown = [picture for picture in pictures_in(svg) if picture.shape[:2] == (16, 16)]  # without the bar of colours
-    assert len(shown) == 3
-    assert np.array_equal(shown[0][..., :3], np.round(PIXELS * 255))
-    assert not np.array_equal(shown[1], shown[0])
+    first, grey, heat, plain, *_ = pictures_in(svg)
+    for shown in (first, plain):
+        assert np.array_equal(shown[..., :3], np.round(PIXELS * 255))
+    assert grey.shape == first.shape
+    assert np.ptp(grey[..., :3], axis=-1).max() == 0
+    assert heat.shape[:2] == np.shape(HEAT)
+    assert svg.count('opacity="0.65"') == 1  # what lies under it shows through
+    assert heat[..., 3].min() == 255
     for text in ("Plain", "epoch 1", "attention / uniform", "&lt;row&gt;"):
         assert text in svg
 
@@ -447,26 +451,25 @@ def test_nothing_to_show_is_said():
     assert ">none<" not in drawn("images")
 
 
-def test_an_overlay_is_bright_where_the_map_is():
+def test_a_map_is_bright_where_its_values_are_high():
     peak = np.ones((4, 4))
     peak[1, 1] = 8.0
-    grey = np.full((16, 16, 3), 100 / 255)
-    drawn = overlay(Image("", grey, peak), top=8.0).astype(int).sum(-1)
-    inside = drawn[4:8, 4:8]
-    assert inside.min() == inside.max() > drawn[0, 0]
-    drawn[4:8, 4:8] = drawn[0, 0]
-    assert (drawn == drawn[0, 0]).all()
+    bright = heat_colours(Image("", PIXELS, peak), top=8.0).astype(int).sum(-1)
+    assert bright[1, 1] > bright[0, 0]
+    bright[1, 1] = bright[0, 0]
+    assert (bright == bright[0, 0]).all()
 
 
 def test_one_scale_of_colours_for_all_and_more_than_its_end_is_its_end():
-    one, two, four, nine = (overlay(Image("", PIXELS, np.full((4, 4), level)), 4.0) for level in (1.0, 2.0, 4.0, 9.0))
+    maps = (Image("", PIXELS, np.full((4, 4), level)) for level in (1.0, 2.0, 4.0, 9.0))
+    one, two, four, nine = (heat_colours(panel, 4.0) for panel in maps)
     assert not np.array_equal(one, two)
     assert np.array_equal(four, nine)
 
 
 def test_a_map_that_does_not_divide_its_picture_is_our_mistake():
     with pytest.raises(AssertionError, match="grid"):
-        overlay(Image("", PIXELS, np.ones((3, 4))), 2.0)
+        heat_colours(Image("", PIXELS, np.ones((3, 4))), 2.0)
 
 
 def test_a_gap_stands_before_a_column_that_is_apart():

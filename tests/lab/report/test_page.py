@@ -117,7 +117,7 @@ def test_numbers_stand_right_and_words_left(tmp_path):
     text = written(tmp_path)["page"].read_text()
     assert '<td data-heading="Value">1<td class=left data-heading="Words">x' in text
     assert "<tr><th>c<td" in text
-    assert '<th scope="col" class="right"' in text
+    assert "<th scope=col class=right" in text
     led = Table("led", "Led", (Column("Name"), *COLUMNS[::-1]), make_rows([("a", "x", 1, "y")]))
     text = written(tmp_path, tables=[led])["page"].read_text()
     assert 'class="summary words-2"' in text
@@ -129,7 +129,7 @@ def test_the_papers_numbers_are_marked_and_cells_that_wait_say_so_once(tmp_path)
     rows = make_rows([("a", Cell(missing=True), Cell(missing=True), 2.0)])
     text = written(tmp_path, tables=[Table("t", "T", columns, rows)])["page"].read_text()
     assert '<td class=missing data-heading="Value" colspan=2>missing<td data-heading="Paper: value">2.000' in text
-    assert '<th scope="col" class="right papers"><small>Paper</small> Value</th>' in text
+    assert '<th scope=col class="right papers"><small>Paper</small> Value</th>' in text
     assert "<colgroup><col><col><col><col class=papers></colgroup>" in text
 
 

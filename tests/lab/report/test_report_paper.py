@@ -14,6 +14,7 @@ from asymtrain.lab.paper.page import (
     HEADLINE,
     document,
     filters,
+    primary_rows,
     render_paper,
     shown_claims,
     strip,
@@ -21,20 +22,31 @@ from asymtrain.lab.paper.page import (
     write_paper,
 )
 from asymtrain.lab.paper.spec_index import ALWAYS, SpecsUsed, index_specs
+from asymtrain.lab.paper.study import PRIMARY
 from asymtrain.lab.paper.tables import READING
 from asymtrain.lab.paper.verdicts import judge_results
 from asymtrain.lab.report.drawing import draw
 from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.report.page import spans
-from asymtrain.lab.report.table import Column, Table
+from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS
 from live_pages import unpacked
 
-LISTED = re.compile(r'<script type="application/gzip" class="listed">(.*?)</script>')
+LISTED, TABLES = (
+    re.compile(rf'<script type="application/gzip" class="{name}">(.*?)</script>') for name in ("listed", "tables")
+)
+TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
+
+
+def with_whole_tables(page):
+    """The page with the tables that come packed, each in its place."""
+    whole = iter(TABLE.findall(json.loads(unpacked(TABLES.search(page)[1]))))
+    start = page.index('<section class="recipe"')
+    return page[:start] + TABLE.sub(lambda _: next(whole), page[start:])
 
 
 class Outline(HTMLParser):
-    """Ids, links, missing places, and the text and link of each place of each table; and the specs that come packed.
+    """Ids, links, missing places, and the text and link of each place of each table, as the page's script sets them up.
 
     A number of ours without a link has the same specs as that before it in its row.
     """
@@ -45,7 +57,7 @@ class Outline(HTMLParser):
         self.listings, self.sets = {}, {}  # spec ids by anchor, and of each set the listings and ids that it names
         self.table = self.place = self.listing = self.set = self.link = self.item = None
         self.heads = []
-        self.feed(LISTED.sub(lambda found: json.loads(unpacked(found[1])), text))
+        self.feed(LISTED.sub(lambda found: json.loads(unpacked(found[1])), with_whole_tables(text)))
         self.specs = {f"#{name}": set(ids) for name, ids in self.listings.items()}
         for name, parts in self.sets.items():
             self.specs[f"#{name}"] = {one for listing, own in parts for one in own or self.listings[listing[1:]]}
@@ -129,6 +141,19 @@ def test_every_number_of_ours_links_to_exactly_its_specs(made, outline):
                         assert outline.specs[link] == set(row[at].spec_ids)
                         checked += 1
     assert checked > 200
+
+
+def test_without_the_script_the_tables_have_the_primary_reading(made, page):
+    results, _ = made
+    shown = TABLE.findall(page[page.index('<section class="recipe"') :])
+    tables = [table for result in map(with_useful_columns, results) for table in result.tables]
+    for text, table in zip(shown, tables, strict=True):
+        assert "href" not in text
+        assert text.count("<tr><th>") == len(primary_rows(table).rows)
+    readings = [(Cell(reading), Cell(1.0)) for reading in (PRIMARY.title, "another", PRIMARY.title)]
+    mixed = Table("t", "", (READING, Column("Value", "number")), tuple(readings))
+    assert primary_rows(mixed).rows == (readings[0], readings[2])
+    assert primary_rows(dataclasses.replace(mixed, rows=(readings[1],))).rows == (readings[1],)
 
 
 def test_every_spec_is_listed_once_and_every_link_leads_somewhere(made, outline):
@@ -290,8 +315,9 @@ def test_every_interval_has_both_ends_in_the_document(made):
 def test_what_others_wrote_is_escaped(page):
     assert NASTY not in page
     assert "&lt;all&gt;" in page
-    # The texts to copy, two lists of specs, the library, the script of figures, four others; the values of each figure.
-    assert page.count("<script") == page.count("</script>") == 9 + page.count('<div class="plot">')
+    # The texts to copy, the tables, two lists of specs, the library, the script of figures, four others; the values of
+    # each figure.
+    assert page.count("<script") == page.count("</script>") == 10 + page.count('<div class="plot">')
 
 
 def test_ids_without_specs_are_still_listed(made):

@@ -155,6 +155,22 @@ def test_a_button_copies_what_the_file_holds(opened, files, ending, words):
     )
 
 
+def test_a_sorted_table_is_copied_as_it_came(opened, files):
+    page = opened(1200, permissions=["clipboard-read", "clipboard-write"])
+    keep_what_is_told(page)
+    table = page.locator("#table-table1")
+    table.locator("tbody a").first.wait_for()
+    table.get_by_role("button", name="Plain", exact=True).first.click()
+    shown = [
+        float(text.split()[0]) for text in table.locator("tbody tr:not([hidden]) td:nth-child(3)").all_inner_texts()
+    ]
+    assert shown == sorted(shown, reverse=True)
+    assert shown[0] > shown[-1]
+    table.get_by_role("button", name="Markdown").click()
+    page.get_by_text("Copied as Markdown").wait_for()
+    assert page.evaluate("() => navigator.clipboard.readText()") == files["table1.md"].read_text(encoding="utf-8")
+
+
 def test_without_the_clipboard_interface_the_copy_is_made_another_way(opened, files):
     page = opened(1200)
     keep_what_is_told(page)

@@ -53,18 +53,6 @@ def test_no_runs_give_empty_frames_with_columns():
     assert summarise([]).comparisons == []
 
 
-@pytest.mark.parametrize(("counts", "at_chance"), [((6, 2, 2), 2), ((4, 4, 4), 0)])
-def test_naming_the_largest_class_of_a_folder_is_chance(make_run, tmp_path, counts, at_chance):
-    for name, count in zip("abc", counts, strict=True):
-        (tmp_path / name).mkdir()
-        for i in range(count):
-            (tmp_path / name / f"{i}.png").touch()
-    runs = [make_run(spec, gain=0.0) for spec in pairs(RunSpec(dataset=f"folder:{tmp_path}", epochs=3), [1, 2])]
-    assert all(0.4 < run.test_accuracy < 0.5 for run in runs)  # above a third, below six tenths
-    (row,) = summarise(runs).comparisons
-    assert (row["plain_at_chance"], row["asymmetric_at_chance"]) == (at_chance, at_chance)
-
-
 def test_runs_without_a_partner_are_counted(study):
     summary = summarise(study[:-1])
     assert summary.waiting == 1

@@ -239,15 +239,13 @@ class Display:
             return
         from asymtrain.lab.comparisons import chance_limit
         from asymtrain.lab.data import class_count
-        from asymtrain.lab.data.registry import largest_share
         from asymtrain.lab.report import duration
         from asymtrain.lab.runs import DEFAULTS
 
         accuracy = "diverged" if run.outcome == "diverged" else "trained"
         if run.test_accuracy is not None:
             classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
-            chance = None if classes is None else chance_limit(classes, largest_share(run.spec.dataset))
-            learnt = chance is None or run.test_accuracy > chance
+            learnt = classes is None or run.test_accuracy > chance_limit(classes, run.noted_classes[1])
             flag = "" if learnt or run.outcome == "diverged" else " (at chance)"
             accuracy = f"test accuracy {run.test_accuracy:.3f}{flag}"
         left = self.latest.seconds_left if self.latest else None

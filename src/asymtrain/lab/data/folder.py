@@ -6,7 +6,6 @@ drawn to test on. Every image is scaled and centrally cropped to one square size
 
 import itertools
 import warnings
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -39,14 +38,6 @@ def load(path: Path, *, image_size: int = 32, seed: int = 0) -> Dataset:
 def count_classes(path: Path) -> int:
     """How many classes a folder has, without reading an image."""
     return len(_folders_in(next(iter(_parts_of(path)), path)))
-
-
-@cache
-def largest_share(path: Path) -> float:
-    """The share of the largest class among the test images, without reading one."""
-    parts = _parts_of(path)
-    counts = [len(images) for images in _list_classes(parts[1] if len(parts) == 2 else path).values()]
-    return max(counts) / sum(counts)  # where there is no test folder, about that of all
 
 
 def _parts_of(path: Path) -> list[Path]:

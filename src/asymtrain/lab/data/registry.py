@@ -78,17 +78,6 @@ def class_count(name: str, options: Mapping[str, object] = MappingProxyType({}))
     return None
 
 
-def largest_share(name: str) -> float:
-    """The share of the largest class among the test images of a folder: who names it always is right so often.
-
-    0 of other data, which would have to be loaded for it, and of a folder that is not here.
-    """
-    with suppress(OSError, UsageError):
-        if name.startswith("folder:"):
-            return folder.largest_share(at_home(name.partition(":")[2]).resolve())
-    return 0.0
-
-
 def input_shape(name: str, options: Mapping[str, object] = MappingProxyType({})) -> tuple[int, ...] | None:
     """The shape of one input of a dataset that this process has loaded; None of another."""
     return _LOADED.get(_key(name, options), (0, None))[1]

@@ -27,12 +27,14 @@ class Fingerprints(NamedTuple):
     """Of the model with the initial values of seed 0, and of the data."""
 
     model: str
-    data: str  # with their number of classes behind a colon, by which chance is known where the data are not
+    # Behind colons the number of classes and the share of the largest one in the test examples, by which chance is
+    # known where the data are not.
+    data: str
 
 
 def take_fingerprints(specs: Iterable[RunSpec], dataset: Dataset) -> dict[tuple[object, ...], Fingerprints]:
     """Of each kind of spec on a dataset, by `kind_of`."""
-    data = f"{dataset.fingerprint}:{dataset.classes}"
+    data = f"{dataset.fingerprint}:{dataset.classes}:{dataset.test.largest_class:.4g}"
     first = first_of_each_kind(specs)
     return {kind_of(spec): Fingerprints(_model_fingerprint(spec, dataset), data) for spec in first}
 

@@ -31,9 +31,10 @@ from asymtrain.lab.paper.summary import (
     verdict_counts,
     verdict_table,
 )
+from asymtrain.lab.paper.tables import READING
 from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement
 from asymtrain.lab.report.drawing import as_file, draw, is_wide
-from asymtrain.lab.report.export import FORMATS
+from asymtrain.lab.report.export import FORMATS, LATEX, MARKDOWN, around_latex, around_markdown, as_csv
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import embed, packed_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
@@ -158,7 +159,13 @@ def render_paper(
     overview = forest(judged)
     figures = [overview, *(figure for result in results for figure in result.figures)]
     shown = [figure for figure in figures if not figure.missing]
-    texts = {table.name: {ending: write(table) for ending, (_, write) in FORMATS.items()} for table in _tables(results)}
+    # What the buttons copy: rows of Markdown and LaTeX are written by the page's script, of the cells that it shows.
+    texts = {
+        "writing": {"md": dataclasses.asdict(MARKDOWN), "tex": dataclasses.asdict(LATEX)},
+        "md": {table.name: around_markdown(table) for table in _tables(results)},
+        "tex": {table.name: around_latex(table) for table in _tables(results)},
+        "csv": {table.name: as_csv(table) for table in _tables(results)},
+    }
     return render_template(
         "paper.html.j2",
         name=NAME,
@@ -176,9 +183,10 @@ def render_paper(
         facts=_facts(results, study, command),
         index=index_specs([*used, *trained.values()], specs),
         formats={ending: words for ending, (words, _) in FORMATS.items()},
-        texts=packed_script(texts, 'id="texts"'),  # what the buttons copy
+        texts=packed_script(texts, 'id="texts"'),
         figures=shown,
         plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
+        primary=primary_rows,
         is_wide=is_wide,
         duration=duration,
         versions=lambda result: ", ".join(f"{name} {text}" for name, text in result.versions.items()),
@@ -231,6 +239,15 @@ def with_useful_columns(result: RecipeResult) -> RecipeResult:
         return dataclasses.replace(table, columns=tuple(table.columns[i] for i in kept), rows=rows)
 
     return dataclasses.replace(result, tables=tuple(map(useful, result.tables)))
+
+
+def primary_rows(table: Table) -> Table:
+    """The table without the rows of other readings, where it has rows of several."""
+    if READING not in table.columns:
+        return table
+    at = table.columns.index(READING)
+    rows = tuple(row for row in table.rows if row[at].value == PRIMARY.title)
+    return dataclasses.replace(table, rows=rows or table.rows)
 
 
 def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[str, str]:

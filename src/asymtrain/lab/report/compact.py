@@ -3,6 +3,8 @@
 What is drawn stays where it is, to a tenth of a point; words come last, so that they lie on top.
 """
 
+import base64
+import io
 import re
 import xml.etree.ElementTree as ElementTree
 import zlib
@@ -11,16 +13,20 @@ from xml.etree.ElementTree import Element
 
 import numpy as np
 import numpy.typing as npt
+import PIL.Image
 
 Points = npt.NDArray[np.float64]
 
 NAMESPACES = {"": "http://www.w3.org/2000/svg", "xlink": "http://www.w3.org/1999/xlink"}
 SVG, LINK = (f"{{{address}}}" for address in NAMESPACES.values())
 FONTS = "'DejaVu Sans', sans-serif"
-TOLERANCE = 3  # tenths of a point by which a line may miss a point that is left out: half a pixel
+TOLERANCE = 4  # tenths of a point by which a line may miss a point that is left out: half a pixel
 SAME = 0.03  # points by which two paths may differ and be drawn as one: the input has hundredths
 FEW = 8  # lines of a path that is left as it is, such as a mark
 CLIP = re.compile(r"url\(#(.+)\)")
+MATRIX = re.compile(r"matrix\((\S+) 0 0 (\S+) (\S+) (\S+)\)")
+DOT = re.compile(r"M0 ([\d.]+)(?:C[^MLCz]*){8}z")  # as matplotlib draws it
+PNG = "data:image/png;base64,"
 
 
 def compact(svg: str, name: str) -> str:
@@ -30,6 +36,8 @@ def compact(svg: str, name: str) -> str:
     _without_groups(root)
     _without_clips(root)
     _shared(root)
+    _shared_pictures(root)
+    _dots(root)
     for path in root.iter(f"{SVG}path"):
         _shorten(path)
     _words_last(root)
@@ -39,12 +47,14 @@ def compact(svg: str, name: str) -> str:
             if axis in element.attrib:
                 element.set(axis, f"{round(float(element.attrib[axis]), 1):g}")
         if "style" in element.attrib:
-            element.set("style", re.sub(r"\s*([:;])\s*", r"\1", element.attrib["style"]))
+            style = re.sub(r"\s*([:;])\s*", r"\1", element.attrib["style"])
+            element.set("style", style.replace("stroke-dashoffset:0;", ""))
         if (target := element.attrib.pop(f"{LINK}href", None)) is not None:
             element.set("href", target)
         element.tail = None
         if element.tag != f"{SVG}text":
             element.text = None
+    _inherited(root)
     _together(root)
     for prefix, address in NAMESPACES.items():
         ElementTree.register_namespace(prefix, address)
@@ -90,6 +100,10 @@ def _places(element: Element) -> Points | None:
     if element.tag == f"{SVG}path" and "transform" not in element.attrib:
         data = element.get("d", "")
         return None if re.search("[CQ]", data) else _numbers(data)
+    if element.tag == f"{SVG}g" and [child.tag for child in element] == [f"{SVG}image"]:
+        wide, high, left, top = _matrix(element[0])
+        right, bottom = left + wide * float(element[0].get("width", 0)), top + high * float(element[0].get("height", 0))
+        return np.array([[left, top], [right, bottom]])
     if element.tag == f"{SVG}g" and all(child.tag == f"{SVG}use" for child in element):
         # Marks have a width of their own, as lines do: a frame cuts neither where its middle is inside.
         return np.array([[float(child.get("x", 0)), float(child.get("y", 0))] for child in element])
@@ -103,7 +117,10 @@ def _numbers(data: str) -> Points:
 def _shorten(path: Element) -> None:
     """A path of straight lines in whole tenths of a point, without points that lie on the way."""
     data = path.get("d", "")
-    if re.search("[CQ]", data) or data.count("L") < FEW or {*path.attrib} - {"d", "style", "id"}:
+    if re.search("[CQ]", data):
+        return
+    if data.count("L") < FEW or {*path.attrib} - {"d", "style", "id"}:
+        path.set("d", _rounded(data))
         return
     shown, at = "", np.zeros(2)
     for line in re.findall("M[^M]*", data):
@@ -119,6 +136,24 @@ def _shorten(path: Element) -> None:
         if length in style:
             style[length] = re.sub(r"[\d.]+", lambda found: f"{10 * float(found[0]):g}", style[length])
     path.set("style", _style_text(style))
+
+
+def _rounded(data: str) -> str:
+    """A short path in tenths of a point, with level and upright lines named by their end."""
+    shown, before = "", ("", "")
+    for letter, numbers in re.findall("([A-Za-z])([^A-Za-z]*)", data):
+        if letter not in "ML":
+            shown += letter + numbers
+            continue
+        x, y = (f"{round(float(number), 1) + 0:g}" for number in numbers.split())
+        if letter == "L" and x == before[0]:
+            shown += f"V{y}"
+        elif letter == "L" and y == before[1]:
+            shown += f"H{x}"
+        else:
+            shown += f"{letter}{x} {y}"
+        before = x, y
+    return shown
 
 
 def _pairs(steps: list[Points]) -> str:
@@ -212,6 +247,68 @@ def _shared(root: Element) -> None:
                 alike.append((path, points))
 
 
+def _dots(root: Element) -> None:
+    """A round mark as a line without length and with round ends, which takes half of the bytes."""
+    sizes = {}
+    for mark in root.iter(f"{SVG}path"):
+        if (found := DOT.fullmatch(mark.get("d", ""))) and "id" in mark.attrib and "style" not in mark.attrib:
+            sizes[mark.get("id")] = 2 * float(found[1])
+    for parent in list(root.iter()):
+        for at, mark in enumerate(parent):
+            name, style = mark.get(f"{LINK}href", "").removeprefix("#"), _style(mark)
+            if mark.tag != f"{SVG}use" or name not in sizes or {*style} - {"fill", "fill-opacity"}:
+                continue
+            look = {"stroke": style.get("fill", "#000"), "stroke-width": f"{sizes[name]:g}", "stroke-linecap": "round"}
+            look |= {"stroke-opacity": style["fill-opacity"]} if "fill-opacity" in style else {}
+            x, y = (f"{round(float(mark.get(axis, 0)), 1):g}" for axis in "xy")
+            parent[at] = Element(f"{SVG}path", {"d": f"M{x} {y}h0", "style": _style_text({"fill": "none", **look})})
+    used = {element.get(f"{LINK}href", "").removeprefix("#") for element in root.iter(f"{SVG}use")}
+    for parent in list(root.iter()):
+        parent[:] = [child for child in parent if child.get("id") not in {*sizes} - used]
+    _without_groups(root)
+
+
+def _shared_pictures(root: Element) -> None:
+    """Each picture once, in as few bytes as hold it: where it is drawn again it is used."""
+    known: dict[tuple[str | None, ...], Element] = {}
+    for parent in list(root.iter()):
+        for at, picture in enumerate(parent):
+            if picture.tag != f"{SVG}image":
+                continue
+            wide, high, left, top = _matrix(picture)
+            looks = (picture.get(f"{LINK}href"), picture.get("width"), f"{wide} {high}", picture.get("style"))
+            if (origin := known.setdefault(looks, picture)) is picture:
+                continue
+            origin.set("id", origin.get("id") or f"picture{len(known)}")
+            _, _, x, y = _matrix(origin)
+            place = {f"{LINK}href": f"#{origin.get('id')}", "x": str(left - x), "y": str(top - y)}
+            parent[at] = Element(f"{SVG}use", place)
+    for picture in known.values():
+        _repack(picture)
+
+
+def _matrix(picture: Element) -> tuple[float, float, float, float]:
+    """How far a picture is stretched to the right and down, and where it is."""
+    found = MATRIX.fullmatch(picture.get("transform", ""))
+    if found is None:
+        return 1.0, 1.0, float(picture.get("x", 0)), float(picture.get("y", 0))
+    wide, high, left, top = map(float, found.groups())
+    return wide, high, left, top
+
+
+def _repack(picture: Element) -> None:
+    """Without what its pixels need not say each: that they are opaque, and that they are grey."""
+    data = picture.get(f"{LINK}href", "").removeprefix(PNG)
+    pixels = np.asarray(PIL.Image.open(io.BytesIO(base64.b64decode(data))).convert("RGBA"))
+    colours = pixels[..., :3]
+    if pixels[..., 3].min() < 255:
+        return
+    is_grey = (colours == colours[..., :1]).all()
+    out = io.BytesIO()
+    PIL.Image.fromarray(np.ascontiguousarray(colours[..., 0] if is_grey else colours)).save(out, "PNG", optimize=True)
+    picture.set(f"{LINK}href", PNG + base64.b64encode(out.getvalue()).decode())
+
+
 def _joined(root: Element) -> None:
     """Lines of one look that follow one another become one path, such as those of a grid."""
     for parent in list(root.iter()):
@@ -233,6 +330,22 @@ def _is_line(element: Element) -> bool:
 
 def _look(element: Element) -> tuple[str, list[tuple[str, str]]]:
     return element.tag, sorted((name, value) for name, value in element.attrib.items() if name != "d")
+
+
+def _inherited(root: Element) -> None:
+    """What most lines say is said once for all: that they are not filled, and that their ends are square."""
+    root.set("fill", "none")
+    root.set("stroke-linecap", "square")
+    for element in root.iter():
+        style = _style(element)
+        if style.get("fill") == "none":
+            del style["fill"]
+        if "stroke" in style and style.setdefault("stroke-linecap", "butt") == "square":
+            del style["stroke-linecap"]
+        if "style" in element.attrib:
+            element.set("style", _style_text(style))
+            if not style:
+                del element.attrib["style"]
 
 
 def _together(root: Element) -> None:
@@ -260,8 +373,8 @@ def _together(root: Element) -> None:
 
 
 def _own_style(element: Element) -> str:
-    """What may become the style of a group; a path that is used elsewhere keeps its own."""
-    return "" if element.tag == f"{SVG}path" and "id" in element.attrib else element.get("style", "")
+    """What may become the style of a group; what is used elsewhere keeps its own."""
+    return "" if element.tag in (f"{SVG}path", f"{SVG}image") and "id" in element.attrib else element.get("style", "")
 
 
 def _with_short_ids(svg: str, name: str) -> str:

@@ -60,6 +60,7 @@ MARKS = ("o", "s", "^", "D", "v", "P", "X", "*")
 STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "asymtrain",
+    "image.composite_image": False,
     "text.parse_math": False,  # a dollar sign in a name is no formula
     "font.family": ["DejaVu Sans", "sans-serif"],
     **dict.fromkeys(("font.size", "axes.titlesize"), 10),
@@ -489,7 +490,13 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
         if panel.pixels is None:
             axes.text(0.5, 0.5, "none", ha="center", va="center", fontsize=8)
         else:
-            axes.imshow(overlay(panel, top), interpolation="none", aspect="equal")
+            down, across = np.asarray(panel.pixels).shape[:2]
+            axes.imshow(shown_pixels(panel), interpolation="none", aspect="equal")
+            if (
+                panel.heat is not None
+            ):  # a picture of its own, of a pixel a cell: what lies under the maps is drawn once
+                place = (-0.5, across - 0.5, down - 0.5, -0.5)
+                axes.imshow(heat_colours(panel, top), interpolation="none", aspect="equal", extent=place, alpha=HEAT)
     if scale := next((panel.scale for panel in panels if panel.scale), ""):
         left, bottom = width - 0.62, height - 0.6 - CELL * rows
         bar = canvas.add_axes((left / width, bottom / height, 0.1 / width, (CELL * rows - 0.05) / height))
@@ -499,22 +506,23 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
         bar.yaxis.set_major_locator(MaxNLocator(4))
 
 
-def overlay(panel: Image, top: float) -> npt.NDArray[np.uint8]:
-    """The picture as (H, W, 3) bytes; in grey under the colours of its map, where there is one.
-
-    The scale of colours goes from 0 to `top`; more is drawn as `top`.
-    """
-    assert panel.pixels is not None
+def shown_pixels(panel: Image) -> npt.NDArray[np.uint8]:
+    """The picture as (H, W, 3) bytes, in grey where a map lies over it."""
     pixels = np.asarray(panel.pixels, np.float64)
     if panel.heat is not None:
-        heat = np.asarray(panel.heat, np.float64)
-        down, across = (side // parts for side, parts in zip(pixels.shape, heat.shape, strict=False))
-        assert (down * heat.shape[0], across * heat.shape[1]) == pixels.shape[:2], "a map lies on a grid of its picture"
-        level = np.clip(heat / top, 0, 1).repeat(down, 0).repeat(across, 1)
-        grey = pixels @ np.array([0.299, 0.587, 0.114])
-        # Even steps of lightness: readable in grey and with every kind of colour vision.
-        pixels = HEAT * matplotlib.colormaps["inferno"](level)[..., :3] + (1 - HEAT) * grey[..., None]
+        pixels = (pixels @ np.array([0.299, 0.587, 0.114]))[..., None].repeat(3, -1)
     return np.asarray(np.round(pixels * 255), np.uint8)
+
+
+def heat_colours(panel: Image, top: float) -> npt.NDArray[np.uint8]:
+    """The colours of the map, a pixel for each of its cells, from 0 to `top`; more is drawn as `top`."""
+    heat = np.asarray(panel.heat, np.float64)
+    assert panel.pixels is not None
+    sides = zip(np.asarray(panel.pixels).shape, heat.shape, strict=False)
+    assert not any(side % parts for side, parts in sides), "a map lies on a grid of its picture"
+    # Even steps of lightness: readable in grey and with every kind of colour vision.
+    colours = matplotlib.colormaps["inferno"](np.clip(heat / top, 0, 1))[..., :3]
+    return np.asarray(np.round(colours * 255), np.uint8)
 
 
 def top_of(panels: Sequence[Image]) -> float:

@@ -4,47 +4,77 @@ import csv
 import dataclasses
 import io
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, Value, mark_text, number_text
 from asymtrain.lab.texts import csv_cell
 
 MISSING = "missing"
-# A backslash and braces first: what replaces the others has some of its own.
-LATEX = {"\\": r"\textbackslash{}", **{sign: rf"\{sign}" for sign in "&%$#_{}"}, "~": r"\textasciitilde{}",
-         "^": r"\textasciicircum{}", "±": r"$\pm$", "×": r"$\times$", "²": r"$^2$", "—": "---", "–": "--",
-         "<": "$<$", ">": "$>$", "α": r"$\alpha$"}  # fmt: skip
-_SPECIAL = re.compile("|".join(map(re.escape, LATEX)))
 _MINUS = re.compile(r"(?<![\w)])-(?=\d)")
+
+
+@dataclass(frozen=True)
+class Writing:
+    """How words and rows are written; the script of a page, which makes the same text, is given it as JSON."""
+
+    start: str  # of a row, as are the next two
+    between: str
+    end: str
+    signs: Mapping[str, str]  # what stands for a sign that means something else there
+    minus: str = "-"  # before a digit
+
+    def words(self, text: str) -> str:
+        shown = "".join(self.signs.get(sign, sign) for sign in " ".join(text.split()))
+        return _MINUS.sub(self.minus, shown)
+
+    def row(self, cells: Iterable[str]) -> str:
+        return f"{self.start}{self.between.join(map(self.words, cells))}{self.end}\n"
+
+
+MARKDOWN = Writing("| ", " | ", " |", {sign: f"\\{sign}" for sign in "\\|*_`<["})
+LATEX = Writing("", " & ", r" \\", minus="$-$", signs={
+    "\\": r"\textbackslash{}", **{sign: rf"\{sign}" for sign in "&%$#_{}"}, "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}", "±": r"$\pm$", "×": r"$\times$", "²": r"$^2$", "—": "---", "–": "--", "<": "$<$",
+    ">": "$>$", "α": r"$\alpha$"})  # fmt: skip
+
+
+def around_markdown(table: Table) -> tuple[str, str]:
+    """What stands above the rows, and below them."""
+    title = f"**{MARKDOWN.words(table.title)}**\n\n" if table.title else ""
+    rules = ["---:" if column.is_number else "---" for column in table.columns]
+    headings = MARKDOWN.row(column.heading for column in table.columns)
+    return f"{title}{headings}{MARKDOWN.row(rules)}", f"\n{MARKDOWN.words(table.note)}\n" if table.note else ""
+
+
+def around_latex(table: Table) -> tuple[str, str]:
+    above = [
+        "% needs \\usepackage{booktabs}",
+        r"\begin{table}",
+        rf"\caption{{{LATEX.words(table.title)}}}",
+        rf"\begin{{tabular}}{{{''.join('r' if column.is_number else 'l' for column in table.columns)}}}",
+        r"\toprule",
+        f"{LATEX.row(column.heading for column in table.columns)}\\midrule\n",
+    ]
+    below = [
+        r"\bottomrule",
+        r"\end{tabular}",
+        *([rf"\par\smallskip\footnotesize {LATEX.words(table.note)}"] if table.note else []),
+        "\\end{table}\n",
+    ]
+    return "\n".join(above), "\n".join(below)
 
 
 def as_markdown(table: Table) -> str:
     """A pipe table under its title, the note below."""
-    headings = [_markdown(column.heading) for column in table.columns]
-    rules = ["---:" if column.is_number else "---" for column in table.columns]
-    rows = [[_markdown(text) for text in row] for row in table.texts(MISSING)]
-    lines = [f"| {' | '.join(row)} |" for row in (headings, rules, *rows)]
-    lines = [*([f"**{_markdown(table.title)}**", ""] if table.title else []), *lines]
-    return "\n".join([*lines, *(["", _markdown(table.note)] if table.note else [])]) + "\n"
+    above, below = around_markdown(table)
+    return above + "".join(map(MARKDOWN.row, table.texts(MISSING))) + below
 
 
 def as_latex(table: Table) -> str:
     """A table environment with the rules of booktabs."""
-    lines = [
-        "% needs \\usepackage{booktabs}",
-        r"\begin{table}",
-        rf"\caption{{{_latex(table.title)}}}",
-        rf"\begin{{tabular}}{{{''.join('r' if column.is_number else 'l' for column in table.columns)}}}",
-        r"\toprule",
-        " & ".join(_latex(column.heading) for column in table.columns) + r" \\",
-        r"\midrule",
-        *(" & ".join(map(_latex, row)) + r" \\" for row in table.texts(MISSING)),
-        r"\bottomrule",
-        r"\end{tabular}",
-        *([rf"\par\smallskip\footnotesize {_latex(table.note)}"] if table.note else []),
-        r"\end{table}",
-    ]
-    return "\n".join(lines) + "\n"
+    above, below = around_latex(table)
+    return above + "".join(map(LATEX.row, table.texts(MISSING))) + below
 
 
 def as_csv(table: Table) -> str:
@@ -96,12 +126,3 @@ def _csv_texts(value: Value, column: Column, digits: int | None, count: int) -> 
         is_number = isinstance(part, int | float)
         texts.append(number_text(part, column, sign=False, ending=False) if is_number else csv_cell(part or ""))
     return [*texts, *[""] * (count - len(texts))][:count]
-
-
-def _markdown(text: str) -> str:
-    return re.sub(r"([\\|*_`<\[])", r"\\\1", " ".join(text.split()))
-
-
-def _latex(text: str) -> str:
-    escaped = _SPECIAL.sub(lambda sign: LATEX[sign[0]], " ".join(text.split()))
-    return _MINUS.sub("$-$", escaped)

@@ -10,6 +10,7 @@ import gzip
 import io
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from importlib import resources
@@ -37,7 +38,9 @@ from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines
 
 DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
 FEW = 8  # numbers of a list that is left as it is
-SEEN = 500  # parts of an axis that can be told apart: twice its pixels
+SEEN = 250  # parts of an axis that can be told apart: its pixels
+LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+GAP = "."
 SYMBOLS = {"o": "circle", "s": "rect", "^": "triangle", "D": "diamond", "v": "arrow", "P": "roundRect", "X": "pin"}
 
 
@@ -63,8 +66,13 @@ def library(figures: Iterable[Figure]) -> Markup:
 def _library(name: str) -> Markup:
     files = resources.files(__package__)
     charts = files.joinpath("charts", f"{name}.js.gz").read_bytes()
-    live = files.joinpath("templates", "live.js").read_bytes()
-    return _script(charts, f'id="charts" data-part="{name}"') + _script(_packed(live), 'id="live"')
+    live = dense(files.joinpath("templates", "live.js").read_text(encoding="utf-8"))
+    return _script(charts, f'id="charts" data-part="{name}"') + _script(_packed(live.encode()), 'id="live"')
+
+
+def dense(code: str) -> str:
+    """A script or a style sheet without indents and lines that are comments."""
+    return re.sub(r"^[ \t]*(?:(?://.*|/\*.*?\*/[ \t]*)?\n)?", "", code, flags=re.MULTILINE)
 
 
 def is_relief(figure: Figure) -> bool:
@@ -112,6 +120,7 @@ def live_values(figure: Figure) -> dict[str, Any]:
 
 def _lines(panel: Lines) -> dict[str, Any]:
     values = [value for line in panel.lines for value in line.y if value is not None]
+    log = panel.log and bool(values) and min(values) > 0
     return _present(
         {
             "title": panel.title,
@@ -119,18 +128,25 @@ def _lines(panel: Lines) -> dict[str, Any]:
             "yLabel": panel.y_label,
             "marks": _rounded(panel.marks),
             "zero": panel.zero,
-            "log": panel.log and bool(values) and min(values) > 0,
+            "log": log,
             "fromZero": panel.from_zero,
             "ticks": _rounded(panel.ticks),
             "tickLabels": panel.tick_labels,
             "ring": panel.ring and _rounded(panel.ring),
             "kinds": panel.kinds if any(line.thin for line in panel.lines) else None,
-            "lines": [_line(line, panel.log) for line in panel.lines],
+            "lines": [_line(line, panel.log, _part(panel, log)) for line in panel.lines],
         }
     )
 
 
-def _line(line: Line, log: bool) -> dict[str, Any]:
+def _part(panel: Lines, log: bool) -> float:
+    """The part of the y axis, or of its logarithm, that can be told from the next; 0 where nothing varies."""
+    values = [value for line in panel.lines for y in (line.y, *line.seeds) for value in y if value is not None]
+    known = [math.log(value) if log else value for value in values if np.isfinite(value) and (not log or value > 0)]
+    return (max(known) - min(known)) / SEEN if known else 0.0
+
+
+def _line(line: Line, log: bool, part: float) -> dict[str, Any]:
     style = line_style(line, alone=sum(value is not None for value in line.y) == 1)
     names = line.seed_names or tuple(str(number) for number in range(1, len(line.seeds) + 1))
     width, dash = style.get("linewidth"), style["linestyle"]
@@ -147,7 +163,7 @@ def _line(line: Line, log: bool) -> dict[str, Any]:
             "marked": line.marker,
             "thin": line.thin,
             **_band(line, log),
-            "seeds": [_seen(seed, log) for seed in line.seeds],
+            "seeds": [_seen(seed, log, part) for seed in line.seeds],
             "names": names,
             "onDemand": line.seeds_on_demand,
         }
@@ -164,7 +180,8 @@ def _band(line: Line, log: bool) -> dict[str, Any]:
     known = [(y, low, high) for y, low, high in places if y is not None and low is not None and high is not None]
     around = all(abs(low + high - 2 * y) <= 1e-3 * (high - low) for y, low, high in known)
     if len(known) == len(line.y) > FEW and around:
-        return {"half": _steps(tuple((high - low) / 2 for _, low, high in known), log)}
+        half, per = tuple((high - low) / 2 for _, low, high in known), _per(line.y, log)  # as exactly as the means
+        return {"half": _rounded(half) if per is None else _stepwise(half, per)}
     return {"low": _steps(line.low, log), "high": _steps(line.high, log)}
 
 
@@ -204,7 +221,7 @@ def _surfaces(panels: Sequence[Surface]) -> list[dict[str, Any]]:
                 "limits": _rounded(limits["" if panel.relief else panel.group]),
                 "x": _rounded(panel.x),
                 "y": _rounded(panel.y),
-                "values": [_steps(row) for row in panel.values],
+                "values": [_steps(row, digits=DIGITS - 1) for row in panel.values],  # more than there are colours
             }
         )
         for panel in panels
@@ -250,43 +267,59 @@ def _run(x: Sequence[float]) -> Any:
     return _rounded(x)
 
 
-def _steps(values: Numbers, log: bool = False) -> Any:
-    """Many numbers as whole steps from each to the next, which take a third of the bytes once they are packed.
+def _steps(values: Numbers, log: bool = False, digits: int = DIGITS) -> Any:
+    """Many numbers as whole steps from each to the next, which take a quarter of the bytes once they are packed.
 
     A step is the last digit of the largest number; on a logarithmic axis of the smallest, which has one digit less.
     """
+    per = _per(values, log, digits)
+    return _rounded(values, digits) if per is None else _stepwise(values, per)
+
+
+def _per(values: Numbers, log: bool, digits: int = DIGITS) -> float | None:
+    """How many steps make 1; None where numbers are better left as they are."""
     sizes = [abs(value) for value in values if value is not None and np.isfinite(value) and value]
     if len(values) <= FEW or not sizes:
-        return _rounded(values)
+        return None
     largest, smallest = (math.floor(math.log10(end)) for end in (max(sizes), min(sizes)))
     if log and largest - smallest > FEW:
-        return _rounded(values)
-    digits = DIGITS - 1 - largest if not log else DIGITS - 2 - smallest + (largest == smallest)
-    return _stepwise(values, 10**digits if digits >= 0 else 10.0**digits)
+        return None
+    places = digits - 1 - largest if not log else digits - 2 - smallest + (largest == smallest)
+    return 10**places if places >= 0 else 10.0**places
 
 
-def _seen(values: Numbers, log: bool) -> Any:
-    """Many numbers of a thin line, as exactly as can be seen: in parts of its range, or of each number."""
+def _seen(values: Numbers, log: bool, part: float) -> Any:
+    """Many numbers of a thin line, as exactly as can be seen: in parts of the axis."""
     here = [value for value in values if value is not None and np.isfinite(value)]
-    if len(values) <= FEW or not here or (log and min(here) <= 0):
+    if len(values) <= FEW or not here or not part or (log and min(here) <= 0):
         return _rounded(values)
+    per = float(f"{1 / part:.2g}")
     if log:
         logs = tuple(None if value is None or not np.isfinite(value) else math.log(value) for value in values)
-        return {**_stepwise(logs, SEEN / 2), "log": True}
-    span = max(here) - min(here)
-    return _stepwise(values, float(f"{SEEN / span:.2g}")) if span else _rounded(values)
+        return {**_stepwise(logs, per), "log": True}
+    return _stepwise(values, per)
 
 
 def _stepwise(values: Numbers, per: float) -> dict[str, Any]:
-    steps, before = list[int | None](), 0
+    steps, before = "", 0
     for value in values:
         if value is None or not np.isfinite(value):
-            steps.append(None)
+            steps += GAP
         else:
             at = round(float(value) * per)
-            steps.append(at - before)
+            steps += _letters(at - before)
             before = at
     return {"per": per, "steps": steps}
+
+
+def _letters(step: int) -> str:
+    """A whole number as source maps have it: five bits a letter, the last first, the sign as the first bit of all."""
+    left, text = 2 * abs(step) + (step < 0), ""
+    while True:
+        left, bits = divmod(left, 32)
+        text += LETTERS[bits + 32 * (left > 0)]
+        if not left:
+            return text
 
 
 def _rounded(values: Iterable[float | None] | Numbers, digits: int = DIGITS) -> list[float | int | None]:

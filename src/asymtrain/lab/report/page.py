@@ -19,7 +19,7 @@ from markupsafe import Markup
 from asymtrain.errors import UsageError
 from asymtrain.lab.report.drawing import as_file, draw, is_wide
 from asymtrain.lab.report.figure import Figure
-from asymtrain.lab.report.live import embed, is_relief, library, packed_script
+from asymtrain.lab.report.live import dense, embed, is_relief, library, packed_script
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table
 from asymtrain.lab.texts import printable
 
@@ -94,7 +94,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"spans": spans, "sort_order": sort_order, "leading_words": leading_words}
-    environment.filters["packed"] = packed_html
+    environment.filters |= {"packed": packed_html, "dense": lambda code: Markup(dense(code))}
     return environment
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pandas as pd
 
 from asymtrain.lab import comparisons as compared
-from asymtrain.lab.data.registry import largest_share
 from asymtrain.lab.report.frames import history_frame, rows_frame
 from asymtrain.lab.report.table import Cell, Column, Mean, Table, interval, make_rows
 from asymtrain.lab.runs import Run
@@ -42,7 +41,6 @@ def summarise(runs: Iterable[Run]) -> Summary:
     rows, history = rows_frame(runs), history_frame(runs)
     # Test accuracy is what is compared. Runs of a search are never tested, also where they diverge: they are rows only.
     tested = rows[rows["test_accuracy"].notna() | ((rows["outcome"] == "diverged") & (rows["test"] != "never"))]
-    tested = tested.assign(largest_class=tested["dataset"].map(largest_share))
     pairs, by = compared.paired(tested)
     table = compared.compare(tested, by)
     comparisons = [

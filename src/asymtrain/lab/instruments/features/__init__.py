@@ -68,6 +68,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
             return {spec: done[spec] for spec in specs}
         dataset, device = load_for(missing[0], bench.data_root), str(default_device(bench.device))
         measure.check_steps(missing[0], dataset, steps)
+        measure.check_branches(missing, dataset)
         if not 2 <= images <= len(dataset.test.images):
             raise UsageError(f"--images must lie in 2..{len(dataset.test.images)}, got {images}")
         try:

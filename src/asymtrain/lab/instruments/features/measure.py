@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from asymtrain.branches._heads import check_weight_count
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
@@ -143,6 +144,12 @@ def check_steps(spec: RunSpec, dataset: Dataset, steps: Sequence[int]) -> list[i
     if not wanted or wanted[0] < 0 or wanted[-1] > most:
         raise UsageError(f"steps must lie in 0..{most}, the steps of this run, got {list(steps)}")
     return wanted
+
+
+def check_branches(specs: Iterable[RunSpec], dataset: Dataset) -> None:
+    """Refuse branches that one of the runs could not have, before any of them is trained."""
+    for spec in {(spec.arch, spec.redundancy): spec for spec in specs}.values():
+        check_weight_count(build_backbone(spec, dataset).widths, dataset.classes, spec.redundancy)
 
 
 class _Enough(Exception):

@@ -27,7 +27,7 @@ METRICS = {
     "peak_strength": ("peak_strength", "Peak strength", "", ""),
     "map_entropy": ("entropy", "Map entropy", " (nats)", ""),
     "gini_sparsity": ("gini", "Sparsity", " (Gini)", ""),
-    "object_coverage": ("coverage_above", "Coverage", "", " (patches above half the uniform weight)"),
+    "object_coverage": ("coverage_above", "Coverage", "", " (share of patches)"),
 }
 """The paper's names; those of the instrument, in words, with a unit, and what else a table's heading says."""
 MORE = {"coverage_of_saliency": "Weight on the salient region", "coverage_of_mask": "Weight on the object"}
@@ -89,7 +89,8 @@ def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
     note = (
         f"{settings.sample} test images of {shown_dataset(study, 'cifar100')}, mean over layers and images; from the "
         "class token, heads averaged, renormalised over patches. The reading 'other instruments' averages all queries. "
-        "The paper does not define object coverage; docs/method.md says why ours is a share of patches. "
+        "The paper does not define object coverage; ours is the share of patches above half the uniform weight, and "
+        "docs/method.md says why. "
         f"{stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
     )
     return RecipeOutput((Table("table14", "Table 14: attention", columns, tuple(rows), note),), evidence=evidence)
@@ -97,10 +98,11 @@ def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
 
 def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
     title, panels, epochs = "Figure 9: attention over training", list[Lines](), attention_epochs(study)
+    ticks = tuple(sorted({*map(study.at, ATTENTION_EPOCHS), study.epochs}))
     evidence: dict[str, dict[str, Evidence]] = {}
     for paper_name, (metric, words, unit, _) in METRICS.items():
         lines = [_line(study, known, variant, metric, epochs) for variant in VARIANTS]
-        panels.append(Lines(f"{words}{unit}", "epoch", words.lower(), tuple(lines)))
+        panels.append(Lines(f"{words}{unit}", "epoch", words.lower(), tuple(lines), ticks=ticks))
         for reading in readings_of(study):
             measured = effect(study, known, reading, metric, study.epochs, f"figure9/{paper_name}")
             if measured:

@@ -1,11 +1,10 @@
 // The parts of ECharts that pages without a relief need.
 import { setPlatformAPI, use } from "echarts/core";
-import { CustomChart, HeatmapChart, LineChart, ScatterChart } from "echarts/charts";
-import { GridComponent, MarkLineComponent, TooltipComponent, VisualMapComponent } from "echarts/components";
+import { CustomChart, LineChart, ScatterChart } from "echarts/charts";
+import { GridComponent, TooltipComponent } from "echarts/components";
 import { CanvasRenderer } from "echarts/renderers";
 
-use([CustomChart, HeatmapChart, LineChart, ScatterChart]);
-use([GridComponent, MarkLineComponent, TooltipComponent, VisualMapComponent, CanvasRenderer]);
+use([CustomChart, LineChart, ScatterChart, GridComponent, TooltipComponent, CanvasRenderer]);
 
 // ECharts takes the width of a Chinese sign for the height of a line. Without a font for it, labels would be cut.
 const pen = document.createElement("canvas").getContext("2d");

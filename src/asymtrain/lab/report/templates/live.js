@@ -56,7 +56,22 @@
       axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: number }, ...more };
   }
 
-  // Many numbers come as steps from each to the next, and intervals around a mean as half their width.
+  // Many numbers come as steps from each to the next, in letters as source maps have them, and intervals around a mean as
+  // half their width.
+  const DIGITS = new Map([..."ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"].map((letter, value) => [letter, value]));
+  function steps(text) {
+    const found = [];
+    let [size, place] = [0, 1];
+    for (const letter of text) {
+      if (letter === ".") { found.push(null); continue; }
+      const digit = DIGITS.get(letter);
+      size += (digit % 32) * place;
+      if (digit >= 32) { place *= 32; continue; }
+      found.push(Math.floor(size / 2) * (size % 2 ? -1 : 1));
+      [size, place] = [0, 1];
+    }
+    return found;
+  }
   function unfolded(name, value) {
     if (value?.half) {
       value.low = value.y.map((y, i) => y - value.half[i]);
@@ -65,7 +80,7 @@
     if (!value?.steps) return value;
     let at = 0;
     const number = value.log ? (steps) => Math.exp(steps / value.per) : (steps) => steps / value.per;
-    return value.steps.map((step) => step === null ? null : number(at += step));
+    return steps(value.steps).map((step) => step === null ? null : number(at += step));
   }
 
   // Lines: the mean of each series, its interval, its seeds
@@ -97,10 +112,7 @@
     }
     if (panel.ring) series.push({ type: "scatter", silent: true, data: [panel.ring], symbol: "circle", symbolSize: 18,
       itemStyle: { color: "transparent", borderColor: colours.ink, borderWidth: 1.5 }, tooltip: { show: false } });
-    const marks = (panel.marks || []).map((x) => ({ xAxis: x, lineStyle: { type: [2, 3] } }));
-    if (panel.zero) marks.push({ yAxis: 0 });
-    series.push({ type: "line", data: [], markLine: { silent: true, symbol: "none", label: { show: false }, animation: false,
-      lineStyle: { color: colours.ink, width: 1, type: "solid" }, data: marks } });
+    series.push(straight([...dotted(panel.marks), ...(panel.zero ? [{ y: 0 }] : [])], colours.ink));
 
     const every = shown.flatMap(({ line }) => xs(line));
     const whole = every.every(Number.isInteger);
@@ -133,6 +145,19 @@
               line && line.low ? span(line.low[i], line.high[i]) : ""];
           }));
         } } };
+  }
+
+  // Lines down a panel at x, or across it at y; axes do not stretch to them
+  const dotted = (marks = []) => marks.map((x) => ({ x, dash: [2, 3] }));
+  function straight(places, colour) {
+    return { type: "custom", silent: true, z: 5, clip: true, tooltip: { show: false }, encode: { x: -1, y: -1 },
+      data: places.map((_, i) => [i]),
+      renderItem: ({ dataIndex, coordSys: { x: left, y: top, width, height } }, api) => {
+        const { x, y, dash } = places[dataIndex];
+        const [across, down] = api.coord([x ?? 1, y ?? 1]);
+        const shape = there(x) ? { x1: across, x2: across, y1: top, y2: top + height } : { x1: left, x2: left + width, y1: down, y2: down };
+        return { type: "line", shape, style: { stroke: colour, lineWidth: 1, lineDash: dash } };
+      } };
   }
 
   // A band, or a bar at each marked point
@@ -191,28 +216,46 @@
           } },
         { type: "scatter", silent: true, z: 5, data: seeds, symbolSize: 6, symbolOffset: [0, 9], tooltip: { show: false },
           itemStyle: { color: colour, opacity: 0.55 } },
-        { type: "line", data: [], markLine: { silent: true, symbol: "none", label: { show: false },
-          data: [{ xAxis: 0 }, ...(panel.marks || []).map((x) => ({ xAxis: x, lineStyle: { type: [2, 3] } }))],
-          lineStyle: { color: colours.ink, width: 1, type: "solid" } } },
+        straight([{ x: 0 }, ...dotted(panel.marks)], colours.ink),
       ] };
   }
 
   // Surfaces from above, and in relief
 
-  const heat = (panel, spec) => ({ show: false, min: panel.limits[0], max: panel.limits[1], inRange: { color: spec.colours } });
+  // A colour between those of a scale
+  function shade(colours, share) {
+    const at = Math.min(Math.max(share, 0), 1) * (colours.length - 1);
+    const before = Math.min(Math.floor(at), colours.length - 2);
+    const parts = (colour) => [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+    const [from, to] = [parts(colours[before]), parts(colours[before + 1])];
+    return `rgb(${from.map((part, i) => Math.round(part + (at - before) * (to[i] - part)))})`;
+  }
+
+  // Cells [i, j, value] of a grid
+  function cells(data, colours, [low, high], opacity, edge) {
+    return { type: "custom", data: data.filter(([, , value]) => there(value)), encode: { x: 0, y: 1 },
+      renderItem: (_, api) => {
+        const [x, y] = api.coord([api.value(0), api.value(1)]);
+        const [width, height] = api.size([1, 1]).map((size) => size / 2);
+        const [left, right, top, bottom] = [x - width, x + width, y - height, y + height].map(Math.round); // no seams
+        return { type: "rect", shape: { x: left, y: top, width: right - left, height: bottom - top },
+          style: { fill: shade(colours, (api.value(2) - low) / (high - low)), opacity },
+          emphasis: { style: { stroke: edge, lineWidth: 1.5 } } };
+      } };
+  }
+
   const place = (panel, x, y, value) => tip(panel.title, [["", panel.xLabel || "x", number(x)], ["", panel.yLabel || "y", number(y)],
     ["", panel.label || "value", number(value)]]);
 
   function contours(panel, state, spec) {
     const colours = theme();
-    const data = panel.values.flatMap((row, i) => row.map((value, j) => [i, j, there(value) ? value : "-"]));
+    const data = panel.values.flatMap((row, i) => row.map((value, j) => [i, j, value]));
     const side = (values, name, gap) => axis(colours, { type: "category", data: values, name, nameGap: gap, splitLine: { show: false },
       axisLabel: { ...axis(colours).axisLabel, interval: (i) => [0, (values.length - 1) / 2, values.length - 1].includes(i),
         formatter: (value) => number(Number(value)) } });
     return { ...common(colours), xAxis: side(panel.x, panel.xLabel, 24), yAxis: side(panel.y, panel.yLabel, 34),
-      visualMap: { ...heat(panel, spec), dimension: 2 },
-      tooltip: { ...common(colours).tooltip, formatter: ({ value: [i, j, value] }) => place(panel, panel.x[i], panel.y[j], value === "-" ? null : value) },
-      series: [{ type: "heatmap", data, emphasis: { itemStyle: { borderColor: colours.ink, borderWidth: 1 } } }] };
+      tooltip: { ...common(colours).tooltip, formatter: ({ value: [i, j, value] }) => place(panel, panel.x[i], panel.y[j], value) },
+      series: [cells(data, spec.colours, panel.limits, 1, colours.ink)] };
   }
 
   // The library sets labels at both ends of an axis, however near the next one is: ends that are steps as well
@@ -236,7 +279,7 @@
       splitLine: { lineStyle: { color: colours.rule } }, axisPointer: { lineStyle: { color: colours.ink }, label: { show: false } }, splitNumber: 4 });
     return { animation: false, textStyle: common(colours).textStyle,
       tooltip: { ...common(colours).tooltip, formatter: ({ value: [x, y, z] }) => place(panel, x, y, z) },
-      visualMap: { ...heat(panel, spec), dimension: 2 },
+      visualMap: { show: false, min: panel.limits[0], max: panel.limits[1], inRange: { color: spec.colours }, dimension: 2 },
       xAxis3D: { ...side((x) => x === panel.x[0] ? "" : number(x)), min: panel.x[0], max: panel.x.at(-1), interval: panel.x.at(-1) / 2 },
       yAxis3D: { ...side((y) => y === panel.y[0] ? "" : number(y)), min: panel.y[0], max: panel.y.at(-1), interval: panel.y.at(-1) / 2 },
       zAxis3D: { ...side((z) => number(z / unit(panel))), ...even(...panel.limits) },
@@ -272,17 +315,16 @@
 
   function images(panel, state, spec) {
     const colours = theme();
-    const cells = panel.heat || [[0]];
+    const heat = panel.heat || [[0]];
     const side = (values) => ({ type: "category", show: false, data: values.map((_, i) => i) });
-    const data = panel.heat ? cells.flatMap((row, i) => row.map((value, j) => [j, i, value])) : [];
+    const data = panel.heat ? heat.flatMap((row, i) => row.map((value, j) => [j, i, value])) : [];
     return { ...common(colours), grid: { left: 0, right: 0, top: 0, bottom: 0, outerBoundsMode: "none" },
-      xAxis: side(cells[0]), yAxis: { ...side(cells), inverse: true },
-      visualMap: { show: false, min: 0, max: spec.top, inRange: { color: spec.colours }, seriesIndex: 1, dimension: 2 },
+      xAxis: side(heat[0]), yAxis: { ...side(heat), inverse: true },
       tooltip: { ...common(colours).tooltip, formatter: ({ value: [j, i, value] }) => tip(`row ${i + 1}, column ${j + 1}`, [["", spec.scale, number(value)]]) },
       series: [
         { type: "custom", silent: true, data: panel.image ? [[0, 0]] : [], tooltip: { show: false },
           renderItem: ({ coordSys: { x, y, width, height } }) => ({ type: "image", style: { image: panel.image, x, y, width, height } }) },
-        { type: "heatmap", data, itemStyle: { opacity: spec.share }, emphasis: { itemStyle: { opacity: spec.share, borderColor: "#fff", borderWidth: 1.5 } } },
+        cells(data, spec.colours, [0, spec.top], spec.share, "#fff"),
       ] };
   }
 

@@ -45,9 +45,18 @@
   });
 
   async function take(table, ending, words) {
+    await filled;
     texts ??= JSON.parse(await unpacked(document.getElementById("texts")));
-    const done = await copy(texts[table][ending]);
+    const done = await copy(ending === "csv" ? texts.csv[table] : written(table, ending));
     tell(done ? `Copied as ${words}` : `Not copied: take the file .${ending} beside this page`);
+  }
+
+  // As `Writing` in export.py does it
+  function written(table, ending) {
+    const [above, below] = texts[ending][table];
+    const { start, between, end, signs, minus } = texts.writing[ending];
+    const words = (text) => [...text].map((sign) => signs[sign] ?? sign).join("").replace(/(?<![\w)])-(?=\d)/g, () => minus);
+    return above + cells.get(table).map((row) => `${start}${row.map(words).join(between)}${end}\n`).join("") + below;
   }
 
   // From the page itself, so that it also works where the page has been sent without its files.
@@ -69,44 +78,65 @@
     script.insertAdjacentHTML("afterend", JSON.parse(await unpacked(script)));
   }));
 
+  // The texts of each table's rows, in the order in which they came
+  const cells = new Map();
+  const textsOf = (row) => [...row.cells].flatMap((cell) =>
+    Array(cell.colSpan).fill(cell.textContent.trim().replace(/\s+/g, " ")));
+
+  // Tables come a second time, with their links and with the rows of all readings: compressed they take little room.
+  const filled = (async () => {
+    const plain = all(".table table");
+    const whole = document.createElement("template");
+    whole.innerHTML = JSON.parse(await unpacked(document.querySelector(".tables")));
+    [...whole.content.children].forEach((table, i) => {
+      plain[i].replaceWith(table);
+      cells.set(table.closest(".table").id.slice("table-".length), [...table.tBodies[0].rows].map(textsOf));
+      link(table);
+      fold(table);
+      table.parentElement.dispatchEvent(new Event("fresh", { bubbles: true }));
+    });
+  })();
+
   // In a row, numbers from the same specs stand side by side, and the first of them has the link.
-  all(".table tbody tr").forEach((row) => {
-    const heads = row.closest("table").tHead.rows[0].cells;
-    let [address, at] = ["", 0];
-    for (const cell of row.cells) {
-      const link = cell.querySelector("a");
-      const others = heads[at].matches(".left, .papers");
-      at += cell.colSpan;
-      if (link) address = link.getAttribute("href");
-      else if (address && !others && !cell.matches(".missing, .apart")) {
-        const own = document.createElement("a");
-        own.href = address;
-        own.append(...cell.childNodes);
-        cell.append(own);
+  function link(table) {
+    const heads = table.tHead.rows[0].cells;
+    for (const row of table.tBodies[0].rows) {
+      let [address, at] = ["", 0];
+      for (const cell of row.cells) {
+        const first = cell.querySelector("a");
+        const others = heads[at].matches(".left, .papers");
+        at += cell.colSpan;
+        if (first) address = first.getAttribute("href");
+        else if (address && !others && !cell.matches(".missing, .apart")) {
+          const own = document.createElement("a");
+          own.href = address;
+          own.append(...cell.childNodes);
+          cell.append(own);
+        }
       }
     }
-  });
+  }
 
   // Rows without a number of ours are folded; without this script they are there.
-  all(".table table").forEach((table) => {
+  function fold(table) {
     const absent = all("tbody tr", table).filter((row) => row.querySelector(".missing") && !row.querySelector(NUMBER));
     if (!absent.length) return;
     const button = document.createElement("button");
-    const fold = (folded) => {
+    const set = (folded) => {
       absent.forEach((row) => { row.hidden = folded; });
       button.setAttribute("aria-expanded", String(!folded));
       button.textContent = `${folded ? "Show" : "Hide"} ${absent.length} missing row${absent.length > 1 ? "s" : ""}`;
     };
     button.type = "button";
     button.className = "fold";
-    button.addEventListener("click", () => fold(!absent[0].hidden));
+    button.addEventListener("click", () => set(!absent[0].hidden));
     table.closest(".scroll").after(button);
-    fold(true);
-    addEventListener("beforeprint", () => fold(false));
-  });
+    set(true);
+    addEventListener("beforeprint", () => set(false));
+  }
 
   async function reveal(hash) {
-    await listed;
+    await Promise.all([filled, listed]);
     const target = hash.length > 1 && document.getElementById(hash.slice(1));
     for (let one = target && target.closest("details"); one; one = one.parentElement.closest("details")) one.open = true;
     if (target) target.scrollIntoView();
