@@ -73,7 +73,7 @@ def test_the_page(helped, tmp_path):
     files = write_tuned(tmp_path, dataclasses.replace(helped, command="asymtrain tune mlp", versions={"torch": "2"}))
     assert files["page"] == tmp_path / "report.html"
     page = files["page"].read_text()
-    assert '<li class="helped"><strong class="badge">attach</strong> Attach softmax' in page
+    assert '<li class="helped"><strong class="badge">Attach softmax' in page
     assert "branches = attach(" in page
     assert "asymtrain tune mlp" in page
     assert "saw no test image" in page
@@ -87,10 +87,10 @@ def test_the_page(helped, tmp_path):
 
 def test_the_page_of_an_answer_without_advice(tmp_path):
     page = write_tuned(tmp_path, answer(HURTS))["page"].read_text()
-    assert '<li class="hurt"><strong class="badge">none</strong>' in page
+    assert '<li class="hurt"><strong class="badge">Attach nothing</strong>' in page
     assert "branches = attach(" not in page
     page = write_tuned(tmp_path, answer(HELPS, left_out=3))["page"].read_text()
-    assert '<li><strong class="badge">undecided</strong>' in page
+    assert '<li><strong class="badge">Undecided' in page
 
 
 def test_code_is_given_where_something_is_to_be_attached(helped):

@@ -141,13 +141,14 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
     """Write report.html, tune.json and the figures into the folder `out`."""
     from asymtrain.lab.report.page import write_page
 
+    verdict, _, because = result.sentence.partition(": ")
     return write_page(
         out,
         NAME,
         page=PAGE,
         title=f"Branches for {title_of(result)}",
         lead=_lead(result),
-        answers=[(BADGES[result.verdict], result.verdict, result.sentence)],
+        answers=[(BADGES[result.verdict], verdict, because)],
         code=result.snippet,
         tables=tune_tables(result),
         figures=tune_figures(result),
