@@ -82,34 +82,32 @@ def run_block(
     store: Path,
     *,
     minutes: float | None = None,
-    executor: str = "local",
     on_wave: Callable[[Sequence[Task], Left], None] = lambda tasks, left: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
     **options: Any,
 ) -> bool:
     """Do what is missing until nothing is, or `minutes` are over; was it interrupted?
 
-    On one machine a model is finished before the next is begun: what an early end leaves is worth keeping. A cluster
-    gets all of them at once. `options` are those of `executors.execute`.
+    All models are handed over at once, in their order: while one trains on a GPU, the next can be compiled. `options`
+    are those of `executors.execute`.
     """
     from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
 
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    groups = [list(block.tasks)] if executor == "ray" else [[task] for task in block.tasks]
+    tried: set[str] = set()  # a training that failed is not asked for again in this call
     try:
-        for tasks in groups:
-            tried: set[str] = set()  # a training that failed is not asked for again in this call
-            while True:
-                known = read_runs(store)
-                specs = [spec for spec in left_of(study, tasks, known).specs if spec.id not in tried]
-                rest = None if deadline is None else (deadline - time.monotonic()) / 60
-                if not specs or (rest is not None and rest <= 0):
-                    break
-                on_wave(tasks, left_of(study, block.tasks, known))
-                tried.update(spec.id for spec in specs)
-                trained = executors.execute(specs, store=store, executor=executor, minutes=rest, **options)
-                for done, run in enumerate(trained, 1):
-                    on_run(run, done, len(specs))
+        while True:
+            known = read_runs(store)
+            left = left_of(study, block.tasks, known)
+            specs = [spec for spec in left.specs if spec.id not in tried]
+            rest = None if deadline is None else (deadline - time.monotonic()) / 60
+            if not specs or (rest is not None and rest <= 0):
+                break
+            on_wave([task for task in block.tasks if left_of(study, [task], known).specs], left)
+            tried.update(spec.id for spec in specs)
+            trained = executors.execute(specs, store=store, minutes=rest, **options)
+            for done, run in enumerate(trained, 1):
+                on_run(run, done, len(specs))
     except KeyboardInterrupt:
         return True
     return False
