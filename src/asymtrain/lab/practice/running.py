@@ -62,12 +62,8 @@ def check_block(study: Study, block: Block, known: Known, data_root: Path | None
     from asymtrain.lab.engine import load_for
 
     left = left_of(study, block.tasks, known)
-    if left.waits_for:
-        owners = [
-            owner.name
-            for owner in BLOCKS.values()
-            if owner.name != block.name and set(owner.tasks) & set(left.waits_for)
-        ]
+    if others := set(left.waits_for) - set(block.tasks):
+        owners = [owner.name for owner in BLOCKS.values() if set(owner.tasks) & others]
         raise UsageError(
             f"{block.name} takes what was selected in {', '.join(owners)}: run that first with the same --store, or "
             f"import its rows with `asymtrain store import STORE results/practice-{owners[0]}`"
