@@ -13,6 +13,7 @@ import torch
 from executor_examples import LONGER, checkpoints, examples, rows, stored
 
 from asymtrain.errors import UsageError
+from asymtrain.lab import executors
 from asymtrain.lab.checkpoints import begun_stacks
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import Progress, Stack, StackPlan, StackProgress, plan
@@ -356,3 +357,36 @@ def test_workers_of_one_device_train_one_after_the_other(
     order = [(arch, len(list(members))) for arch, members in itertools.groupby(told)]
     assert sorted(order) == [("mlp", 600), ("vit", 20)]
     assert runs == rows(train_here(specs, store=store.with_name("alone.sqlite")))
+
+
+@pytest.mark.slow
+def test_workers_serve_several_executions(store: Path, train_here: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its own store and time limit; one that dies between them is replaced, and none outlives the context."""
+    alone = rows(train_here(examples("mlp", 2, epochs=3), store=store.with_name("alone.sqlite")))
+    monkeypatch.setattr(local, "cores", lambda: 2)
+    with executors.Workers() as workers:
+
+        def train(name: str, **options: Any) -> dict[str, Run]:
+            specs, place = examples("mlp", 2, epochs=3), store.with_name(name)
+            return rows(execute(specs, store=place, device="cpu", workers=workers, **options))
+
+        assert train("first.sqlite") == alone
+        processes = set(multiprocessing.active_children())
+        assert len(processes) == 2
+        assert train("over.sqlite", minutes=1e-9) == {}
+        assert train("second.sqlite") == alone
+        assert set(multiprocessing.active_children()) == processes
+        killed = processes.pop()
+        killed.kill()
+        killed.join()
+        assert train("third.sqlite") == alone
+        assert processes < set(multiprocessing.active_children())
+        running = execute(examples("mlp", 2, epochs=5000), store=store, device="cpu", workers=workers)
+        monkeypatch.setattr(outcomes.ProgressSum, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(running)
+    assert multiprocessing.active_children() == []
+
+
+def interrupted(total: ProgressSum, message: StackProgress | str) -> None:
+    raise KeyboardInterrupt

@@ -19,8 +19,9 @@ import types
 from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 
@@ -55,6 +56,7 @@ class Local:
 
     device: torch.device
     in_process: bool = False
+    kept: "Workers | None" = None  # used here, and left alive for the next execution
 
     @property
     def devices(self) -> list[torch.device]:
@@ -78,6 +80,8 @@ class Local:
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         slots = self.slots(plans)
+        if self.kept is not None and len(slots) > 1:
+            slots = self.kept.take(slots)
         waiting = Waiting(plans, job, report)
         if len(slots) == 1:
             # In this process, until all are done or the device is lost.
@@ -97,7 +101,7 @@ class Local:
                 for result in results:
                     yield from waiting.settle(result)
         finally:
-            _shut_down(slots)
+            _shut_down([slot for slot in slots if slot.plan or self.kept is None])
 
     def slots(self, plans: list[StackPlan]) -> "list[_Slot]":
         """Where these stacks are trained; in this process where it is one slot.
@@ -108,6 +112,34 @@ class Local:
         models = {(stack_plan.specs[0].arch, stack_plan.specs[0].arch_options) for stack_plan in plans}
         turns = self.device.type == "cuda" and not self.in_process and len(models) > 1
         return [_Slot(device, turns) for device in (devices * 2 if turns else devices)[: max(1, len(plans))]]
+
+
+class Workers:
+    """Workers for several executions: starting them, and loading data in each, takes seconds every time.
+
+    A context: its end is theirs.
+    """
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = []
+
+    def take(self, wanted: "list[_Slot]") -> "list[_Slot]":
+        """Slots like these, with the workers that are there; those of other devices end."""
+        kept = []
+        for slot in wanted:
+            alike = (old for old in self._slots if (old.device, old.takes_turns) == (slot.device, slot.takes_turns))
+            if (old := next(alike, None)) is not None:
+                self._slots.remove(old)
+            kept.append(old or slot)
+        _shut_down(self._slots)
+        self._slots = kept
+        return list(kept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _shut_down(self._slots)
 
 
 @dataclass
@@ -135,9 +167,9 @@ def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
     """Give a stack to every device that has none."""
     for slot in slots:
         if slot.plan is None and (stack_plan := waiting.take()):
-            pipe = slot.pipe or _start(slot, job)
+            pipe = slot.pipe or _start(slot)
             slot.plan = stack_plan
-            _send(pipe, stack_plan)
+            _send(pipe, (stack_plan, job))
 
 
 def _give_turns(slots: list[_Slot]) -> None:
@@ -195,10 +227,10 @@ def _judge(slot: _Slot, slots: list[_Slot], result: Result, waiting: Waiting) ->
     return [result]
 
 
-def _start(slot: _Slot, job: Job) -> Connection:
+def _start(slot: _Slot) -> Connection:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, job, slot.device, slot.takes_turns), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, slot.device, slot.takes_turns), daemon=True)
     with _child_settings(slot.device):
         process.start()
     theirs.close()  # so that the worker's death shows as the end of the pipe
@@ -231,10 +263,10 @@ def _child_settings(device: torch.device) -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = threads
 
 
-def _serve(pipe: Connection, job: Job, device: torch.device, takes_turns: bool) -> None:
+def _serve(pipe: Connection, device: torch.device, takes_turns: bool) -> None:
     """A worker's main loop: take a plan, train it, answer with the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    plans: queue.SimpleQueue[StackPlan] = queue.SimpleQueue()
+    plans: queue.SimpleQueue[tuple[StackPlan, Job]] = queue.SimpleQueue()
     stopped, given = threading.Event(), threading.Event()
 
     def listen() -> None:
@@ -248,7 +280,7 @@ def _serve(pipe: Connection, job: Job, device: torch.device, takes_turns: bool) 
                 plans.put(message)
         os._exit(0)  # files are whole at every moment, and nobody waits for the rest
 
-    def turn() -> bool:
+    def turn(job: Job) -> bool:
         """Ask for the device and wait for it; False where the end comes first."""
         if takes_turns:
             given.clear()
@@ -260,7 +292,8 @@ def _serve(pipe: Connection, job: Job, device: torch.device, takes_turns: bool) 
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        result = work(plans.get(), job, device, pipe.send, stopped.is_set, turn)
+        stack_plan, job = plans.get()
+        result = work(stack_plan, job, device, pipe.send, stopped.is_set, partial(turn, job))
         pipe.send(result)
         if isinstance(result, Lost):
             return
@@ -291,7 +324,7 @@ def _shut_down(slots: list[_Slot]) -> None:
             slot.process = slot.pipe = None
 
 
-def _send(pipe: Connection, message: StackPlan | str) -> None:
+def _send(pipe: Connection, message: tuple[StackPlan, Job] | str) -> None:
     with suppress(OSError):  # the worker is dead, which shows when its pipe is read
         pipe.send(message)
 

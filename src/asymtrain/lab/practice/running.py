@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -91,22 +92,20 @@ def run_block(
 
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     tried: set[str] = set()  # a training that failed is not asked for again in this call
-    try:
+    with suppress(KeyboardInterrupt), executors.Workers() as workers:
         while True:
             known = read_runs(store)
             left = left_of(study, block.tasks, known)
             specs = [spec for spec in left.specs if spec.id not in tried]
             rest = None if deadline is None else (deadline - time.monotonic()) / 60
             if not specs or (rest is not None and rest <= 0):
-                break
+                return False
             on_wave([task for task in block.tasks if left_of(study, [task], known).specs], left)
             tried.update(spec.id for spec in specs)
-            trained = executors.execute(specs, store=store, minutes=rest, **options)
+            trained = executors.execute(specs, store=store, minutes=rest, workers=workers, **options)
             for done, run in enumerate(trained, 1):
                 on_run(run, done, len(specs))
-    except KeyboardInterrupt:
-        return True
-    return False
+    return True
 
 
 def listing(study: Study, known: Known, device: str, workers: int) -> list[dict[str, Any]]:
