@@ -93,6 +93,15 @@ def test_as_many_classes_as_images_is_not_ambiguous(loss, naive, options, logits
     assert loss(square, torch.tensor([*map(one_hot, targets)]), **options).item() == pytest.approx(by_index.item())
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("targets", [torch.empty(0, dtype=torch.int64), torch.empty(0, C)], ids=["indices", "values"])
+def test_a_batch_of_none_has_no_loss(name, targets):
+    logits = torch.empty(0, C, requires_grad=True)
+    value = OBJECTIVES[name].loss(logits, targets)
+    assert value == 0
+    value.backward()
+
+
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_huge_logits_stay_finite(loss, naive, options, dtype):

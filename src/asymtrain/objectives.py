@@ -191,9 +191,9 @@ def kept_rows(targets: Tensor, logits: Tensor, ignore_index: int, mask: Tensor |
 
 
 def _mean(losses: Tensor, keep: Tensor | None) -> Tensor:
-    """The mean of losses (..., R) over the rows that count; 0 where none does."""
+    """The mean of losses (..., R) over the rows that count; 0 where none does, or there is none."""
     if keep is None:
-        return losses.mean(-1)
+        return losses.mean(-1) if losses.shape[-1] else losses.sum(-1)
     return (losses * keep).sum(-1) / keep.sum().clamp(min=1)
 
 

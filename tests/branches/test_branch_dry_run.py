@@ -1,6 +1,7 @@
 """The dry run on a model that leaves traces wherever it can."""
 
 import random
+from dataclasses import dataclass
 
 import pytest
 import torch
@@ -122,6 +123,24 @@ def test_nested_samples_are_varied_as_a_whole() -> None:
     # As many tokens as samples and features.
     sample = ([torch.randn(4, 4, 4), torch.randn(4, 4, 4)], {"mask": torch.ones(4, 4)}, 2.0)
     assert attach(Paired(), "block", sample, CLASSES).readers["block"].layout == "BTD"
+
+
+@dataclass(frozen=True)
+class Batch:
+    words: Tensor
+    labels: Tensor | None = None
+
+
+def test_dataclasses_are_varied_and_looked_into() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.head = nn.Linear(4, 4), nn.Linear(4, CLASSES)
+
+        def forward(self, batch: Batch) -> Batch:
+            return Batch(self.head(self.block(batch.words.cumsum(1)).mean(1)))
+
+    assert attach(Reader(), "block", Batch(torch.randn(4, 4, 4)), CLASSES).readers["block"].layout == "BTD"
 
 
 def test_an_output_that_no_sample_changes_is_refused() -> None:

@@ -179,6 +179,9 @@ def attach(
         raise UsageError(f"ignore_index must be a whole number such as 255, got {ignore_index!r}")
     if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int) or shift < 0):
         raise UsageError(f"shift must be a whole number of 0 or more, got {shift!r}")
+    for option, flag in (("detach", detach), ("allow_skipped", allow_skipped)):
+        if not isinstance(flag, bool):  # a dict from places to flags would be True for all of them
+            raise UsageError(f"{option} is True or False for all places, got {flag!r}: attach twice where they differ")
     if not (mask is None or isinstance(mask, str) or callable(mask)):
         raise UsageError("`mask` is the name of the model's argument, or a function of its arguments: mask='padding'")
     refuse_wrapped(model)

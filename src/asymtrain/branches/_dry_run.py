@@ -11,7 +11,7 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 
 import torch
@@ -380,6 +380,8 @@ def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
         parts = [_mapped(part, change) for part in value]
         kind: Callable[..., object] = type(value)
         return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _mapped(getattr(value, each.name), change) for each in fields(value)})
     return value
 
 
