@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.branches._capture import Capture
 from asymtrain.branches._pooling import Reader
+from asymtrain.errors import UsageError
 
 # torch._dynamo looks at `.grad` of tensors that enter a graph in the middle of a model.
 MIDDLE = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -88,6 +89,15 @@ def test_nothing_is_recompiled_from_step_to_step(activation: str) -> None:
     with torch.compiler.set_stance("fail_on_recompile"):
         for _ in range(5):
             step(net, branches, x)
+
+
+@MIDDLE
+def test_a_compiled_loss_of_a_model_that_is_not_says_so() -> None:
+    model, branches, x = pair("mlp")
+    model(x)
+    with pytest.raises(UsageError, match=r"place '1' ran outside of torch\.compile, which is to compile"):
+        torch.compile(branches.loss, backend=BACKEND)(targets())
+    branches.loss(targets()).backward()
 
 
 @MIDDLE

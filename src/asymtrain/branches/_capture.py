@@ -228,7 +228,7 @@ class PlaceHook(_Hook):
     def caught(self) -> Tensor | str | None:
         """The rows, or what was wrong, or nothing where the place did not run."""
         if torch.compiler.is_compiling():
-            return self.rows
+            return self.rows if self.held is None else _HELD  # of which nobody can tell here whether it was changed
         feature = self.rows if self.held is None else select(self.held, self.selector)
         if isinstance(feature, Tensor) and self.version is not None and feature._version != self.version:
             return _CHANGED
@@ -595,6 +595,10 @@ _NOTHING_TRAINED = (
 _DROPPED = (
     "this backward goes through two calls of the model, and branches.loss was taken after the later one alone: take it "
     "right after each call and add up the losses, or call branches.forget() after a call that is to have none"
+)
+_HELD = (
+    "ran outside of torch.compile, which is to compile what is asked of its branches: compile a function that calls "
+    "the model and the branches, or the model alone"
 )
 _CHANGED = (
     "gives a feature that the model changes in place afterwards: use inplace=False in the layer behind it, or choose "

@@ -210,7 +210,10 @@ class Branches(nn.Module):
         capture = self._attached()
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or capture.forward.mask is not None:
             return None
-        if not isinstance(targets, Tensor) or torch._C._functorch.peek_interpreter_stack() is not None:
+        # That node gives targets no gradient, which a teacher that learns as well needs.
+        if not isinstance(targets, Tensor) or targets.requires_grad:
+            return None
+        if torch._C._functorch.peek_interpreter_stack() is not None:
             return None
         capture.check_has_gradients()
         refuse_drift()
