@@ -20,6 +20,7 @@ from torch.utils.checkpoint import checkpoint
 
 from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.branches._capture import Capture
+from asymtrain.branches._masks import mask_of
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
@@ -386,7 +387,7 @@ def test_masks_and_tokens_do_not_recompile(way: Callable[[nn.Module], nn.Module]
             return self.block(self.embed(input_ids)).tanh()
 
     model = Language()
-    options = {"mask": "attention_mask", "keep_tokens": True}
+    options = {"mask": mask_of(model, "attention_mask", [model.block]), "keep_tokens": True}
     capture = Capture(model, {"block": Masked("BTD", "mean")}, {"block": "block"}, "branches", **options)
     net = way(model)
     for turn in range(3):

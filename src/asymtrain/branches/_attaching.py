@@ -16,12 +16,12 @@ from torch.nn.parameter import is_lazy
 
 from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
-from asymtrain.branches._capture import Mask, carries_branches
+from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import dry_run
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
-from asymtrain.branches._masks import mask_of
+from asymtrain.branches._masks import Mask, mask_of
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
@@ -188,7 +188,7 @@ def attach(
     paths = find_paths(model, at)
     places = {place: module_at(model, path) for place, path in paths.items()}
     refuse_places(places, name)
-    mask = mask_of(model, mask, places.values())
+    mask_rule = mask_of(model, mask, places.values())
     pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
@@ -218,7 +218,7 @@ def attach(
         ignore_index, outputs is not None,
     )  # fmt: skip
     branches = Branches(
-        heads, readers, settings, paths=paths, mask=mask, name=name, watch_copying=tokens and shift is None
+        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_copying=tokens and shift is None
     )
     if branches.step is not None:
         branches.step = branches.step.to(next(iter(features.values())).device)

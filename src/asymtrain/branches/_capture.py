@@ -39,8 +39,8 @@ from asymtrain.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
 T = TypeVar("T")
-# A name among the model's arguments, or a function of them all.
-Mask = str | Callable[..., Tensor | None]
+# From the model's arguments to the mask that says which positions count.
+MaskRule = Callable[..., Tensor | None]
 _DISTRIBUTED = torch.distributed.is_available()
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
@@ -254,10 +254,9 @@ class PlaceHook(_Hook):
 class OpenHook(_Hook):
     """Starts a forward."""
 
-    def __init__(self, forward: Forward, mask: Mask | None, position: int | None, keep_tokens: bool) -> None:
+    def __init__(self, forward: Forward, mask: MaskRule | None, keep_tokens: bool) -> None:
         super().__init__(forward)
         self.mask = mask
-        self.position = position  # of the mask among the model's arguments, where it is one
         self.keep_tokens = keep_tokens
 
     # As in CloseHook, without names for the arguments.
@@ -283,20 +282,12 @@ class OpenHook(_Hook):
         forward.traced = not compiling and torch._C._get_tracing_state() is not None
         forward.counted = False
         forward.asked = False
+        args, kwargs = call
         if self.mask is not None:
-            forward.mask = self._mask(*call)
-        if self.keep_tokens:
-            forward.tokens = self._tokens(*call)
-
-    def _mask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        if callable(self.mask):
             mask = self.mask(*args, **kwargs)
-        else:
-            assert self.mask is not None
-            mask = kwargs.get(self.mask)
-            if mask is None and self.position is not None and self.position < len(args):
-                mask = args[self.position]
-        return mask if isinstance(mask, Tensor) else None
+            forward.mask = mask if isinstance(mask, Tensor) else None
+        if self.keep_tokens:
+            forward.tokens = self._tokens(args, kwargs)
 
     def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
         for value in (*args, *kwargs.values()):
@@ -323,8 +314,8 @@ class CloseHook(_Hook):
 class Capture:
     """The hooks of one set of branches on one model, and what they caught.
 
-    `mask` is the name of the model's argument, or a function of the model's arguments, that says which positions
-    count; `keep_tokens` keeps the model's tokens for the loss.
+    `mask` makes of the model's arguments what says which positions count; `keep_tokens` keeps the model's tokens for
+    the loss.
     """
 
     def __init__(
@@ -334,7 +325,7 @@ class Capture:
         paths: Mapping[str, str],
         name: str,
         *,
-        mask: Mask | None = None,
+        mask: MaskRule | None = None,
         keep_tokens: bool = False,
     ) -> None:
         self.forward = Forward()
@@ -344,7 +335,7 @@ class Capture:
         self.forward.places = list(self.places.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
-        opening = OpenHook(self.forward, mask, _position(model, mask), keep_tokens)
+        opening = OpenHook(self.forward, mask, keep_tokens)
         self.handles = [
             model.register_forward_pre_hook(opening, with_kwargs=True),
             *(module_at(model, paths[place]).register_forward_hook(hook) for place, hook in self.places.items()),
@@ -456,15 +447,6 @@ class Capture:
             if module is not None and not _own_hooks(module):
                 _unmark(module)
         self.forward.forget()
-
-
-def _position(model: nn.Module, mask: Mask | None) -> int | None:
-    """Where the argument of this name stands, for callers that do not name it."""
-    try:
-        names = list(inspect.signature(model.forward).parameters)
-    except (TypeError, ValueError):
-        return None
-    return names.index(mask) if isinstance(mask, str) and mask in names else None
 
 
 def _versions(weights: Iterable[nn.Parameter]) -> list[int]:

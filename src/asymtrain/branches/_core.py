@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.branches._capture import Capture, Mask, is_exporting, refuse_drift
+from asymtrain.branches._capture import Capture, MaskRule, is_exporting, refuse_drift
 from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import (
@@ -51,7 +51,7 @@ class Branches(nn.Module):
         settings: Settings,
         *,
         paths: Mapping[str, str],
-        mask: Mask | None = None,
+        mask: MaskRule | None = None,
         name: str = "branches",
         watch_copying: bool = False,
     ) -> None:
