@@ -3,6 +3,7 @@
 import random
 from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from branch_zoo import CLASSES, assert_same_bits, bits_of, rows
@@ -24,7 +25,7 @@ class Restless(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.modes.append((self.training, torch.is_grad_enabled()))
-        x = self.layer(x) + torch.rand(1) + random.random()
+        x = self.layer(x) + torch.rand(1) + random.random() + np.random.rand()
         self.count += 1
         self.last = x.detach()
         return x
@@ -33,13 +34,14 @@ class Restless(nn.Module):
 def test_everything_is_put_back() -> None:
     model, x = Restless(), rows()
     before, last = bits_of(model), model.last
-    state, python_state = torch.get_rng_state(), random.getstate()
+    state, python_state, drawn = torch.get_rng_state(), random.getstate(), np.random.get_state()[2]
     attach(model, "layer", x, CLASSES)
     assert set(model.modes) == {(False, False)}  # every run in eval mode, without gradients
     assert_same_bits(bits_of(model), before)
     assert model.last is last
     assert torch.equal(torch.get_rng_state(), state)
     assert random.getstate() == python_state
+    assert np.random.get_state()[2] == drawn
     assert model.training
 
 

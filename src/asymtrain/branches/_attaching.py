@@ -383,10 +383,9 @@ def refuse_wrapped(model: object) -> None:
             )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
-        if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
-            raise UsageError("the model has weights on the meta device: load them or initialise them, then attach")
-        if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
-            raise UsageError("the model has buffers on the meta device: load them or initialise them, then attach")
+        for kind, values in (("weights", module.parameters(recurse=False)), ("buffers", module.buffers(recurse=False))):
+            if any(value.is_meta for value in values):
+                raise UsageError(f"the model has {kind} on the meta device: load them or initialise them, then attach")
 
 
 def refuse_places(places: dict[str, nn.Module], set_name: str) -> None:

@@ -313,9 +313,7 @@ class Branches(nn.Module):
     def _losses(
         self, targets: Tensor, ignore_index: int, logits: Mapping[str, Tensor] | None, mask: Tensor | None
     ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-        # Detached branches train on a forward without gradients as well.
-        reads_only = all(reader.detach for reader in self.readers.values())
-        if logits is None and torch.is_grad_enabled() and not reads_only:
+        if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
         given = self._given(logits)
         self._refuse_copying(targets, ignore_index)
@@ -356,9 +354,9 @@ class Branches(nn.Module):
         if not self._watch_copying or self._capture is None or torch.compiler.is_compiling():
             return
         tokens = self._capture.forward.tokens
-        if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or tokens.shape != targets.shape:
+        if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or targets.is_meta:
             return
-        if targets.is_meta:
+        if tokens.shape != targets.shape:
             return
         targets = targets.to(tokens.device)
         if ((targets == tokens) | (targets == ignore_index)).all() and (targets == tokens).any():
@@ -477,7 +475,7 @@ class Branches(nn.Module):
         """Torch's part of `load_state_dict`, which also takes weights under the keys of former versions."""
         keys = {f"{prefix}heads.{_key(place)}." for place in self.places}
         for place in self.places:
-            key, former = f"{prefix}heads.{_key(place)}.", f"{prefix}heads.{_former_key(place)}."
+            key, former = f"{prefix}heads.{_key(place)}.", f"{prefix}heads.{_key(place, _FORMER_ESCAPES)}."
             if key == former or any(name.startswith(key) for name in state_dict):
                 continue
             for name in [name for name in state_dict if name.startswith(former)]:
@@ -598,19 +596,16 @@ def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
     return int(low) >= 0 and int(high) < classes
 
 
-def _key(place: str) -> str:
-    """A place's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
-    key = place.translate(_ESCAPES)
-    return f"/{key}" if hasattr(_EMPTY, key) else key
-
-
-def _former_key(place: str) -> str:
-    """The key before slashes were told from dots, which weights that were saved then still have."""
-    key = place.replace(".", "/")
-    return f"/{key}" if hasattr(_EMPTY, key) else key
-
-
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
+_FORMER_ESCAPES = str.maketrans({".": "/"})  # slashes were not told from dots in weights that were saved then
+
+
+def _key(place: str, escapes: dict[int, str] = _ESCAPES) -> str:
+    """A place's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
+    key = place.translate(escapes)
+    return f"/{key}" if hasattr(_EMPTY, key) else key
+
+
 _EMPTY = nn.ModuleDict()
 _UNKNOWN: Any = object()
 _MOST_PLANS = 16  # shapes of batches in one training, of which there are two or three
