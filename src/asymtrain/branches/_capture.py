@@ -32,7 +32,7 @@ from torch.autograd.graph import Node
 
 from asymtrain.branches._fused import Plan
 from asymtrain.branches._losses import Product
-from asymtrain.branches._nested import select, tensors_in
+from asymtrain.branches._nested import first_tensor, select, tensors_in
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
@@ -282,19 +282,15 @@ class OpenHook(_Hook):
         forward.traced = not compiling and torch._C._get_tracing_state() is not None
         forward.counted = False
         forward.asked = False
-        args, kwargs = call
         if self.mask is not None:
+            args, kwargs = call
             mask = self.mask(*args, **kwargs)
             forward.mask = mask if isinstance(mask, Tensor) else None
         if self.keep_tokens:
-            forward.tokens = self._tokens(args, kwargs)
+            forward.tokens = first_tensor(call, self._is_tokens)
 
-    def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        for value in (*args, *kwargs.values()):
-            integers = isinstance(value, Tensor) and value.ndim == 2 and value.dtype in _INTEGERS
-            if integers and value is not self.forward.mask:
-                return value
-        return None
+    def _is_tokens(self, value: Tensor) -> bool:
+        return value.ndim == 2 and value.dtype in _INTEGERS and value is not self.forward.mask
 
 
 class CloseHook(_Hook):

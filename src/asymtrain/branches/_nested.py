@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import torch
 from torch import Tensor
 
 from asymtrain.errors import UsageError
@@ -18,16 +19,21 @@ def tensors_in(value: object) -> Iterator[Tensor]:
         yield from tensors_in(part)
 
 
-def first_feature(value: object) -> Tensor | None:
-    """The first floating-point tensor, depth first."""
+def first_tensor(value: object, wanted: Callable[[Tensor], bool]) -> Tensor | None:
+    """The first tensor of the kind that is wanted, depth first."""
     # Runs inside hooks, hence a plain loop: torch.compile traces it without a break.
     if isinstance(value, Tensor):
-        return value if value.is_floating_point() else None
+        return value if wanted(value) else None
     for part in _parts(value):
-        feature = first_feature(part)
-        if feature is not None:
-            return feature
+        found = first_tensor(part, wanted)
+        if found is not None:
+            return found
     return None
+
+
+def first_feature(value: object) -> Tensor | None:
+    """The first floating-point tensor, depth first."""
+    return first_tensor(value, torch.is_floating_point)
 
 
 def _parts(value: object) -> Iterable[object]:
