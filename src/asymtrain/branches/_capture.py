@@ -32,6 +32,7 @@ from torch.autograd.graph import Node
 
 from asymtrain.branches._fused import Plan
 from asymtrain.branches._losses import Product
+from asymtrain.branches._masks import MaskRule
 from asymtrain.branches._nested import first_tensor, select, tensors_in
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
@@ -39,8 +40,6 @@ from asymtrain.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
 T = TypeVar("T")
-# From the model's arguments to the mask that says which positions count.
-MaskRule = Callable[..., Tensor | None]
 _DISTRIBUTED = torch.distributed.is_available()
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.branches._capture import Capture, MaskRule, is_exporting, refuse_drift
+from asymtrain.branches._capture import Capture, is_exporting, refuse_drift
 from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import (
     Activation,
+    Aligned,
     Product,
     Settings,
     accuracies_of,
@@ -31,6 +32,7 @@ from asymtrain.branches._losses import (
     losses_of,
     refuse_other_masks,
 )
+from asymtrain.branches._masks import MaskRule
 from asymtrain.branches._pooling import Pooled, Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import Objective
@@ -51,9 +53,9 @@ class Branches(nn.Module):
         settings: Settings,
         *,
         paths: Mapping[str, str],
-        mask: MaskRule | None = None,
-        name: str = "branches",
-        watch_copying: bool = False,
+        mask: MaskRule | None,
+        name: str,
+        watch_copying: bool,
     ) -> None:
         super().__init__()
         self.name = name
@@ -306,8 +308,7 @@ class Branches(nn.Module):
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
-        given, ignore_index = self._given(logits), self._ignored(ignore_index)
-        groups = align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
+        groups, ignore_index = self._aligned(logits, targets, mask), self._ignored(ignore_index)
         return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
     def _losses(
@@ -315,10 +316,14 @@ class Branches(nn.Module):
     ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
         if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
-        given = self._given(logits)
+        groups = self._aligned(logits, targets, mask)
         self._refuse_copying(targets, ignore_index)
-        for group in align(given, self._positions, targets, mask, self.settings, self._products(), self._padding()):
+        for group in groups:
             yield group.names, losses_of(group, ignore_index, self.settings)
+
+    def _aligned(self, logits: Mapping[str, Tensor] | None, targets: Tensor, mask: Tensor | None) -> Iterator[Aligned]:
+        given = self._given(logits)
+        return align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
 
     def _ignored(self, given: int | None) -> int:
         return self.settings.ignore_index if given is None else given

@@ -98,7 +98,7 @@ def dry_run(
     places: dict[str, nn.Module],
     sample: object,
     selectors: Mapping[str, Selector | None],
-    told: Collection[str] = (),
+    told: Collection[str],
 ) -> tuple[dict[str, Sight], BatchEvidence]:
     """Call the model on the sample; what was seen of the places that ran, and of the batch.
 

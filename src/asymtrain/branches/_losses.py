@@ -8,7 +8,7 @@ Axis letters: B batch, N branches at a place, C classes, K places of one shape, 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 import torch
@@ -30,16 +30,16 @@ _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 class Settings:
     """How logits become losses, and what to do about places that did not run."""
 
-    objective: Objective | LossFn = OBJECTIVES["sigmoid"]
-    activation: Activation = "last"
-    branch_reduction: BranchReduction = "sum"
-    class_reduction: ClassReduction = "mean"
-    resize: Resize | None = None
-    shift: int = 0
-    weights: Mapping[str, float] = field(default_factory=dict)  # of places that do not count once
-    allow_skipped: bool = False
-    ignore_index: int = -100  # the class index that counts for nothing
-    quantities: bool = False  # whether a branch predicts these, not classes
+    objective: Objective | LossFn
+    activation: Activation
+    branch_reduction: BranchReduction
+    class_reduction: ClassReduction
+    resize: Resize | None
+    shift: int
+    weights: Mapping[str, float]  # of places that do not count once
+    allow_skipped: bool
+    ignore_index: int  # the class index that counts for nothing
+    quantities: bool  # whether a branch predicts these, not classes
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def align(
     targets: Tensor,
     mask: Tensor | None,
     settings: Settings,
-    products: tuple[Product, ...] = (),
-    padding: Tensor | None = None,
+    products: tuple[Product, ...],
+    padding: Tensor | None,
 ) -> Iterator[Aligned]:
     """Places of one shape together, beside their targets.
 

@@ -5,17 +5,16 @@ its own side, and never the other's.
 """
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from asymtrain.branches._capture import MaskRule
 from asymtrain.errors import UsageError, unknown_name
 
-# A name among the model's arguments, or a function of them all.
-Mask = str | MaskRule
+MaskRule = Callable[..., Tensor | None]  # of the model's arguments
+Mask = str | MaskRule  # a name among them, or a function of them all
 _USUAL = "attention_mask"
 
 
