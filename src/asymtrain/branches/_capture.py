@@ -71,10 +71,14 @@ class Forward:
             node.register_prehook(self.dropped)
 
     def forget(self) -> None:
-        """Drop the features, and with them their autograd graph."""
-        self.happened = False
+        """Drop all that is known of it."""
+        self.forget_features()
         self.mask = self.tokens = None
         self.products = ()
+
+    def forget_features(self) -> None:
+        """Drop the features, and with them their autograd graph; a loss can be taken of logits that were made of it."""
+        self.happened = False
         for place in self.places:
             place.rows = place.held = place.feature = place.trial = None
             place.nodes = ()

@@ -426,11 +426,8 @@ class Branches(nn.Module):
         capture = self._attached()
         logits = self._make_logits(capture)
         # A compiled graph then need not give the features out beside the logits.
-        forward = capture.forward
-        mask, tokens, products = forward.mask, forward.tokens, forward.products
-        forward.forget()
-        # The loss is still to be taken of these logits.
-        forward.mask, forward.tokens, forward.products, forward.taken = mask, tokens, products, True
+        capture.forward.forget_features()
+        capture.forward.taken = True
         return logits
 
     def forget(self) -> None:
