@@ -234,6 +234,13 @@ def test_a_regression_by_hand(name, class_reduction, logits):
     assert find_objective(name).accuracy(logits, goals, keep == 1).item() == pytest.approx(explained.item())
 
 
+def test_targets_that_do_not_vary_explain_nothing():
+    one, same = torch.tensor([[2.0, 3.0]]), torch.full((4, 2), 2.0)
+    for goal in (one, same):
+        assert OBJECTIVES["mse"].accuracy(goal + 1, goal, None) == 0
+        assert OBJECTIVES["mse"].accuracy(goal, goal, None) == 1
+
+
 @pytest.mark.parametrize("name", REGRESSIONS)
 def test_the_regression_of_classes_is_that_of_one_hot_rows(name, logits):
     targets = torch.tensor([4, 0, 2, 1, 3, 2, 0])
