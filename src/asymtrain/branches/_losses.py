@@ -281,7 +281,8 @@ def _interpolate(logits: Tensor, sizes: torch.Size) -> Tensor:
 
 def _rows(group: Aligned, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits (K N, R, C), targets that broadcast to them, and which rows count."""
-    rows = group.logits.flatten(1, -2)
+    # Tied heads of a model in half precision have its type, in which a sum over many tokens overflows.
+    rows = group.logits.to(torch.promote_types(group.logits.dtype, torch.float32)).flatten(1, -2)
     goals = group.targets.flatten(0, group.logits.ndim - 3)
     goals, keep = kept_rows(goals, rows[0], ignore_index, None if group.mask is None else group.mask.flatten())
     return rows, goals[None], keep
