@@ -599,7 +599,7 @@ def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
 
 
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
-_FORMER_ESCAPES = str.maketrans({".": "/"})  # slashes were not told from dots in weights that were saved then
+_FORMER_ESCAPES = str.maketrans({".": "/"})  # of weights that were saved before slashes were told from dots
 
 
 def _key(place: str, escapes: dict[int, str] = _ESCAPES) -> str:
