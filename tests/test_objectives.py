@@ -93,6 +93,15 @@ def test_as_many_classes_as_images_is_not_ambiguous(loss, naive, options, logits
     assert loss(square, torch.tensor([*map(one_hot, targets)]), **options).item() == pytest.approx(by_index.item())
 
 
+@pytest.mark.parametrize("name", OBJECTIVES)
+@pytest.mark.parametrize("targets", [torch.empty(0, dtype=torch.int64), torch.empty(0, C)], ids=["indices", "values"])
+def test_a_batch_of_none_has_no_loss(name, targets):
+    logits = torch.empty(0, C, requires_grad=True)
+    value = OBJECTIVES[name].loss(logits, targets)
+    assert value == 0
+    value.backward()
+
+
 @every_loss
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_huge_logits_stay_finite(loss, naive, options, dtype):
@@ -223,6 +232,13 @@ def test_a_regression_by_hand(name, class_reduction, logits):
     mean = goals[keep == 1].mean(0)
     explained = 1 - (logits - goals)[keep == 1].square().sum() / (goals[keep == 1] - mean).square().sum()
     assert find_objective(name).accuracy(logits, goals, keep == 1).item() == pytest.approx(explained.item())
+
+
+def test_targets_that_do_not_vary_explain_nothing():
+    one, same = torch.tensor([[2.0, 3.0]]), torch.full((4, 2), 2.0)
+    for goal in (one, same):
+        assert OBJECTIVES["mse"].accuracy(goal + 1, goal, None) == 0
+        assert OBJECTIVES["mse"].accuracy(goal, goal, None) == 1
 
 
 @pytest.mark.parametrize("name", REGRESSIONS)

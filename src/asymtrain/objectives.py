@@ -191,9 +191,9 @@ def kept_rows(targets: Tensor, logits: Tensor, ignore_index: int, mask: Tensor |
 
 
 def _mean(losses: Tensor, keep: Tensor | None) -> Tensor:
-    """The mean of losses (..., R) over the rows that count; 0 where none does."""
+    """The mean of losses (..., R) over the rows that count; 0 where none does, or there is none."""
     if keep is None:
-        return losses.mean(-1)
+        return losses.mean(-1) if losses.shape[-1] else losses.sum(-1)
     return (losses * keep).sum(-1) / keep.sum().clamp(min=1)
 
 
@@ -260,14 +260,18 @@ def _share_first(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor
 
 
 def _share_explained(logits: Tensor, targets: Tensor, keep: Tensor | None) -> Tensor:
-    """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Of class indices as ever."""
+    """R squared of a regression: 1 is perfect, 0 as good as the mean of the targets. Of class indices as ever.
+
+    Of targets that do not vary, as that of one row, 0 unless the answer is perfect.
+    """
     if targets.ndim != logits.ndim:
         return _share_right(logits, targets, keep)
     goal = targets.to(logits.dtype).expand_as(logits)
     weight = torch.ones_like(goal) if keep is None else keep.unsqueeze(-1).to(goal.dtype).expand_as(goal)
     mean = (goal * weight).sum(-2, keepdim=True) / weight.sum(-2, keepdim=True).clamp(min=1)
     left = ((logits - goal).square() * weight).sum((-1, -2))
-    return 1 - left / ((goal - mean).square() * weight).sum((-1, -2)).clamp(min=torch.finfo(goal.dtype).tiny)
+    spread = ((goal - mean).square() * weight).sum((-1, -2))
+    return torch.where(spread > 0, 1 - left / spread, (left == 0).to(left.dtype))
 
 
 OBJECTIVES: dict[str, Objective] = {

@@ -20,7 +20,9 @@ from torch.utils.checkpoint import checkpoint
 
 from asymtrain.branches import Branches, WithBranches, attach
 from asymtrain.branches._capture import Capture
+from asymtrain.branches._masks import mask_of
 from asymtrain.branches._pooling import Reader
+from asymtrain.errors import UsageError
 
 # torch._dynamo looks at `.grad` of tensors that enter a graph in the middle of a model.
 MIDDLE = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf:UserWarning")
@@ -88,6 +90,15 @@ def test_nothing_is_recompiled_from_step_to_step(activation: str) -> None:
     with torch.compiler.set_stance("fail_on_recompile"):
         for _ in range(5):
             step(net, branches, x)
+
+
+@MIDDLE
+def test_a_compiled_loss_of_a_model_that_is_not_says_so() -> None:
+    model, branches, x = pair("mlp")
+    model(x)
+    with pytest.raises(UsageError, match=r"place '1' ran outside of torch\.compile, which is to compile"):
+        torch.compile(branches.loss, backend=BACKEND)(targets())
+    branches.loss(targets()).backward()
 
 
 @MIDDLE
@@ -376,7 +387,7 @@ def test_masks_and_tokens_do_not_recompile(way: Callable[[nn.Module], nn.Module]
             return self.block(self.embed(input_ids)).tanh()
 
     model = Language()
-    options = {"mask": "attention_mask", "keep_tokens": True}
+    options = {"mask": mask_of(model, "attention_mask", [model.block]), "keep_tokens": True}
     capture = Capture(model, {"block": Masked("BTD", "mean")}, {"block": "block"}, "branches", **options)
     net = way(model)
     for turn in range(3):

@@ -231,6 +231,22 @@ def test_targets_that_are_the_inputs_are_refused(language: tuple[nn.Module, Tens
     assert tagging.loss((tokens + 1) % VOCABULARY) > 0
 
 
+def test_inputs_inside_of_a_batch_are_looked_at_too(language: tuple[nn.Module, Tensor]) -> None:
+    class Batched(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, batch: dict[str, Tensor]) -> Tensor:
+            return self.inner(batch["words"])
+
+    model, batch = Batched(language[0]), {"scale": torch.ones(3, 5), "words": language[1]}
+    branches = attach(model, "inner.blocks.1", (batch,), VOCABULARY, pool="none", objective="softmax", layout="BTD")
+    model(batch)
+    with pytest.raises(UsageError, match="the targets are the model's own inputs"):
+        branches.loss(batch["words"])
+
+
 def test_a_shift_needs_tokens(unet: tuple[nn.Module, Tensor]) -> None:
     model, x = unet
     with pytest.raises(UsageError, match=r"shift moves the targets of tokens: attach with pool='none'"):

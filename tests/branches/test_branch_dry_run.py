@@ -1,7 +1,9 @@
 """The dry run on a model that leaves traces wherever it can."""
 
 import random
+from dataclasses import dataclass
 
+import numpy as np
 import pytest
 import torch
 from branch_zoo import CLASSES, assert_same_bits, bits_of, rows
@@ -23,7 +25,7 @@ class Restless(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         self.modes.append((self.training, torch.is_grad_enabled()))
-        x = self.layer(x) + torch.rand(1) + random.random()
+        x = self.layer(x) + torch.rand(1) + random.random() + np.random.rand()
         self.count += 1
         self.last = x.detach()
         return x
@@ -32,13 +34,14 @@ class Restless(nn.Module):
 def test_everything_is_put_back() -> None:
     model, x = Restless(), rows()
     before, last = bits_of(model), model.last
-    state, python_state = torch.get_rng_state(), random.getstate()
+    state, python_state, drawn = torch.get_rng_state(), random.getstate(), np.random.get_state()[2]
     attach(model, "layer", x, CLASSES)
     assert set(model.modes) == {(False, False)}  # every run in eval mode, without gradients
     assert_same_bits(bits_of(model), before)
     assert model.last is last
     assert torch.equal(torch.get_rng_state(), state)
     assert random.getstate() == python_state
+    assert np.random.get_state()[2] == drawn
     assert model.training
 
 
@@ -122,6 +125,24 @@ def test_nested_samples_are_varied_as_a_whole() -> None:
     # As many tokens as samples and features.
     sample = ([torch.randn(4, 4, 4), torch.randn(4, 4, 4)], {"mask": torch.ones(4, 4)}, 2.0)
     assert attach(Paired(), "block", sample, CLASSES).readers["block"].layout == "BTD"
+
+
+@dataclass(frozen=True)
+class Batch:
+    words: Tensor
+    labels: Tensor | None = None
+
+
+def test_dataclasses_are_varied_and_looked_into() -> None:
+    class Reader(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.head = nn.Linear(4, 4), nn.Linear(4, CLASSES)
+
+        def forward(self, batch: Batch) -> Batch:
+            return Batch(self.head(self.block(batch.words.cumsum(1)).mean(1)))
+
+    assert attach(Reader(), "block", Batch(torch.randn(4, 4, 4)), CLASSES).readers["block"].layout == "BTD"
 
 
 def test_an_output_that_no_sample_changes_is_refused() -> None:

@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint, set_checkpoint_early_stop
 
 from asymtrain.branches import attach
 from asymtrain.branches._capture import Capture
+from asymtrain.branches._masks import mask_of
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
@@ -270,11 +271,11 @@ def first_mask(*args: Tensor, **kwargs: Tensor) -> Tensor:
     return (args[1] if len(args) > 1 else kwargs["input_ids"]) > 3
 
 
-@pytest.mark.parametrize("mask", ["attention_mask", first_mask, "no_such_argument", None])
+@pytest.mark.parametrize("mask", ["attention_mask", first_mask, None])
 def test_mask_and_tokens_come_from_the_models_arguments(mask: object) -> None:
     model = Language()
-    readers = {"block": Whole("BTD", "mean")}
-    capture = Capture(model, readers, {"block": "block"}, "branches", mask=mask, keep_tokens=True)
+    readers, rule = {"block": Whole("BTD", "mean")}, mask_of(model, mask, [model.block])
+    capture = Capture(model, readers, {"block": "block"}, "branches", mask=rule, keep_tokens=True)
     tokens, counts, position = torch.arange(10).reshape(2, 5), torch.tensor([[1, 1, 1, 0, 0]] * 2), torch.zeros(5, 6)
     expected = tokens > 3 if callable(mask) else counts if mask == "attention_mask" else None
     feature = model.block(model.embed(tokens))
@@ -296,6 +297,21 @@ def test_mask_and_tokens_come_from_the_models_arguments(mask: object) -> None:
     capture.remove()
     assert capture.forward.tokens is None
     model(position, tokens)
+
+
+def test_a_mask_after_any_number_of_arguments_is_given_by_name_alone() -> None:
+    class Sum(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.block, self.head = nn.Linear(6, 6), nn.Linear(6, CLASSES)
+
+        def forward(self, *parts: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+            return self.head(self.block(torch.stack(parts).sum(0).cumsum(1)).mean(1))
+
+    model, x = Sum(), torch.randn(3, 5, 6)
+    branches = attach(model, "block", (x, x), CLASSES)
+    model(x, x)
+    branches.loss(targets()).backward()
 
 
 def test_several_losses_of_one_forward() -> None:

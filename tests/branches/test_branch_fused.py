@@ -99,6 +99,17 @@ def test_a_graph_that_is_kept_can_be_used_again() -> None:
         assert branches.accuracies(targets())
 
 
+def test_targets_that_are_learnt_have_a_gradient() -> None:
+    model, x = mlp().eval(), rows()
+    branches = attach(model, ["1", "3"], x, CLASSES)
+    teacher = torch.zeros(len(x), CLASSES, requires_grad=True)
+    model(x)
+    branches.loss(teacher.sigmoid()).backward()
+    # The cross-entropy falls by the logit where its target rises; a sigmoid rises by a quarter at 0.
+    expected = -0.25 * sum(branches.logits().values()) / teacher.numel()
+    torch.testing.assert_close(teacher.grad, expected)
+
+
 def test_huge_logits_stay_finite() -> None:
     model, x = mlp().eval(), 1e6 * rows()
     branches = attach(model, ["1", "3"], x, CLASSES)

@@ -1,5 +1,7 @@
 """Pooling against the sum written out, and what in-place operations must not do."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 from branch_zoo import CLASSES, images, mlp, resnet, rows, vit
@@ -121,6 +123,12 @@ def test_the_first_floating_point_tensor_is_the_feature() -> None:
     assert select(a, lambda feature: feature[:1]).shape == (1, 3)
 
 
+@dataclass
+class Parts:
+    narrow: Tensor
+    wide: Tensor
+
+
 class Pair(nn.Module):
     def __init__(self, kind: str) -> None:
         super().__init__()
@@ -128,7 +136,8 @@ class Pair(nn.Module):
 
     def forward(self, x: Tensor) -> object:
         parts = {"narrow": self.narrow(x), "wide": self.wide(x)}
-        return {"dict": parts, "tuple": tuple(parts.values()), "ids": torch.arange(3), "none": None}[self.kind]
+        kinds = {"dict": parts, "dataclass": Parts(**parts), "tuple": tuple(parts.values()), "ids": torch.arange(3)}
+        return kinds.get(self.kind)
 
 
 class Two(nn.Module):
@@ -147,6 +156,8 @@ class Two(nn.Module):
         ("dict", None, 3),
         ("dict", "wide", 6),
         ("dict", {"pair": "wide"}, 6),
+        ("dataclass", None, 3),
+        ("dataclass", "wide", 6),
         ("tuple", None, 3),
         ("tuple", 1, 6),
         ("tuple", -1, 6),

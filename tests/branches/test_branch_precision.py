@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from branch_zoo import CLASSES, Cnn, images, mlp, rows, targets
+from torch import nn
 
 from asymtrain.branches import attach
 from asymtrain.errors import UsageError
@@ -46,9 +47,21 @@ def test_features_are_cast_to_the_branches_type(
     assert {buffer.dtype for buffer in branches.buffers()} == {expected}
     model(x)
     loss = branches.loss(targets())
-    assert loss.dtype == expected
+    assert loss.dtype == torch.promote_types(expected, torch.float32)
     loss.backward()
     assert model[0].weight.grad.dtype == model_type
+
+
+def test_the_loss_of_many_tokens_is_finite_in_half_precision() -> None:
+    model = nn.ModuleDict({"embed": nn.Embedding(30, 4), "block": nn.Linear(4, 4), "head": nn.Linear(4, 30)})
+    model.forward = lambda tokens: model["head"](model["block"](model["embed"](tokens)))
+    model, tokens = model.half(), torch.randint(0, 30, (2, 16384))
+    branches = attach(model, "block", tokens, 30, preset="early_exit", layout="BTD", shift=1)
+    output = model(tokens)
+    loss = branches.loss(tokens)
+    torch.testing.assert_close(loss, F.cross_entropy(output[:, :-1].float().mT, tokens[:, 1:]))
+    loss.backward()
+    assert model["embed"].weight.grad.isfinite().all()
 
 
 def test_branches_can_change_type_later() -> None:

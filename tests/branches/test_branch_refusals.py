@@ -47,6 +47,8 @@ OPTIONS = {
     "dtype": ({"dtype": torch.int32}, r"dtype must be a floating-point type .*, got torch.int32"),
     "dtype text": ({"dtype": "float32"}, "dtype must be a floating-point type .*, got 'float32'"),
     "objective": ({"objective": 3}, "objective must be a name or a function .*, got 3"),
+    "detach by place": ({"detach": {"1": True, "3": False}}, "detach is True or False for all places, got {'1'"),
+    "allow_skipped": ({"allow_skipped": "1"}, "allow_skipped is True or False for all places, got '1'"),
     "activation": ({"activation": "lsat"}, "unknown activation 'lsat': did you mean 'last'"),
     "branch_reduction": ({"branch_reduction": "max"}, "unknown branch_reduction 'max'"),
     "initialization": ({"initialization": "sequental"}, "unknown initialization 'sequental': did you mean 'sequence'"),

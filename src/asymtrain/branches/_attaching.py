@@ -16,12 +16,12 @@ from torch.nn.parameter import is_lazy
 
 from asymtrain._moved import renamed_arguments
 from asymtrain.branches._axes import BatchEvidence, Sight, infer_layout
-from asymtrain.branches._capture import Mask, carries_branches
+from asymtrain.branches._capture import carries_branches
 from asymtrain.branches._core import Branches, is_sharded
 from asymtrain.branches._dry_run import dry_run
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
-from asymtrain.branches._masks import mask_of
+from asymtrain.branches._masks import Mask, mask_of
 from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
@@ -179,13 +179,16 @@ def attach(
         raise UsageError(f"ignore_index must be a whole number such as 255, got {ignore_index!r}")
     if shift is not None and (isinstance(shift, bool) or not isinstance(shift, int) or shift < 0):
         raise UsageError(f"shift must be a whole number of 0 or more, got {shift!r}")
+    for option, flag in (("detach", detach), ("allow_skipped", allow_skipped)):
+        if not isinstance(flag, bool):  # a dict from places to flags would be True for all of them
+            raise UsageError(f"{option} is True or False for all places, got {flag!r}: attach twice where they differ")
     if not (mask is None or isinstance(mask, str) or callable(mask)):
         raise UsageError("`mask` is the name of the model's argument, or a function of its arguments: mask='padding'")
     refuse_wrapped(model)
     paths = find_paths(model, at)
     places = {place: module_at(model, path) for place, path in paths.items()}
     refuse_places(places, name)
-    mask = mask_of(model, mask, places.values())
+    mask_rule = mask_of(model, mask, places.values())
     pools: dict[str, Pool] = by_place(pool, places, "pool", "mean")
     layouts = by_place(layout, places, "layout", None)
     selectors = by_place(output, places, "output", None)
@@ -215,7 +218,7 @@ def attach(
         ignore_index, outputs is not None,
     )  # fmt: skip
     branches = Branches(
-        heads, readers, settings, paths=paths, mask=mask, name=name, watch_copying=tokens and shift is None
+        heads, readers, settings, paths=paths, mask=mask_rule, name=name, watch_copying=tokens and shift is None
     )
     if branches.step is not None:
         branches.step = branches.step.to(next(iter(features.values())).device)
@@ -380,10 +383,9 @@ def refuse_wrapped(model: object) -> None:
             )
         if any(is_lazy(parameter) for parameter in module.parameters(recurse=False)):
             raise UsageError("the model has lazy layers without weights: call it once on a batch, then attach")
-        if any(parameter.is_meta for parameter in module.parameters(recurse=False)):
-            raise UsageError("the model has weights on the meta device: load them or initialise them, then attach")
-        if any(buffer.is_meta for buffer in module.buffers(recurse=False)):
-            raise UsageError("the model has buffers on the meta device: load them or initialise them, then attach")
+        for kind, values in (("weights", module.parameters(recurse=False)), ("buffers", module.buffers(recurse=False))):
+            if any(value.is_meta for value in values):
+                raise UsageError(f"the model has {kind} on the meta device: load them or initialise them, then attach")
 
 
 def refuse_places(places: dict[str, nn.Module], set_name: str) -> None:

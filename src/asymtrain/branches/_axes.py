@@ -32,23 +32,10 @@ Axis = Literal[1, -1]
 Shape = tuple[int, ...]
 
 _POOLS = (pooling._MaxPoolNd, pooling._AvgPoolNd, pooling._AdaptiveMaxPoolNd, pooling._AdaptiveAvgPoolNd)
-_FEATURES_FIRST = (
-    conv._ConvNd,
-    batchnorm._BatchNorm,
-    instancenorm._InstanceNorm,
-    nn.GroupNorm,
-    *_POOLS,
-    nn.PixelShuffle,
-    nn.Upsample,
-)
+_CHANNEL_NORMS = (batchnorm._BatchNorm, instancenorm._InstanceNorm, nn.GroupNorm)
+NORMS = (*_CHANNEL_NORMS, nn.LayerNorm, nn.RMSNorm)  # what they take has features on their axis, whatever made it
+_FEATURES_FIRST = (conv._ConvNd, *_CHANNEL_NORMS, *_POOLS, nn.PixelShuffle, nn.Upsample)
 _FEATURES_LAST = (nn.Linear, nn.Embedding, nn.MultiheadAttention, nn.RNNBase)
-NORMS = (  # what they take has features on their axis, whatever made it
-    batchnorm._BatchNorm,
-    instancenorm._InstanceNorm,
-    nn.GroupNorm,
-    nn.LayerNorm,
-    nn.RMSNorm,
-)
 _POSITIONS = {2: "", 3: "T", 4: "HW", 5: "THW"}  # by the number of axes
 
 

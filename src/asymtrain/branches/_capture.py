@@ -32,15 +32,14 @@ from torch.autograd.graph import Node
 
 from asymtrain.branches._fused import Plan
 from asymtrain.branches._losses import Product
-from asymtrain.branches._nested import select, tensors_in
+from asymtrain.branches._masks import MaskRule
+from asymtrain.branches._nested import first_tensor, select, tensors_in
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import Reader
 from asymtrain.errors import UsageError
 
 Model = TypeVar("Model", bound=nn.Module)
 T = TypeVar("T")
-# A name among the model's arguments, or a function of them all.
-Mask = str | Callable[..., Tensor | None]
 _DISTRIBUTED = torch.distributed.is_available()
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.uint8, torch.int8)
 
@@ -72,10 +71,14 @@ class Forward:
             node.register_prehook(self.dropped)
 
     def forget(self) -> None:
-        """Drop the features, and with them their autograd graph."""
-        self.happened = False
+        """Drop all that is known of it."""
+        self.forget_features()
         self.mask = self.tokens = None
         self.products = ()
+
+    def forget_features(self) -> None:
+        """Drop the features, and with them their autograd graph; a loss can be taken of logits that were made of it."""
+        self.happened = False
         for place in self.places:
             place.rows = place.held = place.feature = place.trial = None
             place.nodes = ()
@@ -228,7 +231,7 @@ class PlaceHook(_Hook):
     def caught(self) -> Tensor | str | None:
         """The rows, or what was wrong, or nothing where the place did not run."""
         if torch.compiler.is_compiling():
-            return self.rows
+            return self.rows if self.held is None else _HELD  # of which nobody can tell here whether it was changed
         feature = self.rows if self.held is None else select(self.held, self.selector)
         if isinstance(feature, Tensor) and self.version is not None and feature._version != self.version:
             return _CHANGED
@@ -254,10 +257,9 @@ class PlaceHook(_Hook):
 class OpenHook(_Hook):
     """Starts a forward."""
 
-    def __init__(self, forward: Forward, mask: Mask | None, position: int | None, keep_tokens: bool) -> None:
+    def __init__(self, forward: Forward, mask: MaskRule | None, keep_tokens: bool) -> None:
         super().__init__(forward)
         self.mask = mask
-        self.position = position  # of the mask among the model's arguments, where it is one
         self.keep_tokens = keep_tokens
 
     # As in CloseHook, without names for the arguments.
@@ -284,26 +286,14 @@ class OpenHook(_Hook):
         forward.counted = False
         forward.asked = False
         if self.mask is not None:
-            forward.mask = self._mask(*call)
-        if self.keep_tokens:
-            forward.tokens = self._tokens(*call)
-
-    def _mask(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        if callable(self.mask):
+            args, kwargs = call
             mask = self.mask(*args, **kwargs)
-        else:
-            assert self.mask is not None
-            mask = kwargs.get(self.mask)
-            if mask is None and self.position is not None and self.position < len(args):
-                mask = args[self.position]
-        return mask if isinstance(mask, Tensor) else None
+            forward.mask = mask if isinstance(mask, Tensor) else None
+        if self.keep_tokens:
+            forward.tokens = first_tensor(call, self._is_tokens)
 
-    def _tokens(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
-        for value in (*args, *kwargs.values()):
-            integers = isinstance(value, Tensor) and value.ndim == 2 and value.dtype in _INTEGERS
-            if integers and value is not self.forward.mask:
-                return value
-        return None
+    def _is_tokens(self, value: Tensor) -> bool:
+        return value.ndim == 2 and value.dtype in _INTEGERS and value is not self.forward.mask
 
 
 class CloseHook(_Hook):
@@ -323,8 +313,8 @@ class CloseHook(_Hook):
 class Capture:
     """The hooks of one set of branches on one model, and what they caught.
 
-    `mask` is the name of the model's argument, or a function of the model's arguments, that says which positions
-    count; `keep_tokens` keeps the model's tokens for the loss.
+    `mask` makes of the model's arguments what says which positions count; `keep_tokens` keeps the model's tokens for
+    the loss.
     """
 
     def __init__(
@@ -334,7 +324,7 @@ class Capture:
         paths: Mapping[str, str],
         name: str,
         *,
-        mask: Mask | None = None,
+        mask: MaskRule | None = None,
         keep_tokens: bool = False,
     ) -> None:
         self.forward = Forward()
@@ -344,7 +334,7 @@ class Capture:
         self.forward.places = list(self.places.values())
         # Weak: the branches must not keep the model alive, nor hold it as a part.
         self.model = weakref.ref(model)
-        opening = OpenHook(self.forward, mask, _position(model, mask), keep_tokens)
+        opening = OpenHook(self.forward, mask, keep_tokens)
         self.handles = [
             model.register_forward_pre_hook(opening, with_kwargs=True),
             *(module_at(model, paths[place]).register_forward_hook(hook) for place, hook in self.places.items()),
@@ -456,15 +446,6 @@ class Capture:
             if module is not None and not _own_hooks(module):
                 _unmark(module)
         self.forward.forget()
-
-
-def _position(model: nn.Module, mask: Mask | None) -> int | None:
-    """Where the argument of this name stands, for callers that do not name it."""
-    try:
-        names = list(inspect.signature(model.forward).parameters)
-    except (TypeError, ValueError):
-        return None
-    return names.index(mask) if isinstance(mask, str) and mask in names else None
 
 
 def _versions(weights: Iterable[nn.Parameter]) -> list[int]:
@@ -595,6 +576,10 @@ _NOTHING_TRAINED = (
 _DROPPED = (
     "this backward goes through two calls of the model, and branches.loss was taken after the later one alone: take it "
     "right after each call and add up the losses, or call branches.forget() after a call that is to have none"
+)
+_HELD = (
+    "ran outside of torch.compile, which is to compile what is asked of its branches: compile a function that calls "
+    "the model and the branches, or the model alone"
 )
 _CHANGED = (
     "gives a feature that the model changes in place afterwards: use inplace=False in the layer behind it, or choose "

@@ -19,11 +19,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from asymtrain.branches._capture import Capture, Mask, is_exporting, refuse_drift
+from asymtrain.branches._capture import Capture, is_exporting, refuse_drift
 from asymtrain.branches._fused import Plan, fused_loss, make_plan, product_precision
 from asymtrain.branches._heads import Head, LinearHead, batched_logits, width_of
 from asymtrain.branches._losses import (
     Activation,
+    Aligned,
     Product,
     Settings,
     accuracies_of,
@@ -31,6 +32,7 @@ from asymtrain.branches._losses import (
     losses_of,
     refuse_other_masks,
 )
+from asymtrain.branches._masks import MaskRule
 from asymtrain.branches._pooling import Pooled, Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import Objective
@@ -51,9 +53,9 @@ class Branches(nn.Module):
         settings: Settings,
         *,
         paths: Mapping[str, str],
-        mask: Mask | None = None,
-        name: str = "branches",
-        watch_copying: bool = False,
+        mask: MaskRule | None,
+        name: str,
+        watch_copying: bool,
     ) -> None:
         super().__init__()
         self.name = name
@@ -210,7 +212,10 @@ class Branches(nn.Module):
         capture = self._attached()
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or capture.forward.mask is not None:
             return None
-        if not isinstance(targets, Tensor) or torch._C._functorch.peek_interpreter_stack() is not None:
+        # That node gives targets no gradient, which a teacher that learns as well needs.
+        if not isinstance(targets, Tensor) or targets.requires_grad:
+            return None
+        if torch._C._functorch.peek_interpreter_stack() is not None:
             return None
         capture.check_has_gradients()
         refuse_drift()
@@ -303,21 +308,22 @@ class Branches(nn.Module):
         mask: Tensor | None = None,
     ) -> dict[str, Tensor]:
         """The share of right answers at each place that ran, of a regression R squared; see `losses`."""
-        given, ignore_index = self._given(logits), self._ignored(ignore_index)
-        groups = align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
+        groups, ignore_index = self._aligned(logits, targets, mask), self._ignored(ignore_index)
         return self._by_place((group.names, accuracies_of(group, ignore_index, self.settings)) for group in groups)
 
     def _losses(
         self, targets: Tensor, ignore_index: int, logits: Mapping[str, Tensor] | None, mask: Tensor | None
     ) -> Iterator[tuple[tuple[str, ...], Tensor]]:
-        # Detached branches train on a forward without gradients as well.
-        reads_only = all(reader.detach for reader in self.readers.values())
-        if logits is None and torch.is_grad_enabled() and not reads_only:
+        if logits is None and torch.is_grad_enabled():
             self._attached().check_has_gradients()
-        given = self._given(logits)
+        groups = self._aligned(logits, targets, mask)
         self._refuse_copying(targets, ignore_index)
-        for group in align(given, self._positions, targets, mask, self.settings, self._products(), self._padding()):
+        for group in groups:
             yield group.names, losses_of(group, ignore_index, self.settings)
+
+    def _aligned(self, logits: Mapping[str, Tensor] | None, targets: Tensor, mask: Tensor | None) -> Iterator[Aligned]:
+        given = self._given(logits)
+        return align(given, self._positions, targets, mask, self.settings, self._products(), self._padding())
 
     def _ignored(self, given: int | None) -> int:
         return self.settings.ignore_index if given is None else given
@@ -353,9 +359,9 @@ class Branches(nn.Module):
         if not self._watch_copying or self._capture is None or torch.compiler.is_compiling():
             return
         tokens = self._capture.forward.tokens
-        if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or tokens.shape != targets.shape:
+        if self.settings.shift or tokens is None or not isinstance(targets, Tensor) or targets.is_meta:
             return
-        if targets.is_meta:
+        if tokens.shape != targets.shape:
             return
         targets = targets.to(tokens.device)
         if ((targets == tokens) | (targets == ignore_index)).all() and (targets == tokens).any():
@@ -420,11 +426,8 @@ class Branches(nn.Module):
         capture = self._attached()
         logits = self._make_logits(capture)
         # A compiled graph then need not give the features out beside the logits.
-        forward = capture.forward
-        mask, tokens, products = forward.mask, forward.tokens, forward.products
-        forward.forget()
-        # The loss is still to be taken of these logits.
-        forward.mask, forward.tokens, forward.products, forward.taken = mask, tokens, products, True
+        capture.forward.forget_features()
+        capture.forward.taken = True
         return logits
 
     def forget(self) -> None:
@@ -474,7 +477,7 @@ class Branches(nn.Module):
         """Torch's part of `load_state_dict`, which also takes weights under the keys of former versions."""
         keys = {f"{prefix}heads.{_key(place)}." for place in self.places}
         for place in self.places:
-            key, former = f"{prefix}heads.{_key(place)}.", f"{prefix}heads.{_former_key(place)}."
+            key, former = f"{prefix}heads.{_key(place)}.", f"{prefix}heads.{_key(place, _FORMER_ESCAPES)}."
             if key == former or any(name.startswith(key) for name in state_dict):
                 continue
             for name in [name for name in state_dict if name.startswith(former)]:
@@ -595,19 +598,16 @@ def _all_classes(targets: Tensor, classes: int, ignore_index: int) -> bool:
     return int(low) >= 0 and int(high) < classes
 
 
-def _key(place: str) -> str:
-    """A place's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
-    key = place.translate(_ESCAPES)
-    return f"/{key}" if hasattr(_EMPTY, key) else key
-
-
-def _former_key(place: str) -> str:
-    """The key before slashes were told from dots, which weights that were saved then still have."""
-    key = place.replace(".", "/")
-    return f"/{key}" if hasattr(_EMPTY, key) else key
-
-
 _ESCAPES = str.maketrans({"~": "~0", "/": "~1", ".": "/"})
+_FORMER_ESCAPES = str.maketrans({".": "/"})  # of weights that were saved before slashes were told from dots
+
+
+def _key(place: str, escapes: dict[int, str] = _ESCAPES) -> str:
+    """A place's name as torch lets a submodule be called: without dots, and not like a method. No two have one key."""
+    key = place.translate(escapes)
+    return f"/{key}" if hasattr(_EMPTY, key) else key
+
+
 _EMPTY = nn.ModuleDict()
 _UNKNOWN: Any = object()
 _MOST_PLANS = 16  # shapes of batches in one training, of which there are two or three

@@ -5,13 +5,12 @@ forward is on the sample itself. The others are on two of its rows, on half of i
 and with features of single layers disturbed: experiments that tell which axis of a place's output is what.
 """
 
-import random
 import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import partial
 
 import torch
@@ -30,6 +29,7 @@ from asymtrain.branches._axes import (
 )
 from asymtrain.branches._nested import Selector, first_feature, select, tensors_in
 from asymtrain.errors import UsageError, error_line
+from asymtrain.streams import random_state_kept
 
 
 class Watcher:
@@ -98,7 +98,7 @@ def dry_run(
     places: dict[str, nn.Module],
     sample: object,
     selectors: Mapping[str, Selector | None],
-    told: Collection[str] = (),
+    told: Collection[str],
 ) -> tuple[dict[str, Sight], BatchEvidence]:
     """Call the model on the sample; what was seen of the places that ran, and of the batch.
 
@@ -380,6 +380,8 @@ def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
         parts = [_mapped(part, change) for part in value]
         kind: Callable[..., object] = type(value)
         return kind(*parts) if hasattr(value, "_fields") else kind(parts)
+    if is_dataclass(value) and not isinstance(value, type):
+        return replace(value, **{each.name: _mapped(getattr(value, each.name), change) for each in fields(value)})
     return value
 
 
@@ -473,11 +475,10 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
         for name, buffer in module._buffers.items()
         if buffer is not None
     ]
-    python_state = random.getstate()
     with ExitStack() as stack:
-        stack.enter_context(torch.random.fork_rng(devices=[]))
+        stack.enter_context(random_state_kept())
         for device in {tensor.device for tensor in (*model.parameters(), *model.buffers())}:
-            if device.type not in ("cpu", "meta"):
+            if device.type not in ("cpu", "cuda", "meta"):
                 stack.enter_context(torch.random.fork_rng([device.index or 0], device_type=device.type))
         stack.enter_context(torch.no_grad())
         if "torch._dynamo" in sys.modules:  # else nothing is compiled, and loading it takes seconds
@@ -492,7 +493,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module._buffers[name] = buffer
                 if not _equal(buffer, content):
                     buffer.copy_(content)
-            random.setstate(python_state)
 
 
 @contextmanager

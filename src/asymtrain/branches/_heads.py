@@ -373,14 +373,11 @@ def _built(build: HeadBuilder, place: str, width: int, outputs: int, seed: int) 
 
 
 def _check_fit(place: str, head: Head, feature: Tensor, outputs: int) -> None:
-    modes = [(module, module.training) for module in head.as_module().modules()]
-    wanted = list(feature.shape)
-    wanted[1 if head.positions > 1 else -1] = outputs
+    built = head.as_module()
+    modes = [(module, module.training) for module in built.modules()]
     try:
         with torch.no_grad():
-            head.as_module().eval()
-            parameter = next(head.as_module().parameters(), feature)
-            logits = head.as_module()(feature.to(parameter.dtype))
+            logits = built.eval()(feature.to(next(built.parameters(), feature).dtype))
     except Exception as error:
         raise UsageError(
             f"the head of place {place!r} cannot be called on features of shape {tuple(feature.shape)} "
@@ -389,10 +386,11 @@ def _check_fit(place: str, head: Head, feature: Tensor, outputs: int) -> None:
     finally:
         for module, mode in modes:
             module.training = mode
-    fits = isinstance(logits, Tensor) and logits.ndim == feature.ndim
-    classes_fit = fits and logits.shape[1 if head.positions > 1 else -1] == outputs and len(logits) == len(feature)
-    if not classes_fit:
+    fits = isinstance(logits, Tensor) and logits.ndim == feature.ndim and len(logits) == len(feature)
+    if not fits or width_of(logits, head.positions) != outputs:
         shape = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        wanted = list(feature.shape)
+        wanted[1 if head.positions > 1 else -1] = outputs
         raise UsageError(
             f"the head of place {place!r} gives {shape} for features of shape {tuple(feature.shape)}, where "
             f"{tuple(wanted)} is needed: check `classes`, and that the head keeps the positions"

@@ -8,7 +8,7 @@ Axis letters: B batch, N branches at a place, C classes, K places of one shape, 
 """
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Literal, NoReturn
 
 import torch
@@ -30,16 +30,16 @@ _LINEAR = {1: "linear", 2: "bilinear", 3: "trilinear"}
 class Settings:
     """How logits become losses, and what to do about places that did not run."""
 
-    objective: Objective | LossFn = OBJECTIVES["sigmoid"]
-    activation: Activation = "last"
-    branch_reduction: BranchReduction = "sum"
-    class_reduction: ClassReduction = "mean"
-    resize: Resize | None = None
-    shift: int = 0
-    weights: Mapping[str, float] = field(default_factory=dict)  # of places that do not count once
-    allow_skipped: bool = False
-    ignore_index: int = -100  # the class index that counts for nothing
-    quantities: bool = False  # whether a branch predicts these, not classes
+    objective: Objective | LossFn
+    activation: Activation
+    branch_reduction: BranchReduction
+    class_reduction: ClassReduction
+    resize: Resize | None
+    shift: int
+    weights: Mapping[str, float]  # of places that do not count once
+    allow_skipped: bool
+    ignore_index: int  # the class index that counts for nothing
+    quantities: bool  # whether a branch predicts these, not classes
 
 
 @dataclass(frozen=True)
@@ -100,8 +100,8 @@ def align(
     targets: Tensor,
     mask: Tensor | None,
     settings: Settings,
-    products: tuple[Product, ...] = (),
-    padding: Tensor | None = None,
+    products: tuple[Product, ...],
+    padding: Tensor | None,
 ) -> Iterator[Aligned]:
     """Places of one shape together, beside their targets.
 
@@ -281,7 +281,8 @@ def _interpolate(logits: Tensor, sizes: torch.Size) -> Tensor:
 
 def _rows(group: Aligned, ignore_index: int) -> tuple[Tensor, Tensor, Tensor | None]:
     """Logits (K N, R, C), targets that broadcast to them, and which rows count."""
-    rows = group.logits.flatten(1, -2)
+    # Tied heads of a model in half precision have its type, in which a sum over many tokens overflows.
+    rows = group.logits.to(torch.promote_types(group.logits.dtype, torch.float32)).flatten(1, -2)
     goals = group.targets.flatten(0, group.logits.ndim - 3)
     goals, keep = kept_rows(goals, rows[0], ignore_index, None if group.mask is None else group.mask.flatten())
     return rows, goals[None], keep

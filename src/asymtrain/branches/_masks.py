@@ -5,20 +5,24 @@ its own side, and never the other's.
 """
 
 import inspect
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 
-from asymtrain.branches._capture import Mask
 from asymtrain.errors import UsageError, unknown_name
 
+MaskRule = Callable[..., Tensor | None]  # of the model's arguments
+Mask = str | MaskRule  # a name among them, or a function of them all
 _USUAL = "attention_mask"
 
 
-def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) -> Mask | None:
-    """The mask for these places of the model; the name of an argument that the model does not take is refused."""
+def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) -> MaskRule | None:
+    """How these places get their mask; None where the model has none, and an argument that it does not take is refused.
+
+    The usual argument need not be there.
+    """
     if not isinstance(mask, str):
         return mask
     if mask.endswith("key_padding_mask"):
@@ -29,37 +33,44 @@ def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) ->
     try:
         arguments = inspect.signature(model.forward).parameters
     except (TypeError, ValueError):
-        return mask
+        return partial(_argument, (), mask)
     takes_any = any(argument.kind is argument.VAR_KEYWORD for argument in arguments.values())
-    if mask != _USUAL and mask not in arguments and not takes_any:
+    if mask not in arguments and not takes_any:
+        if mask == _USUAL:
+            return None
         raise unknown_name("argument of the model in `mask`", mask, list(arguments))
+    by_position = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = tuple(name for name, argument in arguments.items() if argument.kind in by_position)
     find_encoder = getattr(model, "get_encoder", None)  # of Hugging Face's models
-    if mask != _USUAL or "decoder_attention_mask" not in arguments or find_encoder is None:
-        return mask
-    encoder = set(find_encoder().modules())
-    sides = {place in encoder for place in places}
-    return mask if sides == {True} else DecoderMask(tuple(arguments), both=len(sides) == 2)
+    if mask == _USUAL and "decoder_attention_mask" in arguments and find_encoder is not None:
+        encoder = set(find_encoder().modules())
+        sides = {place in encoder for place in places}
+        if sides != {True}:
+            return partial(_decoders, names, len(sides) == 2)
+    return partial(_argument, names, mask)
 
 
-@dataclass(frozen=True)
-class DecoderMask:
+# Partial, and not local functions: branches are copied and pickled with their rule.
+def _argument(names: tuple[str, ...], mask: str, /, *args: Any, **kwargs: Any) -> Any:
+    return _named(names, args, kwargs).get(mask)
+
+
+def _decoders(names: tuple[str, ...], both: bool, /, *args: Any, **kwargs: Any) -> Tensor | None:
     """The mask of a decoder's positions, or of those of `both` sides where they have the same one."""
+    given = _named(names, args, kwargs)
+    encoders, mask = given.get(_USUAL), given.get("decoder_attention_mask")
+    if mask is None and not _has_inputs(given):
+        mask = encoders
+    if both and mask is not encoders:
+        raise UsageError(
+            "places in the encoder and in the decoder have different padding: attach to each side by itself, or "
+            "with mask=None if nothing is padded"
+        )
+    return mask
 
-    names: tuple[str, ...]  # of the model's arguments
-    both: bool
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Tensor | None:
-        """The mask in a call of the model with these arguments."""
-        given = {**dict(zip(self.names, args, strict=False)), **kwargs}
-        encoders, mask = given.get(_USUAL), given.get("decoder_attention_mask")
-        if mask is None and not _has_inputs(given):
-            mask = encoders
-        if self.both and mask is not encoders:
-            raise UsageError(
-                "places in the encoder and in the decoder have different padding: attach to each side by itself, or "
-                "with mask=None if nothing is padded"
-            )
-        return mask
+def _named(names: tuple[str, ...], args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
 def _has_inputs(given: dict[str, Any]) -> bool:

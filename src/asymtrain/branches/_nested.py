@@ -1,7 +1,8 @@
-"""Tensors inside what modules take and give: tensors, tuples, lists, dicts and Hugging Face's ModelOutput."""
+"""Tensors inside what modules take and give: tensors, tuples, lists, mappings and dataclasses."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+import torch
 from torch import Tensor
 
 from asymtrain.errors import UsageError
@@ -14,28 +15,36 @@ def tensors_in(value: object) -> Iterator[Tensor]:
     """Every tensor, depth first."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, Mapping):
-        for part in value.values():
-            yield from tensors_in(part)
-    elif isinstance(value, tuple | list):
-        for part in value:
-            yield from tensors_in(part)
+    for part in _parts(value):
+        yield from tensors_in(part)
+
+
+def first_tensor(value: object, wanted: Callable[[Tensor], bool]) -> Tensor | None:
+    """The first tensor of the kind that is wanted, depth first."""
+    # Runs inside hooks, hence a plain loop: torch.compile traces it without a break.
+    if isinstance(value, Tensor):
+        return value if wanted(value) else None
+    for part in _parts(value):
+        found = first_tensor(part, wanted)
+        if found is not None:
+            return found
+    return None
 
 
 def first_feature(value: object) -> Tensor | None:
-    """The first floating-point tensor, depth first.
+    """The first floating-point tensor, depth first."""
+    return first_tensor(value, torch.is_floating_point)
 
-    Runs inside hooks, hence plain loops and concrete types: torch.compile traces them without a break.
-    """
-    if isinstance(value, Tensor):
-        return value if value.is_floating_point() else None
-    parts: object = list(value.values()) if isinstance(value, dict) else value
-    if isinstance(parts, tuple | list):
-        for part in parts:
-            feature = first_feature(part)
-            if feature is not None:
-                return feature
-    return None
+
+def _parts(value: object) -> Iterable[object]:
+    """What a container holds; nothing of all else."""
+    if isinstance(value, tuple | list):
+        return value
+    if isinstance(value, Mapping):
+        return list(value.values())
+    # Asked of the type: the class of a dataclass has the fields too, and no values.
+    fields: Iterable[str] = getattr(type(value), "__dataclass_fields__", ())
+    return [getattr(value, name, None) for name in fields]
 
 
 def select(value: object, selector: Selector | None) -> Tensor | None:

@@ -7,6 +7,7 @@ be given.
 """
 
 from collections.abc import Collection
+from contextlib import ExitStack
 
 from torch import Tensor, nn
 
@@ -27,21 +28,18 @@ def output_layers(model: nn.Module, sample: object, places: Collection[nn.Module
 
     norms = [module for module in model.modules() if "norm" in type(module).__name__.lower()]
     linear = [module for module in model.modules() if isinstance(module, nn.Linear)]
-    handles = [module.register_forward_hook(after) for module in (*norms, *linear)]
-    try:
-        with undisturbed(model):
-            results = [_memory(tensor) for tensor in tensors_in(call(model, sample))]
-            found = [(layer, taken) for layer, taken, made in calls if layer in linear and _memory(made) in results]
-            if not found:
-                raise UsageError(
-                    "head='tied' needs a model whose output is that of a linear layer, and none was found: give the "
-                    "layers as a module, head=nn.Sequential(model.norm, model.head)"
-                )
-            layer, taken = found[-1]
-            before = [norm for norm, _, made in calls if norm in norms and _memory(made) == _memory(taken)]
-    finally:
-        for handle in handles:
-            handle.remove()
+    with ExitStack() as hooks, undisturbed(model):
+        for module in (*norms, *linear):
+            hooks.callback(module.register_forward_hook(after).remove)
+        results = [_memory(tensor) for tensor in tensors_in(call(model, sample))]
+        found = [(layer, taken) for layer, taken, made in calls if layer in linear and _memory(made) in results]
+        if not found:
+            raise UsageError(
+                "head='tied' needs a model whose output is that of a linear layer, and none was found: give the "
+                "layers as a module, head=nn.Sequential(model.norm, model.head)"
+            )
+        layer, taken = found[-1]
+        before = [norm for norm, _, made in calls if norm in norms and _memory(made) == _memory(taken)]
     last = [module for module, _, _ in calls if module in norms][-1:]
     if not before and last and not _inside(last[0], model, places):
         raise UsageError(

@@ -188,8 +188,7 @@ class BranchesMixin(_Trainer):  # type: ignore[misc]  # its methods are found in
             return torch.tensor(targets.numel(), device=targets.device)
         count = targets.ne(self.branches.settings.ignore_index)
         if targets.ndim > 1:
-            rule = self.branches.mask
-            mask = rule(**inputs) if callable(rule) else inputs.get(rule)
+            mask = None if self.branches.mask is None else self.branches.mask(**inputs)
             if isinstance(mask, Tensor) and mask.shape == targets.shape:
                 count = count & mask.to(count.device).bool()
             count = count[:, self.branches.settings.shift :]
