@@ -86,8 +86,8 @@ def test_the_short_form_leans_and_probe_is_the_same(cli, tmp_path):
         pytest.param(["--every", "5"], "asymtrain measure alignment", id="every"),
         pytest.param(["--no-pairs"], "asymtrain measure alignment", id="no pairs"),
         pytest.param(["--track", "tensorboard"], "asymtrain watch shows runs", id="track"),
-        pytest.param(["--seeds", "3"], "leave out --short, or --seeds", id="seeds"),
-        pytest.param(["--whole"], "leave out --short, or --whole", id="whole"),
+        pytest.param(["--seeds", "3"], "without --seeds: asymtrain tune confirms on fresh seeds", id="seeds"),
+        pytest.param(["--whole"], "without --whole: asymtrain tune --whole", id="whole"),
     ],
 )
 def test_what_the_earlier_probe_took_is_refused(refused, options, said):

@@ -1,6 +1,7 @@
 """`asymtrain probe`: the short form of `asymtrain tune`, by the name of the command that advised before it."""
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
@@ -8,32 +9,40 @@ from typer import Option
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.groups import flattened
-from asymtrain.lab.cli.options import SETTINGS
+from asymtrain.lab.cli.options import SETTINGS, above_zero
 from asymtrain.lab.cli.tune import Effort, TrainingAsked, TuneOutput, find
+
+ALIGNMENT = "asymtrain measure alignment measures gradients"
 
 
 def _gone(now: str) -> Any:
-    """An option of the earlier probe, which says what to give now."""
+    """An option that the short form does not have, which says what to give instead."""
 
     def refuse(parameter: typer.CallbackParam, value: Any) -> Any:
         if value:
-            raise UsageError(f"probe is now the short form of tune, without {parameter.opts[0]}: {now}")
+            raise UsageError(f"probe is the short form of tune, without {parameter.opts[0]}: {now}")
         return value
 
     return Option(hidden=True, callback=refuse)
 
 
-@dataclasses.dataclass(frozen=True)
-class Earlier:
-    """What only the earlier probe had."""
+@dataclass(frozen=True)
+class ShortEffort(Effort):
+    """The effort of the short form. What only the earlier probe had, or only the race has, is refused."""
 
+    minutes: Annotated[
+        float | None, Option(help="A limit, after which the same command goes on. Default: 30.", callback=above_zero)
+    ] = None
+    short: Annotated[bool, Option("--short", hidden=True)] = False  # as `tune` has it
+    whole: Annotated[bool, _gone("asymtrain tune --whole trains all epochs")] = False
+    seeds: Annotated[int | None, _gone("asymtrain tune confirms on fresh seeds")] = None
     option: Annotated[str | None, _gone("write --arch-option NAME=VALUE")] = None
     image_size: Annotated[str | None, _gone("write --data-option image_size=64")] = None
     scale: Annotated[str | None, _gone("give the sizes of a backbone with --arch-option")] = None
     alphas: Annotated[str | None, _gone("write --candidate alpha=0.1 --candidate alpha=1")] = None
     steps: Annotated[str | None, _gone("give the epochs of your training with --epochs, a third is tried")] = None
-    every: Annotated[str | None, _gone("asymtrain measure alignment measures gradients")] = None
-    no_pairs: Annotated[bool, _gone("asymtrain measure alignment measures gradients")] = False
+    every: Annotated[str | None, _gone(ALIGNMENT)] = None
+    no_pairs: Annotated[bool, _gone(ALIGNMENT)] = False
     track: Annotated[str | None, _gone("asymtrain watch shows runs as they train")] = None
 
 
@@ -41,9 +50,8 @@ class Earlier:
 def probe(
     context: typer.Context,
     asked: TrainingAsked,
-    effort: Effort,
+    effort: ShortEffort,
     output: TuneOutput,
-    earlier: Earlier,
     settings: Annotated[list[str] | None, SETTINGS] = None,
 ) -> None:
     """Lean to the branches that do best in one short pair each: the same as tune --short, and never a verdict."""
