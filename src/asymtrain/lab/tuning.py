@@ -108,8 +108,8 @@ def tune(
         epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
             so, and is undecided while the difference still moves.
         seeds: fresh seeds of the confirmation, 5 or more.
-        short: one pair for each candidate, of a third of the epochs, and no confirmation. The answer is always
-            undecided, and leans to attach the best, or nothing.
+        short: one pair for each candidate, of a third of the epochs, and no confirmation; nothing is timed, and minutes
+            are only a limit. The answer is always undecided, and leans to attach the best, or nothing.
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, branch_bias,
             alpha, places (all, later, middle) and alpha_schedule. A list of nine by default.
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
