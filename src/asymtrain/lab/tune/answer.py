@@ -59,7 +59,7 @@ class Tuned:
     def leaning(self) -> bool:
         """Is it undecided, with a winner that was above Plain? Who must choose now does better to attach it.
 
-        After the short form no such pair was confirmed: of what it attaches, less holds (docs/tune.md).
+        After the short form nothing was confirmed, and less of what it leans to holds: docs/tune.md has the scores.
         """
         return self.race.leaning
 
