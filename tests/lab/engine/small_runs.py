@@ -19,7 +19,9 @@ compiles = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::Fut
 
 
 def spec_of(arch="mlp", **fields):
-    return RunSpec(arch=arch, **{"arch_options": SMALL[arch], "batch": 24, "epochs": 2, "redundancy": 2, **fields})
+    return RunSpec(
+        arch=arch, **{"arch_options": SMALL.get(arch, {}), "batch": 24, "epochs": 2, "redundancy": 2, **fields}
+    )
 
 
 def stack_of(specs, dataset, strategy="batched"):

@@ -396,6 +396,19 @@ def test_train_stack_stops_and_goes_on_to_the_same_rows(dataset, tmp_path):
     assert tensors == {}
 
 
+def test_a_stack_trains_when_it_is_its_turn(dataset, tmp_path):
+    stack_plan, seen = StackPlan(tuple(specs_of()), "batched"), []
+    options = {"checkpoints": tmp_path, "progress": seen.append}
+    assert train_stack(stack_plan, dataset, CPU, turn=lambda: False, **options) is None
+    assert [report.epoch for report in seen] == [0]
+    seen.clear()
+    assert train_stack(stack_plan, dataset, CPU, turn=lambda: not seen.append("turn"), **options)
+    assert [getattr(report, "epoch", report) for report in seen[:3]] == [0, "turn", 1]
+    seen.clear()
+    train_stack(stack_plan, dataset, CPU, turn=lambda: seen.append("turn"), **options)
+    assert "turn" not in seen, "a finished one does not ask"
+
+
 def test_a_stack_of_which_every_run_is_lost_is_not_trained_again(dataset, tmp_path):
     stack_plan = StackPlan(tuple(specs_of(learning_rate=1e30)), "batched")
     lost, notes = train_stack(stack_plan, dataset, CPU, checkpoints=tmp_path), []

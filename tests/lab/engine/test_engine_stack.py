@@ -270,3 +270,48 @@ def test_each_loss_is_taken_of_all_points_at_once():
     assert len(stack.network.points) == 3
     assert seen.counts["aten::binary_cross_entropy_with_logits"] == 2  # the mean over classes, and the sum
     assert seen.counts["aten::_log_softmax"] == 2  # the network's own, and that of branches
+
+
+class Replayed:
+    """Captured steps as a CPU can have them: a step is run once and put back, and run again at each replay."""
+
+    def __init__(self):
+        self.steps, self.late = {}, []
+
+    def capture(self, kind, step, changing):
+        if kind not in self.steps:
+            kept = {name: value.clone() for name, value in changing().items()}
+            step()
+            for name, value in changing().items():
+                value.copy_(kept[name])
+            self.steps[kind] = step
+            self.late.append(kind)
+
+    def allows(self, step, changing):
+        return True
+
+    def replay(self, kind):
+        self.steps[kind]()
+
+
+@pytest.mark.parametrize("arch", ["mlp", "any_models:resnet"])
+@pytest.mark.parametrize("begun", [0, 2])
+def test_preparing_captures_every_kind_of_step_and_changes_nothing(arch, begun, dataset, monkeypatch):
+    """Also within an epoch, as after a checkpoint; batch normalisation counts what it has seen."""
+    specs = [spec_of(arch, seed=seed, cosine_every=2) for seed in (0, 1)]
+    stack, other = (Stack(specs, dataset, strategy="side_by_side") for _ in range(2))
+    for one in (stack, other) if begun else ():
+        one.advance(pause=lambda one=one: one.step == begun)
+        assert one.step == begun
+    stack.captured = Replayed()
+    monkeypatch.setattr(stack, "_programs", lambda: stack.programs)
+    stack.prepare()
+    assert len(stack.captured.late) > 1
+    stack.captured.late.clear()
+    while not stack.finished:
+        stack.advance()
+        other.advance()
+    assert stack.captured.late == []
+    for run, wanted in zip(stack.results(), other.results(), strict=True):
+        assert without_time(run) == without_time(wanted)
+    assert_same_bits(stack.state(), other.state())

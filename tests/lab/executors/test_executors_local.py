@@ -1,6 +1,7 @@
 """Stacks on this machine: too large ones, broken ones, dead workers, lost devices."""
 
 import gc
+import itertools
 import multiprocessing
 import weakref
 from collections.abc import Callable
@@ -12,6 +13,7 @@ import torch
 from executor_examples import LONGER, checkpoints, examples, rows, stored
 
 from asymtrain.errors import UsageError
+from asymtrain.lab import executors
 from asymtrain.lab.checkpoints import begun_stacks
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.engine import Progress, Stack, StackPlan, StackProgress, plan
@@ -228,17 +230,18 @@ def test_what_is_lost_again_and_again_fails() -> None:
 def test_a_device_that_fails_in_a_row_is_left_alone() -> None:
     told: list[Any] = []
     stack = StackPlan(tuple(examples("mlp", 1)), "batched")
+    waiting = Waiting([], Job(), told.append)
     slots = [local._Slot(torch.device("cuda", i)) for i in range(2)]
     first, second = slots
     lost, finished = Lost(stack, "CUDA error"), Finished(stack, (), None)  # type: ignore[arg-type]
     for result in (lost, finished, lost):
-        local._judge(first, slots, result, told.append)
+        local._judge(first, slots, result, waiting)
     assert slots == [first, second]
-    local._judge(first, slots, lost, told.append)
+    local._judge(first, slots, lost, waiting)
     assert slots == [second]
     assert told == ["cuda:0 failed 2 times in a row: the other devices go on without it"]
     for _ in range(5):
-        local._judge(second, slots, lost, told.append)
+        local._judge(second, slots, lost, waiting)
     assert slots == [second], "the last device must stay: its stacks would wait for ever"
 
 
@@ -283,3 +286,107 @@ def test_training_on_a_cpu_takes_one_thread_and_gives_it_back() -> None:
 
 def _seen(seen: list[int]) -> None:
     seen.append(torch.get_num_threads())
+
+
+# Two workers of one GPU.
+
+
+def test_a_gpu_has_two_workers_where_stacks_are_of_several_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    one, other = (plan(examples(arch, 1), CPU)[0] for arch in ("mlp", "vit"))
+
+    def slots(plans: list[StackPlan], device: str = "cuda:0", in_process: bool = False) -> list[tuple[str, bool]]:
+        here = local.Local(torch.device(device), in_process)
+        return [(str(slot.device), slot.takes_turns) for slot in here.slots(plans)]
+
+    assert slots([one, other, one]) == [("cuda:0", True)] * 2
+    assert slots([one, one]) == slots([other]) == [("cuda:0", False)]
+    assert slots([one, other], in_process=True) == [("cuda:0", False)]
+    both = [("cuda:0", True), ("cuda:1", True)]
+    assert slots([one, other, one], "cuda") == [*both, both[0]]
+    assert slots([one, other] * 4, "cuda") == both * 2
+    assert slots([one, other], "cpu") == [("cpu", False)] * min(2, local.cores())
+
+
+@pytest.mark.parametrize("result", [TooLarge, lambda stack: Lost(stack, "CUDA error: device is busy")])
+def test_a_failure_beside_another_worker_of_the_device_is_not_the_stack_s(result: Callable[..., Any]) -> None:
+    told: list[Any] = []
+    stack, other = plan(examples("mlp", 1), CPU)[0], plan(examples("vit", 1), CPU)[0]
+    waiting = Waiting([], Job(), told.append)
+    slots = [local._Slot(torch.device("cuda", 0), True, plan=stack), local._Slot(torch.device("cuda", 0), True)]
+    first, second = slots
+    assert local._judge(first, slots, result(stack), waiting) == [result(stack)], "the other has no stack"
+    first.plan, second.plan = stack, other
+    assert local._judge(first, slots, result(stack), waiting) == []
+    assert slots == [second]
+    assert waiting.take() == stack
+    assert told == ["cuda:0 does not take two stacks at a time: the next is compiled when this one is done"]
+
+
+def test_a_turn_is_given_to_one_worker_of_a_device() -> None:
+    ends = [multiprocessing.Pipe() for _ in range(3)]
+    devices = [torch.device("cuda", i) for i in (0, 0, 1)]
+    slots = [local._Slot(device, True, pipe=ours) for device, (ours, _) in zip(devices, ends, strict=True)]
+
+    def given() -> list[bool]:
+        local._give_turns(slots)
+        return [theirs.poll() and theirs.recv() == local.TURN for _, theirs in ends]
+
+    assert given() == [False] * 3
+    for slot in slots:
+        slot.turn = "asked"
+    assert given() == [True, False, True]
+    assert given() == [False] * 3
+    slots[0].end()
+    assert given() == [False, True, False]
+
+
+@pytest.mark.slow
+def test_workers_of_one_device_train_one_after_the_other(
+    store: Path, train_here: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And to the rows of a process that trains alone."""
+    specs = [*examples("mlp", 1, epochs=300), examples("vit", 1, epochs=20)[0]]
+    monkeypatch.setattr(local.Local, "slots", lambda self, plans: [local._Slot(CPU, True) for _ in range(2)])
+    told: list[str] = []
+
+    def note(progress: Progress) -> None:
+        told.extend(spec.arch for spec, _ in progress.recorded)
+
+    runs = rows(execute(specs, store=store, device="cpu", progress=note))
+    order = [(arch, len(list(members))) for arch, members in itertools.groupby(told)]
+    assert sorted(order) == [("mlp", 600), ("vit", 20)]
+    assert runs == rows(train_here(specs, store=store.with_name("alone.sqlite")))
+
+
+@pytest.mark.slow
+def test_workers_serve_several_executions(store: Path, train_here: Train, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each with its own store and time limit; one that dies between them is replaced, and none outlives the context."""
+    alone = rows(train_here(examples("mlp", 2, epochs=3), store=store.with_name("alone.sqlite")))
+    monkeypatch.setattr(local, "cores", lambda: 2)
+    with executors.Workers() as workers:
+
+        def train(name: str, **options: Any) -> dict[str, Run]:
+            specs, place = examples("mlp", 2, epochs=3), store.with_name(name)
+            return rows(execute(specs, store=place, device="cpu", workers=workers, **options))
+
+        assert train("first.sqlite") == alone
+        processes = set(multiprocessing.active_children())
+        assert len(processes) == 2
+        assert train("over.sqlite", minutes=1e-9) == {}
+        assert train("second.sqlite") == alone
+        assert set(multiprocessing.active_children()) == processes
+        killed = processes.pop()
+        killed.kill()
+        killed.join()
+        assert train("third.sqlite") == alone
+        assert processes < set(multiprocessing.active_children())
+        running = execute(examples("mlp", 2, epochs=5000), store=store, device="cpu", workers=workers)
+        monkeypatch.setattr(outcomes.ProgressSum, "__call__", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            list(running)
+    assert multiprocessing.active_children() == []
+
+
+def interrupted(total: ProgressSum, message: StackProgress | str) -> None:
+    raise KeyboardInterrupt

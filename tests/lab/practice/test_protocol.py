@@ -168,6 +168,18 @@ def test_a_block_that_takes_a_selection_waits_for_it(tmp_path):
         get_block("backbone")
 
 
+def test_several_blocks_are_run_as_one(tmp_path):
+    both = get_block("fixed", "mixer", "fixed")
+    assert both.tasks == (*BLOCKS["fixed"].tasks, *BLOCKS["mixer"].tasks)
+    assert both.name == "fixed, mixer"
+    with pytest.raises(
+        UsageError, match=r"^fixed, mixer takes what was selected in backbones, plain18, convnext, swin"
+    ):
+        check_block(FULL, both, {}, tmp_path)
+    with pytest.raises(UsageError, match="fixd"):
+        get_block("fixed", "fixd")
+
+
 def test_the_time_that_is_left_is_by_rates_of_the_model_on_this_kind_of_device():
     known = invented_study(FULL, [Task("resnet18")])
     on_gpu = {name: dataclasses.replace(run, device="NVIDIA H200") for name, run in known.items()}

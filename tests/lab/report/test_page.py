@@ -64,10 +64,17 @@ def test_the_files_and_what_they_hold(tmp_path):
     assert "<code>asymtrain measure x</code>" in text
 
 
-def test_code_stands_before_the_numbers(tmp_path):
-    text = written(tmp_path, answers=[("helped", "attach", "It helps.")], code="x = 1 < 2\n")["page"].read_text()
-    order = [text.index(part) for part in ("It helps.", 'id="figures"', "x = 1 &lt; 2", 'id="table1"')]
+def test_an_answer_stands_beside_the_first_figure_and_before_the_numbers(tmp_path):
+    answers, headline = [("helped", "attach", "It helps.")], ("+1.0 points", "of <b>")
+    text = written(tmp_path, answers=answers, headline=headline, code="x = 1 < 2\n")["page"].read_text()
+    one, two = (f"<h3>{figure.title}</h3>" for figure in (ONE, TWO))
+    shown = ("<b>+1.0 points</b> of &lt;b&gt;", "It helps.", one, "</header>", "First.", "x = 1 &lt; 2")
+    order = [text.index(part) for part in (*shown, 'id="figures"', two, 'id="table1"')]
     assert order == sorted(order)
+    assert text.count(one) == 1
+    without = written(tmp_path, answers=answers, figures=[])["page"].read_text()
+    assert 'class="hero"' not in without
+    assert 'class="headline"' not in without
     assert "navigator.clipboard" in text
     assert "navigator.clipboard" not in written(tmp_path)["page"].read_text()
 

@@ -70,21 +70,21 @@ def list_(
 @flattened
 def run(
     context: typer.Context,
-    block: Annotated[
-        str,
-        typer.Argument(metavar="BLOCK", help="A block of `asymtrain practice list`.", autocompletion=offered_blocks),
+    blocks: Annotated[
+        list[str],
+        typer.Argument(metavar="BLOCK...", help="Blocks of `asymtrain practice list`.", autocompletion=offered_blocks),
     ],
     training: ExecutorOptions,
     output: PracticeOutput,
     tracks: TrackOptions,
 ) -> None:
-    """Train what a block still needs: the selection in two waves, then the final runs of what it selected.
+    """Train what blocks still need: the selection in two waves, then the final runs of what it selected.
 
     Called again, it goes on where it stopped.
     """
     from asymtrain.lab.practice.protocol import get_block
 
-    _train(context, get_block(block), training, output, tracks)
+    _train(context, get_block(*blocks), training, output, tracks)
 
 
 @practice.command("next")

@@ -158,11 +158,13 @@ class CapturedSteps:
         self._graphs: dict[Hashable, torch.cuda.CUDAGraph] = {}
         self._pool = torch.cuda.graph_pool_handle()
 
-    def run(self, kind: Hashable, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> None:
-        """Replay the step of this kind; capture it first where that was not done. `changing`: what a step changes."""
+    def capture(self, kind: Hashable, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> None:
+        """Have the graph of this kind of step, captured now where it is not there. `changing`: what a step changes."""
         if kind not in self._graphs:
             with compiler_settings():
                 self._graphs[kind] = self._capture(step, changing())
+
+    def replay(self, kind: Hashable) -> None:
         self._graphs[kind].replay()
 
     def allows(self, step: Callable[[], None], changing: Callable[[], Mapping[str, Tensor]]) -> bool:

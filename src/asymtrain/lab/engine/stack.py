@@ -111,30 +111,42 @@ class Stack:
     def advance(self, pause: Callable[[], bool] = lambda: False) -> None:
         """Train to the end of the epoch, or to the next step at which `pause` says so."""
         start = time.perf_counter()
-        steps, every = self.data.steps, self.lead.cosine_every
-        if isinstance(self.network, ModuleNetwork) and not self.network.points:
-            every = 0  # which gradients would be compared is a matter of places
-        rates = [schedule.learning_rates(spec, self.epoch, steps) for spec in self.specs]
-        self.rates.copy_(torch.from_numpy(np.stack(rates)))  # what float32 cannot hold becomes inf, and no error
-        self.alpha.copy_(_column([schedule.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
-        self.data.start_epoch(self.epoch, self.step)
-        while self.step < steps:
-            self.run_step(schedule.measures_at(every, self.epoch * steps + self.step, steps))
+        self._open_epoch()
+        while self.step < self.data.steps:
+            self.run_step(self._measures_at(self.step))
             self.step += 1
-            if self.step < steps and pause():
+            if self.step < self.data.steps and pause():
                 self.seconds += time.perf_counter() - start
                 return
         self._close_epoch(start)
 
+    def prepare(self) -> None:
+        """Compile and capture now what the epoch at hand will call, and train nothing; a CPU has nothing to prepare.
+
+        What was not prepared is captured at its first call: this only moves the time that it takes.
+        """
+        if self.captured is None:
+            return
+        self._open_epoch()
+        for kind in dict.fromkeys((self._measures_at(s), self.data.count_at(s)) for s in range(self.data.steps)):
+            self._capture(*kind)
+        self._accuracies()
+
     def run_step(self, measure: bool) -> None:
         """One step of every run; on a GPU it is captured at its first call and replayed."""
         count = self.data.count_at(self.step)
-        if isinstance(self.network, ModuleNetwork) and self.captured is not None and not self.checked:
-            self._check_capture(count)
+        self._capture(measure, count)
         if self.captured is None:
             self._train_step(measure, count)
         else:
-            self.captured.run((measure, count), lambda: self._train_step(measure, count), self.changing)
+            self.captured.replay((measure, count))
+
+    def _capture(self, measure: bool, count: int) -> None:
+        """Have the graph of a kind of step, where steps are captured."""
+        if isinstance(self.network, ModuleNetwork) and self.captured is not None and not self.checked:
+            self._check_capture(count)
+        if self.captured is not None:
+            self.captured.capture((measure, count), lambda: self._train_step(measure, count), self.changing)
 
     def _check_capture(self, count: int) -> None:
         """A module may do what cannot be captured: it then trains step by step, which is slower."""
@@ -257,6 +269,20 @@ class Stack:
         """Inverse of `state`, in place: captured graphs keep their addresses."""
         for name, value in self.state().items():
             value.copy_(state[name])
+
+    def _open_epoch(self) -> None:
+        """Set the rates, alphas and batches of the epoch at hand, and stand before its next step."""
+        rates = [schedule.learning_rates(spec, self.epoch, self.data.steps) for spec in self.specs]
+        self.rates.copy_(torch.from_numpy(np.stack(rates)))  # what float32 cannot hold becomes inf, and no error
+        self.alpha.copy_(_column([schedule.alpha_at(spec, self.epoch) for spec in self.specs])[:, 0])
+        self.data.start_epoch(self.epoch, self.step)
+
+    def _measures_at(self, step: int) -> bool:
+        """Is the cosine measured at this step of the epoch at hand?"""
+        if isinstance(self.network, ModuleNetwork) and not self.network.points:
+            return False  # which gradients would be compared is a matter of places
+        steps = self.data.steps
+        return schedule.measures_at(self.lead.cosine_every, self.epoch * steps + step, steps)
 
     def _close_epoch(self, start: float) -> None:
         totals = self.tally.read(self.data.seen)

@@ -86,6 +86,7 @@ def train_stack(
     checkpoints: Path | None = None,
     stop: Callable[[], bool] = lambda: False,
     interrupt: Callable[[], bool] = lambda: False,
+    turn: Callable[[], bool] = lambda: True,
     progress: Callable[[StackProgress], None] = lambda _: None,
     note: Callable[[str], None] = lambda _: None,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
@@ -93,8 +94,9 @@ def train_stack(
 ) -> list[Run] | None:
     """Train one stack, from its checkpoint where there is one.
 
-    None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it. `note`
-    is told of a damaged checkpoint. `sources` are fingerprints by spec id, which its plan keeps.
+    None where `stop` ended it at the end of an epoch, or `interrupt` at a step: a checkpoint is then behind it. `turn`
+    is called when all is compiled, and returns when the stack may train, or False where it is not to. `note` is told of
+    a damaged checkpoint. `sources` are fingerprints by spec id, which its plan keeps.
     """
     folder = open_checkpoint(checkpoints, stack_plan, sources) if checkpoints else None
     with products_of(stack_plan.specs[0].precision):
@@ -103,6 +105,11 @@ def train_stack(
             load_checkpoint(folder, stack, note)
         watch = _Watch(stack_plan, stack, progress, checkpoint_seconds if folder else float("inf"), interrupt)
         watch.report()
+        if not stack.finished:
+            stack.prepare()
+            if not turn():
+                return None
+            watch.start_clock()
         while not stack.finished:
             before = stack.epoch
             stack.advance(pause=watch.pause)
@@ -128,10 +135,13 @@ class _Watch:
     ) -> None:
         self.id, self.stack, self.progress, self.interrupt = stack_plan.id, stack, progress, interrupt
         self.checkpoint_seconds = checkpoint_seconds
-        self.start = self.shown = time.monotonic()
-        self.due = self.start + checkpoint_seconds
         self.before = self._images()
         self.told = 0  # epochs that were reported
+        self.start_clock()
+
+    def start_clock(self) -> None:
+        self.start = self.shown = time.monotonic()
+        self.due = self.start + self.checkpoint_seconds
 
     def report(self) -> None:
         self.shown = time.monotonic()

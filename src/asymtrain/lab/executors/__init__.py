@@ -19,7 +19,7 @@ from asymtrain.lab.checkpoints import checkpoints_of
 from asymtrain.lab.devices import default_device
 from asymtrain.lab.engine import Progress, StackPlan, close_checkpoint, plan
 from asymtrain.lab.executors.fingerprints import check_data, check_sources
-from asymtrain.lab.executors.local import Local
+from asymtrain.lab.executors.local import Local, Workers
 from asymtrain.lab.executors.outcomes import Failed, Finished, Job, Outcome, ProgressSum, Report
 from asymtrain.lab.executors.stacks import choose_stacks, tidy
 from asymtrain.lab.functions import is_function, is_here
@@ -30,7 +30,7 @@ from asymtrain.lab.store.store import LEASE
 EXECUTORS = ("local", "ray")
 RENEW_SECONDS = LEASE / 4  # between renewals of claims: some may fail before other machines take the runs over
 
-__all__ = ["EXECUTORS", "check_data", "check_executor", "check_sources", "execute"]
+__all__ = ["EXECUTORS", "Workers", "check_data", "check_executor", "check_sources", "execute"]
 
 
 class Executor(Protocol):
@@ -63,31 +63,34 @@ def execute(
     fresh: bool = False,
     progress: Callable[[Progress], None] | None = None,
     checkpoint_seconds: float = 60.0,
+    workers: Workers | None = None,
 ) -> Iterator[Run]:
     """Train what is missing and yield every run of `specs`, stored ones first.
 
     With a `store`, runs and checkpoints outlive this process: the same call goes on where it stopped. `minutes`
     ends it cleanly at the next epoch. `fresh` trains again what the store holds. A run that another process is
-    training with the same store is left to it, with a note. A model that cannot be built, or that is not the one of
-    the store's runs, is refused at once, before anything is written.
+    training with the same store is left to it, with a note. `workers` serve several calls, where they are on this
+    machine. A model that cannot be built, or that is not the one of the store's runs, is refused at once, before
+    anything is written.
     """
     deadline = None if minutes is None else time.time() + 60 * minutes
     missing = list(dict.fromkeys(specs))
     _check_place(missing, executor)
     check_sources(missing, store, data_root=data_root, fresh=fresh)  # now, and not when the first run is asked for
     job = Job(data_root, None if store is None else checkpoints_of(store), deadline, checkpoint_seconds)
-    return _execute(missing, store, job, (executor, address, device), fresh, progress)
+    here = bool(_names_here(missing))
+    return _execute(missing, store, job, _open_executor(executor, address, device, here, workers), fresh, progress)
 
 
 def _execute(
     missing: list[RunSpec],
     store: Path | None,
     job: Job,
-    where: tuple[str, str | None, str | None],
+    where: AbstractContextManager[Executor],
     fresh: bool,
     progress: Callable[[Progress], None] | None,
 ) -> Iterator[Run]:
-    with _open_executor(*where, in_process=bool(_names_here(missing))) as chosen:
+    with where as chosen:
         workers = max(1, chosen.workers)
         chosen.check_functions(_functions(missing, None if fresh else store))
         if store is None:
@@ -204,11 +207,11 @@ def check_executor(name: str, address: str | None) -> None:
 
 
 def _open_executor(
-    name: str, address: str | None, device: str | None, *, in_process: bool
+    name: str, address: str | None, device: str | None, in_process: bool, kept: Workers | None
 ) -> AbstractContextManager[Executor]:
     check_executor(name, address)
     if name == "local":
-        return nullcontext(Local(default_device(device), in_process))
+        return nullcontext(Local(default_device(device), in_process, kept))
     from asymtrain.lab.executors.ray import ray_cluster
 
     return ray_cluster(address, device)

@@ -1,8 +1,10 @@
-"""Stacks on this machine: in this process on one device, or in one process for each of several.
+"""Stacks on this machine: a single one in this process, several in workers.
 
 On a CPU several single-threaded processes train small networks faster than one process with several threads, so
-every core gets a worker. Workers share nothing, not even a lock: each has a pipe of its own, so killing one at any
-moment harms no other, and its stack is given to a new one. A worker whose parent is gone ends at once.
+every core gets a worker. Where stacks are of several models, a GPU gets two that take turns: while one trains, the
+other compiles the next model, which takes up to a minute. Workers share nothing, not even a lock: each has a pipe of
+its own, so killing one at any moment harms no other, and its stack is given to a new one. A worker whose parent is
+gone ends at once.
 """
 
 import multiprocessing
@@ -17,19 +19,32 @@ import types
 from collections.abc import Collection, Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import Any, Literal, Self
 
 import torch
 
 from asymtrain.lab.engine import StackPlan
-from asymtrain.lab.executors.outcomes import Finished, Job, Lost, Outcome, Report, Result, Waiting, held_interrupt, work
+from asymtrain.lab.executors.outcomes import (
+    Finished,
+    Job,
+    Lost,
+    Outcome,
+    Report,
+    Result,
+    TooLarge,
+    Waiting,
+    held_interrupt,
+    work,
+)
 from asymtrain.lab.functions import check_function
 from asymtrain.lab.machine import cores
 
 SHUTDOWN_SECONDS = 20.0
 STRIKES = 2  # a device that was lost this often in a row is left alone, as long as there are others
 STOP = "stop"  # tells a worker to write a checkpoint and end its stack
+TURN = "turn"  # asks for the device, in the words of a worker, and gives it, in those of the parent
 
 
 @dataclass(frozen=True)
@@ -41,6 +56,7 @@ class Local:
 
     device: torch.device
     in_process: bool = False
+    kept: "Workers | None" = None  # used here, and left alive for the next execution
 
     @property
     def devices(self) -> list[torch.device]:
@@ -63,50 +79,109 @@ class Local:
             check_function(name)
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
-        devices = self.devices[: max(1, len(plans))]
+        slots = self.slots(plans)
+        if self.kept is not None and len(slots) > 1:
+            slots = self.kept.take(slots)
         waiting = Waiting(plans, job, report)
-        if len(devices) == 1:
+        if len(slots) == 1:
             # In this process, until all are done or the device is lost.
             while stack_plan := waiting.take():
                 with held_interrupt() as interrupted:
-                    result = work(stack_plan, job, devices[0], report, interrupted)
+                    result = work(stack_plan, job, slots[0].device, report, interrupted)
                 yield from waiting.settle(result)
                 if isinstance(result, Lost) and not self.in_process:
                     break
-        # Not only with several devices: one that this process has lost may work in a new process.
-        slots = [_Slot(device) for device in devices]
+        # Not only with several: a device that this process has lost may work in a new process.
         try:
             while waiting or any(slot.plan for slot in slots):
                 with held_interrupt():
                     _hand_out(slots, waiting, job)
-                    results = _collect(slots, report)
+                    results = _collect(slots, waiting)
+                    _give_turns(slots)
                 for result in results:
                     yield from waiting.settle(result)
         finally:
-            _shut_down(slots)
+            _shut_down([slot for slot in slots if slot.plan or self.kept is None])
+
+    def slots(self, plans: list[StackPlan]) -> "list[_Slot]":
+        """Where these stacks are trained; in this process where it is one slot.
+
+        Stacks of one model share what this process has compiled: a second worker would compile it again.
+        """
+        devices = self.devices
+        models = {(stack_plan.specs[0].arch, stack_plan.specs[0].arch_options) for stack_plan in plans}
+        turns = self.device.type == "cuda" and not self.in_process and len(models) > 1
+        return [_Slot(device, turns) for device in (devices * 2 if turns else devices)[: max(1, len(plans))]]
+
+
+class Workers:
+    """Workers for several executions: starting them, and loading data in each, takes seconds every time.
+
+    A context: its end is theirs.
+    """
+
+    def __init__(self) -> None:
+        self._slots: list[_Slot] = []
+
+    def take(self, wanted: "list[_Slot]") -> "list[_Slot]":
+        """Slots like these, with the workers that are there; those of other devices end."""
+        kept = []
+        for slot in wanted:
+            alike = (old for old in self._slots if (old.device, old.takes_turns) == (slot.device, slot.takes_turns))
+            if (old := next(alike, None)) is not None:
+                self._slots.remove(old)
+            kept.append(old or slot)
+        _shut_down(self._slots)
+        self._slots = kept
+        return list(kept)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        _shut_down(self._slots)
 
 
 @dataclass
 class _Slot:
-    """A device; where it has a worker, the process and this end of its pipe; what it is training."""
+    """A device; where it has a worker, the process and this end of its pipe; what it prepares or trains."""
 
     device: torch.device
+    takes_turns: bool = False  # with another slot of its device
     process: Any = None
     pipe: Connection | None = None
     plan: StackPlan | None = None
+    turn: Literal["", "asked", "given"] = ""
     strikes: int = 0
+
+    def end(self) -> None:
+        """Its stack has ended."""
+        self.plan, self.turn = None, ""
+
+    def shares(self, other: "_Slot") -> bool:
+        """Do they take turns?"""
+        return self.takes_turns and self is not other and self.device == other.device
 
 
 def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
     """Give a stack to every device that has none."""
     for slot in slots:
         if slot.plan is None and (stack_plan := waiting.take()):
-            pipe = slot.pipe or _start(slot, job)
+            pipe = slot.pipe or _start(slot)
             slot.plan = stack_plan
-            _send(pipe, stack_plan)
+            _send(pipe, (stack_plan, job))
 
 
-def _collect(slots: list[_Slot], report: Report) -> list[Result]:
+def _give_turns(slots: list[_Slot]) -> None:
+    """Let a worker train that is prepared, on every device where none does."""
+    for slot in slots:
+        if slot.turn == "asked" and not any(other.turn == "given" for other in slots if slot.shares(other)):
+            slot.turn = "given"
+            assert slot.pipe is not None
+            _send(slot.pipe, TURN)
+
+
+def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
     """Pass on what the workers said within a moment, and return how stacks ended."""
     workers = [(slot, slot.pipe) for slot in slots if slot.pipe is not None]
     ready = wait([pipe for _, pipe in workers], timeout=0.2)
@@ -116,35 +191,46 @@ def _collect(slots: list[_Slot], report: Report) -> list[Result]:
             continue
         message = _receive(pipe)
         if isinstance(message, Result):
-            results.append(message)
-            _judge(slot, slots, message, report)
+            results += _judge(slot, slots, message, waiting)
+        elif message == TURN:
+            slot.turn = "asked"
         elif message is not None:
-            report(message)
+            waiting.report(message)
         else:
             if slot.plan is not None:
                 results.append(Lost(slot.plan, f"its worker on {slot.device} died (killed, or out of memory)"))
-            slot.plan = None
+            slot.end()
             _shut_down([slot])
     return results
 
 
-def _judge(slot: _Slot, slots: list[_Slot], result: Result, report: Report) -> None:
-    """The worker is free again; after a lost device it goes, and the device with it where that happens again."""
-    slot.plan = None
+def _judge(slot: _Slot, slots: list[_Slot], result: Result, waiting: Waiting) -> list[Result]:
+    """The worker is free again. After a lost device it goes, and the device with it where that happens again.
+
+    Beside another worker of its device a failure may be that one's doing: the stack waits until it can be alone.
+    """
+    slot.end()
     if isinstance(result, Finished):
         slot.strikes = 0
+    elif isinstance(result, TooLarge | Lost) and any(slot.shares(other) and other.plan for other in slots):
+        _shut_down([slot])
+        slots.remove(slot)
+        waiting.report(f"{slot.device} does not take two stacks at a time: the next is compiled when this one is done")
+        waiting.put_back(result.plan)
+        return []
     elif isinstance(result, Lost):
         slot.strikes += 1
         _shut_down([slot])
-        if slot.strikes >= STRIKES and len(slots) > 1:
+        if slot.strikes >= STRIKES and not all(slot is other or slot.shares(other) for other in slots):
             slots.remove(slot)
-            report(f"{slot.device} failed {STRIKES} times in a row: the other devices go on without it")
+            waiting.report(f"{slot.device} failed {STRIKES} times in a row: the other devices go on without it")
+    return [result]
 
 
-def _start(slot: _Slot, job: Job) -> Connection:
+def _start(slot: _Slot) -> Connection:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, job, slot.device), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, slot.device, slot.takes_turns), daemon=True)
     with _child_settings(slot.device):
         process.start()
     theirs.close()  # so that the worker's death shows as the end of the pipe
@@ -177,24 +263,37 @@ def _child_settings(device: torch.device) -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = threads
 
 
-def _serve(pipe: Connection, job: Job, device: torch.device) -> None:
+def _serve(pipe: Connection, device: torch.device, takes_turns: bool) -> None:
     """A worker's main loop: take a plan, train it, answer with the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    plans: queue.SimpleQueue[StackPlan] = queue.SimpleQueue()
-    stopped = threading.Event()
+    plans: queue.SimpleQueue[tuple[StackPlan, Job]] = queue.SimpleQueue()
+    stopped, given = threading.Event(), threading.Event()
 
     def listen() -> None:
         """A second thread: it receives a stop, or sees the parent's end, in the middle of a stack."""
         while (message := _receive(pipe)) is not None:
             if message == STOP:
                 stopped.set()
+            elif message == TURN:
+                given.set()
             else:
                 plans.put(message)
         os._exit(0)  # files are whole at every moment, and nobody waits for the rest
 
+    def turn(job: Job) -> bool:
+        """Ask for the device and wait for it; False where the end comes first."""
+        if takes_turns:
+            given.clear()
+            pipe.send(TURN)
+            while not given.wait(0.1):
+                if stopped.is_set() or job.is_over():
+                    return False
+        return True
+
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        result = work(plans.get(), job, device, pipe.send, stopped.is_set)
+        stack_plan, job = plans.get()
+        result = work(stack_plan, job, device, pipe.send, stopped.is_set, partial(turn, job))
         pipe.send(result)
         if isinstance(result, Lost):
             return
@@ -212,7 +311,7 @@ def _shut_down(slots: list[_Slot]) -> None:
             # Keep reading: a worker that cannot send cannot end.
             while slot.plan is not None and time.monotonic() < until:
                 if pipe.poll(0.1) and isinstance(_receive(pipe), Result | None):
-                    slot.plan = None
+                    slot.end()
     finally:
         # A second Ctrl-C comes here at once.
         for _, pipe in workers:
@@ -225,7 +324,7 @@ def _shut_down(slots: list[_Slot]) -> None:
             slot.process = slot.pipe = None
 
 
-def _send(pipe: Connection, message: StackPlan | str) -> None:
+def _send(pipe: Connection, message: tuple[StackPlan, Job] | str) -> None:
     with suppress(OSError):  # the worker is dead, which shows when its pipe is read
         pipe.send(message)
 

@@ -88,18 +88,20 @@ def run_recipes(
     tried: set[str] = set()  # a training that failed is not asked for again in this call
     workplace, interrupted = Workplace(store, device, data_root), False
     try:
-        while True:
-            left = missing(recipes, study, read_store(store), archs)
-            specs = [spec for spec in left.specs if spec.id not in tried]
-            seconds = _seconds_left(deadline)
-            if not specs or seconds <= 0:
-                break
-            on_round(left)
-            tried.update(spec.id for spec in specs)
-            rest = None if deadline is None else max(1e-3, seconds / 60)
-            trained = executors.execute(specs, store=store, device=device, data_root=data_root, minutes=rest, **options)
-            for done, run in enumerate(trained, 1):
-                on_run(run, done, len(specs))
+        with executors.Workers() as workers:
+            while True:
+                left = missing(recipes, study, read_store(store), archs)
+                specs = [spec for spec in left.specs if spec.id not in tried]
+                seconds = _seconds_left(deadline)
+                if not specs or seconds <= 0:
+                    break
+                on_round(left)
+                tried.update(spec.id for spec in specs)
+                rest = None if deadline is None else max(1e-3, seconds / 60)
+                where = {"store": store, "device": device, "data_root": data_root, "workers": workers, **options}
+                trained = executors.execute(specs, minutes=rest, **where)
+                for done, run in enumerate(trained, 1):
+                    on_run(run, done, len(specs))
         wanted = left.measurements
         for done, measured in enumerate(_until(deadline, take(wanted, workplace)), 1):
             on_measurement(measured, done, len(wanted))

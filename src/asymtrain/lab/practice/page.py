@@ -34,7 +34,7 @@ def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dic
         "practice",
         title="Branches in practice",
         lead="" if results.selected else "No model is finished yet.",
-        answers=[(BADGES.get(effect.verdict, ""), *_said(effect, results)) for effect in results.selected],
+        answers=[(BADGES.get(effect.verdict, ""), *_said(effect, results)) for effect in _by_gain(results)],
         tables=tables(results),
         figures=figures(results),
         facts=facts,
@@ -54,6 +54,11 @@ def document(results: Results) -> dict[str, Any]:
 def sentences(results: Results) -> list[str]:
     """One for each finished model of the main table."""
     return [", ".join(_said(effect, results)) for effect in results.selected]
+
+
+def _by_gain(results: Results) -> list[Effect]:
+    """The rows of the main table, the most helped first: a reader of the figure meets its sentences in this order."""
+    return sorted(results.selected, key=lambda effect: -effect.row["points"])
 
 
 def _said(effect: Effect, results: Results) -> tuple[str, str]:
@@ -266,7 +271,7 @@ def missing_table(results: Results) -> Table:
 
 def figures(results: Results) -> list[Figure]:
     """The forest plot, the same for each objective, and one for each other part."""
-    ordered = sorted(results.selected, key=lambda effect: -effect.row["points"])
+    ordered = _by_gain(results)
     titled = {TITLES[form]: effects for form, effects in results.forms.items() if effects}
     made = [
         forest("forest", "Difference to Plain, of the form that validation selected", {"": ordered}),

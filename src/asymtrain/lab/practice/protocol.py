@@ -184,10 +184,14 @@ BLOCKS: Mapping[str, Block] = {
 }
 
 
-def get_block(name: str) -> Block:
-    if name not in BLOCKS:
-        raise unknown_name("block of the practice study", name, BLOCKS)
-    return BLOCKS[name]
+def get_block(*names: str) -> Block:
+    """The block of this name; of several names, one that holds them all, in this order."""
+    for name in names:
+        if name not in BLOCKS:
+            raise unknown_name("block of the practice study", name, BLOCKS)
+    blocks = [BLOCKS[name] for name in dict.fromkeys(names)]
+    tasks = dict.fromkeys(task for block in blocks for task in block.tasks)
+    return Block(", ".join(block.name for block in blocks), "; ".join(block.title for block in blocks), tuple(tasks))
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,12 +63,8 @@ def check_block(study: Study, block: Block, known: Known, data_root: Path | None
     from asymtrain.lab.engine import load_for
 
     left = left_of(study, block.tasks, known)
-    if left.waits_for:
-        owners = [
-            owner.name
-            for owner in BLOCKS.values()
-            if owner.name != block.name and set(owner.tasks) & set(left.waits_for)
-        ]
+    if others := set(left.waits_for) - set(block.tasks):
+        owners = [owner.name for owner in BLOCKS.values() if set(owner.tasks) & others]
         raise UsageError(
             f"{block.name} takes what was selected in {', '.join(owners)}: run that first with the same --store, or "
             f"import its rows with `asymtrain store import STORE results/practice-{owners[0]}`"
@@ -82,37 +79,33 @@ def run_block(
     store: Path,
     *,
     minutes: float | None = None,
-    executor: str = "local",
     on_wave: Callable[[Sequence[Task], Left], None] = lambda tasks, left: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
     **options: Any,
 ) -> bool:
     """Do what is missing until nothing is, or `minutes` are over; was it interrupted?
 
-    On one machine a model is finished before the next is begun: what an early end leaves is worth keeping. A cluster
-    gets all of them at once. `options` are those of `executors.execute`.
+    All models are handed over at once, in their order: while one trains on a GPU, the next can be compiled. `options`
+    are those of `executors.execute`.
     """
     from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
 
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
-    groups = [list(block.tasks)] if executor == "ray" else [[task] for task in block.tasks]
-    try:
-        for tasks in groups:
-            tried: set[str] = set()  # a training that failed is not asked for again in this call
-            while True:
-                known = read_runs(store)
-                specs = [spec for spec in left_of(study, tasks, known).specs if spec.id not in tried]
-                rest = None if deadline is None else (deadline - time.monotonic()) / 60
-                if not specs or (rest is not None and rest <= 0):
-                    break
-                on_wave(tasks, left_of(study, block.tasks, known))
-                tried.update(spec.id for spec in specs)
-                trained = executors.execute(specs, store=store, executor=executor, minutes=rest, **options)
-                for done, run in enumerate(trained, 1):
-                    on_run(run, done, len(specs))
-    except KeyboardInterrupt:
-        return True
-    return False
+    tried: set[str] = set()  # a training that failed is not asked for again in this call
+    with suppress(KeyboardInterrupt), executors.Workers() as workers:
+        while True:
+            known = read_runs(store)
+            left = left_of(study, block.tasks, known)
+            specs = [spec for spec in left.specs if spec.id not in tried]
+            rest = None if deadline is None else (deadline - time.monotonic()) / 60
+            if not specs or (rest is not None and rest <= 0):
+                return False
+            on_wave([task for task in block.tasks if left_of(study, [task], known).specs], left)
+            tried.update(spec.id for spec in specs)
+            trained = executors.execute(specs, store=store, minutes=rest, workers=workers, **options)
+            for done, run in enumerate(trained, 1):
+                on_run(run, done, len(specs))
+    return True
 
 
 def listing(study: Study, known: Known, device: str, workers: int) -> list[dict[str, Any]]:

@@ -34,17 +34,19 @@ def run_searches(
 
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
 
-    def train(specs: list[RunSpec]) -> Iterable[Run]:
+    def train(specs: list[RunSpec], workers: executors.Workers) -> Iterable[Run]:
         left = None if deadline is None else (deadline - time.monotonic()) / 60
         if left is not None and left <= 0:
             yield from [] if store is None or options.get("fresh") else stored_runs(store, (spec.id for spec in specs))
             return
-        trained = executors.execute(specs, store=store, minutes=left, data_root=data_root, **options)
+        where = {"store": store, "data_root": data_root, "workers": workers, **options}
+        trained = executors.execute(specs, minutes=left, **where)
         for done, run in enumerate(trained, 1):
             on_run(run, done, len(specs))
             yield run
 
-    return _drive(searches, train, data_root)
+    with executors.Workers() as workers:
+        return _drive(searches, functools.partial(train, workers=workers), data_root)
 
 
 def read_searches(searches: Sequence[Search], store: Path, *, data_root: Path | None = None) -> list[SearchResult]:

@@ -166,12 +166,20 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
         title=f"Branches for {title_of(result)}",
         lead=_lead(result),
         answers=[(BADGES[result.verdict], verdict, because)],
+        headline=_headline(result),
         code=result.snippet,
         tables=tune_tables(result),
         figures=tune_figures(result),
         facts=_facts(result),
         document=result.to_dict(),
     )
+
+
+def _headline(result: Tuned) -> tuple[str, str] | None:
+    """What was confirmed."""
+    if result.verdict != "attach" or result.race.row is None or result.candidate is None:
+        return None
+    return f"{result.race.row['points']:+.1f} points", f"of test accuracy, with {result.candidate.label}"
 
 
 def title_of(result: Tuned) -> str:

@@ -102,8 +102,8 @@ def run_tune(
     if out is not None:
         read_plan(out, question)  # refuses another question before anything is written
     executors.check_sources(question.timing_specs(), store, data_root=data_root)  # also where everything is stored
-    with _alone_in(out):
-        return _answer(question, store, out, data_root, watcher or Watcher(), options)
+    with _alone_in(out), executors.Workers() as workers:
+        return _answer(question, store, out, data_root, watcher or Watcher(), {**options, "workers": workers})
 
 
 @contextmanager
