@@ -68,13 +68,13 @@ def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
 
 
 def test_the_short_form_and_probe_are_the_same():
-    result = tune(short=True)
+    result = tune(net, short=True)
     assert (result.verdict, result.comparison, len(result.runs)) == ("undecided", None, 2)
     assert "short=True" in result.command
     options = {"epochs": 1, "candidates": TRIED, "recipe": "paper", "progress": False, "minutes": None}
     probed = asymtrain.probe(net, points(), "1", **options)
     assert probed.race.question.short
-    assert probed.sentence == tune(net, short=True).sentence
+    assert probed.sentence == result.sentence
 
 
 @pytest.mark.parametrize(
