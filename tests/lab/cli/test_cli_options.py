@@ -215,7 +215,7 @@ def test_every_part_of_a_recipe_can_be_given(name):
 
 
 # Of the search its own: it has seeds and epochs of its own. Of tune: its seeds are those of the confirmation.
-OWN = {("search", "--seeds"), ("search", "--epochs"), ("search", "--alpha"), ("report", "--out")}
+OWN = {("search", "--seeds"), ("search", "--epochs"), ("search", "--alpha"), ("report", "--out"), ("status", "--store")}
 OWN |= {("tune", name) for name in ("--seeds", "--minutes", "--epochs", "--recipe")}
 
 

@@ -1,8 +1,11 @@
 import json
+import os
+from pathlib import Path
 
 import pytest
 
 from asymtrain.lab.checkpoints import STATE
+from asymtrain.lab.cli.options import latest_store
 from asymtrain.lab.cli.status import SHOWN
 from asymtrain.lab.engine import StackPlan
 from asymtrain.lab.engine.checkpoint import open_checkpoint
@@ -82,3 +85,15 @@ def test_pending_runs_that_continue_from_a_checkpoint_are_counted(cli, tmp_path)
     assert "1 run continues from a checkpoint when" in text
     (line,) = [line for line in text.splitlines() if line.endswith(": continues from a checkpoint")]
     assert "mlp asymmetric seed 3" in line
+
+
+def test_without_a_store_it_is_the_one_written_last(cli, store, tmp_path):
+    assert "no store at asymtrain-report/runs.sqlite" in cli("status").err
+    for at, name in enumerate(("asymtrain-tune", "asymtrain-report", "other")):
+        copy = tmp_path / name / "runs.sqlite"
+        copy.parent.mkdir()
+        copy.write_bytes(store.read_bytes())
+        os.utime(copy, (1000 - at, 1000 - at))
+    assert cli("status").out.startswith("asymtrain-tune/runs.sqlite:\n")
+    (tmp_path / "asymtrain-report" / "runs.sqlite-wal").touch()  # SQLite's, of one that is being written
+    assert latest_store() == Path("asymtrain-report/runs.sqlite")

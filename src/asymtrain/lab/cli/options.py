@@ -39,6 +39,17 @@ MOST = 10**9  # of anything that is counted: what is larger was mistyped
 MOST_SEEDS = 10_000  # in one call
 
 
+def latest_store() -> Path:
+    """The store that a command wrote last into its default folder here; that of `asymtrain run` where there is none."""
+
+    def written(store: Path) -> float:
+        log = store.with_name(f"{store.name}-wal")  # SQLite's, which it writes first
+        return max(file.stat().st_mtime for file in (store, log) if file.exists())
+
+    stores = list(Path().glob(f"asymtrain-*/{STORE_NAME}"))
+    return max(stores, key=written) if stores else DEFAULT_OUT / STORE_NAME
+
+
 def one_or_more(option: typer.CallbackParam, value: int | None) -> int | None:
     if value is not None and value < 1:
         raise UsageError(f"{option.opts[0]} must be 1 or more, got {value}")
@@ -131,6 +142,7 @@ STATES = typer.Option("--states", help="Folder that keeps weights. Default: stat
 OUT = typer.Option("--out", help="Folder that the results are written to.")
 STORE = typer.Option("--store", help=f"Record of runs. Default: {STORE_NAME} in --out.")
 RECORD = typer.Option("--store", help="Record of runs.")  # of commands that read one
+LATEST = f"Default: of the folders that commands write here, asymtrain-*/{STORE_NAME}, the one written last."
 JSON = typer.Option("--json", help="Print the result as JSON.", metavar="")
 
 

@@ -7,8 +7,10 @@ from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import DEFAULT_OUT, JSON, RECORD, STORE_NAME
+from asymtrain.lab.cli.options import JSON, LATEST, RECORD, latest_store
 from asymtrain.lab.cli.screen import counted, show_json, show_table, stdout
 
 if TYPE_CHECKING:
@@ -21,11 +23,14 @@ SHOWN = 10  # runs that are named for each reason
 RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "not trained yet"
 
 
-def status(store: Annotated[Path, RECORD] = DEFAULT_OUT / STORE_NAME, json: Annotated[bool, JSON] = False) -> None:
+def status(
+    store: Annotated[Path | None, typer.Option("--store", help=f"{RECORD.help} {LATEST}")] = None,
+    json: Annotated[bool, JSON] = False,
+) -> None:
     """Show what a store holds, what is pending, what diverged or failed and why."""
     with loading():
         from asymtrain.lab.store import Store
-    with Store(store, read_only=True) as opened:
+    with Store(store or latest_store(), read_only=True) as opened:
         summary = opened.summary()
         waiting = pending_states(opened)
         # Reads every history: only where there is something to find.
@@ -65,6 +70,7 @@ def show(summary: "Summary", pending: "list[tuple[RunSpec, str]]", diverged: "li
     if not summary.groups:
         console.print(f"{summary.path} holds nothing yet.")
         return
+    console.print(f"{summary.path}:")
     show_table(counts_table(summary))
     console.print()
     without_result = {

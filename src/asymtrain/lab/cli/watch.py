@@ -23,7 +23,7 @@ import typer
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import DEFAULT_OUT, STORE_NAME
+from asymtrain.lab.cli.options import LATEST, latest_store
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import counted, stderr
 from asymtrain.lab.cli.status import RUNNING, counts_table, pending_states
@@ -45,13 +45,15 @@ VERSION = "@version@"  # in watch.js
 
 def watch(
     store: Annotated[
-        Path, typer.Argument(metavar="STORE", help="Record of runs, also while it is being written.")
-    ] = DEFAULT_OUT / STORE_NAME,
+        Path | None,
+        typer.Argument(metavar="STORE", help=f"Record of runs, also while it is being written. {LATEST}"),
+    ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 for any that is free.")] = PORT,
 ) -> None:
     """Show a store on a live page: progress, curves and comparisons as they come, on this machine alone."""
     with loading():
         from asymtrain.lab.store import Store
+    store = store or latest_store()
     Store(store, read_only=True).close()  # what is no store is refused before a page is offered
     with Server(LivePage(store), port) as server:
         stderr().print(f"Watching {store}: {server.url} (Ctrl-C ends it)")
