@@ -38,7 +38,6 @@ from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run, RunSpec
 from asymtrain.lab.store.exchange import MANIFEST, read_export
 from asymtrain.lab.tune import RULE, Question, Tuned, Watcher, run_tune
-from probe_results import put_between
 from tune_regret import (
     ADVISORS,
     Advice,
@@ -334,7 +333,16 @@ def show(
     for name, reason in left_out.items():
         print(f"left out: {name}, {reason}", file=sys.stderr)
     if chosen.docs is not None:
-        chosen.docs.write_text(put_between(chosen.docs.read_text(), BEGIN, END, text))
+        chosen.docs.write_text(with_scores(chosen.docs.read_text(), text))
+
+
+def with_scores(page: str, text: str) -> str:
+    """The page with this text between its marked lines."""
+    before, first, rest = page.partition(BEGIN)
+    _, last, after = rest.partition(END)
+    if not (first and last):
+        raise UsageError(f"the page has no place for the scores: add the lines {BEGIN} and {END}")
+    return f"{before}{BEGIN}\n\n{text}\n{END}{after}"
 
 
 def tables(cases: Sequence[Case], races: Mapping[str, Advice]) -> Iterator[Table]:

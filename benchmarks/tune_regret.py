@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+import numpy as np
+
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.comparisons import chance_limit
 from asymtrain.lab.report.table import Cell, Column, Interval, Table, make_rows
@@ -20,7 +22,6 @@ from asymtrain.lab.tune import RULE, Plan, Rung, Standing, judge, survivors
 from asymtrain.lab.tune.planning import ladder
 from asymtrain.lab.tune.results import Row
 from asymtrain.lab.tune.rule import judge_race, leans_to_attach
-from probe_calibration import family_interval
 
 Curve = tuple[float, ...]  # accuracy after each epoch
 Curves = Mapping[Candidate | None, tuple[Curve, ...]]  # of a candidate, None for Plain, by seed
@@ -308,7 +309,7 @@ def score(name: str, results: Sequence[Result], first: Sequence[Result]) -> Scor
         return [_mean(value(*pair) for pair in members) for members in pairs.values()]
 
     def ends(means: Sequence[float]) -> Ends:
-        return family_interval(means, _mean) if len(means) > 1 else None
+        return family_interval(means) if len(means) > 1 else None
 
     lost = by_family(lambda result, _: result.lost)
     gained = by_family(lambda result, _: result.gained)
@@ -330,6 +331,14 @@ def score(name: str, results: Sequence[Result], first: Sequence[Result]) -> Scor
         _mean(by_family(lambda result, _: result.trainings)),
         dict(zip(pairs, lost, strict=True)),
     )
+
+
+def family_interval(means: Sequence[float]) -> tuple[float, float]:
+    """95% bootstrap interval of the mean over families, which are drawn as wholes."""
+    drawn = np.random.default_rng(0)
+    again = [drawn.choice(len(means), len(means)) for _ in range(2000)]
+    low, high = np.quantile([_mean(means[i] for i in chosen) for chosen in again], [0.025, 0.975])
+    return float(low), float(high)
 
 
 def score_all(

@@ -25,7 +25,6 @@ SHOTS = {
     "landscape": ("landscape/landscape.html", "figure:has-text('unit norm'):nth-of-type(5)", (0.5, 0.55)),
     "attention": ("attention/attention.html", "figure:has-text('Maps of layer 3')", None),
     "search": ("search/search.html", "#figures", (0.5, 0.4)),
-    "probe": ("probe/probe.html", "h1", None),
     "paper": ("paper/paper.html", "#claims", None),
     "paper-figure": ("paper/paper.html", "#figure-figure3", (0.6, 0.5)),
 }

@@ -1,5 +1,6 @@
 """Names of earlier versions: they still work, and warn with the new name."""
 
+import importlib
 import subprocess
 import sys
 
@@ -80,6 +81,12 @@ assert caught[0].filename == "<string>"
 def test_old_modules_are_the_new_ones():
     program = f"MOVED = {MOVED_MODULES!r}\n{OLD_MODULES}"
     subprocess.run([sys.executable, "-c", program], check=True)
+
+
+@pytest.mark.parametrize("name", ["resonance", "lab.probe", "lab.probe.rule"])
+def test_modules_that_are_gone_say_what_is_there_now(name):
+    with pytest.raises(ModuleNotFoundError, match=r"is now the short form of asymtrain\.tune"):
+        importlib.import_module(f"asymtrain.{name}")
 
 
 def test_the_module_alignment_gave_its_name_to_the_function():

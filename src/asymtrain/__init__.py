@@ -29,9 +29,9 @@ Then train as ever, and take the branches off:
 
 The losses are plain functions: `softmax_loss`, `sigmoid_loss` and `dialogue`. For DistributedDataParallel, or one
 compiled graph, wrap both in `WithBranches`. `AlignmentLog` gathers alignments through training,
-`backward_with_alignment` makes the update from the two passes that an alignment needs, and `probe` advises before you
-train. `compare` trains a model with and without branches, in pairs, and tells whether they helped; on the command line
-that is `asymtrain run`. `tune` finds the branches for a model, or says that none help.
+`backward_with_alignment` makes the update from the two passes that an alignment needs. `compare` trains a model with
+and without branches, in pairs, and tells whether they helped; on the command line that is `asymtrain run`. `tune` finds
+the branches for a model, or says that none help; `probe` is its short form.
 
 A name is loaded, and torch with it, when it is first used: `asymtrain --help` does not wait for torch.
 """
@@ -48,8 +48,7 @@ if TYPE_CHECKING:
     from asymtrain.branches import Branches, WithBranches, attach, clean
     from asymtrain.gradients import Alignment, AlignmentLog, alignment, backward_with_alignment
     from asymtrain.lab.paired import compare
-    from asymtrain.lab.probe import probe
-    from asymtrain.lab.tuning import tune
+    from asymtrain.lab.tuning import probe, tune
     from asymtrain.objectives import dialogue, sigmoid_loss, softmax_loss
 
 __version__ = VERSION
@@ -78,8 +77,7 @@ _HOMES = {
     "branches": ("Branches", "WithBranches", "attach", "clean"),
     "gradients": ("Alignment", "AlignmentLog", "alignment", "backward_with_alignment"),
     "lab.paired": ("compare",),
-    "lab.probe": ("probe",),
-    "lab.tuning": ("tune",),
+    "lab.tuning": ("probe", "tune"),
     "models": (),
     "objectives": ("dialogue", "sigmoid_loss", "softmax_loss"),
     "streams": (),

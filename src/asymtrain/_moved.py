@@ -1,6 +1,7 @@
 """Old names that still work, each with a `DeprecationWarning` that says the new one.
 
-    asymtrain.engine            modules of the lab, which stood beside the library: a finder at import
+    asymtrain.engine            modules of the lab, which stood beside the library: a finder at import, which also says
+                                what became of modules that are gone
     attach(over_classes=...)    arguments: `renamed_arguments`
     models.BUILDERS             names of a module: `old_name`, in that module's `__getattr__`
 
@@ -21,7 +22,13 @@ Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 
 _LAB = ("cli", "data", "engine", "executors", "paper", "report", "runs", "scales", "search", "statistics", "store")
-MOVED_MODULES = {**{name: f"lab.{name}" for name in _LAB}, "measure": "lab.instruments", "resonance": "lab.probe"}
+MOVED_MODULES = {**{name: f"lab.{name}" for name in _LAB}, "measure": "lab.instruments"}
+_NO_PROBE = "{name} is gone: asymtrain.probe is now the short form of asymtrain.tune"
+GONE_MODULES = {
+    "alignment": "asymtrain.alignment is the function; its module is now asymtrain.gradients",
+    "resonance": _NO_PROBE,
+    "lab.probe": _NO_PROBE,
+}
 
 
 def renamed_arguments(**new_names: str) -> Callable[[Callable[Arguments, Result]], Callable[Arguments, Result]]:
@@ -69,9 +76,8 @@ class _MovedModules(MetaPathFinder, Loader):
         first = rest.partition(".")[0]
         if package != "asymtrain":
             return None
-        if first == "alignment":
-            reason = "asymtrain.alignment is the function; its module is now asymtrain.gradients"
-            raise ModuleNotFoundError(reason, name=fullname)
+        if (reason := GONE_MODULES.get(rest)) or (reason := GONE_MODULES.get(first)):
+            raise ModuleNotFoundError(reason.format(name=fullname), name=fullname)
         return ModuleSpec(fullname, self) if first in MOVED_MODULES else None
 
     def exec_module(self, module: ModuleType) -> None:

@@ -81,14 +81,14 @@ VALUES: dict[str, list[str]] = {
     "model": ["mlp", "vit", "mine:tiny", "mine:raises", "mine:leaves", "mine:", "mine:number", "nomodule:x",
               "os:getcwd", "timm:x", "hf:ViTConfig", "hf:config.json", "hf:loop/x.json", "hf:~nosuchuser/c.json",
               "a.b", *NAMES],
-    "--option": ["width=4", "depth=1", "=", "x", "a=" + "[" * 100_000, "widths=[8]", "widths=[1e400]", *WORDS],
+    "--arch-option": ["width=4", "depth=1", "=", "x", "a=" + "[" * 100_000, "widths=[8]", "widths=[1e400]", *WORDS],
 }  # fmt: skip
 SHORT = {"--data": "folder:photos", "--minutes": "1e-9", "--epochs": "1", "--seeds": "1", "--arch": "mlp",
          "--draws": "1", "--grid": "3", "--sample": "4", "--images": "4", "--redundancy": "1"}  # fmt: skip
-OWN = {  # where a command has a short value of its own
+OWN = {  # where a command has a short value of its own, or none
     "run": {"--minutes": "0.01"}, "tune": {"--minutes": "0.01", "--seeds": "5"},
     "search": {"--minutes": "0.005", "--learning-rates": "0.001"},
-    "probe": {"--steps": "2", "--minutes": "0.05", "--batch": "8"}, "measure attention": {"--arch": "vit"},
+    "probe": {"--minutes": "0.01", "--seeds": ""}, "measure attention": {"--arch": "vit"},
     "measure features": {"--steps": "0,1"}, "paper run": {"--data": "shapes"},
     "paper show": {"--data": "shapes"}, "paper list": {"--data": "shapes"},
 }  # fmt: skip
@@ -183,7 +183,8 @@ def draw(source: random.Random, commands: dict[str, Any]) -> Call:
         words += [value] if opt in arguments else [opt, value]
     if not arguments or name in ("probe", "tune", "paper run", "paper show"):
         short = {**SHORT, **OWN.get(name, {})}
-        words += [word for opt, value in short.items() if opt in options and opt not in chosen for word in (opt, value)]
+        given = {opt: value for opt, value in short.items() if value and opt in options and opt not in chosen}
+        words += [word for item in given.items() for word in item]
     if source.random() < 0.05:
         words.insert(
             source.randrange(len(words) + 1), source.choice([*WORDS, "--help", "--version", "-h", "--nothing"])
@@ -306,7 +307,8 @@ def load_libraries(given: Path) -> None:
             f"--data folder:{given}/photos --out {out} --seeds 1",
         )
         for words in (
-            *(f"report {places}", f"paper list {places}", f"probe mlp {trained} --steps 2 --minutes 0.05 --batch 8"),
+            *(f"report {places}", f"paper list {places}"),
+            f"probe mlp --data-option size=100 --data-option image_size=8 --epochs 1 --minutes 0.05 --out {out}",
             f"measure features {trained} --arch mlp --steps 0,1 --images 4",
             f"measure landscape {trained} --arch mlp --draws 1 --grid 3 --sample 4 --redundancy 1",
         ):

@@ -16,6 +16,7 @@ from asymtrain.errors import UsageWarning
 from asymtrain.lab import sources
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.sources import (
+    Inputs,
     build_model,
     describe_model,
     fingerprint,
@@ -25,10 +26,14 @@ from asymtrain.lab.sources import (
 SMALL = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
 
 
+def images(size):
+    return Inputs((3, size, size), "images")
+
+
 def refuse(text, *arguments, build=False):
     def make():
         found = named_model(*arguments)
-        return found.build(4, 32) if build else found
+        return found.build_for(4, images(32)) if build else found
 
     with pytest.raises(UsageError, match=text) as problem:
         make()
@@ -48,11 +53,7 @@ def test_what_a_docstring_says_of_a_model(tmp_path, monkeypatch):
 def test_a_config_class_of_transformers():
     pytest.importorskip("transformers")
     named = named_model("hf:ViTConfig", SMALL)
-    assert (named.image_size, named.multiple) == (224, 16)
-    assert named.size_for(None, small=False) == 224
-    assert named.size_for(None, small=True) == 64
-    assert named.size_for(48, small=True) == 48
-    model = named.build(7, 64)
+    model = named.build_for(7, images(64))
     assert model(torch.randn(2, 3, 64, 64)).logits.shape == (2, 7)
 
 
@@ -60,7 +61,7 @@ def test_a_config_file(tmp_path):
     pytest.importorskip("transformers")
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "vit", **SMALL, "image_size": 32, "id2label": {"0": "a", "1": "b"}}))
-    model = named_model(f"hf:{file}", {"hidden_size": 8}).build(5, 32)
+    model = named_model(f"hf:{file}", {"hidden_size": 8}).build_for(5, images(32))
     assert model(torch.randn(2, 3, 32, 32)).logits.shape == (2, 5)
     assert model.config.hidden_size == 8
     refuse("cannot be read as a config", f"hf:{tmp_path / 'none.json'}")
@@ -75,7 +76,7 @@ def test_what_cannot_be_built_of_transformers():
         refuse("did you mean 'ViTConfig'", f"hf:{mistyped}")
     refuse("has no image classifier", "hf:BertConfig", build=True)
     wrong = {**SMALL, "hidden_act": "none such"}
-    refuse(r"ViTConfig cannot be built \(KeyError.*none such.*check --option", "hf:ViTConfig", wrong, build=True)
+    refuse(r"ViTConfig cannot be built \(KeyError.*none such.*check --arch-option", "hf:ViTConfig", wrong, build=True)
 
 
 def test_a_function_of_the_users_own(tmp_path, monkeypatch):
@@ -92,10 +93,10 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delitem(sys.modules, "my_nets", raising=False)
     before = list(sys.path)
-    model = named_model("my_nets:net", {"width": 5}).build(6, 32)
+    model = named_model("my_nets:net", {"width": 5}).build_for(6, images(32))
     assert model(torch.randn(2, 3, 32, 32)).shape == (2, 6)
     assert model[1].out_features == 5
-    assert isinstance(named_model("my_nets:fixed").build(6, 32), nn.Linear)
+    assert isinstance(named_model("my_nets:fixed").build_for(6, images(32)), nn.Linear)
     refuse("did you mean 'net'", "my_nets:nett")
     refuse(r"lacking cannot be built \(.*\): install no_such_library, or mend", "my_nets:lacking", build=True)
     refuse(
@@ -131,10 +132,9 @@ def test_timm(monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "timm", stand_in)
     named = named_model("timm:vit_tiny")
-    assert (named.image_size, named.size_for(None, small=True)) == (224, 64)
-    assert named.build(9, 64).out_features == 9
+    assert named.build_for(9, images(64)).out_features == 9
     assert asked.pop() == ("vit_tiny", False, 9, {"img_size": 64})
-    assert named_model("timm:conv", {"drop_rate": 0.1}).build(3, 64).out_features == 3
+    assert named_model("timm:conv", {"drop_rate": 0.1}).build_for(3, images(64)).out_features == 3
     assert asked.pop() == ("conv", False, 3, {"drop_rate": 0.1})
     refuse("did you mean 'vit_tiny'", "timm:vit_tin")
     refuse(r"timm:conv cannot be built \(TypeError.*'no_such'", "timm:conv", {"no_such": 1}, build=True)
@@ -152,7 +152,8 @@ def test_nothing_is_downloaded(monkeypatch, tmp_path):
     file = tmp_path / "config.json"
     file.write_text(json.dumps({"model_type": "vit", "backbone_config": {"use_pretrained_backbone": True}}))
     refuse("use_pretrained_backbone would download", f"hf:{file}")
-    assert isinstance(named_model("hf:ViTConfig", {**SMALL, "use_pretrained_backbone": False}).build(5, 32), nn.Module)
+    named = named_model("hf:ViTConfig", {**SMALL, "use_pretrained_backbone": False})
+    assert isinstance(named.build_for(5, images(32)), nn.Module)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +178,7 @@ def test_a_library_that_does_not_import(error, text, monkeypatch):
 
 def test_the_real_timm_where_it_imports():
     timm = pytest.importorskip("timm", reason="timm is optional and imports beside few builds of torch")
-    model = named_model("timm:resnet18").build(5, 64)
+    model = named_model("timm:resnet18").build_for(5, images(64))
     assert model(torch.randn(2, 3, 64, 64)).shape == (2, 5)
     assert timm.is_model("resnet18")
 

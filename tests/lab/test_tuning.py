@@ -67,6 +67,35 @@ def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
         tune(out="kept", learning_rate=0.5)
 
 
+def test_the_short_form_and_probe_are_the_same():
+    result = tune(net, short=True)
+    assert (result.verdict, result.comparison, len(result.runs)) == ("undecided", None, 2)
+    assert "short=True" in result.command
+    options = {"epochs": 1, "candidates": TRIED, "recipe": "paper", "progress": False, "minutes": None}
+    probed = asymtrain.probe(net, points(), "1", **options)
+    assert probed.race.question.short
+    assert probed.sentence == result.sentence
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        pytest.param({"alphas": (0.1,)}, r"without alphas=: give candidates=\[", id="alphas"),
+        pytest.param({"steps": 60}, "without steps=: give epochs=", id="steps"),
+        pytest.param({"classes": 3}, "without classes=: the labels of the data tell", id="classes"),
+        pytest.param({"autocast": "bf16"}, "without autocast=: give precision=", id="autocast"),
+        pytest.param({"branch_options": {}}, "without branch_options=: give at=", id="branches"),
+        pytest.param({"rule": None}, "without rule=", id="rule"),
+        pytest.param({"seeds": 3}, "leave out short, or seeds", id="seeds"),
+        pytest.param({"build": net(3)}, "build must make a new model at each call", id="a model"),
+        pytest.param({"data": [points(8)] * 20}, r"data is 20 values: give \(x, y\)", id="batches"),
+    ],
+)
+def test_what_the_earlier_probe_took_is_refused(arguments, said):
+    with pytest.raises(UsageError, match=said):
+        asymtrain.probe(**{"build": net, "data": points(), "recipe": "paper"} | arguments)
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -97,6 +126,8 @@ def test_an_interruption_says_what_is_kept(options, said, monkeypatch):
         pytest.param({"minutes": "long"}, "minutes must be a number", id="no number"),
         pytest.param({"seeds": 2}, "seeds must be from 5", id="few seeds"),
         pytest.param({"seeds": "many"}, "seeds must be", id="no seeds"),
+        pytest.param({"short": True, "seeds": 5}, "leave out short, or seeds", id="seeds of nothing"),
+        pytest.param({"short": "yes"}, "short is True or False", id="a word"),
         pytest.param({"candidates": []}, "nothing to try", id="no candidates"),
         pytest.param({"epochs": 0}, "epochs must be 1 or more", id="no epochs"),
         pytest.param({"data": points(60)}, "at least 100 training images", id="few examples"),

@@ -62,31 +62,18 @@ def select(value: object, selector: Selector | None) -> Tensor | None:
     return first_feature(getattr(value, selector, None))
 
 
-def read_logits(output: object, selector: Selector | None = None) -> Tensor:
-    """Logits (B, C): the output itself, its `logits`, or the part that the user picks."""
-    if selector is not None:
-        logits = select(output, selector)
-        if logits is None:
-            raise UsageError(f"the model's output (a {type(output).__name__}) has no tensor at logits={selector!r}")
-    elif isinstance(output, Tensor):
-        logits = output
-    elif isinstance(output, tuple) and len(output) > 1 and not isinstance(output, Mapping):
-        fields = getattr(output, "_fields", None)
-        listed = f" ({', '.join(fields)})" if fields else ""
-        raise UsageError(
-            f"the model returns {len(output)} outputs{listed}, as models with auxiliary heads of their own do: build "
-            "it without them (aux_logits=False), or say which one holds the logits (logits=0); attach works as ever"
-        )
-    else:
-        logits = select(output, 0 if isinstance(output, tuple | list) else "logits")
-        if logits is None:
-            raise UsageError(
-                f"the model returns a {type(output).__name__} without `logits`: say which part holds them, "
-                "logits=lambda output: ..."
-            )
+def read_logits(output: object) -> Tensor:
+    """Logits (B, C): the output itself, its `logits`, or of several outputs the first.
+
+    That is the custom; what follows are auxiliary heads of the model's own.
+    """
+    selector = 0 if isinstance(output, tuple | list) else "logits"
+    logits = output if isinstance(output, Tensor) else select(output, selector)
+    if logits is None:
+        raise UsageError(f"the model returns a {type(output).__name__} without `logits`: build one that returns them")
     if logits.ndim != 2:
         raise UsageError(
-            f"the model's logits have shape {tuple(logits.shape)}, not (batch, classes): only "
-            "classifiers can be trained here; pick another part of the output with logits="
+            f"the model's logits have shape {tuple(logits.shape)}, not (batch, classes): only classifiers can be "
+            "trained here"
         )
     return logits

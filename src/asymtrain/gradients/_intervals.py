@@ -106,11 +106,6 @@ def student_quantile(confidence: float, freedom: float) -> float:
     return math.tan((low + high) / 2) * math.sqrt(freedom)
 
 
-def student_inside(angle: float, freedom: float) -> float:
-    """P(|T| <= tan(angle) * sqrt(freedom))."""
-    return 1 - _outside(angle, freedom)
-
-
 def _outside(angle: float, freedom: float) -> float:
     """P(|T| > tan(angle) * sqrt(freedom)): the regularised incomplete beta function I(cos^2; freedom / 2, 1 / 2)."""
     a, b, x, y = freedom / 2, 0.5, math.cos(angle) ** 2, math.sin(angle) ** 2

@@ -29,11 +29,9 @@ Kind = Literal["images", "vectors", "tokens"]
 
 OTHERS = "timm:NAME, hf:CONFIG or package.module:function"
 FORMS = f"a backbone (mlp, cnn, vit), {OTHERS}"
-SMALL = 64  # pixels; a larger model's own size is reduced to this on a CPU
-DEFAULT_SIZE = 32
 UNNAMED = "here:unnamed-0"  # a function whose name is not known before it was called
 CHECK_OPTIONS = (
-    "check --option or --arch-option (their names and values are the library's); what must be downloaded cannot be "
+    "check --arch-option (its names and values are the library's); what must be downloaded cannot be "
     "built here, but in a function of your own, package.module:function"
 )
 FIT = (
@@ -71,13 +69,8 @@ class Named:
     """A model that can be built for any number of classes."""
 
     name: str
-    image_size: int  # its own
-    multiple: int  # an image's side must be a multiple of this
     make: Callable[[int, Inputs], Any]  # of the number of classes and what it is built for
     cure: str = CHECK_OPTIONS
-
-    def build(self, classes: int, image_size: int) -> "nn.Module":
-        return self.build_for(classes, Inputs((3, image_size, image_size), "images"))
 
     def build_for(self, classes: int, inputs: Inputs) -> "nn.Module":
         from torch import nn
@@ -87,14 +80,6 @@ class Named:
         if not isinstance(model, nn.Module):
             raise UsageError(f"{self.name}: the function must return an nn.Module, and returned {type(model).__name__}")
         return model
-
-    def size_for(self, wanted: int | None, small: bool) -> int:
-        """The image size to probe at: the wanted one, else the model's own, on a small machine at most 64 pixels."""
-        if wanted is not None:
-            return wanted
-        if not small or self.image_size <= SMALL:
-            return self.image_size
-        return max(2 * self.multiple, SMALL - SMALL % self.multiple)
 
 
 @contextmanager
@@ -481,7 +466,7 @@ def _timm(text: str, options: dict[str, Any]) -> Named:
                 return timm.create_model(name, img_size=height if height == width else (height, width), **given)
         return timm.create_model(name, **given)
 
-    return Named(text, own, 32, make)
+    return Named(text, make)
 
 
 def _transformers(text: str, options: dict[str, Any]) -> Named:
@@ -498,8 +483,6 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
             known = [config for config in dir(transformers) if config.endswith("Config")]
             raise unknown_name("config class of transformers", name, known)
         config = _explained(lambda: kind(**options), text)
-    sizes = [getattr(config, side, None) for side in ("image_size", "patch_size")]
-    own, patch = (size[0] if isinstance(size, tuple | list) else size for size in sizes)
 
     def make(classes: int, inputs: Inputs) -> Any:
         config.num_labels = classes
@@ -509,18 +492,18 @@ def _transformers(text: str, options: dict[str, Any]) -> Named:
         if inputs.kind != "tokens":
             channels, height, width = _image_shape(text, inputs)
             sort, classifier = "image", transformers.AutoModelForImageClassification
-            if own is not None:
+            if getattr(config, "image_size", None) is not None:
                 config.image_size = height if height == width else (height, width)
             if channels != 3:
                 config.num_channels = channels
         if type(config) not in classifier._model_mapping:
             raise UsageError(
-                f"{type(config).__name__} has no {sort} classifier in transformers: probe other models from Python, "
-                "asymtrain.probe(model, batches), or write a function that builds one, package.module:function"
+                f"{type(config).__name__} has no {sort} classifier in transformers: write a function that builds one, "
+                "package.module:function"
             )
         return classifier.from_config(config)
 
-    return Named(text, int(own or 224), int(patch or 32), make)
+    return Named(text, make)
 
 
 def _image_shape(name: str, inputs: Inputs) -> tuple[int, int, int]:
@@ -588,8 +571,8 @@ def _of_function(name: str, function: Callable[..., Any], options: dict[str, Any
             given |= {"channels": channels, "image_size": height if height == width else (height, width)}
         return function(**{**{name: value for name, value in given.items() if name in known}, **options})
 
-    cure = "mend the function, or give what it needs with --arch-option NAME=VALUE (--option of probe)"
-    return Named(name, DEFAULT_SIZE, 1, make, cure)
+    cure = "mend the function, or give what it needs with --arch-option NAME=VALUE"
+    return Named(name, make, cure)
 
 
 _LIBRARIES: dict[str, Callable[[str, dict[str, Any]], Named]] = {"timm": _timm, "hf": _transformers}

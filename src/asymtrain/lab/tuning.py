@@ -1,4 +1,4 @@
-"""`asymtrain.tune`: the branches for a model, or none, found from Python as `asymtrain tune` finds them.
+"""`asymtrain.tune`: the branches for a model, or none, found from Python as `asymtrain tune` finds them; `probe` too.
 
 `from asymtrain import *` reads this file too, where there may be torch alone: the rest is imported when it is used.
 """
@@ -21,6 +21,40 @@ if TYPE_CHECKING:
     from asymtrain.lab.tune import Tuned
 
 
+_GONE = {
+    "alphas": 'give candidates=[{"alpha": 0.1}, {"alpha": 1.0}]',
+    "steps": "give epochs=, those of your training, of which a third is tried",
+    "classes": "the labels of the data tell",
+    "every": "`asymtrain measure alignment` measures gradients",
+    "loss_fn": "models are trained by cross-entropy",
+    "logits": "build a model that returns its logits",
+    "autocast": 'give precision="bf16"',
+    "branch_options": "give at=, pool= or layout=",
+    "rule": "it confirms nothing, so there is no threshold to set",
+}
+"""Arguments of the earlier `probe`, and what to do without them."""
+
+
+def probe(
+    build: str | Callable[..., nn.Module],
+    data: str | Dataset | Sequence[Any] | Mapping[str, Any],
+    at: str | Sequence[str] | None = None,
+    **arguments: Any,
+) -> Tuned:
+    """Try each form of branches in one short pair: `tune(build, data, short=True)` by its earlier name.
+
+    Args:
+        build: as `tune` takes it.
+        data: as `tune` takes it.
+        at: places as `attach` takes them, by name; the repeated blocks where none are given.
+        **arguments: further arguments of `tune`.
+    """
+    for name in arguments:
+        if name in _GONE:
+            raise UsageError(f"probe is now tune(..., short=True), without {name}=: {_GONE[name]}")
+    return tune(build, data, at=at, **(arguments | {"short": True}))
+
+
 def tune(
     build: str | Callable[..., nn.Module],
     data: str | Dataset | Sequence[Any] | Mapping[str, Any],
@@ -28,6 +62,7 @@ def tune(
     minutes: float | None = 30.0,
     epochs: int | None = None,
     seeds: int | None = None,
+    short: bool = False,
     candidates: Iterable[Candidate | Mapping[str, Any]] | None = None,
     recipe: str | None = "ordinary",
     batch: int | None = None,
@@ -73,6 +108,8 @@ def tune(
         epochs: of the training that the question is about; 30 by default. Where the time holds fewer, the answer says
             so, and is undecided while the difference still moves.
         seeds: fresh seeds of the confirmation, 5 or more.
+        short: one pair for each candidate, of a third of the epochs, and no confirmation; nothing is timed, and minutes
+            are only a limit. The answer is always undecided, and leans to attach the best, or nothing.
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, branch_bias,
             alpha, places (all, later, middle) and alpha_schedule. A list of nine by default.
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
@@ -117,13 +154,17 @@ def tune(
         "epochs": EPOCHS if epochs is None else epochs, "batch": batch, "learning_rate": learning_rate,
         "weight_decay": weight_decay, "at": at, "pool": pool, "layout": layout, "precision": precision,
     }  # fmt: skip
+    if not isinstance(short, bool):
+        raise UsageError(f"short is True or False, got {short!r}")
+    if short and seeds is not None:
+        raise UsageError("short=True trains one short pair for each candidate: leave out short, or seeds")
     given = {name: value for name, value in chosen.items() if value is not None} | checked_fields("tune", fields, own)
     tried = as_candidates(candidates)
     folder, record, root = checked_paths(out, store, data_root, device)
     with ExitStack() as held:
         base = base_spec(build, data, recipe, given, build_options, data_options, root, held)
         base = replace(base, per_class=given.get("per_class"))  # all images, where a scale would take a few
-        question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds)
+        question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds, short)
         question = without_equals(question, folder, root)
         with shown_progress(progress) as display:
             watcher = None if display is None else watcher_of(display)
@@ -136,7 +177,7 @@ def tune(
                 raise
     versions = current_versions() if record is None else versions_in(record, result.runs)
     asked: dict[str, Any] = {"minutes": minutes, "recipe": recipe} | given | ({} if seeds is None else {"seeds": seeds})
-    options = {"build_options": build_options, "data_options": data_options}
+    options = {"short": short, "build_options": build_options, "data_options": data_options}
     asked |= {name: value for name, value in options.items() if value}
     if candidates is not None:
         asked["candidates"] = [candidate.fields() for candidate in tried]

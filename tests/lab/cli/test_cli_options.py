@@ -142,7 +142,7 @@ def test_options_stand_under_the_heading_of_their_group_and_a_flag_has_no_type()
     assert {shown[name].rich_help_panel for name in ("data", "epochs", "settings")} == {options.TRAINED}
     assert {shown[name].rich_help_panel for name in ("out", "json", "store")} == {options.RESULTS}
     assert shown["minutes"].rich_help_panel == shown["device"].rich_help_panel != options.WHERE  # tune's own
-    assert [name for name, option in shown.items() if option.metavar == ""] == ["whole", "json"]
+    assert [name for name, option in shown.items() if option.metavar == ""] == ["whole", "short", "json"]
     assert options.ALPHA.rich_help_panel is None  # shared ones stay as they are
 
 
@@ -214,12 +214,12 @@ def test_every_part_of_a_recipe_can_be_given(name):
     assert getattr(spec, name) == value != DEFAULTS[name]
 
 
-# Of the search its own: it has seeds and epochs of its own. Of the probe: it trains short runs by steps.
+# Of the search its own: it has seeds and epochs of its own. Of tune: its seeds are those of the confirmation.
 OWN = {("search", "--seeds"), ("search", "--epochs"), ("search", "--alpha"), ("report", "--out"), ("status", "--store")}
-OWN |= {("probe", name) for name in ("--seeds", "--scale", "--minutes", "--batch", "--learning-rate", "--weight-decay")}
+OWN |= {("tune", name) for name in ("--seeds", "--minutes", "--epochs", "--recipe")}
 
 
-@pytest.mark.parametrize("name", ["run", "search", "probe", "report", "status"])
+@pytest.mark.parametrize("name", ["run", "search", "tune", "report", "status"])
 def test_a_shared_option_says_the_same_in_every_command(name):
     shared: dict[str, set[str]] = {}
     for option in vars(options).values():

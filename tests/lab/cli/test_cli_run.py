@@ -344,7 +344,6 @@ TRACKING = {
     "paper run table3": "",
     "measure alignment": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
     "measure trajectory": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
-    "probe mlp": "--data folder:photos --steps 4 --seeds 1 --alphas 1 --every 2 --batch 4 --option widths=[8,8]",
 }
 
 
@@ -360,8 +359,6 @@ def test_what_others_train_is_tracked(command, cli, photos, tmp_path):
 def test_what_trains_nothing_has_nothing_to_track(refused):
     track = ("--track", "tensorboard")
     assert "trains nothing: leave out --track" in refused("measure", "alignment", "--run", "all", *track)
-    assert "--track logs the paired runs of mlp, cnn, vit" in refused("probe", "timm:resnet18", *track)
-    assert "leave it out, or --no-pairs" in refused("probe", "mlp", "--no-pairs", *track)
 
 
 @pytest.mark.parametrize("command", TRACKING)

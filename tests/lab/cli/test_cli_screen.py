@@ -116,21 +116,6 @@ def test_marks_are_shown(shown):
     assert words(shown(60, table))[-1] == "a 0.050 (diverged)"
 
 
-def test_a_clock_shows_the_work_and_the_most_time_that_is_left(monkeypatch):
-    terminal = Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
-    monkeypatch.setattr(screen, "stderr", lambda: terminal)
-    with screen.clock_display(2.0) as tell:
-        tell("paired runs: seed 2000, alpha 1")
-    shown = terminal.file.getvalue()
-    assert "paired runs: seed 2000, alpha 1" in shown
-    assert "at most 2 min 0 s left" in shown
-    plain = Console(file=io.StringIO(), width=100, highlight=False)
-    monkeypatch.setattr(screen, "stderr", lambda: plain)
-    with screen.clock_display(2.0) as tell:
-        tell("one line")
-    assert plain.file.getvalue() == "one line\n"
-
-
 def test_the_bar_begins_again_with_each_stage(monkeypatch):
     terminal = Console(file=io.StringIO(), force_terminal=True, width=100, highlight=False)
     monkeypatch.setattr(screen, "stderr", lambda: terminal)

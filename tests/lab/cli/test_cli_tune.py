@@ -54,6 +54,50 @@ def test_it_answers_and_the_same_command_trains_nothing_again(cli, tmp_path):
     assert "asymtrain-tune holds a tune with another learning rate: give another folder with --out" in other.err
 
 
+def test_the_short_form_leans_and_probe_is_the_same(cli, tmp_path):
+    short = cli(*TINY, "--short")
+    assert short.code == 0, short
+    assert "One short pair for each candidate" in short.out
+    assert any(line.startswith("Undecided") for line in short.out.splitlines())
+    assert "\nTime: at most 9 minutes, the short form: one pair for each candidate (1 epoch)" in short.out
+    assert "Confirmation" not in short.out + short.err
+    assert "Short pairs: 2 candidates and Plain, 1 seed, 1 epoch\n" in short.err
+    again = cli("probe", *TINY[1:], "--json")
+    assert "/" not in again.err.partition("Page:")[0]  # nothing was trained
+    shown = json.loads(again.out)
+    assert shown == json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes()) | {"files": shown["files"]}
+    assert (shown["verdict"], shown["question"]["short"], shown["comparison"]) == ("undecided", True, None)
+
+
+@pytest.mark.slow
+def test_a_race_goes_on_in_the_folder_of_the_short_form(cli):
+    assert cli(*TINY, "--short").code == 0
+    whole = json.loads(cli(*TINY, "--json").out)
+    assert whole["comparison"]["n"] == 5
+    refusal = cli("probe", *TINY[1:])
+    assert (refusal.code, refusal.err.count("\n")) == (2, 1)
+    assert "asymtrain-tune holds a tune that is not short: give another folder with --out" in refusal.err
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        pytest.param(["--option", "widths=[8]"], "without --option: write --arch-option", id="option"),
+        pytest.param(["--image-size", "8"], "without --image-size: write --data-option image_size=", id="image size"),
+        pytest.param(["--scale", "paper"], "with --arch-option", id="scale"),
+        pytest.param(["--alphas", "0.1,1"], "write --candidate alpha=0.1 --candidate alpha=1", id="alphas"),
+        pytest.param(["--steps", "40"], "--epochs", id="steps"),
+        pytest.param(["--every", "5"], "asymtrain measure alignment", id="every"),
+        pytest.param(["--no-pairs"], "asymtrain measure alignment", id="no pairs"),
+        pytest.param(["--track", "tensorboard"], "asymtrain watch shows runs", id="track"),
+        pytest.param(["--seeds", "3"], "without --seeds: asymtrain tune confirms on fresh seeds", id="seeds"),
+        pytest.param(["--whole"], "without --whole: asymtrain tune --whole", id="whole"),
+    ],
+)
+def test_what_the_earlier_probe_took_is_refused(refused, options, said):
+    assert said in refused("probe", "mlp", *options)
+
+
 def test_a_second_tune_in_a_folder_is_refused_while_the_first_runs(cli, refused, tmp_path):
     folder = tmp_path / "asymtrain-tune"
     folder.mkdir()
@@ -137,6 +181,8 @@ def test_candidates():
         pytest.param(["--minutes", "-1"], "--minutes must be above 0", id="less than none"),
         pytest.param(["--minutes", "9", "--whole"], "leave out --whole, or --minutes", id="a limit and none"),
         pytest.param(["--seeds", "3"], "seeds must be from 5", id="few seeds"),
+        pytest.param(["--short", "--whole"], "leave out --short, or --whole", id="short and whole"),
+        pytest.param(["--short", "--seeds", "5"], "leave out --short, or --seeds", id="seeds of nothing"),
         pytest.param(["--epochs", "0"], "--epochs must be 1 or more", id="no epochs"),
         pytest.param(["--candidate", "softmax"], "such as objective=softmax,alpha=0.3", id="a word"),
         pytest.param(["--candidate", "objective=sofmax"], "objective must be one of", id="an objective"),
@@ -158,8 +204,8 @@ def test_bad_input(refused, options, said):
 
 @pytest.mark.parametrize(
     ("given", "minutes"),
-    [({}, 30.0), ({"minutes": 9.0}, 9.0), ({"whole": True}, None)],
-    ids=["nothing is said", "minutes", "the whole"],
+    [({}, 30.0), ({"minutes": 9.0}, 9.0), ({"whole": True}, None), ({"short": True}, 30.0)],
+    ids=["nothing is said", "minutes", "the whole", "the short form"],
 )
 def test_the_limit_of_time(given, minutes):
     assert Effort(**given).limit() == minutes

@@ -19,7 +19,6 @@ from invented_runs import invented_epoch
 
 sys.path.insert(0, str(Path(__file__).parents[3] / "benchmarks"))
 import tune as benchmark
-from probe_calibration import family_interval
 from tune_regret import (
     ADVISORS,
     LITTLE_TIME,
@@ -29,6 +28,7 @@ from tune_regret import (
     always_none,
     best_elsewhere,
     examine,
+    family_interval,
     none_for_convolutions,
     plan_of,
     relative,
@@ -86,13 +86,10 @@ def test_regret_by_hand():
 
 
 def test_the_interval_over_families_is_that_of_drawing_them_again():
-    def mean(values):
-        return sum(values) / len(values)
-
     # Of two families a draw is both of them or one twice: the ends are the two.
-    assert family_interval([1.0, 3.0], mean) == (1, 3)
+    assert family_interval([1.0, 3.0]) == (1, 3)
     # One family of five is drawn X times, X binomial with 1/5: P(X <= 2) = 0.942, P(X <= 3) = 0.993.
-    assert family_interval([0.0, 0.0, 0.0, 0.0, 5.0], mean) == (0, 3)
+    assert family_interval([0.0, 0.0, 0.0, 0.0, 5.0]) == (0, 3)
 
 
 def test_advisors_choose_by_what_they_see():

@@ -11,7 +11,7 @@ and one file for each command. This file needs nothing: `asymtrain --help` works
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
     "tune": "Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.",
-    "probe": "Measure on a short training whether auxiliary branches would help a model, where, and how strongly.",
+    "probe": "Lean to the branches that do best in one short pair each: the same as tune --short, and never a verdict.",
     "measure": "Look at training with an instrument, such as gradient alignment, the loss landscape or attention.",
     "search": "Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.",
     "paper": "Reproduce the paper: its tables and figures as recipes, beside its own numbers.",

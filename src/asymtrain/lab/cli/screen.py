@@ -4,12 +4,12 @@ import json
 import textwrap
 import time
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console, RenderableType
+from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bar
 from rich.table import Table as RichTable
@@ -280,38 +280,6 @@ def progress_display() -> Iterator[Display]:
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=width), _Counts())
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         yield Display(console, bar)
-
-
-class _Clock(Bar):
-    """A bar over the time that is allowed: for work that is cut to fit, and ends at the latest when it is full."""
-
-    def get_renderables(self) -> Iterable[RenderableType]:
-        for task in self.tasks:
-            task.completed = min(task.total or 0.0, task.elapsed or 0.0)
-        yield from super().get_renderables()
-
-
-@contextmanager
-def clock_display(minutes: float) -> Iterator[Callable[[str], None]]:
-    """What takes lines about the work: on a terminal beside a bar with the most time that is left, else as they are."""
-    from asymtrain.lab.report import duration
-
-    class Left(ProgressColumn):
-        def render(self, task: Task) -> Text:
-            return Text(f"at most {duration(max(0.0, 60 * minutes - (task.elapsed or 0.0)))} left")
-
-    console = stderr()
-    columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=24), Left())
-    with _Clock(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        task = bar.add_task("starting", total=60 * minutes)
-
-        def tell(line: str) -> None:
-            if console.is_terminal:
-                bar.update(task, description=line)
-            else:
-                console.print(line)
-
-        yield tell
 
 
 class _Counts(ProgressColumn):

@@ -95,6 +95,10 @@ class Effort(ExecutorOptions):
         bool,
         Option("--whole", help="No limit of time: all epochs, and the same plan on every machine."),
     ] = False
+    short: Annotated[
+        bool,
+        Option("--short", help="One short pair for each candidate, and no confirmation: a leaning, never a verdict."),
+    ] = False
     seeds: Annotated[int | None, Option(help="Fresh seeds of the confirmation: 5 (the default) or more.")] = None
     candidate: Annotated[
         list[str] | None,
@@ -112,6 +116,9 @@ class Effort(ExecutorOptions):
         """Minutes; None where there is no limit."""
         from asymtrain.lab.tune import MINUTES
 
+        if self.short and (self.whole or self.seeds is not None):
+            other = "--whole" if self.whole else "--seeds"
+            raise UsageError(f"--short trains one short pair for each candidate: leave out --short, or {other}")
         if self.whole and self.minutes is not None:
             raise UsageError("--whole has no limit of time: leave out --whole, or --minutes")
         return None if self.whole else self.minutes or MINUTES
@@ -136,12 +143,24 @@ def tune(
 
     No test image is used before the confirmation. Called again, it continues where it stopped.
     """
+    find(context, asked, effort, output, settings)
+
+
+def find(
+    context: typer.Context,
+    asked: TrainingAsked,
+    effort: Effort,
+    output: TuneOutput,
+    settings: Sequence[str] | None = None,
+) -> None:
+    """What `tune` does, and `probe` in its short form."""
     with loading():
         from asymtrain.lab.executors import check_executor
         from asymtrain.lab.tune import RULE, Question, read_tune, run_tune, without_equals
         from asymtrain.lab.tune.answer import write_tuned
     seeds = RULE.seeds if effort.seeds is None else effort.seeds
-    question = Question(asked.base_spec(settings), parse_candidates(effort.candidate), effort.limit(), seeds)
+    minutes, candidates = effort.limit(), parse_candidates(effort.candidate)
+    question = Question(asked.base_spec(settings), candidates, minutes, seeds, effort.short)
     output.check()
     check_executor(effort.executor, effort.address)
     question = without_equals(question, output.out, effort.data_root)
@@ -155,6 +174,8 @@ def tune(
     result = dataclasses.replace(result, command=typed_command(context), versions=versions)
     files = {**write_tuned(output.out, result), "store": store}
     show(result, files, json=output.json)
+    if result.race.ruling.because == "not confirmed":
+        stderr().print("Nothing is confirmed: give asymtrain tune the same options, without --short, for that.")
     if interrupted:
         stderr().print(f"Stopped: {len(result.runs)} runs are in {store}. {AGAIN}")
     if interrupted or result.race.failure:

@@ -177,8 +177,7 @@ class ModuleNetwork:
             for name, value in state.items():
                 if held[name] is not value and not value.requires_grad and held[name].shape == value.shape:
                     value.copy_(held[name].detach())
-        # Of several outputs the first, as is the custom; what follows are auxiliary heads of the model's own.
-        logits = read_logits(output, 0 if isinstance(output, tuple | list) else None)
+        logits = read_logits(output)
         features = []
         for place in self.points:
             feature = self._caught.get(place, "did not run")

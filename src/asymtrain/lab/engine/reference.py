@@ -213,7 +213,7 @@ class _Loop:
             return model(inputs)
         with nullcontext() if step is None else self.network.drawing(self.keys["draws"][0], step):
             output = model(inputs)
-        return read_logits(output, 0 if isinstance(output, tuple | list) else None)
+        return read_logits(output)
 
     def update(self, step: int, main: Tensor, auxiliary: Tensor, alpha: float, measure: bool) -> Measured | None:
         """One step of the optimiser, and what the two gradients were where that is asked for."""

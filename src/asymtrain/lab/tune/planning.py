@@ -41,7 +41,7 @@ class Plan:
 
     rungs: tuple[Rung, ...]
     epochs: int  # of the confirmation
-    seeds: int
+    seeds: int  # 0 of the short form, which has none
     seconds: float | None  # that all of it was planned to take; None where no clock had a say
     needed: float | None  # minutes that the whole question would take
     at_most: bool = False  # as the timing is
@@ -85,6 +85,11 @@ def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, s
 def whole_plan(*, candidates: int, epochs: int, seeds: int, rule: Rule = RULE) -> Plan:
     """The whole question, however long it takes: the same plan on every machine."""
     return Plan(ladder(epochs, candidates, rule.race_seeds, rule), epochs, seeds, None, None)
+
+
+def short_plan(*, candidates: int, epochs: int, rule: Rule = RULE) -> Plan:
+    """One pair for each candidate, as long as the rung before the last of a whole race; nothing is confirmed."""
+    return Plan((Rung(math.ceil(epochs / rule.growth), candidates, 1),), 0, 0, None, None)
 
 
 def ladder(last: int, candidates: int, seeds: int, rule: Rule = RULE) -> tuple[Rung, ...]:

@@ -39,6 +39,7 @@ class Question:
     candidates: tuple[Candidate, ...] = CANDIDATES
     minutes: float | None = MINUTES  # None: all of it, however long it takes
     seeds: int = RULE.seeds  # of the confirmation
+    short: bool = False  # one short pair for each candidate, and no confirmation
 
     def __post_init__(self) -> None:
         if self.base.redundancy == 0:
@@ -90,6 +91,7 @@ class Question:
         return {
             "base": self.base.to_dict(),
             "candidates": [candidate.fields() for candidate in self.candidates],
+            "short": self.short,
             "minutes": self.minutes,
             "seeds": self.seeds,
         }

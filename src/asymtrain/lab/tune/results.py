@@ -10,7 +10,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.tune.planning import Plan, Rung
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_race, leans_to_attach, survivors
+from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_pair, judge_race, leans_to_attach, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
 Pair = tuple[int, float, float]  # seed, Plain, Asymmetric
@@ -63,7 +63,7 @@ class Race:
     question: Question
     plan: Plan | None  # None until an epoch is timed
     rungs: tuple[RungResult, ...] = ()
-    winner: Candidate | None = None  # of the race, which is confirmed
+    winner: Candidate | None = None  # of the race, which is confirmed; in the short form the best
     confirmation: tuple[Run, ...] = ()  # as far as they are finished
     row: Row | None = None  # of all pairs of the confirmation
     pairs: tuple[Pair, ...] = ()
@@ -87,12 +87,22 @@ class Race:
         """What is under way, in words."""
         if self.plan is None or self.winner is not None:
             return "the timing" if self.plan is None else "the confirmation"
+        if self.question.short:
+            return "the short pairs"
         return f"rung {len(self.rungs)} of {len(self.plan.rungs)}"
 
     @property
+    def best_pair(self) -> Row | None:
+        """Of the short form, once all pairs are there: the row of the best."""
+        if not self.question.short or self.winner is None:
+            return None
+        return next(entry.row for entry in self.rungs[-1].entries if entry.candidate == self.winner)
+
+    @property
     def leaning(self) -> bool:
-        """Is the answer undecided, with a winner that was above Plain in a whole confirmation?"""
-        return self.row is not None and leans_to_attach(self.ruling, self.row)
+        """Is the answer undecided, with a winner that was above Plain in a whole confirmation, or in a short pair?"""
+        row = self.row or self.best_pair
+        return row is not None and leans_to_attach(self.ruling, row)
 
     @cached_property
     def ruling(self) -> Ruling:
@@ -104,6 +114,8 @@ class Race:
             if self.failure:
                 return Ruling("undecided", "failed", f"{left}: {self.failure}")
             return Ruling("undecided", "time", f"{left}: give the same command again to go on")
+        if (pair := self.best_pair) is not None:
+            return judge_pair(pair, len(self.question.candidates))
         asked = self.question.base.epochs
         if self.winner is None:
             last = self.rungs[-1]
@@ -141,6 +153,7 @@ def replay(
         order: list[int] = []
         if not missing:
             order = survivors([entry.standing for entry in entries], last=rung == plan.rungs[-1])
+            order = order[:1] if question.short else order
             entries = [replace(entry, kept=i in order) for i, entry in enumerate(entries)]
         rungs.append(RungResult(rung, tuple(entries), len(specs), len(specs) - len(missing)))
         if missing:
@@ -149,6 +162,8 @@ def replay(
             return Race(question, plan, tuple(rungs))
         best = living[order[0]]
         living = [candidate for i, candidate in enumerate(living) if i in order]
+    if question.short:
+        return Race(question, plan, tuple(rungs), best)
     specs = question.confirmation_specs(best, plan)
     missing = tuple(spec for spec in specs.values() if spec.id not in runs)
     done = tuple(runs[spec.id] for spec in specs.values() if spec.id in runs)

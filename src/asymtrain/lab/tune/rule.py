@@ -18,6 +18,7 @@ Because = Literal[
     "not learnt",
     "moving",
     "short",
+    "not confirmed",
     "time",
     "failed",
 ]
@@ -141,7 +142,26 @@ def leans_to_attach(ruling: Ruling, row: Mapping[str, Any]) -> bool:
     It loses less accuracy than leaving the branches out, or than short pairs: docs/tune.md has the scores, after which
     this was added.
     """
-    return ruling.because in ("wide", "moving", "short", "no spread") and row["points"] > 0
+    return ruling.because in ("wide", "moving", "short", "no spread", "not confirmed") and row["points"] > 0
+
+
+def judge_pair(row: Mapping[str, Any], candidates: int) -> Ruling:
+    """What one short pair for each of so many candidates says; `row` is that of the best. It is never a verdict.
+
+    As scored in docs/tune.md: a Plain that is still at chance is no reason not to lean. Where the best is too, nothing
+    was measured.
+    """
+    plain, best = (row[f"{side}_at_chance"] + row[f"{side}_diverged"] > 0 for side in ("plain", "asymmetric"))
+    if plain and best:
+        lost = "neither Plain nor the best candidate came above chance: give more epochs, or another learning rate"
+        return Ruling("undecided", "not learnt", lost)
+    told = ["one pair has no interval", *(["Plain was still at chance"] if plain else [])]
+    if row["points"] <= 0:
+        told.append("longer training can turn it")
+    elif candidates > 1:
+        told.append(f"the best of {candidates} is biased upward")
+    *first, last = told
+    return Ruling("undecided", "not confirmed", f"{', '.join(first)}, and {last}" if first else last)
 
 
 def judge_race(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float], rule: Rule = RULE) -> Ruling:

@@ -3,6 +3,7 @@
     timing         all candidates and Plain, one seed, two epochs      what an epoch takes
     plan           rungs and confirmation that fit into the time       written at once, and then kept to
                    without a limit nothing is timed: all of them
+                   in the short form neither: one pair for each candidate, and nothing after
     rungs          one call of `execute` each                          validation accuracy; no test image is seen
     confirmation   the winner and Plain, fresh seeds, all images       test accuracy
 
@@ -26,7 +27,15 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
 from asymtrain.lab.store import Store, store_exists
 from asymtrain.lab.tune.answer import Tuned
-from asymtrain.lab.tune.planning import Plan, Timing, confirmation_seconds, make_plan, race_seconds, whole_plan
+from asymtrain.lab.tune.planning import (
+    Plan,
+    Timing,
+    confirmation_seconds,
+    make_plan,
+    race_seconds,
+    short_plan,
+    whole_plan,
+)
 from asymtrain.lab.tune.question import Question
 from asymtrain.lab.tune.results import Race, replay
 from asymtrain.lab.tune.rule import RULE, counted
@@ -171,6 +180,8 @@ def _answer(
     count, is_new = len(question.candidates), plan is None
     if plan is not None:
         runs |= _stored(store, timed if timing else [])
+    elif question.short:
+        timing, plan = None, short_plan(candidates=count, epochs=question.base.epochs)
     elif question.minutes is None:
         timing, plan = None, whole_plan(candidates=count, epochs=question.base.epochs, seeds=question.seeds)
     else:
@@ -195,7 +206,7 @@ def _answer(
 def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | None = None) -> Tuned:
     """Where a question stands by its store and its plan; nothing is trained."""
     timing, plan = read_plan(out, question)
-    runs = _stored(store, [] if question.minutes is None else question.timing_specs())
+    runs = _stored(store, [] if question.minutes is None or question.short else question.timing_specs())
     largest = largest_classes(question, data_root)
     while True:
         race = replay(question, plan, runs, largest)
@@ -215,7 +226,7 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
             f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and "
             f"{RULE.least_held_out} or more are needed: give at least {5 * RULE.least_held_out} training images"
         )
-    if len(dataset.test) < RULE.least_held_out:
+    if not question.short and len(dataset.test) < RULE.least_held_out:
         raise UsageError(
             f"the winner would be confirmed on {counted(len(dataset.test), 'test image')}, and {RULE.least_held_out} "
             "or more are needed: give more test images"
@@ -256,16 +267,21 @@ def without_equals(question: Question, out: Path | None = None, data_root: Path 
 def read_plan(out: Path, question: Question) -> Kept:
     """What a call with the same question timed and planned in this folder; another question is refused.
 
-    As long as no race fits, more minutes and fewer seeds are the same question. A race that was run serves more seeds
-    of the confirmation, which an answer may ask for.
+    As long as no race fits, other minutes and seeds are the same question, and so is the short form; after that one
+    the race still has a plan of its own. A race that was run serves more seeds of the confirmation, which an answer
+    may ask for.
     """
     try:
         document = json.loads((out / JSON).read_bytes())
         asked, measured, planned = document["question"], document["measured"], document["plan"]
         timing = Timing(**measured) if measured else None
         plan = Plan.from_dict(planned) if planned and planned["rungs"] else None
-        asked = dict(asked) if plan else {**asked, "minutes": question.minutes, "seeds": question.seeds}
-        if plan is not None and plan.seeds < question.seeds:
+        asked = {"short": False, **asked}  # which documents of earlier versions do not say
+        if asked["short"] and not question.short:
+            plan = None
+        free = ("minutes", "seeds", "short") if plan is None else ("minutes",) if asked["short"] else ()
+        asked |= {name: getattr(question, name) for name in free}
+        if plan is not None and not question.short and plan.seeds < question.seeds:
             asked["seeds"], plan = question.seeds, _with_seeds(plan, question.seeds, timing)
     except FileNotFoundError:
         return None, None
@@ -276,7 +292,8 @@ def read_plan(out: Path, question: Question) -> Kept:
     ours = json.loads(json.dumps(question.to_dict()))
     if asked != ours:
         differing = _difference(asked, ours)
-        raise UsageError(f"{out} holds a tune with another {differing}: give another folder with --out")
+        holds = "a tune that is not short" if differing == "short" else f"a tune with another {differing}"
+        raise UsageError(f"{out} holds {holds}: give another folder with --out")
     return timing, plan
 
 
@@ -343,14 +360,16 @@ def stage_words(race: Race) -> str:
         plan = race.plan
         return f"Confirmation: {race.winner.label} and Plain, {plan.seeds} fresh seeds, {counted(plan.epochs, 'epoch')}"
     rung, living = race.plan.rungs[len(race.rungs) - 1], len(race.rungs[-1].entries)
-    size = f"{counted(living, 'candidate')} and Plain, {rung.seeds} seeds, {counted(rung.epochs, 'epoch')}"
+    size = f"{counted(living, 'candidate')} and Plain, {counted(rung.seeds, 'seed')}, {counted(rung.epochs, 'epoch')}"
+    if race.question.short:
+        return f"Short pairs: {size}"
     return f"{race.stage.capitalize()}: {size}"
 
 
 def seconds_after(race: Race, timing: Timing) -> float:
     """What the plan has for all that follows the stage under way."""
     plan = race.plan
-    if plan is None or race.winner is not None:
+    if plan is None or race.winner is not None or race.question.short:
         return 0.0
     return race_seconds(plan.rungs[len(race.rungs) :], timing) + confirmation_seconds(plan.epochs, plan.seeds, timing)
 

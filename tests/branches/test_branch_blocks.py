@@ -2,71 +2,73 @@
 
 import pytest
 import torch
-from probe_models import build
-from torch import nn
+from torch import Tensor, nn
 
-from asymtrain import models
+from asymtrain import UsageError, models
 from asymtrain.branches._blocks import find_blocks
-from asymtrain.lab.probe import probe
 
 
 class Stage(nn.Sequential):
-    def __init__(self, width):
+    def __init__(self, width: int) -> None:
         super().__init__(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU())
 
 
 class ResNetLike(nn.Module):
-    def __init__(self, depths=(2, 2, 6, 2)):
+    def __init__(self, depths: tuple[int, ...] = (2, 2, 6, 2)) -> None:
         super().__init__()
         self.conv1 = nn.Conv2d(3, 4, 3)
         for i, depth in enumerate(depths):
             setattr(self, f"layer{i + 1}", nn.Sequential(*(Stage(4) for _ in range(depth))))
         self.pool, self.fc = nn.AdaptiveAvgPool2d(1), nn.Linear(4, 5)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         x = self.layer4(self.layer3(self.layer2(self.layer1(self.conv1(x)))))
         return self.fc(self.pool(x).flatten(1))
 
 
 class Wrapped(nn.Module):
-    def __init__(self, depth):
+    def __init__(self, depth: int) -> None:
         super().__init__()
         self.encoder = nn.Module()
         self.encoder.layer = nn.ModuleList(nn.Sequential(nn.Linear(6, 6), nn.GELU()) for _ in range(depth))
         self.head = nn.Linear(6, 5)
 
-    def forward(self, x):
+    def forward(self, x: Tensor) -> Tensor:
         for layer in self.encoder.layer:
             x = layer(x)
         return self.head(x)
 
 
-def test_repeated_blocks_are_found_at_any_depth():
-    assert find_blocks(build().eval(), torch.randn(4, 6)) == [f"blocks.{i}" for i in range(4)]
+def test_repeated_blocks_are_found_at_any_depth() -> None:
     assert find_blocks(Wrapped(3), torch.randn(4, 6)) == [f"encoder.layer.{i}" for i in range(3)]
 
 
-def test_stages_are_places_though_one_holds_most_layers():
+def test_stages_are_places_though_one_holds_most_layers() -> None:
     images = torch.randn(2, 3, 8, 8)
     assert find_blocks(ResNetLike(), images) == [f"layer{i}" for i in range(1, 5)]
     assert find_blocks(ResNetLike((1, 1, 30, 1)), images) == [f"layer{i}" for i in range(1, 5)]
 
 
-def test_of_many_blocks_six_are_taken_the_last_among_them():
+def test_of_many_blocks_six_are_taken_the_last_among_them() -> None:
     assert find_blocks(Wrapped(24), torch.randn(4, 6)) == [f"encoder.layer.{i}" for i in (3, 7, 11, 15, 19, 23)]
 
 
-def test_the_layer_that_gives_the_logits_is_no_place():
+def test_the_layer_that_gives_the_logits_is_no_place() -> None:
     plain = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 4))
     assert find_blocks(plain, torch.randn(4, 6)) == ["0", "2", "4"]
 
 
-def test_our_backbones_know_their_points():
+def test_a_model_without_blocks_is_refused() -> None:
+    with pytest.raises(UsageError, match="no repeated blocks"):
+        find_blocks(nn.Linear(6, 4), torch.randn(4, 6))
+
+
+def test_our_backbones_know_their_points() -> None:
     model = models.build("mlp", classes=4, seed=0)
     assert find_blocks(model, torch.randn(2, 3, 32, 32)) == list(model.points)
 
 
-def test_models_of_transformers():
+def test_models_of_transformers() -> None:
     transformers = pytest.importorskip("transformers")
     config = transformers.ViTConfig(
         hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16, image_size=16, patch_size=8
@@ -74,18 +76,3 @@ def test_models_of_transformers():
     found = find_blocks(transformers.ViTForImageClassification(config), torch.randn(2, 3, 16, 16))
     assert len(found) == 3
     assert all(name.startswith("vit.") for name in found)
-
-
-def test_a_text_model_of_transformers_from_a_data_loader():
-    transformers = pytest.importorskip("transformers")
-    config = transformers.BertConfig(
-        vocab_size=20, hidden_size=16, num_hidden_layers=3, num_attention_heads=2, intermediate_size=16, num_labels=2
-    )
-    words = torch.randint(1, 20, (96, 5), generator=torch.Generator().manual_seed(0))
-    rows = [{"input_ids": row, "attention_mask": torch.ones_like(row), "labels": (row[0] > 9).long()} for row in words]
-    loader = torch.utils.data.DataLoader(rows, batch_size=8, shuffle=True)
-    found = probe(
-        lambda: transformers.BertForSequenceClassification(config), loader, steps=12, seeds=2, alphas=(1.0,), every=2
-    )
-    assert len(found.shadow.places) == 3
-    assert len(found.trials[0].seeds) == 2
