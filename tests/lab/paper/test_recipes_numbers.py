@@ -166,7 +166,7 @@ def test_the_total_loss_stands_beside_the_main_loss(results, known, table, arch,
 
 
 def test_losses_are_compared_on_the_networks_that_have_both(known, tiny):
-    one = landscapes_wanted(tiny, "cnn", "cifar100", "total")[0]
+    one = landscapes_wanted(tiny, known, "cnn", "cifar100", "total")[0]
     part = {key: values for key, values in known.measured.items() if key != (one.spec.id, one.name)}
     made = build_result(RECIPES["table5"], tiny, dataclasses.replace(known, measured=part))
     shown = {table.name: table for table in made.tables}
