@@ -218,7 +218,7 @@ def test_the_benchmark_says_how_far_tf32_is_from_float32(monkeypatch, capsys, tm
             return dataclasses.replace(losses, score=lambda *at: losses.score(*at) * (1 + tilt * tf32))
 
         monkeypatch.setattr(benchmark, "plane", tilted)
-        small = "--tf32 --device cpu --sample 2 --steps 3 --rounds 1".split()
+        small = ["--tf32", "--device", "cpu", "--sample", "2", "--steps", "3", "--rounds", "1"]
         monkeypatch.setattr(sys, "argv", ["landscape.py", *small, "--json", str(tmp_path / "rows")])
         benchmark.main()
         rows = json.loads((tmp_path / "rows").read_text())

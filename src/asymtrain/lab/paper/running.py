@@ -144,12 +144,13 @@ class Estimate:
     seconds: float
     runs: int
     like: int
+    rates: str = ""  # of which precision the rule's rates are, where it is not that of the runs
 
     @property
     def basis(self) -> str:
         if self.like == self.runs:
             return "by like runs of the store"
-        rule = "a rule of thumb (images a second of each backbone)"
+        rule = f"a rule of thumb (images a second of each backbone{self.rates})"
         return f"by {rule}" if not self.like else f"by like runs of the store for {self.like} of them, else by {rule}"
 
 
@@ -177,7 +178,9 @@ def estimate(specs: Sequence[RunSpec], known: Snapshot, device: str, workers: in
         image_steps(spec) / (rate or rule.get(spec.arch) or of_models.get((spec.arch,), min(rule.values())))
         for spec, rate in zip(specs, known_rates, strict=True)
     )
-    return Estimate(seconds / max(1, workers), len(specs), len(specs) - known_rates.count(None))
+    slower = device == "cuda" and any(spec.precision != "bf16" for spec in specs)
+    like = len(specs) - known_rates.count(None)
+    return Estimate(seconds / max(1, workers), len(specs), like, " in bf16, which is faster" if slower else "")
 
 
 def is_timed(run: Run, device: str) -> bool:

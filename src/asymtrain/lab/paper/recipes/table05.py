@@ -86,7 +86,8 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     note = (
         f"{settings.grid} x {settings.grid} grid, {settings.sample} images, {settings.draws} "
         f"draw{'s' if settings.draws > 1 else ''} of directions "
-        "around each of n initial networks; main loss. All redundancies of a network share the directions. "
+        "around each of n initial networks; main loss. All redundancies of a network share the directions. Along those "
+        "of unit variance one surface stands for every N, so its change is 0 by construction and has no interval. "
         "Changes are each network's own against its Plain, with a 95% t interval over networks, not corrected; the "
         "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
         "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
@@ -164,8 +165,9 @@ def _change(rows: Rows, level: int, name: str) -> float | None:
 
 
 def _interval(rows: Rows, level: int) -> Interval | None:
+    """Of the changes over networks; none where they are 0 in every one, which is an identity and no measurement."""
     changes = _changes(rows, level, "std") if level else []
-    return ends_of(t_interval(changes)) if len(changes) > 1 else None
+    return ends_of(t_interval(changes)) if len(changes) > 1 and any(changes) else None
 
 
 def _flatness(rows: Rows, level: int) -> float:
