@@ -116,8 +116,8 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
     caption = (
         "One bar for each claim with a verdict and an effect to compare, named by the cell of the paper that decides; "
         "where two cells are compared, by the second of them. At 1 it is the paper's number, at 0 there is no effect, "
-        f"below 0 it is of the other sign; dotted lines are at {marks[0]:g}, 1 and {marks[2]:g}. Intervals are those of the verdicts; an "
-        "arrow marks one that goes on."
+        f"below 0 it is of the other sign; dotted lines are at {marks[0]:g}, 1 and {marks[2]:g}. "
+        "Intervals are those of the verdicts; an arrow marks one that goes on."
     )
     if left_out:
         caption += f" Judged otherwise: {', '.join(left_out)}."
