@@ -11,11 +11,19 @@ walks the grid as a snake. `same_points` gives our side those very points, and t
 up its steps in place, so its points drift by rounding; the agreement says how much.
 
 Without --peer, our side is timed alone, and checked against `module_losses`, one network at a time.
+
+    python benchmarks/landscape.py --tf32 --arch cnn vit --sample 500 --classes 100
+    python benchmarks/landscape.py --tf32 --arch cnn vit --sample 2 --classes 100 --steps 5 --device cpu
+
+With --tf32, float32 against TF32 instead: a surface as in Table 6, along directions of unit variance and of unit norm.
+The last column is the largest difference between the two surfaces, each less its mean, divided by the deviation of the
+float32 one over its points. A CPU rounds nothing in TF32, so a CNN's difference there is that of another order of sums.
 """
 
 import argparse
 import copy
 import json
+import math
 import platform
 import sys
 import time
@@ -27,7 +35,13 @@ import torch.nn.functional as F
 
 from asymtrain import models
 from asymtrain.lab.instruments.landscape.backbone import main_score, plane, points_that_fit
-from asymtrain.lab.instruments.landscape.surface import evaluate, gaussian_direction, module_losses, plane_through
+from asymtrain.lab.instruments.landscape.surface import (
+    evaluate,
+    gaussian_direction,
+    module_losses,
+    plane_through,
+    squared_norm,
+)
 from common import device_name
 
 STEPS, EXTENT = 51, 0.01
@@ -41,18 +55,32 @@ def main() -> None:
     options.add_argument("--classes", type=int, default=10)
     options.add_argument("--peer", help="folder that holds the package loss_landscapes")
     options.add_argument("--rounds", type=int, default=3, help="in turns; the best of each side is taken")
+    options.add_argument("--tf32", action="store_true", help="compare float32 with TF32 instead")
+    options.add_argument("--steps", type=int, default=STEPS, help="points a side, with --tf32")
     options.add_argument("--json", type=Path, help="write the rows here too")
     chosen = options.parse_args()
     device = torch.device(chosen.device)
-    peer = import_peer(chosen.peer)
+    machine = {"device": device_name(device), "torch": torch.__version__}
+    peer = None if chosen.tf32 else import_peer(chosen.peer)
     print(
         f"{device_name(device)}, torch {torch.__version__}, Python {platform.python_version()}, {chosen.sample} images"
     )
-    print(f"{'':4} {'ours (s)':>9} {'peer (s)':>9} {'ratio':>7} {'largest difference':>19} {'of the range':>13}")
     rows = []
-    for arch in chosen.arch:
+    if chosen.tf32:
+        print(f"{'':4} {'directions':13} {'fp32 (s)':>9} {'tf32 (s)':>9} {'ratio':>7} {'of the deviation':>17}")
+        for arch in chosen.arch:
+            for row in compare_precisions(arch, device, chosen.sample, chosen.classes, chosen.rounds, chosen.steps):
+                rows.append({"arch": arch, **machine, **row})
+                print(
+                    f"{arch:4} {row['directions']:13} {row['fp32']:9.3f} {row['tf32']:9.3f} "
+                    f"{row['fp32'] / row['tf32']:6.1f}x {row['share']:17.1e}",
+                    flush=True,
+                )
+    else:
+        print(f"{'':4} {'ours (s)':>9} {'peer (s)':>9} {'ratio':>7} {'largest difference':>19} {'of the range':>13}")
+    for arch in () if chosen.tf32 else chosen.arch:
         row = measure(arch, device, chosen.sample, chosen.classes, peer, chosen.rounds)
-        rows.append({"arch": arch, "device": device_name(device), "torch": torch.__version__, **row})
+        rows.append({"arch": arch, **machine, **row})
         shown = f"{row['peer']:9.3f} {row['peer'] / row['ours']:6.1f}x" if row["peer"] else f"{'-':>9} {'-':>7}"
         print(f"{arch:4} {row['ours']:9.3f} {shown} {row['difference']:19.2e} {row['share']:13.1e}", flush=True)
     if chosen.json:
@@ -71,13 +99,43 @@ def import_peer(folder: str | None):  # type: ignore[no-untyped-def]
     return loss_landscapes
 
 
-def measure(arch: str, device: torch.device, sample: int, classes: int, peer, rounds: int) -> dict[str, float | None]:  # type: ignore[no-untyped-def]
+def subject(arch: str, device: torch.device, sample: int, classes: int):  # type: ignore[no-untyped-def]
+    """A network, images and targets, its weights, and two directions."""
     drawn = torch.Generator().manual_seed(0)
     images = torch.randn(sample, 3, 32, 32, generator=drawn).to(device)
     targets = torch.randint(classes, (sample,), generator=drawn).to(device)
     model = models.build(arch, classes=classes, seed=0).to(device).eval()
     center = {name: value.detach().clone() for name, value in model.named_parameters()}
-    directions = tuple(gaussian_direction(center, 0, 0, axis) for axis in (0, 1))
+    return model, images, targets, center, tuple(gaussian_direction(center, 0, 0, axis) for axis in (0, 1))
+
+
+def compare_precisions(arch: str, device: torch.device, sample: int, classes: int, rounds: int, steps: int):  # type: ignore[no-untyped-def]
+    """Seconds of one surface in each precision, in turns, and how far the surfaces are apart; for both lengths."""
+    model, images, targets, center, directions = subject(arch, device, sample, classes)
+    norms = [math.sqrt(squared_norm(direction)) for direction in directions]
+    for name, extents in (("unit variance", (EXTENT, EXTENT)), ("unit norm", [1 / norm for norm in norms])):
+        grid = tuple(np.linspace(-extent, extent, steps) for extent in extents)
+
+        def surface(precision: str, points=grid) -> np.ndarray:  # type: ignore[no-untyped-def]
+            tf32 = precision == "tf32"
+            along = plane(model, images, main_score(targets), center, directions, tf32=tf32)
+            return evaluate(along, points, points_that_fit(along))
+
+        found, best = {}, {"fp32": math.inf, "tf32": math.inf}
+        for precision in best:
+            surface(precision, (grid[0][:3], grid[1]))  # libraries start up, kernels are compiled
+        for _ in range(rounds):
+            for precision in best:
+                start = time.perf_counter()
+                found[precision] = surface(precision)  # ends with a copy to the host, so the device is done
+                best[precision] = min(best[precision], time.perf_counter() - start)
+        full, rough = (found[precision] - found[precision].mean() for precision in best)
+        share = float(np.abs(rough - full).max() / full.std())
+        yield {"directions": name, **best, "share": share, "sample": sample, "steps": steps}
+
+
+def measure(arch: str, device: torch.device, sample: int, classes: int, peer, rounds: int) -> dict[str, float | None]:  # type: ignore[no-untyped-def]
+    model, images, targets, center, directions = subject(arch, device, sample, classes)
     grid = (np.linspace(-EXTENT, EXTENT, STEPS), np.linspace(-EXTENT, EXTENT, STEPS))
 
     def ours(points: tuple[np.ndarray, np.ndarray] = grid) -> np.ndarray:

@@ -5,10 +5,12 @@
 It reads the Parquet files and the paper's printed tables with pandas and imports nothing of asymtrain: each number is
 computed as the pages define it. It prints each number of the abstract and of the table of verdicts beside the page's,
 and each verdict by the rule before. It exits with 1 where a digit or a verdict differs, or where the abstract has a
-number that it does not compute. At the end stand the verdicts on Tables 3 to 6, and the search, by other choices
-(docs/deviations.md).
+number that it does not compute. At the end stand the verdicts on Tables 3 to 6, and the search, by other choices, and
+how often accuracy drops within an epoch, by precision (docs/deviations.md).
 """
 
+import contextlib
+import itertools
 import json
 import re
 import sys
@@ -352,12 +354,16 @@ at_prior = curves("test_accuracy", **settings_of["cnn", MANY], branch_bias="prio
 without = curves("test_accuracy", **settings_of["cnn", MANY] | {"alpha": 0, "redundancy": 0}).loc[LAST]
 at_prior = interval(change(without, at_prior), 24)  # cells of `controls`
 lows = [interval(*of["cnn", 1][1:])[1] for of in (at_end, tail)]
+shorter = deviations.loc["norm", "mlp"]  # beside what the number of weights makes of a step of one length
+shorter = (shorter.div(shorter[0], axis=0) - 1).mean()
+weights = surfaces[surfaces.arch == "mlp"].groupby("redundancy").parameters.first()
 for words, holds in {
     "by about half as much": abs(differ[1].mean() / differ[0] - 0.5) < 0.1,
     "A gain there is not settled": min(lows) < 0,
     "a loss of half the paper's size is excluded either way": min(lows) > at_end["cnn", 1][0] / 2,
     "positive in every row of Table 1": all(interval(mean, len(table1))[1] > 0 for mean in cosines.values()),
     "the same function for every N": idle == 0,
+    "by about as much as their number predicts": (shorter - np.sqrt(weights[0] / weights) + 1).abs().max() < 0.025,
     "fitted equally it is not clearly ahead": all(at_equal_fit[images][1] < 0 for images in sizes),
     "do not clearly hurt the CNN": at_prior[2] > 0,
     "lower for the MLP": all(gap < 0 for (arch, _), gap in plain_gap.items() if arch == "mlp"),
@@ -381,6 +387,14 @@ flatter = table5["mlp", 300], change(*(deviations.loc["norm", "mlp"][n] for n in
 if rule(*flatter) == "Reproduced":
     name, numbers = "of each network's own Plain", [flatter[0], *interval(*flatter[1:])]
     print(f"{name:28}  c18  {' '.join(f'{number:+.1f}' for number in numbers):36}  Only under instruments")
+for arch, precision in itertools.product(("cnn", "vit"), ("bf16", "tf32")):  # TF32 waits for its rows
+    settings, drops = settings_of[arch, MANY] | {"precision": precision}, []
+    for side in (settings | {"alpha": 0, "redundancy": 0}, settings):
+        with contextlib.suppress(KeyError):
+            drops.append((curves("test_accuracy", **side).diff().loc[51:] <= -0.02).sum().mean())
+    if drops:
+        shown = " and ".join(f"{number:.1f}" for number in drops)
+        print(f"epochs after 50 that cost a run two points or more: {arch} in {precision}, {shown} (Plain, Asymmetric)")
 hours = load("runs", ["seconds", "device"]).groupby("device").seconds.sum() / 3600
 print("hours of training:", ", ".join(f"{spent:.1f} on one {device}" for device, spent in hours.items()))
 for dataset, rates in searches.query("redundancy == 0 and weight_decay == 0.001").groupby("dataset"):

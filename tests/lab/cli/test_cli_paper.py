@@ -58,6 +58,27 @@ def test_the_list_names_every_recipe_with_its_claims_and_counts(cli):
     assert text.splitlines()[-1].startswith("Missing: ")
 
 
+@pytest.mark.parametrize("command", ["list", "blocks"])
+def test_a_store_that_is_named_and_not_there_is_told(cli, command):
+    assert cli("paper", command, "--store", "typo.sqlite").err == (
+        "There is no store at typo.sqlite: nothing counts as done.\n"
+    )
+    assert cli("paper", command).err == ""
+
+
+def test_rates_of_another_precision_are_told(cli):
+    shown = {
+        precision: cli("paper", "list", "--scale", "paper", "--device", "cuda", "--precision", precision).out
+        for precision in ("fp32", "bf16")
+    }
+    assert (
+        shown["fp32"]
+        .rstrip()
+        .endswith("by a rule of thumb (images a second of each backbone in bf16, which is faster).")
+    )
+    assert shown["bf16"].rstrip().endswith("by a rule of thumb (images a second of each backbone).")
+
+
 def test_the_list_of_one_backbone_counts_its_part(cli):
     every, part = (
         {row["name"]: row for row in json.loads(cli("paper", "list", "--json", *arch).out)}
@@ -263,7 +284,7 @@ def test_show_of_one_backbone_has_its_rows_alone(cli):
     assert "MLP" not in cli(*show[:-1], "--arch", "vit").out
 
 
-QUICK = ("--scale", "quick", "--precision", "fp32", "--epochs", "1", "--out", "study")
+QUICK = ("--scale", "quick", "--epochs", "1", "--out", "study")
 
 
 def listed_blocks(cli):
@@ -284,6 +305,7 @@ def test_a_block_is_done_and_goes_on_and_is_listed_with_what_is_stored(cli):
     done = cli(*command)
     assert done.code == 0, done.err
     assert done.err.startswith("Block frozen: CNN and ViT: Table 2 with frozen and detached branches.\n")
+    assert ", 1 epoch, fp32, small networks on shapes.\n" in done.err  # bf16 is the study's, which a CPU has no use for
     after = listed_blocks(cli)
     assert after["frozen"]["runs_there"] == 12
     assert after["frozen"]["seconds_left"] == 0

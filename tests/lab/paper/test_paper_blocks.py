@@ -4,6 +4,8 @@ import pytest
 
 from asymtrain.lab.paper.blocks import BLOCKS
 from asymtrain.lab.paper.measurements import passes_of
+from asymtrain.lab.paper.recipe import build_result
+from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.running import measurement_seconds
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import READINGS, SIZES, Study
@@ -72,15 +74,33 @@ def test_landscapes_are_of_both_losses_and_keep_the_names_of_stored_ones():
     wanted = needs("landscapes").measurements
     names = {(one.spec.arch, one.settings.loss): one.name for one in wanted}
     assert names == {
-        ("cnn", "main"): "landscape draws=1 N=0+1+20+300",
+        ("cnn", "main"): "landscape draws=1 precision=tf32 N=0+1+20+300",
         ("vit", "main"): "landscape draws=1 N=0+1+20+300",
-        ("cnn", "total"): "landscape draws=1 loss=total alpha=0.1 N=0+1+20+300",
+        ("cnn", "total"): "landscape draws=1 loss=total precision=tf32 alpha=0.1 N=0+1+20+300",
         ("vit", "total"): "landscape draws=1 loss=total alpha=1 N=0+1+20+300",
     }
     assert len(wanted) == 2 * 2 * 10
     # Those of the first seed in results/recipes-3-epochs.
     assert {one.spec.id for one in wanted if one.spec.seed == 42} == {"a680d21aa356c663", "4d67bbb0129a290a"}
     assert len(passes_of(wanted)) == 2 * 10
+
+
+@pytest.mark.parametrize("loss", ["main", "total"])
+def test_a_cnn_that_is_stored_in_float32_is_found_and_stays_so(loss):
+    """Those of results/ were measured before the CNN's surfaces were in TF32."""
+    names = {"main": "landscape draws=1 N=0+1+20+300", "total": "landscape draws=1 loss=total alpha=0.1 N=0+1+20+300"}
+    known = Snapshot(measured={("a680d21aa356c663", names[loss]): {0: {"rows": []}}})
+    wanted = BLOCKS["landscapes"].needs(PAPER, known).measurements
+    of_cnn = {(one.spec.seed, one.settings.loss): one for one in wanted if one.spec.arch == "cnn"}
+    assert {loss: of_cnn[42, loss].name for loss in names} == names
+    assert {one.settings.precision for (seed, _), one in of_cnn.items() if seed != 42} == {"tf32"}
+    left = BLOCKS["landscapes"].left(PAPER, known).measurements
+    assert {one.name for one in wanted if one.spec.id == "a680d21aa356c663"} - {
+        one.name for one in left if one.spec.id == "a680d21aa356c663"
+    } == {names[loss]}
+    assert len(left) == len(wanted) - 1
+    note = next(table.note for table in build_result(RECIPES["table5"], PAPER, known).tables if table.name == "table6")
+    assert f"Of its networks here, float32: {int(loss == 'main')}, TF32: 0." in note
 
 
 def test_both_losses_of_a_network_take_the_time_of_one():

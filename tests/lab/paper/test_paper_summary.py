@@ -25,6 +25,8 @@ def test_the_table_has_a_row_for_each_claim(judged):
     assert rows["c01"][1:] == ["+25.4%", "+25.0%", "+20.0% to +30.0%", 10, "Reproduced"]
     assert rows["c06"][1:3] == ["+40.7 points", "+10.0 points"]
     assert rows["c07"][1:] == ["0.1870", None, None, None, "Not yet run"]
+    assert (rows["c33"][1], rows["c22"][1]) == ("16.2%; 20.7%", "93.7%; 87.9%")
+    assert (rows["c26"][1], rows["c27"][1]) == ("0.29 nats; 0.14 nats; 0.08 nats", "0.96; 0.84")
 
 
 def test_the_figure_has_shares_of_the_papers_effect(judged):
@@ -46,7 +48,7 @@ def test_the_conclusion_counts_and_names_the_headline(judged):
     assert conclusion(judged).startswith(
         "3 of 36 claims have a verdict (reproduced 1; right direction, different size 1; contradicted 1)."
     )
-    assert "+10.0 points (" in conclusion(judged)
+    assert "came out as right direction, different size: +10.0 points (" in conclusion(judged)
     assert "where the paper has +40.7 points" in conclusion(judged)
     assert conclusion(judge_all({})) == ""
     assert "headline" not in conclusion(judged[:1])

@@ -136,6 +136,8 @@ def test_landscape_changes_against_the_rows(results, known):
     # Directions of unit variance move every weight as far at every N: the surface is the same.
     same = cells(table, Directions="all parameters, unit variance", N="300x")
     assert same["Change"].value == 0
+    assert same["Interval"].text == "—"  # an identity, not a measurement
+    assert row["Interval"].low < row["Interval"].high < 0
 
 
 @pytest.mark.parametrize(("table", "arch", "alpha"), [("table5", "MLP", "0.1"), ("table6", "ViT", "1")])
@@ -166,7 +168,7 @@ def test_the_total_loss_stands_beside_the_main_loss(results, known, table, arch,
 
 
 def test_losses_are_compared_on_the_networks_that_have_both(known, tiny):
-    one = landscapes_wanted(tiny, "cnn", "cifar100", "total")[0]
+    one = landscapes_wanted(tiny, known, "cnn", "cifar100", "total")[0]
     part = {key: values for key, values in known.measured.items() if key != (one.spec.id, one.name)}
     made = build_result(RECIPES["table5"], tiny, dataclasses.replace(known, measured=part))
     shown = {table.name: table for table in made.tables}

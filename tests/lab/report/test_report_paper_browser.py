@@ -7,7 +7,9 @@ import pytest
 from paper_results import STUDY, invented_results
 
 from asymtrain.lab.paper.page import write_paper
-from asymtrain.lab.paper.recipe import RecipeResult
+from asymtrain.lab.paper.recipe import RecipeResult, build_result
+from asymtrain.lab.paper.recipes import RECIPES
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.verdicts import judge_results
 from asymtrain.lab.report.table import Cell, Interval
 from live_pages import luminance
@@ -97,6 +99,20 @@ def test_the_widest_table_of_the_paper_fits_a_screen(browser, tmp_path):
     hidden = page.locator("#table-table5 .scroll").evaluate("box => box.scrollWidth - box.clientWidth")
     page.close()
     assert hidden == 0
+
+
+@pytest.mark.slow
+def test_a_screen_shows_all_contents(browser, tmp_path):
+    results = [build_result(recipe, STUDY, Snapshot()) for recipe in RECIPES.values()]
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(
+        write_paper(tmp_path, results, judge_results(results), STUDY, "asymtrain paper show all")["page"].as_uri()
+    )
+    names = page.locator("nav li").all_inner_texts()
+    assert {"Claims", "Tables 2, 15", "Figures 4, 7", "Fitting", "Specs"} <= set(names)
+    assert page.locator("nav").evaluate("nav => nav.scrollHeight - nav.clientHeight") == 0
+    assert "marks what is missing" in page.locator("header").inner_text()
+    page.close()
 
 
 def test_contents_stay_in_sight_missing_rows_are_folded_and_first_columns_stay(opened):

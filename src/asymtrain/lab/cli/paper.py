@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asymtrain.lab.paper.recipe import Measuring, Recipe
+    from asymtrain.lab.paper.snapshot import Snapshot
     from asymtrain.lab.paper.study import Study
     from asymtrain.lab.runs import Run
 
@@ -167,7 +168,13 @@ class BlockOptions(SizeOptions):
     """The study whose blocks are done: unless told otherwise, that of results/."""
 
     scale: Annotated[str, typer.Option("--scale", help="paper: as published. quick: minutes on a CPU.")] = "paper"
-    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")] = "bf16"
+    precision: Annotated[
+        str, typer.Option("--precision", help="fp32, tf32 or bf16. Default: bf16, as in results/; with quick fp32.")
+    ] = ""
+
+    def build(self) -> "Study":
+        precision = self.precision or ("bf16" if self.scale == "paper" else SizeOptions.precision)
+        return super(BlockOptions, dataclasses.replace(self, precision=precision)).build()
 
 
 @dataclass(frozen=True)
@@ -175,6 +182,15 @@ class PaperOutput(OutputOptions):
     """The folder and the store of a reproduction."""
 
     out: Annotated[Path, typer.Option("--out", help="Folder of the page, the tables and the store.")] = PAPER_OUT
+
+    def read(self) -> "Snapshot":
+        """What the store holds; that there is none is told where one was named, since the name may be wrong."""
+        from asymtrain.lab.paper.snapshot import read_store
+        from asymtrain.lab.store import store_exists
+
+        if self.store is not None and not store_exists(self.store):
+            stderr().print(f"There is no store at {self.store}: nothing counts as done.")
+        return read_store(self.store_path)
 
 
 @dataclass(frozen=True)
@@ -234,10 +250,9 @@ def list_(
         from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.recipes import RECIPES
         from asymtrain.lab.paper.running import missing
-        from asymtrain.lab.paper.snapshot import read_store
     study = chosen.build()
     workers = ("cuda", 1) if device == "cuda" else work.workers_of("local", None, device)
-    known = read_store(output.store_path)
+    known = output.read()
     recipes = tuple(work.ask_once(recipe, study, known) for recipe in RECIPES.values())
     rows = list(work.listing(study, known, recipes, workers, chosen.archs))
     if output.json:
@@ -261,10 +276,9 @@ def blocks(
     """
     with loading():
         from asymtrain.lab.cli import paper_work as work
-        from asymtrain.lab.paper.snapshot import read_store
     study = chosen.build()
     workers = ("cuda", 1) if device == "cuda" else work.workers_of("local", None, device)
-    rows = work.blocks_listing(study, read_store(output.store_path), workers)
+    rows = work.blocks_listing(study, output.read(), workers)
     if output.json:
         show_json(rows)
     else:

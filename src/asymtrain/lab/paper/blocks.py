@@ -14,7 +14,7 @@ from asymtrain.errors import unknown_name
 from asymtrain.lab.paper.recipe import Needs, Recipe, needs_of, part_of
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.recipes.variants import needs_for
-from asymtrain.lab.paper.running import Missing, missing
+from asymtrain.lab.paper.running import Missing, missing_of
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import ARCHS, Study, parse_readings
 
@@ -41,7 +41,7 @@ class Block:
         return needs_of(self.recipes, self.study(study), known)
 
     def left(self, study: Study, known: Snapshot) -> Missing:
-        return missing(self.recipes, self.study(study), known)
+        return missing_of(self.needs(study, known), known)
 
     @property
     def command(self) -> str:
@@ -115,7 +115,8 @@ def first_unfinished(study: Study, known: Snapshot) -> Block | None:
 def progress(study: Study, known: Snapshot) -> Iterator[tuple[Block, Missing, dict[str, Any]]]:
     """Each block, what it lacks, and how far it is."""
     for block in BLOCKS.values():
-        needs, left = block.needs(study, known), block.left(study, known)
+        needs = block.needs(study, known)
+        left = missing_of(needs, known)
         yield (
             block,
             left,

@@ -19,7 +19,7 @@ from asymtrain.lab.instruments.attention.result import AttentionResult, Attentio
 from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings, Loss, row_values
 from asymtrain.lab.paper.numbers import hyperparameters
 from asymtrain.lab.paper.recipe import Measuring
-from asymtrain.lab.paper.snapshot import shown_versions
+from asymtrain.lab.paper.snapshot import Snapshot, shown_versions
 from asymtrain.lab.paper.study import Reading, Study, asymmetric_spec, over_seeds, plain_spec, table_values
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 from asymtrain.lab.store import Store
@@ -117,6 +117,7 @@ LANDSCAPE_LEVELS = (0, 1, 20, 300)
 CASES = (("mlp", "cifar10"), ("cnn", "cifar100"), ("vit", "cifar100"))
 VIEWS = (("all", "variance"), ("all", "norm"))
 _OF_TRAINING = ("learning_rate", "weight_decay", "batch", "precision", "test")
+LOSSES: tuple[Loss, ...] = ("main", "total")
 SURFACE_DIGITS = 7  # of a kept surface: more than a figure can show
 
 
@@ -125,22 +126,34 @@ def total_alpha(arch: str) -> float:
     return hyperparameters(arch, 20).alpha
 
 
-def landscapes_wanted(study: Study, arch: str, dataset: str, loss: Loss = "main") -> tuple[Measuring, ...]:
+def landscapes_wanted(
+    study: Study, known: Snapshot, arch: str, dataset: str, loss: Loss = "main"
+) -> tuple[Measuring, ...]:
     """One for each seed, on Plain: all redundancies share its weights. The first of a case keeps surfaces for a figure.
 
     Initial weights do not depend on how they would be trained, so no setting of training is in the spec: studies of
     any length and precision share the measurement.
+
+    A network of which a float32 surface is stored stays in float32, so that both of its losses have one precision:
+    the CNN's were measured in it until 2026-11-18.
     """
-    settings = LandscapeSettings(**study.sizes.landscape, loss=loss)
     spec = plain_spec(study, arch, dataset, table_values(study, arch, 20))
     spec = dataclasses.replace(spec, epochs=1, **{name: DEFAULTS[name] for name in _OF_TRAINING})
-    alpha = f" alpha={total_alpha(arch):g}" if loss == "total" else ""
-    name = f"{settings.key}{alpha} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
+    settings = LandscapeSettings(**{**study.sizes.landscape, **study.sizes.landscape_of.get(arch, {})}, loss=loss)
+    full = dataclasses.replace(settings, precision="fp32")
+    stored = [_landscape_name(dataclasses.replace(full, loss=either), arch) for either in LOSSES]
     kept = study.seeds[0] if (arch, dataset) == CASES[0] and loss == "main" else None
-    return tuple(
-        Measuring("landscape", name, dataclasses.replace(spec, seed=seed), (0,), settings, keep=int(seed == kept))
-        for seed in study.seeds
-    )
+    wanted = []
+    for seed in study.seeds:
+        network = dataclasses.replace(spec, seed=seed)
+        own = full if any(known.values(network, name) is not None for name in stored) else settings
+        wanted.append(Measuring("landscape", _landscape_name(own, arch), network, (0,), own, keep=int(seed == kept)))
+    return tuple(wanted)
+
+
+def _landscape_name(settings: LandscapeSettings, arch: str) -> str:
+    alpha = f" alpha={total_alpha(arch):g}" if settings.loss == "total" else ""
+    return f"{settings.key}{alpha} N={'+'.join(map(str, LANDSCAPE_LEVELS))}"
 
 
 def passes_of(landscapes: Iterable[Measuring]) -> list[list[Measuring]]:

@@ -28,6 +28,7 @@ from asymtrain.lab.paper.summary import (
     forest,
     history_table,
     interval_words,
+    printed_words,
     verdict_counts,
     verdict_table,
 )
@@ -174,6 +175,8 @@ def render_paper(
         shares=[(words, slug(words.partition(" under ")[0]), n) for words, n in verdict_counts(judged).items()],
         forest=overview,
         lead=lead(study),
+        lacking={name: LACKING[name] for name in LACKING if name in map(_progress, results)},
+        label=contents_label,
         claims=claims,
         filters=filters(claims),
         meanings=MEANINGS,
@@ -265,6 +268,14 @@ def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[
     }
 
 
+LACKING = {"part": "is there in part", "none": "is missing"}  # by `_progress`
+
+
+def contents_label(result: RecipeResult) -> str:
+    """Its tables, else its figures, as briefly as they can be named: all contents are to stay in sight."""
+    return result.title.partition(":")[0].partition(", Figure")[0].replace(" and ", ", ")
+
+
 def _progress(result: RecipeResult) -> str:
     """`whole`, `part` or `none`: how much of what it rests on is stored."""
     if result.is_complete:
@@ -279,7 +290,7 @@ def _progress(result: RecipeResult) -> str:
 class ShownClaim:
     """One claim in words: the paper's number, ours with interval and n, verdict, sentence, and where it is tested.
 
-    Of a claim with several parts both numbers are of the part that decides, which `of` names.
+    Of a claim with several parts both numbers are of the part that decides. `of` names it, or what the numbers are.
     """
 
     judgement: Judgement
@@ -347,9 +358,11 @@ def slug(words: str) -> str:
 
 def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
     part = verdicts.deciding_part(judgement)
-    paper, of = judgement.claim.paper_value.replace(";", "; "), ""
-    if part is not None and len(judgement.claim.parts) > 1:
-        paper, of = verdicts.paper_words(judgement.claim, part), verdicts.part_words(part)
+    claim = judgement.claim
+    paper, of = printed_words(claim), claim.quantity.removesuffix(" %").replace(";", "; ")
+    if part is not None:
+        paper = verdicts.paper_words(claim, part)
+        of = verdicts.part_words(part) if len(claim.parts) > 1 else of
     so_far = judgement.preliminary or ""
     return ShownClaim(
         judgement,

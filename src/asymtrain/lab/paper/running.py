@@ -15,7 +15,7 @@ from typing import Any
 
 from asymtrain.lab.data import cifar
 from asymtrain.lab.paper.measurements import Workplace, passes_of, take
-from asymtrain.lab.paper.recipe import Measuring, Recipe, needs_of, of_archs
+from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe, needs_of, of_archs
 from asymtrain.lab.paper.snapshot import Snapshot, class_count, count_test_images, read_store
 from asymtrain.lab.paper.study import Study
 from asymtrain.lab.runs import Run, RunSpec
@@ -36,7 +36,11 @@ class Missing:
 
 def missing(recipes: Sequence[Recipe], study: Study, known: Snapshot, archs: Collection[str] | None = None) -> Missing:
     """What the store does not hold; of these backbones, where some are named."""
-    needs = of_archs(needs_of(recipes, study, known), archs)
+    return missing_of(of_archs(needs_of(recipes, study, known), archs), known)
+
+
+def missing_of(needs: Needs, known: Snapshot) -> Missing:
+    """What the store does not hold of these needs."""
     return Missing(
         tuple(spec for spec in needs.specs if spec.id not in known.runs),
         tuple(wanted for wanted in needs.measurements if known.values(wanted.spec, wanted.name) is None),
@@ -129,9 +133,9 @@ RULE = {
 # The same on one core for the small networks of the scale `quick`.
 SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
 SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
-# A landscape's forward passes are in float32, the rule's rates in bf16. The factor is a guess from the peaks of the two
-# on an H200, not a measurement.
-FLOAT32 = {"cuda": 8, "cpu": 1}
+# A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. The factors are those of one surface of
+# the paper's CNN on an H200 (benchmarks/landscape.py --tf32), taken for the other backbones too.
+SLOWER = {"cuda": {"fp32": 12, "tf32": 3}, "cpu": {"fp32": 1, "tf32": 1}}
 PASSES = 3  # forward passes in the time of a training step
 
 
@@ -142,12 +146,13 @@ class Estimate:
     seconds: float
     runs: int
     like: int
+    rates: str = ""  # of which precision the rule's rates are, where it is not that of the runs
 
     @property
     def basis(self) -> str:
         if self.like == self.runs:
             return "by like runs of the store"
-        rule = "a rule of thumb (images a second of each backbone)"
+        rule = f"a rule of thumb (images a second of each backbone{self.rates})"
         return f"by {rule}" if not self.like else f"by like runs of the store for {self.like} of them, else by {rule}"
 
 
@@ -175,7 +180,9 @@ def estimate(specs: Sequence[RunSpec], known: Snapshot, device: str, workers: in
         image_steps(spec) / (rate or rule.get(spec.arch) or of_models.get((spec.arch,), min(rule.values())))
         for spec, rate in zip(specs, known_rates, strict=True)
     )
-    return Estimate(seconds / max(1, workers), len(specs), len(specs) - known_rates.count(None))
+    slower = device == "cuda" and any(spec.precision != "bf16" for spec in specs)
+    like = len(specs) - known_rates.count(None)
+    return Estimate(seconds / max(1, workers), len(specs), like, " in bf16, which is faster" if slower else "")
 
 
 def is_timed(run: Run, device: str) -> bool:
@@ -214,5 +221,5 @@ def measurement_seconds(wanted: Sequence[Measuring], known: Snapshot, device: st
     for first, *_ in passes_of(measuring for measuring in wanted if measuring.kind == "landscape"):
         settings = first.settings
         images = SURFACES * settings.draws * settings.grid**2 * settings.sample
-        forward += images * FLOAT32[device] / (PASSES * rule[first.spec.arch])
+        forward += images * SLOWER[device][settings.precision] / (PASSES * rule[first.spec.arch])
     return trained + forward

@@ -117,6 +117,7 @@ class Sizes:
     # Images a class that stand for the paper's, by the paper's dataset and number; empty: the same.
     few_shot: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
     landscape: Mapping[str, Any] = field(default_factory=dict)  # of `LandscapeSettings`
+    landscape_of: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)  # the same of one backbone
     attention: Mapping[str, Any] = field(default_factory=dict)  # of `AttentionSettings`
     attention_images: int = 6  # in the figures of maps
 
@@ -155,7 +156,8 @@ SIZES: dict[str, Sizes] = {
         weight_decays=(1e-1, 1e-2, 1e-3, 1e-4, 1e-5),
         alphas=(0.1, 0.215, 0.464, 1.0, 2.154, 4.642, 10.0, 21.544, 46.416, 100.0),
         alphas_mlp_cifar10=tuple(float(alpha) for alpha in range(0, 55, 5)),
-        landscape={"draws": 1},  # of each of the initial networks: ten in all; the CNN's surfaces take minutes
+        landscape={"draws": 1},  # of each of the initial networks: ten in all
+        landscape_of={"cnn": {"precision": "tf32"}},  # by differences: faster on a GPU, and hardly rounded
         attention={"sample": 100},
     ),
 }

@@ -8,6 +8,7 @@ kept here, and nothing else of it. `results/recompute.py` computes them again.
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
+from asymtrain.lab.paper.claims import Claim
 from asymtrain.lab.paper.verdicts import (
     LIMITS,
     WEAKEST_LAST,
@@ -43,7 +44,7 @@ def _row(judgement: Judgement) -> tuple[str | int | None, ...]:
     claim, part = judgement.claim, deciding_part(judgement)
     says = f"{claim.text[:1].upper()}{claim.text[1:]}"
     if part is None:
-        return (claim.id, says, claim.paper_value.replace(";", "; "), None, None, None, judgement.words)
+        return (claim.id, says, printed_words(claim), None, None, None, judgement.words)
     return (
         claim.id,
         says,
@@ -53,6 +54,13 @@ def _row(judgement: Judgement) -> tuple[str | int | None, ...]:
         None if part.ruling == "Cannot differ" else judgement.n,
         judgement.words,
     )
+
+
+def printed_words(claim: Claim) -> str:
+    """The numbers of a claim as the paper prints them, with their unit."""
+    of = claim.quantity
+    unit = "%" if of.endswith("%") or of.startswith("percent") else " nats" if of.startswith("nats") else ""
+    return "; ".join(f"{value}{unit}" for value in claim.paper_value.split(";"))
 
 
 def interval_words(judgement: Judgement) -> str | None:
@@ -82,10 +90,9 @@ def conclusion(judgements: Sequence[Judgement]) -> str:
     if headline is None or part is None or headline.verdict == "Not yet run":
         return of_all
     ours = f"{ours_words(part)} ({interval_words(headline)})"
-    text = headline.claim.text
     return (
-        f"{of_all} The headline, that the {text}: {headline.words.lower()}, {ours} where the paper has "
-        f"{paper_words(headline.claim, part)}."
+        f"{of_all} The paper's headline, that the {headline.claim.text}, came out as {headline.words.lower()}: {ours}, "
+        f"where the paper has {paper_words(headline.claim, part)}."
     )
 
 
@@ -107,10 +114,10 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
     marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
     panel = Bars("", "ours / the paper's", "ink", tuple(bars), marks, (-2.0, 3.0))
     caption = (
-        "One bar for each claim with a verdict and an effect to compare, named by the cell that decides, of a "
-        "difference by its second one. At 1 it is the paper's number, at 0 there is no effect, below 0 it is of the "
-        f"other sign; dotted lines are at {marks[0]:g}, 1 and {marks[2]:g}. Intervals are those of the verdicts; an "
-        "arrow marks one that goes on."
+        "One bar for each claim with a verdict and an effect to compare, named by the cell of the paper that decides; "
+        "where two cells are compared, by the second of them. At 1 it is the paper's number, at 0 there is no effect, "
+        f"below 0 it is of the other sign; dotted lines are at {marks[0]:g}, 1 and {marks[2]:g}. "
+        "Intervals are those of the verdicts; an arrow marks one that goes on."
     )
     if left_out:
         caption += f" Judged otherwise: {', '.join(left_out)}."

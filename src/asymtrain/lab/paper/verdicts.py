@@ -414,10 +414,11 @@ def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Jud
     numbers = f"{measured_words(claim, judged, deciding)}{more}; the paper has {paper_words(claim, deciding)}."
     as_none = ruling == "Reproduced" and deciding.part.how in ("no effect", "near zero")
     opening = f"{ruling}{' as no effect' if as_none else ''}:"
+    so_far = "so far it cannot differ:" if ruling == "Cannot differ" else "so far"
     return Judgement(
         claim,
         verdict="Not yet run" if lacks else ruling,
-        sentence=f"{f'Not yet run in full (preliminary: {lacks}): so far' if lacks else opening} {numbers}",
+        sentence=f"{f'Not yet run in full (preliminary: {lacks}): {so_far}' if lacks else opening} {numbers}",
         numbers=numbers,
         effect=deciding.estimate,
         low=deciding.low,

@@ -2,7 +2,6 @@
 
 import dataclasses
 import math
-import statistics
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +31,9 @@ class Trial:
     @property
     def std(self) -> float | None:
         """Divided by the number of runs less one; None for a single one."""
-        return statistics.stdev(self.seen) if len(self.seen) > 1 else None
+        from statistics import stdev  # here: fractions and decimals load with it, and few commands show a deviation
+
+        return stdev(self.seen) if len(self.seen) > 1 else None
 
     @property
     def n(self) -> int:

@@ -6,9 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from asymtrain.lab.instruments.landscape.result import Loss
 from asymtrain.lab.paper.evidence import Effect, Evidence
-from asymtrain.lab.paper.measurements import CASES, LANDSCAPE_LEVELS, landscapes_wanted, total_alpha
+from asymtrain.lab.paper.measurements import CASES, LANDSCAPE_LEVELS, LOSSES, landscapes_wanted, total_alpha
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
@@ -58,12 +57,11 @@ VIEWS = {
     ("all", "norm"): "all parameters, unit norm",
     ("live", "norm"): "live parameters, unit norm",
 }
-LOSSES: tuple[Loss, ...] = ("main", "total")
 Rows = dict[int, dict[int, list[dict[str, Any]]]]  # by redundancy and seed, a row for each draw
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
-    wanted = [landscapes_wanted(study, *case, loss) for case in CASES for loss in LOSSES]
+    wanted = [landscapes_wanted(study, known, *case, loss) for case in CASES for loss in LOSSES]
     return Needs(measurements=tuple(chain.from_iterable(wanted)))
 
 
@@ -72,9 +70,10 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     beside: dict[str, list[tuple[Cell, ...]]] = {"table5": [], "table6": []}
     evidence: dict[str, dict[str, Evidence]] = {}
     for arch, dataset in CASES:
-        wanted = landscapes_wanted(study, arch, dataset)
+        of_losses = [landscapes_wanted(study, known, arch, dataset, loss) for loss in LOSSES]
+        wanted = of_losses[0]
         for view in VIEWS:
-            rows, total = (_rows(known, landscapes_wanted(study, arch, dataset, loss), view) for loss in LOSSES)
+            rows, total = (_rows(known, of_loss, view) for of_loss in of_losses)
             tables[TABLES[arch]] += [_row(wanted, arch, level, view, rows) for level in LANDSCAPE_LEVELS]
             beside[TABLES[arch]] += [_beside(wanted, arch, level, view, rows, total) for level in LANDSCAPE_LEVELS]
             for reading in study.readings:
@@ -83,11 +82,12 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
                     evidence.setdefault(reading.name, {}).update(
                         _effects(study, wanted, arch, rows, same=not reading.unit_norm)
                     )
-    settings = landscapes_wanted(study, *CASES[0])[0].settings
+    settings = landscapes_wanted(study, known, *CASES[0])[0].settings
     note = (
         f"{settings.grid} x {settings.grid} grid, {settings.sample} images, {settings.draws} "
         f"draw{'s' if settings.draws > 1 else ''} of directions "
-        "around each of n initial networks; main loss. All redundancies of a network share the directions. "
+        "around each of n initial networks; main loss. All redundancies of a network share the directions. Along those "
+        "of unit variance one surface stands for every N, so its change is 0 by construction and has no interval. "
         "Changes are each network's own against its Plain, with a 95% t interval over networks, not corrected; the "
         "verdicts take them in percent of Plain's mean over networks, as everywhere, and correct for the cells, so "
         "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
@@ -105,14 +105,27 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "verdict rests on it."
     )
     made = []
-    for name, title, data in (
-        ("table5", "Table 5: initial loss landscape, MLP", "cifar10"),
-        ("table6", "Table 6: initial loss landscape, CNN and ViT", "cifar100"),
+    for name, title, data, more in (
+        ("table5", "Table 5: initial loss landscape, MLP", "cifar10", ""),
+        ("table6", "Table 6: initial loss landscape, CNN and ViT", "cifar100", _precisions(study, known)),
     ):
         where = shown_dataset(study, data)
-        made.append(Table(name, f"{title}: {where}", COLUMNS, tuple(tables[name]), note))
+        made.append(Table(name, f"{title}: {where}", COLUMNS, tuple(tables[name]), note + more))
         made.append(Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), both))
     return RecipeOutput(tuple(made), (_figure(study, known),), evidence)
+
+
+def _precisions(study: Study, known: Snapshot) -> str:
+    """Which of the CNN's networks are in which precision, where not all are in float32; a sentence for the note."""
+    if not study.sizes.landscape_of:
+        return ""
+    wanted = landscapes_wanted(study, known, "cnn", "cifar100")
+    stored = [one.settings.precision for one in wanted if known.values(one.spec, one.name) is not None]
+    return (
+        " Surfaces are in float32, except those of the CNN: in TF32, by differences from the center, unless they were "
+        f"measured before 2026-11-18. Of its networks here, float32: {stored.count('fp32')}, TF32: "
+        f"{stored.count('tf32')}. This was decided after one CNN had been seen in float32."
+    )
 
 
 def _paper_deviations() -> str:
@@ -152,8 +165,9 @@ def _change(rows: Rows, level: int, name: str) -> float | None:
 
 
 def _interval(rows: Rows, level: int) -> Interval | None:
+    """Of the changes over networks; none where they are 0 in every one, which is an identity and no measurement."""
     changes = _changes(rows, level, "std") if level else []
-    return ends_of(t_interval(changes)) if len(changes) > 1 else None
+    return ends_of(t_interval(changes)) if len(changes) > 1 and any(changes) else None
 
 
 def _flatness(rows: Rows, level: int) -> float:
@@ -242,7 +256,7 @@ def _effects(study: Study, wanted: tuple[Measuring, ...], arch: str, rows: Rows,
 
 def _figure(study: Study, known: Snapshot) -> Figure:
     title = "Figure 6: loss surface of the MLP before training"
-    first = landscapes_wanted(study, *CASES[0])[0]
+    first = landscapes_wanted(study, known, *CASES[0])[0]
     values = known.values(first.spec, first.name)
     if values is None:
         return Figure("figure6", title, (), caption="Waits for the measurement of Table 5.")
