@@ -25,7 +25,6 @@ from asymtrain.branches._pooling import Place
 
 _TYPES = {torch.float32: tl.float32, torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
 _ALIGNED = 256  # bytes, to which parts of a shared buffer are rounded up
-_DEPTH = 32  # of a product's steps
 _MANY = 256  # programs that keep a GPU busy, above which each takes a larger tile
 _WIDE, _LONG = 64, 32  # widths and positions that a program averages at a time
 _HELD = tl.constexpr(1024)  # logits of whole rows that a program holds at a time: four times as many do not fit

