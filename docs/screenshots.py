@@ -18,14 +18,15 @@ OUT = Path(__file__).parent / "figures"
 # By the name of a picture: the page, what stands at its top, and where the pointer is, as a share of the first chart
 # from there on.
 SHOTS = {
-    "tune": ("tune/report.html", "h1", None),
+    "tune": ("tune/report.html", "main", None),
     "tune-figures": ("tune/report.html", "#figures", (0.5, 0.4)),
     "report": ("run/report.html", "#curves", (0.7, 0.4)),
     "trajectory": ("trajectory/trajectory.html", "#figures", (0.7, 0.4)),
     "landscape": ("landscape/landscape.html", "figure:has-text('unit norm'):nth-of-type(5)", (0.5, 0.55)),
     "attention": ("attention/attention.html", "figure:has-text('Maps of layer 3')", None),
     "search": ("search/search.html", "#figures", (0.5, 0.4)),
-    "paper": ("paper/paper.html", "#claims", None),
+    "practice": ("practice/practice.html", "main", None),
+    "paper": ("paper/paper.html", "main", None),
     "paper-figure": ("paper/paper.html", "#figure-figure3", (0.6, 0.5)),
 }
 SIZES = {"wide": (1280, 760, "light"), "phone": (390, 760, "dark")}
