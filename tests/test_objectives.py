@@ -304,5 +304,7 @@ def test_the_prior_bias_counts_labels():
 def test_an_unknown_objective_is_named():
     with pytest.raises(UsageError, match="unknown objective 'softmx': did you mean 'softmax'"):
         find_objective("softmx")
+    with pytest.raises(UsageError, match="unknown objective 'ce': did you mean 'cross_entropy'"):
+        find_objective("ce")
     with pytest.raises(UsageError, match=r"unknown objective 'bce': write one of cross_entropy, dice, .*sigmoid"):
         find_objective("bce")

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, near_names
 from asymtrain.lab.cli import COMMANDS, DONE, EXTRA, INTERRUPTED, PURPOSE, REFUSED, UNREAD
 from asymtrain.lab.texts import printable
 
@@ -40,7 +40,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         _complain(str(error))
     except option_error as error:
         text = error.format_message()
-        if error.ctx is not None and not ("Did you mean" in text or "Possible" in text):
+        if error.ctx is not None and (option := getattr(error, "option_name", None)):
+            known = {name.lstrip("-").replace("-", "_") for one in error.ctx.command.params for name in one.opts}
+            near = ["--" + name.replace("_", "-") for name in near_names(option.lstrip("-").replace("-", "_"), known)]
+            text = f"No such option: {option}" + (f". Did you mean {' or '.join(near)}?" if near else "")
+        if error.ctx is not None and "Did you mean" not in text:
             text = f"{text.rstrip('.')}: see `{error.ctx.command_path} --help`"
         _complain(text)
     except (KeyboardInterrupt, typer.Abort):

@@ -83,6 +83,7 @@ OPTIONS = {
     "complex pool": ({"pool": lambda f: f * 1j}, "does not return a tensor of shape"),
     "shape": ({"sample": torch.randn(3, 9)}, r"the model cannot be called on `sample` \(RuntimeError: "),
     "too many": ({"sample": (rows(), rows())}, r"the model cannot be called on `sample` \(TypeError: "),
+    "a batch of a loader": ({"sample": [rows(), rows()]}, "the inputs of one batch: x, _ = next"),
     "nothing": ({"sample": None}, "the model cannot be called on `sample`"),
     "output key": ({"output": {"7": 0}}, "unknown place in `output` '7'"),
     "pool key": ({"pool": {"7": "mean"}}, "unknown place in `pool` '7'"),

@@ -237,7 +237,7 @@ def test_runs_that_fail_are_said(monkeypatch):
         ({"build": lambda model=net(3): model}, "gave the same model when it was called again"),  # noqa: B008
         ({"build": lambda: nn.Linear(5, 3)}, "does not take vectors of 4"),
         ({"data": 5}, "data is a int: give (x, y)"),
-        ({"data": points()[:1]}, "data is 1 values: give (x, y)"),
+        ({"data": points()[:1]}, "data is 1 value: give (x, y)"),
         ({"data": (points()[0], points()[1] + 1)}, "no example to train on has label 0"),
         ({"data": (points()[0], [1, 2])}, "y has the shape (2,), and there are 60 inputs"),
         ({"data": "shape"}, "unknown dataset 'shape'"),
@@ -258,6 +258,7 @@ def test_runs_that_fail_are_said(monkeypatch):
         ),
         ({"seeds": itertools.count()}, "seeds must be how many, from 1 to 10000"),
         ({"epochs": 0}, "epochs must be 1 or more"),
+        ({"lr": 0.1}, "did you mean 'learning_rate'?"),
         ({"epochs": "3"}, "epochs must be a number, got '3'"),
         ({"alpha": "3"}, "alpha must be a number, got '3'"),
         ({"redundancy": 0}, "pairs need redundancy 1 or more"),

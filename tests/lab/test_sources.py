@@ -453,6 +453,7 @@ def test_names_are_checked_without_torch():
         ("a-b:f", "names no function"),
         ("a.b:f()", "names no function"),
         ("a..b:f", "names no function"),
+        ("nets/mine.py:f", "go to its folder and write mine:f"),
         (":f", "names no model"),
         ("timm:", "names no model"),
         ("hf:google/vit", "nothing is downloaded"),

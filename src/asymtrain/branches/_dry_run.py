@@ -120,9 +120,11 @@ def dry_run(
             with watcher.hooked(model, places):
                 output = call(model, sample)
         except Exception as error:
+            of_loader = isinstance(sample, list | Iterator | torch.utils.data.DataLoader)
             raise UsageError(
                 f"the model cannot be called on `sample` ({error_line(error)}): give what the training loop gives, as "
                 "a tensor, a tuple of positional arguments or a dict of keyword arguments"
+                + ("; of a data loader, the inputs of one batch: x, _ = next(iter(loader))" if of_loader else "")
             ) from error
         sights, batch = watcher.sights, batch_evidence(model, inputs, list(tensors_in(output)))
         asked = {name: places[name] for name, sight in sights.items() if name not in told and _is_dense(sight.feature)}

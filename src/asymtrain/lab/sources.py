@@ -156,6 +156,9 @@ def check_name(name: str, options: Options = ()) -> None:
         )
     if is_here(name):
         return
+    if kind.endswith(".py") and "/" in kind:
+        module = kind.rpartition("/")[2].removesuffix(".py")
+        raise UsageError(f"{name!r} is a path, and modules go by name: go to its folder and write {module}:{rest}")
     if kind not in _LIBRARIES and not all(part.isidentifier() for part in (*kind.split("."), rest)):
         raise UsageError(f"{name!r} names no function: write package.module:function, or {OTHERS.partition(' or ')[0]}")
     _refuse_pretrained(name, dict(options))

@@ -154,6 +154,20 @@ def test_what_may_be_repeated_is_named_in_the_help(command):
     assert all(option.metavar for option in repeated)
 
 
+@pytest.mark.parametrize(
+    ("option", "cure"),
+    [
+        ("--lr", "Did you mean --learning-rate?"),
+        ("--epoch", "Did you mean --epochs"),
+        ("--qq", "see `asymtrain tune --help`"),
+    ],
+)
+def test_an_unknown_option_is_met_with_a_near_one(refused, option, cure):
+    told = refused("tune", "mlp", option, "1")
+    assert told.startswith(f"asymtrain: No such option: {option}")
+    assert cure in told
+
+
 def test_a_group_is_passed_whole_and_a_derived_one_has_its_own_default():
     seen = []
 

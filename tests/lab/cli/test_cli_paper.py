@@ -174,6 +174,10 @@ def test_show_of_many_recipes_is_an_overview_and_full_has_their_tables(cli, tmp_
     for name in RECIPES:
         assert re.search(rf"^{name} .* 0/\d+ ", brief, re.MULTILINE)
     assert lines[-1].startswith("Every table, note and verdict: ")
+    assert lines[-1].endswith("--out FOLDER writes them as a page.")
+    written = cli("paper", "show", "all", "--store", f"asymtrain-paper/{STORE_NAME}", "--out", "page")
+    assert written.out.endswith("; the page has them.\n")
+    assert written.err.splitlines()[-1].startswith("Report: page/paper.html")
     by_verdict = brief[brief.index("Not yet run (36): ") :]
     assert set(re.findall(r"\bc\d\d\b", by_verdict)) == {claim.id for claim in claims()}
     full = cli("paper", "show", "all", "--full").out

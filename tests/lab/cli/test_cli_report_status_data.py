@@ -38,6 +38,22 @@ def test_report_goes_beside_the_store_by_default(cli, store):
     assert (store.parent / "report.html").is_file()
 
 
+def test_report_names_the_store_that_is_here(refused, store, tmp_path, monkeypatch):
+    store.parent.rename(tmp_path / "asymtrain-tune")
+    monkeypatch.chdir(tmp_path)
+    told = refused("report")
+    assert "no store at asymtrain-report/runs.sqlite" in told
+    assert "asymtrain-tune/runs.sqlite was written last" in told
+
+
+def test_report_leaves_the_page_of_another_command(refused, cli, store, tmp_path):
+    page = store.parent / "report.html"
+    page.write_text("the answer of a tune")
+    assert "is the page of another command: give another folder with --out" in refused("report", "--store", store)
+    assert page.read_text() == "the answer of a tune"
+    assert cli("report", "--store", store, "--out", tmp_path / "page").code == 0
+
+
 def test_report_of_nothing(refused, tmp_path):
     assert "absent.sqlite" in refused("report", "--store", tmp_path / "absent.sqlite")
     with Store(tmp_path / "empty.sqlite"):

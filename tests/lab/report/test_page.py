@@ -176,3 +176,12 @@ def test_figures_with_one_name_are_our_mistake(tmp_path):
             written(tmp_path, figures=figures)
     with pytest.raises(AssertionError, match="no part of a file's name"):
         written(tmp_path, figures=[figure("a/b", "Path")])
+
+
+@pytest.mark.slow
+def test_an_answer_is_printed_beside_the_first_figure(open_page, tmp_path):
+    page = open_page(written(tmp_path, answers=[("", "undecided, " * 9, "It may help.")])["page"], 700)
+    page.emulate_media(media="print")
+    text, figure = (page.locator(f".hero > {part}").bounding_box() for part in ("div", "figure"))
+    assert text["x"] + text["width"] <= figure["x"]
+    assert page.evaluate("document.querySelector('.badge').getClientRects().length") == 1  # one box, also of two lines

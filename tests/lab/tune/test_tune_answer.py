@@ -87,7 +87,7 @@ def test_the_page(helped, tmp_path):
 
 def test_the_page_of_an_answer_without_advice(tmp_path):
     page = write_tuned(tmp_path, answer(HURTS))["page"].read_text()
-    assert '<li class="hurt"><strong class="badge">Attach nothing</strong>' in page
+    assert '<li class="hurt"><strong class="badge">Attach nothing</strong> Every candidate was clearly worse' in page
     assert "branches = attach(" not in page
     page = write_tuned(tmp_path, answer(HELPS, left_out=3))["page"].read_text()
     assert '<li><strong class="badge">Undecided' in page

@@ -73,6 +73,8 @@ def test_it_leans_to_the_best_and_gives_code_that_is_marked(tmp_path):
     assert result.snippet.startswith("# Not confirmed: one pair has no interval, and the best of 3 is biased upward.\n")
     assert "epochs = 9" in result.snippet  # those of the training that was asked about
     assert result.removal is not None
+    (pairs,) = tune_figures(result)
+    assert all(not bar.seeds for panel in pairs.panels for bar in panel.bars)  # they would repeat the diamonds
     page = write_tuned(tmp_path, result)["page"].read_text()
     assert '<strong class="badge">Undecided, leaning to attach softmax, alpha 1</strong>' in page
     assert "confirms nothing" in page

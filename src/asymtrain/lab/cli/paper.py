@@ -460,10 +460,12 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
     if output.out is not None:
         check_folder(output.out)
         files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-        stderr().print(f"Report: {files['page']}, from {store}")
     if len(results) > SHOWN_WHOLE and not (output.full or output.json):
-        work.show_overview(results, judgements, "name one recipe, or add --full; --out FOLDER writes them as a page")
+        page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
+        work.show_overview(results, judgements, f"name one recipe, or add --full; {page}")
     else:
         work.show_results(results, judgements, study, json=output.json)
     if others := work.elsewhere(known, study):
         stderr().print(others)
+    if output.out is not None:
+        stderr().print(f"Report: {files['page']}, from {store}")

@@ -9,7 +9,7 @@ import typer
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import DEFAULT_OUT, RECORD, STORE_NAME, typed_command
+from asymtrain.lab.cli.options import DEFAULT_OUT, RECORD, STORE_NAME, latest_store, typed_command
 from asymtrain.lab.cli.screen import show_summary, stderr
 
 if TYPE_CHECKING:
@@ -27,8 +27,12 @@ def report(
     with loading():
         from asymtrain.lab.report import FILES, check_folder, write_report
         from asymtrain.lab.store import Store
+    if not store.exists() and (latest := latest_store()).exists():
+        raise UsageError(f"there is no store at {store}: give one with --store; here {latest} was written last")
     folder = store.parent if out is None else out
     check_folder(folder)
+    if out is None and (folder / FILES["report"]).exists() and not (folder / FILES["rows"]).exists():
+        raise UsageError(f"{folder / FILES['report']} is the page of another command: give another folder with --out")
     with Store(store, read_only=True) as opened:
         runs = opened.runs()
     if not runs:

@@ -105,7 +105,8 @@ def _read_forms(opening: str, source: str, value: Any, how: str) -> dict[str, Ar
     if isinstance(value, tuple | list) and len(value) == 2 and all(_is_pair(part) for part in value):
         value = [array for pair in value for array in pair]
     if not isinstance(value, tuple | list) or len(value) not in (2, 4):
-        shown = f"{len(value)} values" if isinstance(value, tuple | list) else f"a {type(value).__name__}"
+        many = isinstance(value, tuple | list)
+        shown = ("1 value" if len(value) == 1 else f"{len(value)} values") if many else f"a {type(value).__name__}"
         raise UsageError(f"{opening} {shown}: {how}")
     pairs = zip(_KEYS, value, strict=False)
     return _named(source, {key: _as_array(source, key, part, how) for key, part in pairs}, how)

@@ -165,7 +165,7 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
         page=PAGE,
         title=f"Branches for {title_of(result)}",
         lead=_lead(result),
-        answers=[(BADGES[result.verdict], verdict, because)],
+        answers=[(BADGES[result.verdict], verdict, because[:1].upper() + because[1:])],
         headline=_headline(result),
         code=result.snippet,
         tables=tune_tables(result),
@@ -349,7 +349,7 @@ def _rung_figure(number: int, result: RungResult, *, short: bool) -> Figure:
     """The best candidate on top."""
     seen = sorted((entry for entry in result.entries if entry.row), key=lambda entry: -entry.standing.points)
     bars = tuple(
-        Bar(_short(entry.candidate), standing.points, standing.low, standing.high, entry.differences)
+        Bar(_short(entry.candidate), standing.points, standing.low, standing.high, () if short else entry.differences)
         for entry in seen
         for standing in [entry.standing]
     )
