@@ -3,6 +3,8 @@
 import gc
 import itertools
 import multiprocessing
+import time
+import types
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -180,6 +182,12 @@ def test_a_lost_device_is_used_again_by_a_new_process(
         "CUDA error: an illegal memory access was encountered: the stack starts again from its last checkpoint"
     ]
     assert len(stored(store)) == 12
+    with executors.Workers() as workers:
+        for again in ("second", "third"):
+            assert len(train_here(specs, store=store.with_name(again), workers=workers)) == 12
+        assert len(notes) == 2, "the worker that the second began goes on in the third"
+        assert len(multiprocessing.active_children()) == 1
+    assert multiprocessing.active_children() == []
 
 
 WRAPPED = (
@@ -308,8 +316,16 @@ def test_a_gpu_has_two_workers_where_stacks_are_of_several_models(monkeypatch: p
     assert slots([one, other], "cpu") == [("cpu", False)] * min(2, local.cores())
 
 
-@pytest.mark.parametrize("result", [TooLarge, lambda stack: Lost(stack, "CUDA error: device is busy")])
-def test_a_failure_beside_another_worker_of_the_device_is_not_the_stack_s(result: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("result", "told_first"),
+    [
+        (TooLarge, "two stacks did not fit into memory"),
+        (lambda stack: Lost(stack, "CUDA error: device is busy"), "CUDA error: device is busy"),
+    ],
+)
+def test_a_failure_beside_another_worker_of_the_device_is_not_the_stack_s(
+    result: Callable[..., Any], told_first: str
+) -> None:
     told: list[Any] = []
     stack, other = plan(examples("mlp", 1), CPU)[0], plan(examples("vit", 1), CPU)[0]
     waiting = Waiting([], Job(), told.append)
@@ -320,7 +336,73 @@ def test_a_failure_beside_another_worker_of_the_device_is_not_the_stack_s(result
     assert local._judge(first, slots, result(stack), waiting) == []
     assert slots == [second]
     assert waiting.take() == stack
-    assert told == ["cuda:0 does not take two stacks at a time: the next is compiled when this one is done"]
+    assert told == [f"{told_first}: cuda:0 goes on with one at a time"]
+
+
+def test_a_death_beside_another_worker_of_the_device_is_not_the_stack_s() -> None:
+    """The memory of the host may not hold two that compile: a stack that is killed beside another is not given up."""
+    told: list[Any] = []
+    waiting, first, second = Waiting([], Job(), told.append), turn_taker(), turn_taker()
+    slots, stack, other = [first, second], *(plan(examples(arch, 1), CPU)[0] for arch in ("mlp", "vit"))
+    first.plan, second.plan = stack, other
+    first.worker.close()
+    assert local._collect(slots, waiting) == []
+    assert slots == [second]
+    assert waiting.take() == stack
+    died = "its worker on cpu died (killed, or out of memory)"
+    assert told == [f"{died}: cpu goes on with one at a time"]
+    second.worker.close()
+    assert local._collect(slots, waiting) == [Lost(other, died)], "alone, it counts"
+    assert slots == [second]
+
+
+def turn_taker(**fields: Any) -> Any:
+    """A slot whose worker is the other end of a pipe, kept as `worker`, and a process that has ended."""
+    ours, theirs = multiprocessing.Pipe()
+    ended = types.SimpleNamespace(join=lambda timeout=None: None, is_alive=lambda: False)
+    slot: Any = local._Slot(CPU, True, ended, ours, **fields)
+    slot.worker = theirs
+    return slot
+
+
+def test_a_worker_that_compiles_is_not_waited_for() -> None:
+    """A Ctrl-C ends within seconds: before its turn a stack has nothing that its last checkpoint has not."""
+    stack = plan(examples("mlp", 1), CPU)[0]
+    compiles, waits, trains = (turn_taker(plan=stack, turn=turn) for turn in ("", "asked", "given"))
+    trains.worker.send(Stopped(stack))
+    began = time.monotonic()
+    local._shut_down([compiles, waits, trains])
+    assert time.monotonic() - began < local.SHUTDOWN_SECONDS / 2
+    assert trains.worker.recv() == local.STOP
+    with pytest.raises(EOFError):
+        waits.worker.recv()
+
+
+def test_a_worker_that_does_not_end_in_time_leaves_no_stack_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a slot that is kept for the next execution, which would wait for that stack for ever."""
+    monkeypatch.setattr(local, "SHUTDOWN_SECONDS", 0.1)
+    slot = turn_taker(plan=plan(examples("mlp", 1), CPU)[0], turn="given")
+    local._shut_down([slot])
+    assert (slot.plan, slot.turn, slot.pipe) == (None, "", None)
+
+
+def test_kept_workers_serve_whatever_comes_next() -> None:
+    """One model after two: a worker of its GPU trains it, and the other, which would hold memory there, ends."""
+    first, second, workers = turn_taker(), turn_taker(), executors.Workers()
+    cpu = [local._Slot(CPU), local._Slot(CPU)]
+    for slot in (first, second):
+        slot.device = torch.device("cuda", 0)
+    workers._slots = [local._Slot(first.device), first, second, *cpu]
+    alone = workers.take([local._Slot(first.device)])
+    assert alone == [first]
+    assert not first.takes_turns
+    assert first.pipe is not None
+    assert second.pipe is None
+    both = workers.take([local._Slot(first.device, True) for _ in range(2)])
+    assert both[0] is first
+    assert all(slot.takes_turns for slot in both)
+    assert workers.take([local._Slot(CPU)] * 2) == cpu
+    assert first.pipe is None
 
 
 def test_a_turn_is_given_to_one_worker_of_a_device() -> None:
