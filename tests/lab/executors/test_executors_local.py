@@ -3,10 +3,14 @@
 import gc
 import itertools
 import multiprocessing
+import random
+import threading
 import time
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +40,7 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store
 
 Train = Callable[..., list[Run]]
+SEEDS = 50
 CPU = torch.device("cpu")
 
 
@@ -421,6 +426,87 @@ def test_a_turn_is_given_to_one_worker_of_a_device() -> None:
     assert given() == [False] * 3
     slots[0].end()
     assert given() == [False, True, False]
+
+
+class FakeWorkers:
+    """Threads that speak as workers do, and break at random moments. They know who trains, and on which device."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance, self.training = random.Random(seed), Counter[torch.device]()
+        self.threads: list[threading.Thread] = []
+
+    def start(self, slot: local._Slot) -> Any:
+        slot.pipe, theirs = multiprocessing.Pipe()
+        slot.process = threading.Thread(target=self.serve, args=(theirs, slot.device), daemon=True)
+        slot.process.start()
+        self.threads.append(slot.process)
+        return slot.pipe
+
+    def serve(self, pipe: Any, device: torch.device) -> None:
+        with pipe, suppress(EOFError, OSError):
+            while True:
+                order = pipe.recv()
+                if isinstance(order, str):
+                    continue  # it came when the stack had ended
+                result = self.work(pipe, device, order[0], takes_turns=order[2])
+                if result is None:
+                    return
+                pipe.send(result)
+                if isinstance(result, Lost):
+                    return
+
+    def work(self, pipe: Any, device: torch.device, stack: StackPlan, *, takes_turns: bool) -> Any:
+        """A result; None where the worker dies: while it compiles, waits for its turn, or trains."""
+        ends = [lambda stack: None, TooLarge, lambda stack: Lost(stack, "CUDA error"), lambda stack: finished(stack)]
+        moment, end = self.chance.random(), self.chance.choices(ends, (1, 1, 1, 9))[0](stack)
+        if moment < 0.2:
+            return end  # while it compiles, or a stack that was finished before
+        if takes_turns:
+            pipe.send(local.TURN)
+            if moment < 0.3:
+                return end if end is None else Stopped(stack)  # time is over, and the turn may be on its way
+            if pipe.recv() != local.TURN:
+                return Stopped(stack)
+            assert not self.training[device], "two train on one device"
+        self.training[device] += 1
+        time.sleep(0.002 * moment)
+        pipe.send("a note")
+        self.training[device] -= 1
+        return Stopped(stack) if pipe.poll() else end
+
+
+def finished(stack: StackPlan) -> Finished:
+    return Finished(stack, (), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_stack_has_one_end_whenever_workers_break(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several executions, some of which are left in the middle; no worker is left in the end."""
+    fake = FakeWorkers(seed)
+    monkeypatch.setattr(local, "_start", fake.start)
+    monkeypatch.setattr(local, "work", lambda stack, *_: finished(stack))  # in this process
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1 + seed % 2)
+    plans = [StackPlan(tuple(examples(arch, n)), "batched") for n in range(1, 6) for arch in ("mlp", "vit")]
+    with executors.Workers() as workers:
+        here = local.Local(torch.device("cuda"), kept=workers if seed % 3 else None)
+        for execution in range(6):
+            chosen = fake.chance.sample(plans, fake.chance.randint(1, 10))
+            last = fake.chance.randint(1, len(chosen)) if execution % 2 else None
+            ends = Counter[RunSpec]()
+            running = here.run(chosen, Job(), lambda _: None)
+            for outcome in itertools.islice(running, last):
+                ends.update(outcome.plan.specs)
+            running.close()
+            every = Counter(spec for stack in chosen for spec in stack.specs)
+            assert ends <= every if last else ends == every
+            assert not any(slot.plan or slot.turn for slot in workers._slots)
+            fake.training.clear()
+    for thread in fake.threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
 
 
 @pytest.mark.slow
