@@ -119,13 +119,13 @@ def test_what_a_stack_trained_before_it_was_halved_counts_once() -> None:
     (whole,) = plan(examples("mlp", 2, epochs=4), CPU)
     total = ProgressSum([whole], None)
     for epoch in (2, 3):
-        total(StackProgress(whole.id, 4, epoch, 4, 100 * epoch, 1.0))
+        total(StackProgress(whole.id, 4, epoch, 4, 100 * epoch))
     assert (total.current().epochs_done, total.current().epochs_here) == (12, 4)
     Waiting([whole], Job(), total).settle(TooLarge(whole))
     assert (total.current().epochs_done, total.current().epochs_here) == (0, 0)
     for half in whole.halves():
         for epoch in (0, 4):
-            total(StackProgress(half.id, 2, epoch, 4, 100 * epoch, 1.0))
+            total(StackProgress(half.id, 2, epoch, 4, 100 * epoch))
     assert (total.current().epochs_done, total.current().epochs_here) == (total.epochs_total, 16)
 
 
