@@ -146,7 +146,7 @@ class Epoch:
     cosine: float | None  # mean over the measured steps
     cosine_min: float | None
     cosine_max: float | None
-    seconds: float
+    seconds: float  # a run's share of its stack's
     cosine_std: float | None = None  # over the measured steps, divided by their number less one
     conflict: float | None = None  # share of the measured steps whose cosine is negative
     main_norm: float | None = None  # mean norm of the main gradient
@@ -187,7 +187,7 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """Training time, evaluation included."""
+        """Training time, evaluation included; what a GPU compiles before the first step is not."""
         return math.fsum(epoch.seconds for epoch in self.history)
 
     @property

@@ -117,6 +117,12 @@ def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, monkeypatc
     assert 'id="unfinished"' not in last
 
 
+def test_stacks_that_compile_or_wait_for_a_turn_do_not_shorten_the_time_left():
+    trained, begun = {SPECS[0]: [invented_epoch(1, 0.5, None, None)]}, {SPECS[1]: []}
+    assert [watch.count_training(stacks) for stacks in ([], [begun], [begun, begun])] == [0, 1, 1]
+    assert [watch.count_training([trained, begun]), watch.count_training([trained, trained])] == [1, 2]
+
+
 def test_runs_of_several_settings_are_not_averaged():
     searched = {RunSpec(alpha=alpha, epochs=3): [invented_epoch(1, alpha, None, 0.1)] for alpha in (0.1, 0.2)}
     ((_, figure),) = watch.unfinished_curves(searched)

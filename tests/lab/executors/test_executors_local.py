@@ -3,8 +3,14 @@
 import gc
 import itertools
 import multiprocessing
+import random
+import threading
+import time
+import types
 import weakref
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +40,7 @@ from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store
 
 Train = Callable[..., list[Run]]
+SEEDS = 50
 CPU = torch.device("cpu")
 
 
@@ -112,13 +119,13 @@ def test_what_a_stack_trained_before_it_was_halved_counts_once() -> None:
     (whole,) = plan(examples("mlp", 2, epochs=4), CPU)
     total = ProgressSum([whole], None)
     for epoch in (2, 3):
-        total(StackProgress(whole.id, 4, epoch, 4, 100 * epoch, 1.0))
+        total(StackProgress(whole.id, 4, epoch, 4, 100 * epoch))
     assert (total.current().epochs_done, total.current().epochs_here) == (12, 4)
     Waiting([whole], Job(), total).settle(TooLarge(whole))
     assert (total.current().epochs_done, total.current().epochs_here) == (0, 0)
     for half in whole.halves():
         for epoch in (0, 4):
-            total(StackProgress(half.id, 2, epoch, 4, 100 * epoch, 1.0))
+            total(StackProgress(half.id, 2, epoch, 4, 100 * epoch))
     assert (total.current().epochs_done, total.current().epochs_here) == (total.epochs_total, 16)
 
 
@@ -180,6 +187,12 @@ def test_a_lost_device_is_used_again_by_a_new_process(
         "CUDA error: an illegal memory access was encountered: the stack starts again from its last checkpoint"
     ]
     assert len(stored(store)) == 12
+    with executors.Workers() as workers:
+        for again in ("second", "third"):
+            assert len(train_here(specs, store=store.with_name(again), workers=workers)) == 12
+        assert len(notes) == 2, "the worker that the second began goes on in the third"
+        assert len(multiprocessing.active_children()) == 1
+    assert multiprocessing.active_children() == []
 
 
 WRAPPED = (
@@ -308,8 +321,16 @@ def test_a_gpu_has_two_workers_where_stacks_are_of_several_models(monkeypatch: p
     assert slots([one, other], "cpu") == [("cpu", False)] * min(2, local.cores())
 
 
-@pytest.mark.parametrize("result", [TooLarge, lambda stack: Lost(stack, "CUDA error: device is busy")])
-def test_a_failure_beside_another_worker_of_the_device_is_not_the_stack_s(result: Callable[..., Any]) -> None:
+@pytest.mark.parametrize(
+    ("result", "told_first"),
+    [
+        (TooLarge, "two stacks did not fit into memory"),
+        (lambda stack: Lost(stack, "CUDA error: device is busy"), "CUDA error: device is busy"),
+    ],
+)
+def test_a_failure_beside_another_worker_of_the_device_is_not_the_stack_s(
+    result: Callable[..., Any], told_first: str
+) -> None:
     told: list[Any] = []
     stack, other = plan(examples("mlp", 1), CPU)[0], plan(examples("vit", 1), CPU)[0]
     waiting = Waiting([], Job(), told.append)
@@ -320,7 +341,73 @@ def test_a_failure_beside_another_worker_of_the_device_is_not_the_stack_s(result
     assert local._judge(first, slots, result(stack), waiting) == []
     assert slots == [second]
     assert waiting.take() == stack
-    assert told == ["cuda:0 does not take two stacks at a time: the next is compiled when this one is done"]
+    assert told == [f"{told_first}: cuda:0 goes on with one at a time"]
+
+
+def test_a_death_beside_another_worker_of_the_device_is_not_the_stack_s() -> None:
+    """The memory of the host may not hold two that compile: a stack that is killed beside another is not given up."""
+    told: list[Any] = []
+    waiting, first, second = Waiting([], Job(), told.append), turn_taker(), turn_taker()
+    slots, stack, other = [first, second], *(plan(examples(arch, 1), CPU)[0] for arch in ("mlp", "vit"))
+    first.plan, second.plan = stack, other
+    first.worker.close()
+    assert local._collect(slots, waiting) == []
+    assert slots == [second]
+    assert waiting.take() == stack
+    died = "its worker on cpu died (killed, or out of memory)"
+    assert told == [f"{died}: cpu goes on with one at a time"]
+    second.worker.close()
+    assert local._collect(slots, waiting) == [Lost(other, died)], "alone, it counts"
+    assert slots == [second]
+
+
+def turn_taker(**fields: Any) -> Any:
+    """A slot whose worker is the other end of a pipe, kept as `worker`, and a process that has ended."""
+    ours, theirs = multiprocessing.Pipe()
+    ended = types.SimpleNamespace(join=lambda timeout=None: None, is_alive=lambda: False)
+    slot: Any = local._Slot(CPU, True, ended, ours, **fields)
+    slot.worker = theirs
+    return slot
+
+
+def test_a_worker_that_compiles_is_not_waited_for() -> None:
+    """A Ctrl-C ends within seconds: before its turn a stack has nothing that its last checkpoint has not."""
+    stack = plan(examples("mlp", 1), CPU)[0]
+    compiles, waits, trains = (turn_taker(plan=stack, turn=turn) for turn in ("", "asked", "given"))
+    trains.worker.send(Stopped(stack))
+    began = time.monotonic()
+    local._shut_down([compiles, waits, trains])
+    assert time.monotonic() - began < local.SHUTDOWN_SECONDS / 2
+    assert trains.worker.recv() == local.STOP
+    with pytest.raises(EOFError):
+        waits.worker.recv()
+
+
+def test_a_worker_that_does_not_end_in_time_leaves_no_stack_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a slot that is kept for the next execution, which would wait for that stack for ever."""
+    monkeypatch.setattr(local, "SHUTDOWN_SECONDS", 0.1)
+    slot = turn_taker(plan=plan(examples("mlp", 1), CPU)[0], turn="given")
+    local._shut_down([slot])
+    assert (slot.plan, slot.turn, slot.pipe) == (None, "", None)
+
+
+def test_kept_workers_serve_whatever_comes_next() -> None:
+    """One model after two: a worker of its GPU trains it, and the other, which would hold memory there, ends."""
+    first, second, workers = turn_taker(), turn_taker(), executors.Workers()
+    cpu = [local._Slot(CPU), local._Slot(CPU)]
+    for slot in (first, second):
+        slot.device = torch.device("cuda", 0)
+    workers._slots = [local._Slot(first.device), first, second, *cpu]
+    alone = workers.take([local._Slot(first.device)])
+    assert alone == [first]
+    assert not first.takes_turns
+    assert first.pipe is not None
+    assert second.pipe is None
+    both = workers.take([local._Slot(first.device, True) for _ in range(2)])
+    assert both[0] is first
+    assert all(slot.takes_turns for slot in both)
+    assert workers.take([local._Slot(CPU)] * 2) == cpu
+    assert first.pipe is None
 
 
 def test_a_turn_is_given_to_one_worker_of_a_device() -> None:
@@ -339,6 +426,87 @@ def test_a_turn_is_given_to_one_worker_of_a_device() -> None:
     assert given() == [False] * 3
     slots[0].end()
     assert given() == [False, True, False]
+
+
+class FakeWorkers:
+    """Threads that speak as workers do, and break at random moments. They know who trains, and on which device."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance, self.training = random.Random(seed), Counter[torch.device]()
+        self.threads: list[threading.Thread] = []
+
+    def start(self, slot: local._Slot) -> Any:
+        slot.pipe, theirs = multiprocessing.Pipe()
+        slot.process = threading.Thread(target=self.serve, args=(theirs, slot.device), daemon=True)
+        slot.process.start()
+        self.threads.append(slot.process)
+        return slot.pipe
+
+    def serve(self, pipe: Any, device: torch.device) -> None:
+        with pipe, suppress(EOFError, OSError):
+            while True:
+                order = pipe.recv()
+                if isinstance(order, str):
+                    continue  # it came when the stack had ended
+                result = self.work(pipe, device, order[0], takes_turns=order[2])
+                if result is None:
+                    return
+                pipe.send(result)
+                if isinstance(result, Lost):
+                    return
+
+    def work(self, pipe: Any, device: torch.device, stack: StackPlan, *, takes_turns: bool) -> Any:
+        """A result; None where the worker dies: while it compiles, waits for its turn, or trains."""
+        ends = [lambda stack: None, TooLarge, lambda stack: Lost(stack, "CUDA error"), lambda stack: finished(stack)]
+        moment, end = self.chance.random(), self.chance.choices(ends, (1, 1, 1, 9))[0](stack)
+        if moment < 0.2:
+            return end  # while it compiles, or a stack that was finished before
+        if takes_turns:
+            pipe.send(local.TURN)
+            if moment < 0.3:
+                return end if end is None else Stopped(stack)  # time is over, and the turn may be on its way
+            if pipe.recv() != local.TURN:
+                return Stopped(stack)
+            assert not self.training[device], "two train on one device"
+        self.training[device] += 1
+        time.sleep(0.002 * moment)
+        pipe.send("a note")
+        self.training[device] -= 1
+        return Stopped(stack) if pipe.poll() else end
+
+
+def finished(stack: StackPlan) -> Finished:
+    return Finished(stack, (), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(60)
+@pytest.mark.filterwarnings("error::pytest.PytestUnhandledThreadExceptionWarning")
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_every_stack_has_one_end_whenever_workers_break(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over several executions, some of which are left in the middle; no worker is left in the end."""
+    fake = FakeWorkers(seed)
+    monkeypatch.setattr(local, "_start", fake.start)
+    monkeypatch.setattr(local, "work", lambda stack, *_: finished(stack))  # in this process
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1 + seed % 2)
+    plans = [StackPlan(tuple(examples(arch, n)), "batched") for n in range(1, 6) for arch in ("mlp", "vit")]
+    with executors.Workers() as workers:
+        here = local.Local(torch.device("cuda"), kept=workers if seed % 3 else None)
+        for execution in range(6):
+            chosen = fake.chance.sample(plans, fake.chance.randint(1, 10))
+            last = fake.chance.randint(1, len(chosen)) if execution % 2 else None
+            ends = Counter[RunSpec]()
+            running = here.run(chosen, Job(), lambda _: None)
+            for outcome in itertools.islice(running, last):
+                ends.update(outcome.plan.specs)
+            running.close()
+            every = Counter(spec for stack in chosen for spec in stack.specs)
+            assert ends <= every if last else ends == every
+            assert not any(slot.plan or slot.turn for slot in workers._slots)
+            fake.training.clear()
+    for thread in fake.threads:
+        thread.join(timeout=10)
+        assert not thread.is_alive()
 
 
 @pytest.mark.slow

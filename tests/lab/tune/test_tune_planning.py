@@ -2,10 +2,12 @@
 
 import pytest
 
+from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.tune import Rung, Timing, make_plan
 from asymtrain.lab.tune.planning import Plan, confirmation_seconds, ladder, race_seconds, whole_plan
 from asymtrain.lab.tune.rule import RULE
-from asymtrain.lab.tune.running import Stopwatch, later_timing
+from asymtrain.lab.tune.running import Stopwatch, _timing_of, later_timing
+from invented_runs import invented_epoch
 
 TIMING = Timing(epoch=1.0, start=5.0, runs=10)
 
@@ -98,6 +100,15 @@ def test_a_stopwatch_with_one_report_counts_everything_as_epochs():
     assert timing == Timing(epoch=3.0, start=0.0, runs=4, at_most=True)
     assert plan(1, timing=timing).about == "at most"
     assert plan(1).about == "about"
+
+
+@pytest.mark.parametrize(("device", "at_most"), [("cpu", True), ("NVIDIA H200", False)])
+def test_the_time_of_stored_runs_is_the_most_only_where_nothing_is_compiled(device, at_most):
+    run = Run(
+        RunSpec(epochs=2), (invented_epoch(1, 0.5, None, None), invented_epoch(2, 0.5, None, None)), device=device
+    )
+    timing = _timing_of([run])
+    assert (timing.epoch, timing.at_most) == (run.seconds / 2, at_most)
 
 
 def test_a_second_timing_does_not_forget_the_start():

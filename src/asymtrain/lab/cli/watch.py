@@ -123,7 +123,7 @@ def render_state(store: Path, state: State) -> str:
     begun = begun_runs(checkpoints_of(store))
     histories = {spec: history for _, members in begun for spec, history in members.items()}
     running = {spec for spec, reason in state.pending if reason == RUNNING}
-    stacks = sum(any(spec in running for spec in members) for _, members in begun)
+    stacks = count_training([members for _, members in begun if running & members.keys()])
     curves = unfinished_curves({spec: histories.get(spec, []) for spec, _ in state.pending})
     pending = [spec for spec, _ in state.pending]
     failures = () if state.summary is None else state.summary.failures
@@ -153,6 +153,14 @@ def progress_sentence(runs: "Sequence[Run]", pending: "Sequence[RunSpec]", runni
     now = f", {running:,} {'is' if running == 1 else 'are'} being trained now" if running else ""
     time_left = f"; about {duration(left)} left" if left is not None else ""
     return f"{len(runs):,} of {counted(len(runs) + len(pending), 'run')} are trained{now}{time_left}."
+
+
+def count_training(claimed: "Sequence[dict[RunSpec, list[Epoch]]]") -> int:
+    """How many of the stacks that a process holds are being trained: those with an epoch, and one at least.
+
+    Others may be compiling, or wait for their turn on a GPU.
+    """
+    return max(sum(any(members.values()) for members in claimed), min(1, len(claimed)))
 
 
 def seconds_left(

@@ -32,7 +32,6 @@ class StackProgress:
     epoch: int  # epochs finished by each of its runs
     epochs: int
     images: int  # trained on so far in this process, summed over runs
-    seconds: float  # in this process
     recorded: tuple[tuple[RunSpec, Epoch], ...] = ()  # since its last report; in the first, those of its checkpoint
 
 
@@ -140,8 +139,8 @@ class _Watch:
         self.start_clock()
 
     def start_clock(self) -> None:
-        self.start = self.shown = time.monotonic()
-        self.due = self.start + self.checkpoint_seconds
+        self.shown = time.monotonic()
+        self.due = self.shown + self.checkpoint_seconds
 
     def report(self) -> None:
         self.shown = time.monotonic()
@@ -152,8 +151,7 @@ class _Watch:
             for epoch in history[self.told :]
         )
         self.told = stack.epoch
-        size, epochs, seconds = len(stack.specs), stack.specs[0].epochs, self.shown - self.start
-        self.progress(StackProgress(self.id, size, stack.epoch, epochs, images, seconds, recorded))
+        self.progress(StackProgress(self.id, len(stack.specs), stack.epoch, stack.specs[0].epochs, images, recorded))
 
     def pause(self) -> bool:
         if time.monotonic() - self.shown > REPORT_SECONDS:

@@ -45,6 +45,7 @@ SHUTDOWN_SECONDS = 20.0
 STRIKES = 2  # a device that was lost this often in a row is left alone, as long as there are others
 STOP = "stop"  # tells a worker to write a checkpoint and end its stack
 TURN = "turn"  # asks for the device, in the words of a worker, and gives it, in those of the parent
+_Order = tuple[StackPlan, Job, bool]  # to a worker: what it trains, and whether it is to ask for a turn
 
 
 @dataclass(frozen=True)
@@ -80,10 +81,10 @@ class Local:
 
     def run(self, plans: list[StackPlan], job: Job, report: Report) -> Generator[Outcome]:
         slots = self.slots(plans)
-        if self.kept is not None and len(slots) > 1:
+        if self.kept is not None and plans and not self.in_process:
             slots = self.kept.take(slots)
         waiting = Waiting(plans, job, report)
-        if len(slots) == 1:
+        if len(slots) == 1 and slots[0].pipe is None:
             # In this process, until all are done or the device is lost.
             while stack_plan := waiting.take():
                 with held_interrupt() as interrupted:
@@ -104,7 +105,7 @@ class Local:
             _shut_down([slot for slot in slots if slot.plan or self.kept is None])
 
     def slots(self, plans: list[StackPlan]) -> "list[_Slot]":
-        """Where these stacks are trained; in this process where it is one slot.
+        """Where these stacks are trained; in this process where it is one slot, unless that has a kept worker.
 
         Stacks of one model share what this process has compiled: a second worker would compile it again.
         """
@@ -124,16 +125,16 @@ class Workers:
         self._slots: list[_Slot] = []
 
     def take(self, wanted: "list[_Slot]") -> "list[_Slot]":
-        """Slots like these, with the workers that are there; those of other devices end."""
-        kept = []
+        """Slots like these, with the workers that are there. Others end on a GPU, whose memory they would hold."""
+        unused, taken = sorted(self._slots, key=lambda slot: slot.pipe is None), []
         for slot in wanted:
-            alike = (old for old in self._slots if (old.device, old.takes_turns) == (slot.device, slot.takes_turns))
-            if (old := next(alike, None)) is not None:
-                self._slots.remove(old)
-            kept.append(old or slot)
-        _shut_down(self._slots)
-        self._slots = kept
-        return list(kept)
+            if (old := next((old for old in unused if old.device == slot.device), None)) is not None:
+                unused.remove(old)
+                old.takes_turns = slot.takes_turns
+            taken.append(old or slot)
+        self._slots = [*taken, *unused]
+        _shut_down([slot for slot in unused if slot.device.type == "cuda"])
+        return taken
 
     def __enter__(self) -> Self:
         return self
@@ -142,7 +143,7 @@ class Workers:
         _shut_down(self._slots)
 
 
-@dataclass
+@dataclass(eq=False)
 class _Slot:
     """A device; where it has a worker, the process and this end of its pipe; what it prepares or trains."""
 
@@ -153,6 +154,11 @@ class _Slot:
     plan: StackPlan | None = None
     turn: Literal["", "asked", "given"] = ""
     strikes: int = 0
+
+    @property
+    def trains(self) -> bool:
+        """Does it hold more than its last checkpoint? Before its turn a stack does not."""
+        return self.plan is not None and (self.turn == "given" or not self.takes_turns)
 
     def end(self) -> None:
         """Its stack has ended."""
@@ -169,7 +175,7 @@ def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
         if slot.plan is None and (stack_plan := waiting.take()):
             pipe = slot.pipe or _start(slot)
             slot.plan = stack_plan
-            _send(pipe, (stack_plan, job))
+            _send(pipe, (stack_plan, job, slot.takes_turns))
 
 
 def _give_turns(slots: list[_Slot]) -> None:
@@ -197,26 +203,20 @@ def _collect(slots: list[_Slot], waiting: Waiting) -> list[Result]:
         elif message is not None:
             waiting.report(message)
         else:
-            if slot.plan is not None:
-                results.append(Lost(slot.plan, f"its worker on {slot.device} died (killed, or out of memory)"))
-            slot.end()
+            reason = f"its worker on {slot.device} died (killed, or out of memory)"
+            lost = None if slot.plan is None else Lost(slot.plan, reason)
             _shut_down([slot])
+            if lost is not None and not _makes_way(slot, slots, lost, waiting):
+                results.append(lost)
     return results
 
 
 def _judge(slot: _Slot, slots: list[_Slot], result: Result, waiting: Waiting) -> list[Result]:
-    """The worker is free again. After a lost device it goes, and the device with it where that happens again.
-
-    Beside another worker of its device a failure may be that one's doing: the stack waits until it can be alone.
-    """
+    """The worker is free again. After a lost device it goes, and the device with it where that happens again."""
     slot.end()
     if isinstance(result, Finished):
         slot.strikes = 0
-    elif isinstance(result, TooLarge | Lost) and any(slot.shares(other) and other.plan for other in slots):
-        _shut_down([slot])
-        slots.remove(slot)
-        waiting.report(f"{slot.device} does not take two stacks at a time: the next is compiled when this one is done")
-        waiting.put_back(result.plan)
+    elif isinstance(result, TooLarge | Lost) and _makes_way(slot, slots, result, waiting):
         return []
     elif isinstance(result, Lost):
         slot.strikes += 1
@@ -227,10 +227,22 @@ def _judge(slot: _Slot, slots: list[_Slot], result: Result, waiting: Waiting) ->
     return [result]
 
 
+def _makes_way(slot: _Slot, slots: list[_Slot], result: TooLarge | Lost, waiting: Waiting) -> bool:
+    """Is there a worker beside it, whose doing the failure may be? The slot goes then, and its stack waits."""
+    if not any(slot.shares(other) and other.plan for other in slots):
+        return False
+    _shut_down([slot])
+    slots.remove(slot)
+    why = result.reason if isinstance(result, Lost) else "two stacks did not fit into memory"
+    waiting.report(f"{why}: {slot.device} goes on with one at a time")
+    waiting.put_back(result.plan)
+    return True
+
+
 def _start(slot: _Slot) -> Connection:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs, slot.device, slot.takes_turns), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, slot.device), daemon=True)
     with _child_settings(slot.device):
         process.start()
     theirs.close()  # so that the worker's death shows as the end of the pipe
@@ -263,10 +275,10 @@ def _child_settings(device: torch.device) -> Iterator[None]:
             os.environ["OMP_NUM_THREADS"] = threads
 
 
-def _serve(pipe: Connection, device: torch.device, takes_turns: bool) -> None:
+def _serve(pipe: Connection, device: torch.device) -> None:
     """A worker's main loop: take a plan, train it, answer with the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    plans: queue.SimpleQueue[tuple[StackPlan, Job]] = queue.SimpleQueue()
+    plans: queue.SimpleQueue[_Order] = queue.SimpleQueue()
     stopped, given = threading.Event(), threading.Event()
 
     def listen() -> None:
@@ -282,40 +294,41 @@ def _serve(pipe: Connection, device: torch.device, takes_turns: bool) -> None:
 
     def turn(job: Job) -> bool:
         """Ask for the device and wait for it; False where the end comes first."""
-        if takes_turns:
-            given.clear()
-            pipe.send(TURN)
-            while not given.wait(0.1):
-                if stopped.is_set() or job.is_over():
-                    return False
+        given.clear()
+        pipe.send(TURN)
+        while not given.wait(0.1):
+            if stopped.is_set() or job.is_over():
+                return False
         return True
 
     threading.Thread(target=listen, daemon=True).start()
     while True:
-        stack_plan, job = plans.get()
-        result = work(stack_plan, job, device, pipe.send, stopped.is_set, partial(turn, job))
+        stack_plan, job, takes_turns = plans.get()
+        may_train = partial(turn, job) if takes_turns else lambda: True
+        result = work(stack_plan, job, device, pipe.send, stopped.is_set, may_train)
         pipe.send(result)
         if isinstance(result, Lost):
             return
 
 
 def _shut_down(slots: list[_Slot]) -> None:
-    """End the workers, those that train with a checkpoint."""
+    """End the workers, those that train with a checkpoint; one that compiles has nothing to keep."""
     until = time.monotonic() + SHUTDOWN_SECONDS
     workers = [(slot, slot.pipe) for slot in slots if slot.pipe is not None]
     try:
         for slot, pipe in workers:
-            if slot.plan is not None:
+            if slot.trains:
                 _send(pipe, STOP)
         for slot, pipe in workers:
             # Keep reading: a worker that cannot send cannot end.
-            while slot.plan is not None and time.monotonic() < until:
+            while slot.trains and time.monotonic() < until:
                 if pipe.poll(0.1) and isinstance(_receive(pipe), Result | None):
                     slot.end()
     finally:
         # A second Ctrl-C comes here at once.
-        for _, pipe in workers:
+        for slot, pipe in workers:
             pipe.close()
+            slot.end()
         for slot, _ in workers:
             slot.process.join(timeout=1.0)
             if slot.process.is_alive():
@@ -324,7 +337,7 @@ def _shut_down(slots: list[_Slot]) -> None:
             slot.process = slot.pipe = None
 
 
-def _send(pipe: Connection, message: tuple[StackPlan, Job] | str) -> None:
+def _send(pipe: Connection, message: _Order | str) -> None:
     with suppress(OSError):  # the worker is dead, which shows when its pipe is read
         pipe.send(message)
 

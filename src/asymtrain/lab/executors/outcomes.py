@@ -221,7 +221,7 @@ class Waiting:
         except UsageError as problem:
             return [Failed(stack_plan, str(problem))]
         size = len(stack_plan.specs)
-        self.report(StackProgress(stack_plan.id, size, 0, stack_plan.specs[0].epochs, 0, 0.0))  # its halves begin anew
+        self.report(StackProgress(stack_plan.id, size, 0, stack_plan.specs[0].epochs, 0))  # its halves begin anew
         self.report(f"a stack of {size} runs did not fit into memory: going on with two of half the size")
         if self.job.checkpoints is not None:
             # On a full disk the halves go on all the same.
