@@ -410,6 +410,23 @@ def test_kept_workers_serve_whatever_comes_next() -> None:
     assert first.pipe is None
 
 
+def test_after_the_deadline_no_stack_begins() -> None:
+    stacks = [StackPlan(tuple(examples(arch, 1)), "batched") for arch in ("mlp", "vit", "cnn")]
+    ended: list[int] = []
+
+    def slot(number: int, **fields: Any) -> local._Slot:
+        process = types.SimpleNamespace(join=lambda timeout=0: ended.append(number), is_alive=lambda: False)
+        pipe, _ = multiprocessing.Pipe()
+        return local._Slot(torch.device("cuda", 0), process=process, pipe=pipe, plan=stacks[number], **fields)
+
+    compiles, trains = slot(0, takes_turns=True), slot(1, takes_turns=True, turn="given")
+    waits, alone = slot(2, takes_turns=True, turn="asked"), slot(1)
+    assert local._abandon([compiles, trains, waits, alone]) == [Stopped(stacks[0]), Stopped(stacks[2])]
+    assert ended == [0, 2]
+    assert (compiles.plan, compiles.pipe, waits.plan, waits.pipe) == (None,) * 4
+    assert trains.plan is alone.plan is stacks[1]
+
+
 def test_a_turn_is_given_to_one_worker_of_a_device() -> None:
     ends = [multiprocessing.Pipe() for _ in range(3)]
     devices = [torch.device("cuda", i) for i in (0, 0, 1)]

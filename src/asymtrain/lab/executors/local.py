@@ -33,6 +33,7 @@ from asymtrain.lab.executors.outcomes import (
     Outcome,
     Report,
     Result,
+    Stopped,
     TooLarge,
     Waiting,
     held_interrupt,
@@ -98,6 +99,8 @@ class Local:
                 with held_interrupt():
                     _hand_out(slots, waiting, job)
                     results = _collect(slots, waiting)
+                    if job.is_over():
+                        results += _abandon(slots)
                     _give_turns(slots)
                 for result in results:
                     yield from waiting.settle(result)
@@ -176,6 +179,13 @@ def _hand_out(slots: list[_Slot], waiting: Waiting, job: Job) -> None:
             pipe = slot.pipe or _start(slot)
             slot.plan = stack_plan
             _send(pipe, (stack_plan, job, slot.takes_turns))
+
+
+def _abandon(slots: list[_Slot]) -> list[Result]:
+    """After the deadline no stack begins: one that compiles or waits for its turn ends at once."""
+    late = [(slot, slot.plan) for slot in slots if slot.plan is not None and not slot.trains]
+    _shut_down([slot for slot, _ in late])
+    return [Stopped(stack_plan) for _, stack_plan in late]
 
 
 def _give_turns(slots: list[_Slot]) -> None:
