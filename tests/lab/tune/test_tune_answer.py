@@ -89,7 +89,10 @@ def test_the_page_of_an_answer_without_advice(tmp_path):
     page = write_tuned(tmp_path, answer(HURTS))["page"].read_text()
     assert '<li class="hurt"><strong class="badge">Attach nothing</strong> Every candidate was clearly worse' in page
     assert "branches = attach(" not in page
+    assert "It has no winner, so nothing was tried on the test images." in page
+    assert "tried again" not in page
     page = write_tuned(tmp_path, answer(HELPS, left_out=3))["page"].read_text()
+    assert "Its winner was" in page
     assert '<li><strong class="badge">Undecided' in page
 
 

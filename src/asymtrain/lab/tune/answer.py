@@ -404,10 +404,12 @@ def _lead(result: Tuned) -> str:
         ]
     elif plan is not None and plan.rungs:
         last = CONFIRMATION_SEED + plan.seeds - 1
+        parts.append(f"The race chose by validation accuracy, on seeds from {RACE_SEED} on, and saw no test image.")
         parts.append(
-            f"The race chose by validation accuracy, on seeds from {RACE_SEED} on, and saw no test image. Its winner "
-            f"{'was' if result.race.row else 'was to be'} tried again on seeds {CONFIRMATION_SEED} to {last}, "
-            f"trained for {counted(plan.epochs, 'epoch')} on all training images and tested on the test images."
+            "It has no winner, so nothing was tried on the test images."
+            if result.verdict == "none" and result.race.row is None
+            else f"Its winner {'was' if result.race.row else 'was to be'} tried again on seeds {CONFIRMATION_SEED} to "
+            f"{last}, trained for {counted(plan.epochs, 'epoch')} on all training images and tested on the test images."
         )
     return "\n\n".join(filter(None, [" ".join(parts), result.model]))
 
