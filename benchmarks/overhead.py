@@ -43,8 +43,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asymtrain import WithBranches, attach, models
-from asymtrain.branches._blocks import find_blocks
 from asymtrain.lab.candidates import Candidate
+from asymtrain.lab.engine.blocks import find_blocks
 from asymtrain.lab.engine.setup import build_module, chosen_places
 from asymtrain.lab.practice.protocol import FORMS, FULL, NONE, Task, final_specs
 from asymtrain.lab.practice.protocol import MODELS as PRACTICE

@@ -8,7 +8,7 @@ from branch_zoo import CLASSES, images, mlp, resnet, rows, vit
 from torch import Tensor, nn
 
 from asymtrain.branches import attach
-from asymtrain.branches._nested import first_feature, read_logits, select
+from asymtrain.branches._nested import first_feature, select
 from asymtrain.branches._pooling import pool_features
 from asymtrain.errors import UsageError
 
@@ -176,16 +176,3 @@ def test_a_part_of_an_output_can_be_chosen(kind: str, output: object, width: int
 def test_a_place_without_a_tensor_is_refused(kind: str, output: object) -> None:
     with pytest.raises(UsageError, match=r"place 'pair' gives no floating-point tensor \(its output is a"):
         attach(Two(kind), "pair", rows(), CLASSES, output=output)
-
-
-def test_logits_are_the_output_its_logits_or_the_first_of_several() -> None:
-    logits, other = torch.randn(2, 3), torch.randn(2, 3)
-    for output in (logits, (logits, other), [logits], {"loss": other, "logits": logits}):
-        assert read_logits(output) is logits
-    for output, told in (
-        ({"loss": other}, "returns a dict without `logits`"),
-        (3, "returns a int without"),
-        (logits[None], r"logits have shape \(1, 2, 3\), not \(batch, classes\)"),
-    ):
-        with pytest.raises(UsageError, match=told):
-            read_logits(output)

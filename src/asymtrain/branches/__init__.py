@@ -7,7 +7,7 @@ _pooling.py     outputs -> rows, tokens or maps       _capture.py   hooks, and w
 _heads.py       one place's weights and logits        _tied.py      the model's own output layer
 _losses.py      logits and targets -> losses          _masks.py     which argument tells padding
 _fused.py       rows -> the loss, in one node         _kernels.py   the same as Triton kernels
-_core.py        Branches, and WithBranches            _blocks.py    places that nobody named
+_core.py        Branches, and WithBranches
 """
 
 from asymtrain.branches._attaching import PRESETS, attach

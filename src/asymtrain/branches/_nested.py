@@ -5,8 +5,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from asymtrain.errors import UsageError
-
 # Which part of a place's output is the feature: an index, a key or attribute, or a function.
 Selector = int | str | Callable[[object], object]
 
@@ -60,20 +58,3 @@ def select(value: object, selector: Selector | None) -> Tensor | None:
     if isinstance(value, dict):
         return first_feature(value.get(selector))
     return first_feature(getattr(value, selector, None))
-
-
-def read_logits(output: object) -> Tensor:
-    """Logits (B, C): the output itself, its `logits`, or of several outputs the first.
-
-    That is the custom; what follows are auxiliary heads of the model's own.
-    """
-    selector = 0 if isinstance(output, tuple | list) else "logits"
-    logits = output if isinstance(output, Tensor) else select(output, selector)
-    if logits is None:
-        raise UsageError(f"the model returns a {type(output).__name__} without `logits`: build one that returns them")
-    if logits.ndim != 2:
-        raise UsageError(
-            f"the model's logits have shape {tuple(logits.shape)}, not (batch, classes): only classifiers can be "
-            "trained here"
-        )
-    return logits

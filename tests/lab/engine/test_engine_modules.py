@@ -23,7 +23,7 @@ from asymtrain.lab.data.arrays import Examples
 from asymtrain.lab.devices import compiler_settings
 from asymtrain.lab.engine import Stack, StackPlan, programs, train_reference, train_stack
 from asymtrain.lab.engine.draws import Draws
-from asymtrain.lab.engine.modules import ModuleNetwork
+from asymtrain.lab.engine.modules import ModuleNetwork, read_logits
 from asymtrain.lab.engine.plan import plan
 from asymtrain.lab.runs import RunSpec
 
@@ -387,6 +387,19 @@ def test_what_is_recorded_on_a_cpu_draws_anew_at_each_step():
     for step in (1, 2):
         assert torch.equal(recorded(torch.tensor(step)), dropped(torch.tensor(step)))
     assert not torch.equal(dropped(torch.tensor(1)), dropped(torch.tensor(2)))
+
+
+def test_logits_are_the_output_its_logits_or_the_first_of_several():
+    logits, other = torch.randn(2, 3), torch.randn(2, 3)
+    for output in (logits, (logits, other), [logits], {"loss": other, "logits": logits}):
+        assert read_logits(output) is logits
+    for output, told in (
+        ({"loss": other}, "returns a dict without `logits`"),
+        (3, "returns a int without"),
+        (logits[None], r"logits have shape \(1, 2, 3\), not \(batch, classes\)"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            read_logits(output)
 
 
 assert any_models.__name__ in sys.modules  # specs name it: it must be importable

@@ -19,11 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from asymtrain.branches import attach
-from asymtrain.branches._blocks import find_blocks
-from asymtrain.branches._nested import read_logits
+from asymtrain.branches._nested import select
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import PoolName, Reader
 from asymtrain.errors import UsageError, UsageWarning, error_line
+from asymtrain.lab.engine.blocks import find_blocks
 from asymtrain.lab.engine.draws import Draws, FusedDropoutError
 from asymtrain.lab.engine.parameters import is_branch
 from asymtrain.models import Outputs, Parameters
@@ -312,6 +312,23 @@ class ModuleNetwork:
                 f"the model cannot be called in training on inputs of shape {tuple(sample.shape)} "
                 f"({error_line(error)}): {cure}"
             ) from error
+
+
+def read_logits(output: object) -> Tensor:
+    """Logits (B, C): the output itself, its `logits`, or of several outputs the first.
+
+    That is the custom; what follows are auxiliary heads of the model's own.
+    """
+    selector = 0 if isinstance(output, tuple | list) else "logits"
+    logits = output if isinstance(output, Tensor) else select(output, selector)
+    if logits is None:
+        raise UsageError(f"the model returns a {type(output).__name__} without `logits`: build one that returns them")
+    if logits.ndim != 2:
+        raise UsageError(
+            f"the model's logits have shape {tuple(logits.shape)}, not (batch, classes): only classifiers can be "
+            "trained here"
+        )
+    return logits
 
 
 def _built_in(part: nn.Module) -> tuple[object, ...]:

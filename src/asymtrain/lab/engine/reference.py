@@ -26,7 +26,6 @@ from torch.optim.swa_utils import AveragedModel
 
 from asymtrain import streams
 from asymtrain.branches import Branches, attach
-from asymtrain.branches._nested import read_logits
 from asymtrain.gradients import cosine
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import erase, flip_and_shift, mixing_weights, transform
@@ -34,7 +33,7 @@ from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.devices import device_name, products_of
 from asymtrain.lab.engine import schedule, setup
 from asymtrain.lab.engine.losses import MAIN
-from asymtrain.lab.engine.modules import ModuleNetwork
+from asymtrain.lab.engine.modules import ModuleNetwork, read_logits
 from asymtrain.lab.engine.optimizer import decays
 from asymtrain.lab.engine.parameters import FlatParameters, layer_name
 from asymtrain.lab.engine.signals import needs_both_gradients

@@ -114,8 +114,8 @@ def check_removal(spec: RunSpec, dataset: "Dataset", arguments: Mapping[str, Any
     from torch import Tensor, nn
 
     from asymtrain.branches import attach
-    from asymtrain.branches._nested import read_logits
     from asymtrain.lab.data.normalise import normalise
+    from asymtrain.lab.engine.modules import read_logits
     from asymtrain.lab.engine.setup import build_module, run_data
 
     data = run_data(spec, dataset)
