@@ -31,6 +31,7 @@ from asymtrain.lab.cli.options import (
     offered_archs,
     typed_command,
 )
+from asymtrain.lab.cli.report import finished_runs
 from asymtrain.lab.cli.run import show_failures, train
 from asymtrain.lab.cli.screen import plain_text, show_json, show_table, stderr
 from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_words
@@ -197,12 +198,11 @@ class CommandBench(Bench):
         Ctrl-C ends the command with the runs stored that were finished.
         """
         from asymtrain.lab.executors import check_data
-        from asymtrain.lab.store import Store
+        from asymtrain.lab.store import stored_runs
 
         wanted = dict.fromkeys(specs)
         if self.stored:
-            with Store(self.store, read_only=True) as opened:
-                runs = opened.runs([spec.id for spec in wanted])
+            runs = stored_runs(self.store, [spec.id for spec in wanted])
         else:
             check_data(specs, self.data_root)
             training = TrainingOptions(device=self.device, data_root=self.data_root)
@@ -241,12 +241,7 @@ class CommandBench(Bench):
 
 def stored_specs(store: Path, texts: Iterable[str]) -> "list[RunSpec]":
     """Specs of finished runs by their ids or the beginnings of them; `all` for every one."""
-    from asymtrain.lab.store import Store
-
-    with Store(store, read_only=True) as opened:
-        known = {run.spec.id: run.spec for run in opened.runs()}
-    if not known:
-        raise UsageError(f"{store} holds no finished run yet: `asymtrain status --store {store}` shows what is pending")
+    known = {run.spec.id: run.spec for run in finished_runs(store)}
     names = [name for text in texts for name in comma_words(text)]
     if not names:
         raise UsageError(f"--run needs the id of a run: `asymtrain report --store {store}` writes them into rows.csv")

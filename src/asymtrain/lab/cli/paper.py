@@ -27,6 +27,7 @@ from asymtrain.lab.cli.options import (
     parse_seeds,
     typed_command,
 )
+from asymtrain.lab.cli.run import show_failures
 from asymtrain.lab.cli.screen import progress_display, show_json, show_table, stderr, stdout
 
 # The rest is imported where it is used: this file is read for --help too.
@@ -387,15 +388,13 @@ def _train(
     else:
         work.show_results(results, judgements, study, json=output.json)
     left = done.left
-    failures = work.failure_reasons(store, {spec.id for spec in left.specs})
-    for reason in failures:
-        console.print(f"failed: {reason}")
+    failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_empty:
         ended = "Stopped" if done.interrupted else "Not finished"
         rest = f"{len(left.specs) + left.later} trainings and {len(left.measurements)} measurements"
         console.print(f"{ended}: {rest} are left. {display.going_on(training.minutes)}")
     console.print(f"Report: {files['page']}")
-    if done.interrupted or failures:
+    if done.interrupted or failed:
         raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
 
 

@@ -18,7 +18,6 @@ from asymtrain.lab.paper.verdicts import Judgement
 from asymtrain.lab.report import duration
 from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.runs import Run
-from asymtrain.lab.store import Store, store_exists
 
 Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks train at the same time
 
@@ -43,13 +42,6 @@ def build_results(
 ) -> tuple[list[RecipeResult], SpecsUsed]:
     known = read_store(store) if known is None else known
     return [build_result(recipe, study, known) for recipe in recipes], specs_behind(recipes, study, known)
-
-
-def failure_reasons(store: Path, ids: set[str]) -> list[str]:
-    if not store_exists(store):
-        return []
-    with Store(store, read_only=True) as opened:
-        return sorted({failure.reason for failure in opened.failures() if failure.spec.id in ids})
 
 
 def ask_once(recipe: Recipe, study: Study, known: Snapshot) -> Recipe:

@@ -13,6 +13,7 @@ from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import STORE, ExecutorOptions, OutputOptions, TrackOptions, typed_command
+from asymtrain.lab.cli.run import show_failures
 from asymtrain.lab.cli.screen import counted, progress_display, show_json, show_page, show_table, stderr, stdout
 
 # The rest is imported where it is used: this file is read for --help too.
@@ -131,7 +132,7 @@ def _train(
 ) -> None:
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
-        from asymtrain.lab.cli.paper_work import failure_reasons, show_trial, workers_of
+        from asymtrain.lab.cli.paper_work import show_trial, workers_of
         from asymtrain.lab.practice.running import check_block, left_of, read_runs, run_block
         from asymtrain.lab.report import duration
         from asymtrain.lab.trackers import tracking
@@ -159,14 +160,12 @@ def _train(
         interrupted = run_block(study, block, store, on_wave=on_wave, on_run=on_run, **options)
     _show(context, output)
     left = left_of(study, block.tasks, read_runs(store))
-    reasons = failure_reasons(store, {spec.id for spec in left.specs})
-    for reason in reasons:
-        console.print(f"failed: {reason}")
+    failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_done:
         opening = "Stopped" if interrupted else "Not finished"
         rest = counted(len(left.specs) + len(left.later), "run")
         console.print(f"{opening}: {rest} of {block.name} are left. {display.going_on(training.minutes)}")
-    if interrupted or reasons:
+    if interrupted or failed:
         raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 
 

@@ -26,19 +26,26 @@ def report(
     """Write the rows and the page of everything that a store holds."""
     with loading():
         from asymtrain.lab.report import FILES, check_folder, write_report
-        from asymtrain.lab.store import Store
     if not store.exists() and (latest := latest_store()).exists():
         raise UsageError(f"there is no store at {store}: give one with --store; here {latest} was written last")
     folder = store.parent if out is None else out
     check_folder(folder)
     if out is None and (folder / FILES["report"]).exists() and not (folder / FILES["rows"]).exists():
         raise UsageError(f"{folder / FILES['report']} is the page of another command: give another folder with --out")
+    runs = finished_runs(store)
+    show_summary(write_report(runs, folder, typed_command(context), versions_in(store, runs)))
+    stderr().print(f"Report: {folder / FILES['report']}")
+
+
+def finished_runs(store: Path) -> "list[Run]":
+    """All of a store, which must hold one."""
+    from asymtrain.lab.store import Store
+
     with Store(store, read_only=True) as opened:
         runs = opened.runs()
     if not runs:
         raise UsageError(f"{store} holds no finished run yet: `asymtrain status --store {store}` shows what is pending")
-    show_summary(write_report(runs, folder, typed_command(context), versions_in(store, runs)))
-    stderr().print(f"Report: {folder / FILES['report']}")
+    return runs
 
 
 def versions_in(store: Path, runs: "Iterable[Run]") -> dict[str, str]:

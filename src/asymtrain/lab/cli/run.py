@@ -152,12 +152,9 @@ def document(summary: "Summary", wanted: int, output: OutputOptions) -> dict[str
 
 def show_failures(store: Path, wanted: Collection[str]) -> bool:
     """Say why runs of these ids failed, each reason once; did any?"""
-    from asymtrain.lab.store import Store, store_exists
+    from asymtrain.lab.store import failure_reasons
 
-    if not store_exists(store):  # a time limit that was over at once leaves none
-        return False
-    with Store(store, read_only=True) as opened:
-        reasons = Counter(failure.reason for failure in opened.failures() if failure.spec.id in wanted)
+    reasons = Counter(failure_reasons(store, wanted))
     for reason, count in reasons.items():
         stderr().print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
     return bool(reasons)

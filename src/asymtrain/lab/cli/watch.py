@@ -114,12 +114,9 @@ def render_state(store: Path, state: State) -> str:
     from asymtrain.lab.engine.checkpoint import begun_runs
     from asymtrain.lab.report import summarise
     from asymtrain.lab.report.run_report import render
-    from asymtrain.lab.store import Store
+    from asymtrain.lab.store import stored_runs
 
-    runs: list[Run] = []
-    if state.summary is not None:
-        with Store(store, read_only=True) as opened:
-            runs = opened.runs()
+    runs = stored_runs(store)
     begun = begun_runs(checkpoints_of(store))
     histories = {spec: history for _, members in begun for spec, history in members.items()}
     running = {spec for spec, reason in state.pending if reason == RUNNING}

@@ -16,11 +16,12 @@ from asymtrain.lab.store.exchange import Export, Imported, export_store, import_
 from asymtrain.lab.store.provenance import Provenance
 from asymtrain.lab.store.records import Measurement, Record
 from asymtrain.lab.store.requests import Failure, Group, Summary
-from asymtrain.lab.store.store import Store, stored_runs
+from asymtrain.lab.store.store import Store, failure_reasons, stored_runs
 from asymtrain.lab.store.tensorboard import write_tensorboard
 
 __all__ = [
     "Check", "Damage", "DamagedError", "Export", "Failure", "Group", "Imported", "Measurement", "NoStoreError",
     "Provenance", "Record", "Store", "StoreError", "StoreWarning", "Summary",
-    "export_store", "import_store", "read_export", "store_exists", "stored_runs", "write_tensorboard",
+    "export_store", "failure_reasons", "import_store", "read_export", "store_exists", "stored_runs",
+    "write_tensorboard",
 ]  # fmt: skip

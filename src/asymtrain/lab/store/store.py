@@ -4,7 +4,7 @@ import dataclasses
 import json
 import sqlite3
 import warnings
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -234,6 +234,14 @@ def stored_runs(path: Path, ids: Iterable[str] | None = None) -> list[Run]:
         return []
     with Store(path, read_only=True) as store:
         return store.runs(ids)
+
+
+def failure_reasons(path: Path, ids: Collection[str]) -> list[str]:
+    """Why specs of these ids failed, a reason for each; nothing where there is no store."""
+    if not store_exists(path):
+        return []
+    with Store(path, read_only=True) as store:
+        return [failure.reason for failure in store.failures() if failure.spec.id in ids]
 
 
 def _now() -> str:

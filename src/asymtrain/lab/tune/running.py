@@ -25,7 +25,7 @@ from asymtrain.errors import UsageError, UsageWarning, error_line
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
-from asymtrain.lab.store import Store, store_exists
+from asymtrain.lab.store import failure_reasons, stored_runs
 from asymtrain.lab.tune.answer import Tuned
 from asymtrain.lab.tune.planning import (
     Plan,
@@ -401,18 +401,12 @@ def _timing_of(runs: Iterable[Run]) -> Timing | None:
 
 
 def _stored(store: Path | None, specs: Iterable[RunSpec]) -> dict[str, Run]:
-    if store is None or not store_exists(store):
-        return {}
-    with Store(store, read_only=True) as record:
-        return {run.spec.id: run for run in record.runs([spec.id for spec in specs])}
+    runs = [] if store is None else stored_runs(store, [spec.id for spec in specs])
+    return {run.spec.id: run for run in runs}
 
 
 def _failure(store: Path | None, missing: Iterable[RunSpec], note: str) -> str:
     """Why one of these runs failed; empty where none did."""
     if store is None:
         return note if "failed:" in note else ""
-    if not store_exists(store):
-        return ""
-    ids = {spec.id for spec in missing}
-    with Store(store, read_only=True) as record:
-        return next((failure.reason for failure in record.failures() if failure.spec.id in ids), "")
+    return next(iter(failure_reasons(store, {spec.id for spec in missing})), "")
