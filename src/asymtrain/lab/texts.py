@@ -1,4 +1,7 @@
-"""Text from outside, such as a name in a store that was sent, where it meets a terminal, a page or a spreadsheet."""
+"""Text from outside, such as a name in a store that was sent, where it meets a terminal, a page or a spreadsheet.
+
+And numbers of things in words.
+"""
 
 import re
 from typing import Any
@@ -12,6 +15,11 @@ _FORMULA = re.compile("'*[=+\\-@\t\r＝＋－＠]")
 def printable(text: str) -> str:
     """The text with control characters as JSON writes them: none can move a cursor, or make a page invalid."""
     return _CONTROL.sub(lambda sign: f"\\u{ord(sign[0]):04x}", text)
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 run`, `2 runs`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
 def csv_cell(value: Any) -> Any:

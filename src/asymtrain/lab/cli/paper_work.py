@@ -18,6 +18,7 @@ from asymtrain.lab.paper.verdicts import Judgement
 from asymtrain.lab.report import duration
 from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.runs import Run
+from asymtrain.lab.texts import counted
 
 Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks train at the same time
 
@@ -137,7 +138,7 @@ def plan_sentence(left: Missing, study: Study, known: Snapshot, workers: Workers
     return (
         f"Missing: {len(left.specs)} trainings{later}, {len(left.measurements)} measurements. "
         f"About {duration(seconds)} "
-        f"on {count} {'core' if device == 'cpu' else 'GPU'}{'s' if count > 1 else ''}, {basis}."
+        f"on {counted(count, 'core' if device == 'cpu' else 'GPU')}, {basis}."
     )
 
 
@@ -147,8 +148,8 @@ def study_sentence(study: Study) -> str:
     names = ", ".join(map(str, seeds))
     if len(seeds) > 2 and seeds == tuple(range(seeds[0], seeds[-1] + 1)):
         names = f"{seeds[0]} to {seeds[-1]}"
-    counts = [f"{len(seeds)} seed{'s' if len(seeds) > 1 else ''} ({names})"]
-    counts += [f"{study.epochs} epoch{'s' if study.epochs > 1 else ''}", study.precision]
+    counts = [f"{counted(len(seeds), 'seed')} ({names})"]
+    counts += [counted(study.epochs, "epoch"), study.precision]
     return f"Scale {study.sizes.scale}: {', '.join(counts)}{f', {study.stand_in}' if study.stand_in else ''}."
 
 

@@ -14,7 +14,8 @@ from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import STORE, ExecutorOptions, OutputOptions, TrackOptions, typed_command
 from asymtrain.lab.cli.run import show_failures
-from asymtrain.lab.cli.screen import counted, progress_display, show_json, show_page, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import progress_display, show_json, show_page, show_table, stderr, stdout
+from asymtrain.lab.texts import counted
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:

@@ -24,8 +24,9 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.report import versions_in
-from asymtrain.lab.cli.screen import counted, progress_display, show_json, show_summary, stderr
+from asymtrain.lab.cli.screen import progress_display, show_json, show_summary, stderr
 from asymtrain.lab.cli.watch import watching
+from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.report import Summary
@@ -156,5 +157,5 @@ def show_failures(store: Path, wanted: Collection[str]) -> bool:
 
     reasons = Counter(failure_reasons(store, wanted))
     for reason, count in reasons.items():
-        stderr().print(f"{count} run{'s' if count > 1 else ''} failed: {reason}")
+        stderr().print(f"{counted(count, 'run')} failed: {reason}")
     return bool(reasons)

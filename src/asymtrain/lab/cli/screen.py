@@ -83,11 +83,6 @@ def shown_warnings() -> Iterator[None]:
         yield
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 run`, `2 runs`."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
 def show_page(
     files: "Mapping[str, Path]",
     document: Mapping[str, Any],

@@ -13,7 +13,8 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli import FAILED
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import JSON, RECORD, STORE_NAME
-from asymtrain.lab.cli.screen import counted, show_json
+from asymtrain.lab.cli.screen import show_json
+from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.store import Store

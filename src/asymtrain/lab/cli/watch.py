@@ -25,9 +25,10 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import LATEST, latest_store
 from asymtrain.lab.cli.report import versions_in
-from asymtrain.lab.cli.screen import counted, stderr
+from asymtrain.lab.cli.screen import stderr
 from asymtrain.lab.cli.status import RUNNING, counts_table, pending_states
 from asymtrain.lab.cli.status import lines as state_lines
+from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.report import Figure, Table

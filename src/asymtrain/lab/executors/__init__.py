@@ -26,6 +26,7 @@ from asymtrain.lab.functions import is_function, is_here
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, StoreError, store_exists
 from asymtrain.lab.store.store import LEASE
+from asymtrain.lab.texts import counted
 
 EXECUTORS = ("local", "ray")
 RENEW_SECONDS = LEASE / 4  # between renewals of claims: some may fail before other machines take the runs over
@@ -168,7 +169,7 @@ def _results(
                 if record is not None:
                     record.fail(outcome.plan.specs, outcome.reason)
                 lost = len(outcome.plan.specs)
-                total(f"{lost} run{'s' if lost > 1 else ''} failed: {outcome.reason}")
+                total(f"{counted(lost, 'run')} failed: {outcome.reason}")
     if reasons and not done:
         raise UsageError(reasons[0])
     if stacks and job.is_over() and not done and not total.epochs_here:

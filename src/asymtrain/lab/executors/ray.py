@@ -34,6 +34,7 @@ from asymtrain.lab.executors.local import SHUTDOWN_SECONDS
 from asymtrain.lab.executors.outcomes import Failed, Job, Lost, Outcome, Report, Result, Stopped, Waiting
 from asymtrain.lab.functions import check_function
 from asymtrain.lab.machine import cores
+from asymtrain.lab.texts import counted
 
 OBJECT_STORE_BYTES = 128 * 2**20  # of a local cluster: only plans and rows pass through it
 POLL_SECONDS = 0.2
@@ -200,7 +201,7 @@ class _Driver:
         kind = "GPU" if self.device.type == "cuda" else "CPU"
         empty = not self.ray.cluster_resources().get(kind)
         if empty and not self.empty:
-            left = f"{len(self.running)} stack{'s' if len(self.running) > 1 else ''}"
+            left = counted(len(self.running), "stack")
             self.report(f"the Ray cluster has no {kind} now: {left} will wait for a node that has one (Ctrl-C ends it)")
         self.looked, self.empty = time.monotonic(), empty
 

@@ -18,7 +18,7 @@ from asymtrain.lab.report.summary import Summary, comparison_table, summarise
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
 from asymtrain.lab.store.provenance import torch_version
-from asymtrain.lab.texts import csv_cell
+from asymtrain.lab.texts import counted, csv_cell
 from asymtrain.models import display_name
 from asymtrain.version import VERSION
 
@@ -187,7 +187,7 @@ def _lead(summary: Summary) -> str:
         return "No seed has been trained both plainly and with branches yet, so there is nothing to compare."
     archs = _listing([display_name(arch) for arch in summary.rows["arch"].unique()])
     counts = sorted({row["n"] for row in summary.comparisons})
-    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else f"{counts[0]} seed{'s'[: counts[0] - 1]}"
+    seeds = f"{counts[0]} to {counts[-1]} seeds" if len(counts) > 1 else counted(counts[0], "seed")
     datasets = _listing(summary.rows["dataset"].unique())
     return (
         f"{archs} learnt {datasets} with {seeds} each: once plainly, and once with auxiliary branches that exist "

@@ -9,9 +9,10 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, duration, interval, make_rows
 from asymtrain.lab.runs import Run
+from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Plan, Timing
 from asymtrain.lab.tune.results import Entry, Race, RungResult
-from asymtrain.lab.tune.rule import RULE, Verdict, counted, is_moving
+from asymtrain.lab.tune.rule import RULE, Verdict, is_moving
 from asymtrain.lab.tune.snippet import Removal
 from asymtrain.models import display_name
 

@@ -8,9 +8,10 @@ from typing import Any
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
+from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.planning import Plan, Rung
 from asymtrain.lab.tune.question import Question
-from asymtrain.lab.tune.rule import Ruling, Standing, counted, judge, judge_pair, judge_race, leans_to_attach, survivors
+from asymtrain.lab.tune.rule import Ruling, Standing, judge, judge_pair, judge_race, leans_to_attach, survivors
 
 Row = Mapping[str, Any]  # of `comparisons.compare`
 Pair = tuple[int, float, float]  # seed, Plain, Asymmetric

@@ -192,11 +192,6 @@ def _not_learnt(row: Mapping[str, Any], rule: Rule) -> Ruling | None:
     return Ruling("undecided", "not learnt", reason)
 
 
-def counted(number: int, noun: str) -> str:
-    """`1 epoch`, `2 epochs`."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def _moving_words(epochs: int, asked: int, course: Sequence[float]) -> str:
     return f"it was confirmed at {epochs} of {asked} epochs, and {_course_words(course)}"
 

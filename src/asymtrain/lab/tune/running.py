@@ -26,6 +26,7 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.sources import describe_model
 from asymtrain.lab.store import failure_reasons, stored_runs
+from asymtrain.lab.texts import counted
 from asymtrain.lab.tune.answer import Tuned
 from asymtrain.lab.tune.planning import (
     Plan,
@@ -38,7 +39,7 @@ from asymtrain.lab.tune.planning import (
 )
 from asymtrain.lab.tune.question import Question
 from asymtrain.lab.tune.results import Race, replay
-from asymtrain.lab.tune.rule import RULE, counted
+from asymtrain.lab.tune.rule import RULE
 from asymtrain.lab.tune.snippet import attach_arguments, attach_code, check_removal
 
 if TYPE_CHECKING:
