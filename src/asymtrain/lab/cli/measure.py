@@ -33,7 +33,7 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.report import finished_runs
 from asymtrain.lab.cli.run import show_failures, train
-from asymtrain.lab.cli.screen import plain_text, show_json, show_table, stderr
+from asymtrain.lab.cli.screen import plain_text, show_page, stderr
 from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Say, Stopped, comma_words
 
 # The rest is imported where it is used: this file is read for --help too.
@@ -117,13 +117,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
             facts=facts_of(context, page),
             document=page.document,
         )
-        if output.json:
-            show_json({**page.document, "files": {kind: str(path) for kind, path in files.items()}})
-        else:
-            for table in page.tables:
-                show_table(table)
-                print()
-        stderr().print(f"Page: {files['page']}")
+        show_page(files, page.document, page.tables, notes=True, json=output.json)
         if stopped or bench.failed:
             raise typer.Exit(INTERRUPTED if stopped else FAILED)
 
@@ -135,7 +129,7 @@ def command_of(instrument: Instrument[Any, Any]) -> Callable[..., None]:
 
 def facts_of(context: typer.Context, page: Page) -> dict[str, str]:
     """How a page was made: command, what was measured, what the instrument adds, versions."""
-    from asymtrain.lab.report import current_versions
+    from asymtrain.lab.report.run_report import current_versions, versions_text
 
     archs, datasets = (", ".join({getattr(spec, name): None for spec in page.specs}) for name in ("arch", "dataset"))
     seeds = ", ".join(map(str, sorted({spec.seed for spec in page.specs})))
@@ -143,7 +137,7 @@ def facts_of(context: typer.Context, page: Page) -> dict[str, str]:
         "Command": typed_command(context),
         "Runs": f"{len(page.specs)}: {archs} on {datasets}, seeds {seeds}",
         **page.facts,
-        "Versions": ", ".join(f"{name} {version}" for name, version in current_versions().items()),
+        "Versions": versions_text(current_versions()),
     }
 
 

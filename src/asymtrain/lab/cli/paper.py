@@ -37,7 +37,6 @@ if TYPE_CHECKING:
     from asymtrain.lab.paper.recipe import Measuring, Recipe
     from asymtrain.lab.paper.snapshot import Snapshot
     from asymtrain.lab.paper.study import Study
-    from asymtrain.lab.runs import Run
 
 PAPER_OUT = Path("asymtrain-paper")
 SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
@@ -367,18 +366,12 @@ def _train(
     console.print(work.plan_sentence(missing(parts, study, known), study, known, workers))
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
-        def on_run(finished: "Run", done: int, total: int) -> None:
-            if finished.spec.test == "never":
-                work.show_trial(display, finished, done, total)
-            else:
-                display.finished(finished, done, total)
-
         def on_measurement(measured: "Measuring", done: int, total: int) -> None:
             spec, display.productive = measured.spec, True
             display.console.print(f"{done}/{total} {measured.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
 
         options = {**dataclasses.asdict(training), "progress": update}
-        done = run_recipes(parts, study, store, on_run=on_run, on_measurement=on_measurement, **options)
+        done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)
     results, specs = work.build_results(parts, study, store)
     judgements = judge_results(results)
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab.cli.screen import Display, show_json, show_table, stdout
+from asymtrain.lab.cli.screen import show_json, show_table, stdout
 from asymtrain.lab.machine import cores, may_have_gpu
 from asymtrain.lab.paper.blocks import progress
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
@@ -17,7 +17,6 @@ from asymtrain.lab.paper.study import Study
 from asymtrain.lab.paper.verdicts import Judgement
 from asymtrain.lab.report import duration
 from asymtrain.lab.report.table import Column, Table, make_rows
-from asymtrain.lab.runs import Run
 from asymtrain.lab.texts import counted
 
 Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks train at the same time
@@ -209,12 +208,3 @@ def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement
     for judgement in judgements:
         if judgement.claim.id in wanted:
             console.print(f"{judgement.claim.id} {judgement.claim.text}: {judgement.sentence}")
-
-
-def show_trial(display: Display, run: Run, done: int, total: int) -> None:
-    """A line for a run of a search, which has no test accuracy."""
-    if not display.console.is_terminal:
-        best = run.best_validation
-        text = "diverged" if best is None else f"best validation accuracy {best.validation_accuracy or 0:.3f}"
-        spec = run.spec
-        display.console.print(f"{done}/{total} search: {spec.arch} {spec.variant} seed {spec.seed}: {text}")

@@ -133,7 +133,7 @@ def _train(
 ) -> None:
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
-        from asymtrain.lab.cli.paper_work import show_trial, workers_of
+        from asymtrain.lab.cli.paper_work import workers_of
         from asymtrain.lab.practice.running import check_block, left_of, read_runs, run_block
         from asymtrain.lab.report import duration
         from asymtrain.lab.trackers import tracking
@@ -151,14 +151,8 @@ def _train(
             names = ", ".join(task.title for task in tasks)
             display.console.print(f"{left.stored} of {left.needed} runs are stored{time}; next: {names}.")
 
-        def on_run(finished: "Run", done: int, total: int) -> None:
-            if finished.spec.test == "never":
-                show_trial(display, finished, done, total)
-            else:
-                display.finished(finished, done, total)
-
         options = {**dataclasses.asdict(training), "progress": update}
-        interrupted = run_block(study, block, store, on_wave=on_wave, on_run=on_run, **options)
+        interrupted = run_block(study, block, store, on_wave=on_wave, on_run=display.finished, **options)
     _show(context, output)
     left = left_of(study, block.tasks, read_runs(store))
     failed = show_failures(store, {spec.id for spec in left.specs})

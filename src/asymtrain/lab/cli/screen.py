@@ -4,7 +4,7 @@ import json
 import textwrap
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -87,19 +87,24 @@ def show_page(
     files: "Mapping[str, Path]",
     document: Mapping[str, Any],
     tables: "Iterable[Table]",
-    sentences: Iterable[str],
+    sentences: Iterable[str] = (),
     *,
+    notes: bool = False,
+    code: str = "",
     json: bool,
 ) -> None:
-    """What a page says, as tables and sentences or as JSON, and where it is."""
+    """What a page says, as tables (with their notes if asked for), sentences and code or as JSON; and where it is."""
     if json:
         show_json({**document, "files": {kind: str(path) for kind, path in files.items()}})
     else:
         for table in tables:
-            show_table(table, note=False)
+            show_table(table, note=notes)
             stdout().print()
         for sentence in sentences:
             stdout().print(sentence)
+        if code:
+            stdout().print()
+            stdout().print(code, soft_wrap=True, end="")
     stderr().print(f"Page: {files['page']}")
 
 
@@ -237,18 +242,28 @@ class Display:
         from asymtrain.lab.report import duration
         from asymtrain.lab.runs import DEFAULTS
 
-        accuracy = "diverged" if run.outcome == "diverged" else "trained"
+        spec, diverged = run.spec, run.outcome == "diverged"
+        accuracy, stage = "diverged" if diverged else "trained", "search: " if spec.test == "never" else ""
         if run.test_accuracy is not None:
-            classes = class_count(run.spec.dataset, dict(run.spec.dataset_options))
+            classes = class_count(spec.dataset, dict(spec.dataset_options))
             learnt = classes is None or run.test_accuracy > chance_limit(classes, run.noted_classes[1])
-            flag = "" if learnt or run.outcome == "diverged" else " (at chance)"
-            accuracy = f"test accuracy {run.test_accuracy:.3f}{flag}"
+            accuracy = f"test accuracy {run.test_accuracy:.3f}{'' if learnt or diverged else ' (at chance)'}"
+        elif stage and not diverged and (best := run.best_validation):
+            accuracy = f"best validation accuracy {best.validation_accuracy:.3f}"
         left = self.latest.seconds_left if self.latest else None
         rest = "" if left is None or done == total else f", {duration(left)} left"
-        spec = run.spec
         controls = [f"{getattr(spec, name)} " for name in _KINDS if getattr(spec, name) != DEFAULTS[name]]
         kind = f"{spec.arch} {spec.variant} {''.join(controls)}"
-        self.console.print(f"{done}/{total} {kind}seed {spec.seed}: {accuracy}{rest}")
+        self.console.print(f"{done}/{total} {stage}{kind}seed {spec.seed}: {accuracy}{rest}")
+
+    def telling(self, words: "Callable[[Run], str]") -> "Callable[[Run, int, int], None]":
+        """The same in words of a command's own."""
+
+        def tell(run: "Run", done: int, total: int) -> None:
+            if not self.console.is_terminal:
+                self.console.print(f"{done}/{total} {words(run)}")
+
+        return tell
 
     def going_on(self, minutes: float | None, *, fresh: bool = False) -> str:
         """How to go on; after a time limit in which nothing was finished, also how far it came and what it needs."""

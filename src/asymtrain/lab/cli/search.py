@@ -201,14 +201,9 @@ def train(
     from asymtrain.lab.trackers import tracking
 
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
-
-        def tell(run: "Run", done: int, total: int) -> None:
-            if not display.console.is_terminal:
-                display.console.print(f"{done}/{total} {_line(run)}")
-
         options, interrupted = dataclasses.asdict(training), False
         try:
-            results = run_searches(searches, store=store, on_run=tell, progress=update, **options)
+            results = run_searches(searches, store=store, on_run=display.telling(_line), progress=update, **options)
         except KeyboardInterrupt:
             results, interrupted = read_searches(searches, store, data_root=training.data_root), True
     return results, interrupted, display.going_on(training.minutes, fresh=training.fresh)
@@ -246,18 +241,11 @@ def _line(run: "Run") -> str:
 
 
 def _facts(context: typer.Context, results: "Sequence[SearchResult]", store: Path | None) -> dict[str, str]:
-    from asymtrain.lab.report import duration
+    from asymtrain.lab.report.run_report import run_facts
     from asymtrain.lab.store import stored_runs
 
     facts = {"Command": typed_command(context)}
     if store is None:
         return {**facts, "Source": "Table 13 of the paper"}
     runs = stored_runs(store, {spec_id for result in results for spec_id in result.spec_ids})
-    versions = versions_in(store, runs)
-    return {
-        **facts,
-        "Runs": f"{len(runs)}, of which {sum(run.outcome == 'diverged' for run in runs)} diverged",
-        "Training time": f"{duration(sum(run.seconds for run in runs))}, summed over runs",
-        "Device": ", ".join(sorted({run.device for run in runs})) or "none yet",
-        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or "none yet",
-    }
+    return {**facts, **run_facts(runs, versions_in(store, runs))}

@@ -38,7 +38,7 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.report import versions_in
-from asymtrain.lab.cli.screen import AGAIN, Display, progress_display, show_json, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import AGAIN, Display, progress_display, show_page, stderr
 
 if TYPE_CHECKING:
     from asymtrain.lab.candidates import Candidate
@@ -221,11 +221,7 @@ def watcher_of(display: Display) -> "Watcher":
     """What the terminal shows of a tune as it runs: stages, a bar, elsewhere a line for each run."""
     from asymtrain.lab.tune import Watcher
 
-    def run(finished: "Run", done: int, total: int) -> None:
-        if not display.console.is_terminal:
-            display.console.print(f"{done}/{total} {_line(finished)}")
-
-    return Watcher(display.update, display.stage, run)
+    return Watcher(display.update, display.stage, display.telling(_line))
 
 
 def _line(run: "Run") -> str:
@@ -245,15 +241,5 @@ def show(result: "Tuned", files: dict[str, Path], *, json: bool) -> None:
     """Tables, the verdict, what the time allowed and the code; or everything as JSON."""
     from asymtrain.lab.tune.answer import budget_words, tune_tables
 
-    if json:
-        show_json({**result.to_dict(), "files": {kind: str(path) for kind, path in files.items()}})
-    else:
-        for table in tune_tables(result):
-            show_table(table, note=False)
-            stdout().print()
-        stdout().print(result.sentence)
-        stdout().print(f"Time: {budget_words(result)}.")
-        if result.snippet:
-            stdout().print()
-            stdout().print(result.snippet, soft_wrap=True, end="")
-    stderr().print(f"Page: {files['page']}")
+    sentences = (result.sentence, f"Time: {budget_words(result)}.")
+    show_page(files, result.to_dict(), tune_tables(result), sentences, code=result.snippet, json=json)

@@ -218,12 +218,24 @@ def _facts(summary: Summary, command: str | None, versions: Mapping[str, str]) -
     rows = summary.rows
     return {
         **({"Command": command} if command else {}),
-        "Runs": f"{len(rows)}, of which {(rows['outcome'] == 'diverged').sum()} diverged",
-        "Training time": f"{duration(rows['seconds'].sum())}, summed over runs",
-        "Device": ", ".join(sorted(set(rows["device"]))) or NOTHING,
+        **run_facts(rows[["outcome", "seconds", "device"]].itertuples(), versions),
         "Engine path": ", ".join(sorted(set(rows["path"]))) or NOTHING,
-        "Versions": ", ".join(f"{name} {version}" for name, version in versions.items()) or NOTHING,
     }
+
+
+def run_facts(runs: Iterable[Any], versions: Mapping[str, str]) -> dict[str, str]:
+    """What a page says of its runs, or of the rows of them: how many, how long they took, where and with what."""
+    members = list(runs)
+    return {
+        "Runs": f"{len(members)}, of which {sum(run.outcome == 'diverged' for run in members)} diverged",
+        "Training time": f"{duration(sum(run.seconds for run in members))}, summed over runs",
+        "Device": ", ".join(sorted({run.device for run in members})) or NOTHING,
+        "Versions": versions_text(versions) or NOTHING,
+    }
+
+
+def versions_text(versions: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _settings(summary: Summary) -> tuple[Table, dict[str, str]]:

@@ -442,7 +442,9 @@ def _planned(plan: Plan) -> str:
 
 
 def _facts(result: Tuned) -> dict[str, str]:
-    runs, base = result.runs, result.race.question.base
+    from asymtrain.lab.report.run_report import run_facts
+
+    base = result.race.question.base
     command = {"Command": result.command} if result.command else {}
     places = {"Places": ", ".join(result.places)} if result.places else {}
     return {
@@ -450,8 +452,5 @@ def _facts(result: Tuned) -> dict[str, str]:
         "Training": f"{base.epochs} epochs, batch {base.batch}, learning rate {base.learning_rate:g}, {base.optimizer}",
         **places,
         "Time": budget_words(result),
-        "Runs": f"{len(runs)}, of which {sum(run.outcome == 'diverged' for run in runs)} diverged",
-        "Training time": f"{duration(sum(run.seconds for run in runs))}, summed over runs",
-        "Device": ", ".join(sorted({run.device for run in runs})) or NOTHING,
-        "Versions": ", ".join(f"{name} {version}" for name, version in result.versions.items()) or NOTHING,
+        **run_facts(result.runs, result.versions),
     }
