@@ -9,7 +9,7 @@ from branch_zoo import CLASSES, Cnn, Tied, images, mlp, rows, targets
 from torch import Tensor, nn
 
 from asymtrain.branches import WithBranches, attach
-from asymtrain.branches._places import ROOT, find_places, fits
+from asymtrain.branches._places import ROOT, find_paths, fits, module_at
 from asymtrain.errors import UsageError
 
 
@@ -46,13 +46,13 @@ def test_globs_go_segment_by_segment(pattern: str) -> None:
 
 def test_a_glob_keeps_the_models_order_and_a_list_its_own() -> None:
     model = Deep()
-    assert list(find_places(model, "blocks.*")) == [f"blocks.{i}" for i in range(11)]
-    assert list(find_places(model, ["norm", "blocks.2", "blocks.[01]"])) == ["norm", "blocks.2", "blocks.0", "blocks.1"]
+    assert list(find_paths(model, "blocks.*")) == [f"blocks.{i}" for i in range(11)]
+    assert list(find_paths(model, ["norm", "blocks.2", "blocks.[01]"])) == ["norm", "blocks.2", "blocks.0", "blocks.1"]
 
 
 def test_overlapping_names_are_one_place() -> None:
     model = Deep()
-    assert list(find_places(model, ["blocks.1", "blocks.[12]", model.blocks[2]])) == ["blocks.1", "blocks.2"]
+    assert list(find_paths(model, ["blocks.1", "blocks.[12]", model.blocks[2]])) == ["blocks.1", "blocks.2"]
 
 
 def test_modules_and_names_mean_the_same() -> None:
@@ -66,8 +66,8 @@ def test_modules_and_names_mean_the_same() -> None:
 def test_a_module_with_two_names_answers_to_both() -> None:
     model = Tied()
     model.alias = model.block
-    assert find_places(model, "alias")["alias"] is model.block
-    assert list(find_places(model, ["block", "alias"])) == ["block"]
+    assert module_at(model, find_paths(model, "alias")["alias"]) is model.block
+    assert list(find_paths(model, ["block", "alias"])) == ["block"]
 
 
 def test_the_model_itself_can_be_a_place() -> None:
@@ -107,9 +107,9 @@ class Stages(nn.Module):
 
 def test_numbers_count_the_repeated_blocks() -> None:
     model = Stages()
-    assert list(find_places(model, [0, -1, 2])) == ["first.0", "second.2", "second.0"]
-    assert find_places(model, 1)["first.1"] is model.blocks[1]
-    assert list(find_places(model, np.arange(2).tolist())) == list(find_places(model, [*np.arange(2)]))
+    assert list(find_paths(model, [0, -1, 2])) == ["first.0", "second.2", "second.0"]
+    assert module_at(model, find_paths(model, 1)["first.1"]) is model.blocks[1]
+    assert list(find_paths(model, np.arange(2).tolist())) == list(find_paths(model, [*np.arange(2)]))
     branches = attach(model, [1, -1], rows(), CLASSES)
     model(rows())
     assert list(branches.losses(targets())) == ["first.1", "second.2"]
@@ -248,8 +248,8 @@ def test_a_child_may_have_a_dot_in_its_own_name() -> None:
 
 def test_a_name_with_the_marks_of_a_glob_is_a_name_first() -> None:
     model = Named("x0", "x[0]", "*")
-    assert list(find_places(model, "x[0]")) == ["x[0]"]
-    assert list(find_places(model, "*")) == ["*"]
+    assert list(find_paths(model, "x[0]")) == ["x[0]"]
+    assert list(find_paths(model, "*")) == ["*"]
     branches = attach(model, ["x0", "x[0]"], rows(), CLASSES, layout={"x[0]": "BD", "x0": "DB"})
     assert [branches.readers[name].layout for name in branches.places] == ["DB", "BD"]
 

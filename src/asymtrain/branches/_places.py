@@ -22,11 +22,6 @@ Where = Target | Sequence[Target] | Mapping[str | int, str]
 ROOT = "(model)"
 
 
-def find_places(model: nn.Module, at: Where) -> dict[str, nn.Module]:
-    """The modules that `at` names, by place."""
-    return {place: module_at(model, path) for place, path in find_paths(model, at).items()}
-
-
 def find_paths(model: nn.Module, at: Where) -> dict[str, str]:
     """The paths of the modules that `at` names, in the order given; a glob's matches come in the model's own order.
 
