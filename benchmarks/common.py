@@ -18,7 +18,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from asymtrain import attach, models
-from asymtrain.lab.data import Dataset, ImageSet
+from asymtrain.lab.data import Dataset, Examples
 from asymtrain.lab.engine import Stack
 from asymtrain.lab.engine.losses import Batch, gradients
 from asymtrain.lab.engine.plan import strategy_for
@@ -47,9 +47,9 @@ def synthetic(size: int = 50_000) -> Dataset:
     """Random images in CIFAR-100's shape: speed does not depend on what they show."""
     drawn = np.random.default_rng(0)
 
-    def images(count: int) -> ImageSet:
+    def images(count: int) -> Examples:
         pixels = drawn.integers(0, 256, (count, 3, 32, 32), dtype=np.uint8)
-        return ImageSet(pixels, drawn.integers(0, CLASSES, count), None)
+        return Examples(pixels, drawn.integers(0, CLASSES, count), None)
 
     return Dataset("synthetic", images(size), images(1_000), tuple(map(str, range(CLASSES))))
 

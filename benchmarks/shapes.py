@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from asymtrain.lab.data import ImageSet, load
+from asymtrain.lab.data import Examples, load
 from asymtrain.lab.engine import train
 from asymtrain.lab.runs import RunSpec, grid
 
@@ -54,7 +54,7 @@ def drawing_seconds() -> float:
     return statistics.median(seconds)
 
 
-def ridge_accuracy(train_set: ImageSet, test_set: ImageSet, classes: int) -> float:
+def ridge_accuracy(train_set: Examples, test_set: Examples, classes: int) -> float:
     """Test accuracy of ridge regression from pixels to one-hot labels; the test images choose nothing."""
     images, labels = pixels(train_set), train_set.labels
     fifth = len(labels) // 5
@@ -81,7 +81,7 @@ def ridge_accuracies(
     return found
 
 
-def pixels(images: ImageSet) -> Matrix:
+def pixels(images: Examples) -> Matrix:
     """One row for each image, values from 0 to 1."""
     return images.images.reshape(len(images), -1) / 255.0
 

@@ -75,6 +75,20 @@ def _keep_what_is_there():
 
 
 @pytest.fixture
+def one_core(monkeypatch):
+    """With one core stacks train in this process: no worker is started, and it sees what a test changes."""
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+
+
+@pytest.fixture
+def workplace(tmp_path, monkeypatch):
+    """An empty folder that the test works in, without downloaded data."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+    return tmp_path
+
+
+@pytest.fixture
 def bfloat16_on_any_cpu():
     """For tests that compute in bfloat16 by torch's own means: see `asymtrain.lab.devices.products_of`."""
     from asymtrain.lab.devices import products_of  # here: torch reads the threads above at import

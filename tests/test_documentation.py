@@ -55,9 +55,8 @@ def each_of(files, name):
 
 
 @pytest.mark.parametrize("page", each_of(PAGES, "name"))
-def test_code_blocks_run(page, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+@pytest.mark.usefixtures("workplace")
+def test_code_blocks_run(page):
     run_blocks(page, page.read_text())
 
 
@@ -78,10 +77,9 @@ def run_cell(code, name, namespace):
 
 # Without Jupyter, whose kernel would be the largest of the development tools: cells are run in order, in one namespace.
 @pytest.mark.slow
+@pytest.mark.usefixtures("workplace")
 @pytest.mark.parametrize("notebook", each_of(NOTEBOOKS, "stem"))
-def test_notebooks_run(notebook, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
+def test_notebooks_run(notebook, monkeypatch, capsys):
     import matplotlib.pyplot as plt
 
     plt.switch_backend("agg")

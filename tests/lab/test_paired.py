@@ -2,7 +2,6 @@
 
 import doctest
 import itertools
-import os
 import re
 import subprocess
 import sys
@@ -34,13 +33,9 @@ def net(classes, channels, image_size, width=4):
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty one, on one core: no time goes into starting workers."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
+def folder(workplace, one_core, monkeypatch):
     monkeypatch.setattr(sources, "_CHECKED", set())
-    return tmp_path
+    return workplace
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import pytest
 from asymtrain.errors import UsageError
 from asymtrain.lab import trackers
 from asymtrain.lab.engine import Progress
-from asymtrain.lab.executors import execute, local
+from asymtrain.lab.executors import execute
 from asymtrain.lab.runs import Epoch, Run, RunSpec, pairs
 from asymtrain.lab.store.tensorboard import curve_values, run_name
 from asymtrain.lab.trackers import TRACKERS, TensorBoard, open_tracker, tracking
@@ -160,9 +160,8 @@ libraries_warn = pytest.mark.filterwarnings("ignore")  # of what other libraries
 
 @libraries_warn
 def test_epochs_settings_and_outcome_arrive(
-    library: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    library: str, tmp_path: Path, one_core: None, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(local, "cores", lambda: 1)
     lines: list[str] = []
     # Tested every epoch: all curves have all epochs.
     specs = pairs(RunSpec(**{**vars(SPECS[1]), "test": "every"}), [42])
@@ -230,8 +229,7 @@ def test_an_epoch_is_logged_while_the_run_trains_and_once() -> None:
 
 
 @pytest.mark.parametrize("fail", ["begin", "log", "end"])
-def test_a_tracker_that_fails_warns_once_and_stops_nothing(fail: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(local, "cores", lambda: 1)
+def test_a_tracker_that_fails_warns_once_and_stops_nothing(fail: str, one_core: None) -> None:
     recorder, lines, shown = Recorder(fail), list[str](), list[Progress]()
     with tracking(recorder, shown.append, lines.append) as update:
         runs = list(execute(SPECS, device="cpu", progress=update))
@@ -250,9 +248,8 @@ def test_a_tracker_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) ->
     assert lines == ["tensorboard failed (it has not answered for 0 s): training goes on without it"]
 
 
-def test_a_disk_that_refuses_does_not_stop_the_training(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_does_not_stop_the_training(tmp_path: Path, one_core: None) -> None:
     pytest.importorskip("tensorboard")
-    monkeypatch.setattr(local, "cores", lambda: 1)
     (tmp_path / "tensorboard").write_text("a file where the folder should be")
     lines = list[str]()
     with tracking(open_tracker("tensorboard", tmp_path), lambda progress: None, lines.append) as update:

@@ -1,7 +1,6 @@
 """`asymtrain.tune`: what `asymtrain tune` does, from Python."""
 
 import doctest
-import os
 
 import numpy as np
 import pytest
@@ -11,16 +10,8 @@ import asymtrain
 from asymtrain import UsageError
 from asymtrain.lab import tuning
 
+pytestmark = pytest.mark.usefixtures("workplace", "one_core")
 TRIED = [{"objective": "softmax", "alpha": 1.0}]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty one, on one core: no time goes into starting workers."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    return tmp_path
 
 
 def points(count=160):
@@ -45,7 +36,7 @@ def test_the_docstring_runs():
 
 
 @pytest.mark.slow
-def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
+def test_functions_and_arrays_and_a_folder_that_goes_on(workplace):
     result = tune(out="kept")
     assert result.verdict in ("attach", "none", "undecided")
     assert result.reason in result.sentence
@@ -55,13 +46,13 @@ def test_functions_and_arrays_and_a_folder_that_goes_on(folder):
     assert len(result.rows) == 2 * 3 + 2 * 5
     assert set(result.rows["classes"]) == {3}
     assert result.verdict in repr(result)
-    assert "asymtrain.tune(&#39;here:lambda-" in (folder / "kept" / "report.html").read_text()
+    assert "asymtrain.tune(&#39;here:lambda-" in (workplace / "kept" / "report.html").read_text()
     with pytest.raises(AttributeError):
         result.runs = ()
-    page = (folder / "kept" / "report.html").read_bytes()
+    page = (workplace / "kept" / "report.html").read_bytes()
     again = tune(out="kept")
     assert [run.seconds for run in again.runs] == [run.seconds for run in result.runs]  # nothing was trained again
-    assert (folder / "kept" / "report.html").read_bytes() == page
+    assert (workplace / "kept" / "report.html").read_bytes() == page
     assert result.page("other").read_bytes() == page
     with pytest.raises(UsageError, match="holds a tune with another"):
         tune(out="kept", learning_rate=0.5)
@@ -134,7 +125,7 @@ def test_an_interruption_says_what_is_kept(options, said, monkeypatch):
         pytest.param({"recipe": "ordinary"}, "flip_shift changes images", id="a recipe for images"),
     ],
 )
-def test_bad_input(options, said, folder):
+def test_bad_input(options, said, workplace):
     with pytest.raises(UsageError, match=said):
         tune(**options)
-    assert not list(folder.iterdir())
+    assert not list(workplace.iterdir())

@@ -1,6 +1,5 @@
 """The command line as a user calls it, in this process."""
 
-import os
 from dataclasses import dataclass
 
 import pytest
@@ -17,15 +16,11 @@ class Result:
 
 
 @pytest.fixture
-def cli(capsys, monkeypatch, tmp_path):
+def cli(capsys, monkeypatch, workplace, one_core):
     """Call `asymtrain` in an empty folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("ASYMTRAIN_DATA", str(tmp_path / "no-data"))
     # What a terminal, or a service that runs tests, says of its width and colours must not change what is compared.
     for name in ("COLUMNS", "FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "GITHUB_ACTIONS"):
         monkeypatch.delenv(name, raising=False)
-    # With one core the executor trains in this process: no time goes into starting workers.
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     # What is said of a run does not depend on how many images it has.
     few = {"dataset_options": {"classes": 9, "size": 300, "test_size": 100}}
     monkeypatch.setitem(SCALES["quick"].datasets, "shapes", few)

@@ -14,7 +14,6 @@ import pytest
 from asymtrain.lab import executors
 from asymtrain.lab.cli import watch
 from asymtrain.lab.cli.watch import served
-from asymtrain.lab.executors import local
 from asymtrain.lab.runs import Run, RunSpec, pairs
 from asymtrain.lab.store import Store
 from invented_runs import invented_epoch
@@ -98,8 +97,7 @@ def test_pages_are_not_made_without_end(store, monkeypatch):
         assert get(server)[1]["ETag"] == first["ETag"]
 
 
-def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, monkeypatch):
-    monkeypatch.setattr(local, "cores", lambda: 1)
+def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, one_core):
     path, pages = tmp_path / "runs.sqlite", []
 
     def look(progress):

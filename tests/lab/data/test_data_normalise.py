@@ -3,7 +3,7 @@ import pytest
 import torch
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.data import Examples, ImageSet
+from asymtrain.lab.data import Examples
 from asymtrain.lab.data.normalise import channel_statistics, normalise, statistics
 
 
@@ -14,7 +14,7 @@ def images():
 
 @pytest.fixture
 def data(images):
-    return ImageSet(images, np.zeros(len(images), np.int64))
+    return Examples(images, np.zeros(len(images), np.int64))
 
 
 def test_statistics_are_those_of_the_chosen_images(images, data):
@@ -34,7 +34,7 @@ def test_statistics_do_not_depend_on_the_order(data):
 
 def test_white_images_do_not_overflow_and_a_constant_channel_is_left_finite():
     mean, std = channel_statistics(
-        ImageSet(np.full((1100, 3, 32, 32), 255, np.uint8), np.zeros(1100, np.int64)), np.arange(1100)
+        Examples(np.full((1100, 3, 32, 32), 255, np.uint8), np.zeros(1100, np.int64)), np.arange(1100)
     )
     assert mean.tolist() == [1, 1, 1]
     assert std.tolist() == [1, 1, 1]

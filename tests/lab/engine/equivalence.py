@@ -18,7 +18,7 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from asymtrain.lab.data import Dataset, ImageSet
+from asymtrain.lab.data import Dataset, Examples
 from asymtrain.lab.devices import products_of
 from asymtrain.lab.engine import Stack, reference, train_reference
 from asymtrain.lab.runs import RunSpec
@@ -44,10 +44,10 @@ def patterns(
     source = np.random.default_rng(0)
     means = source.random((classes, 3, 4, 4)).repeat(image_size // 4, 2).repeat(image_size // 4, 3)
 
-    def images(count: int) -> ImageSet:
+    def images(count: int) -> Examples:
         labels = np.arange(count, dtype=np.int64) % classes
         drawn = means[labels] + noise * source.standard_normal((count, *means.shape[1:]))
-        return ImageSet((drawn.clip(0, 1) * 255).astype(np.uint8), labels)
+        return Examples((drawn.clip(0, 1) * 255).astype(np.uint8), labels)
 
     return Dataset("patterns", images(size), images(test_size), tuple(map(str, range(classes))))
 

@@ -22,7 +22,7 @@ from small_runs import (
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from asymtrain import models
-from asymtrain.lab.data import Dataset, ImageSet
+from asymtrain.lab.data import Dataset, Examples
 from asymtrain.lab.engine import Stack, device_data, reference, train_reference
 from asymtrain.lab.engine.losses import gradients
 from asymtrain.lab.runs import RunSpec
@@ -35,7 +35,7 @@ from asymtrain.lab.store.records import check_whole
 def trap(dataset):
     """Test images of another size: whoever computes an accuracy on them fails."""
     images = np.zeros((40, 3, 4, 4), np.uint8)
-    return Dataset("trap", dataset.train, ImageSet(images, dataset.test.labels), dataset.class_names)
+    return Dataset("trap", dataset.train, Examples(images, dataset.test.labels), dataset.class_names)
 
 
 @pytest.mark.parametrize("trainer", TRAINERS)

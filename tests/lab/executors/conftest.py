@@ -9,7 +9,7 @@ import pytest
 from executor_examples import wait_for
 
 from asymtrain.lab import executors
-from asymtrain.lab.executors import execute, local
+from asymtrain.lab.executors import execute
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.store import Store, requests
@@ -35,9 +35,8 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def train_here(monkeypatch: pytest.MonkeyPatch, store: Path, notes: Notes) -> Callable[..., list[Run]]:
+def train_here(one_core: None, store: Path, notes: Notes) -> Callable[..., list[Run]]:
     """`execute` on one core: in this process, so that its parts can be replaced."""
-    monkeypatch.setattr(local, "cores", lambda: 1)
 
     def train(specs: list[RunSpec], **options: Any) -> list[Run]:
         return list(execute(specs, **{"store": store, "device": "cpu", "progress": notes, **options}))

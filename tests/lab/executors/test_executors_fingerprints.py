@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import os
 import sys
 from pathlib import Path
 
@@ -21,18 +20,13 @@ from asymtrain.lab.sources import difference
 from asymtrain.lab.store import Store
 from asymtrain.models import MLP
 
+pytestmark = pytest.mark.usefixtures("one_core")
 SPECS = examples("mlp", 1, epochs=1)
 NET = (
     "from torch import nn\n"
     "def net(classes, width=4):\n"
     "    return nn.Sequential(nn.Flatten(), nn.Linear(192, width), nn.Linear(width, classes))\n"
 )
-
-
-@pytest.fixture(autouse=True)
-def one_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With one core stacks train in this process, which sees what a test changes."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
 
 
 @pytest.fixture

@@ -11,7 +11,6 @@ from asymtrain.lab import executors
 from asymtrain.lab.engine import plan, train_reference
 from asymtrain.lab.engine.plan import _MOST_ON_CPU
 from asymtrain.lab.engine.training import load_for
-from asymtrain.lab.executors import local
 from asymtrain.lab.search import chosen_spec, dual_search, gold_standard, read_searches, replay, run_searches
 from asymtrain.lab.store import Store
 
@@ -20,9 +19,8 @@ GRIDS = {"learning_rates": (1e-3, 1e-2), "weight_decays": (1e-3, 1e-1), "alphas"
 
 
 @pytest.fixture
-def calls(monkeypatch):
+def calls(monkeypatch, one_core):
     """The specs of each call of `execute`, which trains in this process."""
-    monkeypatch.setattr(local, "cores", lambda: 1)
     seen, real = [], executors.execute
 
     def watched(specs, **options):

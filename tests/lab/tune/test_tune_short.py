@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import os
 
 import pytest
 from tune_examples import BAD, BASE, FAIR, GOOD, NOTHING, TIMING, all_runs, prepare, question, runs_of
@@ -25,12 +24,6 @@ TINY = RunSpec(arch="mlp", arch_options={"widths": (8, 8, 8)}, dataset_options=S
 def answer(gains, asked=ASKED, plan=PLAN):
     runs = all_runs(asked, plan, gains)
     return describe(replay(asked, plan, runs), None, runs, None)
-
-
-@pytest.fixture
-def one_core(monkeypatch):
-    """No time goes into starting workers."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
 
 
 @pytest.mark.parametrize(("asked", "epochs"), [(30, 10), (50, 17), (2, 1), (1, 1)])

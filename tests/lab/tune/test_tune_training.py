@@ -19,15 +19,10 @@ from asymtrain.lab.tune import Plan, Question, Rung, Watcher, read_tune, run_tun
 from asymtrain.lab.tune.answer import write_tuned
 from asymtrain.lab.tune.running import _alone_in, write_json
 
+pytestmark = pytest.mark.usefixtures("one_core")
 SHAPES = {"classes": 3, "size": 120, "test_size": 40, "image_size": 8}
 TINY = RunSpec(arch="mlp", arch_options={"widths": (8, 8, 8)}, dataset_options=SHAPES, batch=16, epochs=2)
 PLAN = Plan((Rung(1, 2, 2), Rung(2, 1, 2)), epochs=2, seeds=5, seconds=60.0, needed=1.0)
-
-
-@pytest.fixture(autouse=True)
-def one_core(monkeypatch):
-    """No time goes into starting workers."""
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
 
 
 @pytest.fixture
