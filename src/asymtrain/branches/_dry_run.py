@@ -164,11 +164,7 @@ class Experiments:
     """
 
     def __init__(
-        self,
-        model: nn.Module,
-        places: Mapping[str, nn.Module],
-        selectors: Mapping[str, Selector | None],
-        full: Seen,
+        self, model: nn.Module, places: Mapping[str, nn.Module], selectors: Mapping[str, Selector | None], full: Seen
     ) -> None:
         self.model, self.places, self.selectors, self.full = model, places, selectors, full
         self.clean: dict[str, tuple[Tensor, object]] = {}  # of places, before anything is disturbed

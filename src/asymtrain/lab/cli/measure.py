@@ -159,12 +159,7 @@ class CommandBench(Bench):
         self.tracker = TrackOptions(shared.get("track")).open(output.out)
 
     def choose(
-        self,
-        archs: Sequence[str] = (),
-        default_seeds: Sequence[int] = (),
-        *,
-        with_plain: bool = False,
-        **fields: Any,
+        self, archs: Sequence[str] = (), default_seeds: Sequence[int] = (), *, with_plain: bool = False, **fields: Any
     ) -> "list[RunSpec]":
         from asymtrain.lab.report import check_folder
 

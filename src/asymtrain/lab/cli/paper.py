@@ -301,7 +301,7 @@ def run(
     Says first how many trainings are missing and how long they will take. Called again, it goes on where it stopped.
     """
     study = chosen.build()
-    # Nothing of these backbones shows before anything is trained.
+    # Before anything is trained: there may be nothing of these backbones.
     _train(context, chosen.parts(names, study), study, training, output, tracks, full=full)
 
 

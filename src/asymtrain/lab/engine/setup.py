@@ -193,12 +193,7 @@ def starts_of(
 
 
 def initial_state(
-    spec: RunSpec,
-    dataset: Dataset,
-    data: RunData,
-    network: Network,
-    lead: RunSpec,
-    module: nn.Module | None = None,
+    spec: RunSpec, dataset: Dataset, data: RunData, network: Network, lead: RunSpec, module: nn.Module | None = None
 ) -> Start:
     """A run's model and, where `lead` has branches, `branch.k` and `branch.k.bias`; `network` is the form of both.
 

@@ -46,12 +46,7 @@ class Bench(ABC):
 
     @abstractmethod
     def choose(
-        self,
-        archs: Sequence[str] = (),
-        default_seeds: Sequence[int] = (),
-        *,
-        with_plain: bool = False,
-        **fields: Any,
+        self, archs: Sequence[str] = (), default_seeds: Sequence[int] = (), *, with_plain: bool = False, **fields: Any
     ) -> "list[RunSpec]":
         """The specs that the user chose: stored runs, or fresh Asymmetric ones, with Plain before each if asked for.
 

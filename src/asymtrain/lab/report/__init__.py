@@ -30,20 +30,9 @@ _NAMES = {
     "table": ("Table", "duration"),
 }
 __all__ = [
-    "FILES",
-    "Figure",
-    "Summary",
-    "Table",
-    "check_folder",
-    "comparison_table",
-    "current_versions",
-    "duration",
-    "history_frame",
-    "render",
-    "rows_frame",
-    "summarise",
-    "write_report",
-]
+    "FILES", "Figure", "Summary", "Table", "check_folder", "comparison_table", "current_versions", "duration",
+    "history_frame", "render", "rows_frame", "summarise", "write_report",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -492,9 +492,8 @@ def _draw_images(canvas: Canvas, figure: Figure, panels: Sequence[Image]) -> Non
         else:
             down, across = np.asarray(panel.pixels).shape[:2]
             axes.imshow(shown_pixels(panel), interpolation="none", aspect="equal")
-            if (
-                panel.heat is not None
-            ):  # a picture of its own, of a pixel a cell: what lies under the maps is drawn once
+            if panel.heat is not None:
+                # A picture of its own, of a pixel a cell: what lies under the maps is drawn once.
                 place = (-0.5, across - 0.5, down - 0.5, -0.5)
                 axes.imshow(heat_colours(panel, top), interpolation="none", aspect="equal", extent=place, alpha=HEAT)
     if scale := next((panel.scale for panel in panels if panel.scale), ""):

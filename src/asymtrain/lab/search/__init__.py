@@ -20,20 +20,7 @@ from asymtrain.lab.search.running import chosen_values, given_values, read_searc
 from asymtrain.lab.search.stages import STRATEGIES, Search, Stage, dual_search, gold_standard
 
 __all__ = [
-    "SEARCH_SEEDS",
-    "STRATEGIES",
-    "Search",
-    "SearchResult",
-    "Stage",
-    "StageResult",
-    "Trial",
-    "chosen_spec",
-    "chosen_values",
-    "dual_search",
-    "final_specs",
-    "given_values",
-    "gold_standard",
-    "read_searches",
-    "replay",
+    "SEARCH_SEEDS", "STRATEGIES", "Search", "SearchResult", "Stage", "StageResult", "Trial", "chosen_spec",
+    "chosen_values", "dual_search", "final_specs", "given_values", "gold_standard", "read_searches", "replay",
     "run_searches",
-]
+]  # fmt: skip

@@ -23,28 +23,7 @@ from asymtrain.lab.tune.rule import RULE, Rule, Ruling, Standing, is_moving, jud
 from asymtrain.lab.tune.running import Watcher, read_tune, run_tune, without_equals
 
 __all__ = [
-    "CANDIDATES",
-    "EPOCHS",
-    "MINUTES",
-    "RULE",
-    "Plan",
-    "Question",
-    "Race",
-    "Rule",
-    "Ruling",
-    "Rung",
-    "RungResult",
-    "Standing",
-    "Timing",
-    "Tuned",
-    "Watcher",
-    "as_candidates",
-    "is_moving",
-    "judge",
-    "make_plan",
-    "read_tune",
-    "replay",
-    "run_tune",
-    "survivors",
-    "without_equals",
-]
+    "CANDIDATES", "EPOCHS", "MINUTES", "RULE", "Plan", "Question", "Race", "Rule", "Ruling", "Rung", "RungResult",
+    "Standing", "Timing", "Tuned", "Watcher", "as_candidates", "is_moving", "judge", "make_plan", "read_tune",
+    "replay", "run_tune", "survivors", "without_equals",
+]  # fmt: skip

@@ -41,10 +41,7 @@ MOST_PREFIX = 8  # tokens before the patches that models have: a class token, re
 
 
 def measure_attention(
-    state: State,
-    dataset: Dataset,
-    settings: AttentionSettings | None = None,
-    device: torch.device | str | None = None,
+    state: State, dataset: Dataset, settings: AttentionSettings | None = None, device: torch.device | str | None = None
 ) -> AttentionResult:
     """The attention of one training state on a sample of the dataset's test images."""
     return measure_states([state], dataset, settings, device)[0]

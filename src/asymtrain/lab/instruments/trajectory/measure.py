@@ -87,11 +87,7 @@ def default_gap_epochs(epochs: int) -> tuple[int, ...]:
 
 
 def trajectory(
-    runs: Sequence[Run],
-    *,
-    tolerance: float = 0.01,
-    gap_epochs: Sequence[int] | None = None,
-    confidence: float = 0.95,
+    runs: Sequence[Run], *, tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None, confidence: float = 0.95
 ) -> Trajectory:
     """The trajectory of runs that differ in their seed only."""
     whole = sorted((run for run in runs if run.outcome == "finished"), key=lambda run: run.spec.seed)
