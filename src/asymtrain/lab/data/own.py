@@ -69,12 +69,10 @@ def load_function(
     return resized(dataset, image_size)
 
 
-def load_arrays(
-    value: Any, *, image_size: int | None = None, layout: str | None = None, seed: int = 0, source: str = "data"
-) -> Dataset:
+def load_arrays(value: Any, *, image_size: int | None = None, layout: str | None = None, seed: int = 0) -> Dataset:
     """Arrays or tensors of this process, in the forms that a function may return."""
-    arrays = _read_forms(f"{source} is", source, value, f"give {FORMS}")
-    return resized(_make_dataset(source, arrays, layout, seed), image_size)
+    arrays = _read_forms("data is", "data", value, f"give {FORMS}")
+    return resized(_make_dataset("data", arrays, layout, seed), image_size)
 
 
 def _parameters(function: Any) -> tuple[list[str], bool]:

@@ -65,21 +65,16 @@ def line_of(label: str, colour: Colour, x: Iterable[float], points: Sequence[Est
     return Line(label, colour, tuple(map(float, x)), mean, low, high, thin=thin)
 
 
-def curve(
-    runs: Sequence[Run], value: Callable[[Epoch], float | None], confidence: float = 0.95, within: Bounds = ANYTHING
-) -> Curve:
+def curve(runs: Sequence[Run], value: Callable[[Epoch], float | None], within: Bounds = ANYTHING) -> Curve:
     """A value of each epoch over runs of the same length; see `estimate` for `within`."""
     seeds = tuple(tuple(map(value, run.history)) for run in runs)
-    return curve_of(seeds, confidence, within, tuple(str(run.spec.seed) for run in runs))
+    return curve_of(seeds, within, tuple(str(run.spec.seed) for run in runs))
 
 
 def curve_of(
-    seeds: tuple[tuple[float | None, ...], ...],
-    confidence: float = 0.95,
-    within: Bounds = ANYTHING,
-    names: tuple[str, ...] = (),
+    seeds: tuple[tuple[float | None, ...], ...], within: Bounds = ANYTHING, names: tuple[str, ...] = ()
 ) -> Curve:
-    points = tuple(estimate(values, confidence, within) for values in zip(*seeds, strict=True))
+    points = tuple(estimate(values, within=within) for values in zip(*seeds, strict=True))
     return Curve(tuple(range(1, len(points) + 1)), points, seeds, names)
 
 

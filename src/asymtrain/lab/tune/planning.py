@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from asymtrain.lab.tune.rule import RULE, Rule, kept_of
+from asymtrain.lab.tune.rule import RULE, kept_of
 
 RACE_SEED, CONFIRMATION_SEED = 3000, 3100  # the first of each; no study and no search has them
 WHOLE = 1.25  # images of a confirmation run over those of the race, which holds a fifth out
@@ -59,21 +59,21 @@ class Plan:
         return cls(**{**values, "rungs": tuple(Rung(**rung) for rung in values["rungs"])})
 
 
-def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, seeds: int, rule: Rule = RULE) -> Plan:
+def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, seeds: int) -> Plan:
     """The longest race and confirmation that fit.
 
     The confirmation's share, at least, is reserved first. The race then takes the longest last rung that fits beside a
     confirmation as long, with fewer seeds only where it would not fit otherwise; what it leaves goes to the
     confirmation.
     """
-    room = rule.used * seconds
-    whole = race_seconds(ladder(epochs, candidates, rule.race_seeds, rule), timing)
+    room = RULE.used * seconds
+    whole = race_seconds(ladder(epochs, candidates, RULE.race_seeds), timing)
     whole += confirmation_seconds(epochs, seeds, timing)
-    needed = (whole / rule.used + timing.start + timing.runs * rule.timing_epochs * timing.epoch) / 60
-    reserved = _longest(rule.confirmation_share * room, epochs, seeds, timing)
-    for count in range(rule.race_seeds, rule.least_race_seeds - 1, -1):
+    needed = (whole / RULE.used + timing.start + timing.runs * RULE.timing_epochs * timing.epoch) / 60
+    reserved = _longest(RULE.confirmation_share * room, epochs, seeds, timing)
+    for count in range(RULE.race_seeds, RULE.least_race_seeds - 1, -1):
         for last in range(epochs, 0, -1):
-            rungs, least = ladder(last, candidates, count, rule), max(last, reserved)
+            rungs, least = ladder(last, candidates, count), max(last, reserved)
             race = race_seconds(rungs, timing)
             if race + confirmation_seconds(least, seeds, timing) <= room:
                 confirmed = max(least, _longest(room - race, epochs, seeds, timing))
@@ -82,27 +82,27 @@ def make_plan(timing: Timing, seconds: float, *, candidates: int, epochs: int, s
     return Plan((), 0, seeds, 0.0, needed, timing.at_most)
 
 
-def whole_plan(*, candidates: int, epochs: int, seeds: int, rule: Rule = RULE) -> Plan:
+def whole_plan(*, candidates: int, epochs: int, seeds: int) -> Plan:
     """The whole question, however long it takes: the same plan on every machine."""
-    return Plan(ladder(epochs, candidates, rule.race_seeds, rule), epochs, seeds, None, None)
+    return Plan(ladder(epochs, candidates, RULE.race_seeds), epochs, seeds, None, None)
 
 
-def short_plan(*, candidates: int, epochs: int, rule: Rule = RULE) -> Plan:
+def short_plan(*, candidates: int, epochs: int) -> Plan:
     """One pair for each candidate, as long as the rung before the last of a whole race; nothing is confirmed."""
-    return Plan((Rung(math.ceil(epochs / rule.growth), candidates, 1),), 0, 0, None, None)
+    return Plan((Rung(math.ceil(epochs / RULE.growth), candidates, 1),), 0, 0, None, None)
 
 
-def ladder(last: int, candidates: int, seeds: int, rule: Rule = RULE) -> tuple[Rung, ...]:
+def ladder(last: int, candidates: int, seeds: int) -> tuple[Rung, ...]:
     """The rungs of a race whose last has so many epochs.
 
     A candidate alone has two: whether the difference moves shows between them.
     """
     counts = [candidates]
-    while len(counts) < rule.most_rungs and kept_of(counts[-1], rule) > 1:
-        counts.append(kept_of(counts[-1], rule))
+    while len(counts) < RULE.most_rungs and kept_of(counts[-1]) > 1:
+        counts.append(kept_of(counts[-1]))
     if len(counts) == 1:
-        counts.append(kept_of(candidates, rule))
-    lengths = [math.ceil(last / rule.growth**i) for i in reversed(range(len(counts)))]
+        counts.append(kept_of(candidates))
+    lengths = [math.ceil(last / RULE.growth**i) for i in reversed(range(len(counts)))]
     # Of a short race the lengths run together: candidates are dropped once at each length, the last of equals.
     first = [i for i, length in enumerate(lengths) if length not in lengths[:i]]
     return tuple(Rung(lengths[i], counts[k], seeds) for k, i in enumerate(first))

@@ -67,20 +67,20 @@ class Standing:
         return self.high is not None and self.high < 0
 
 
-def survivors(standings: Sequence[Standing], rule: Rule = RULE, *, last: bool = True) -> list[int]:
+def survivors(standings: Sequence[Standing], *, last: bool = True) -> list[int]:
     """Which candidates go on, by number and best first: the better half, without what is clearly worse than Plain.
 
     Where all of that half is, the best goes on alone unless this rung is the `last`: with longer training harm can go
     away, and of one length nothing can be told.
     """
     order = sorted(range(len(standings)), key=lambda i: (-standings[i].points, i))
-    half = order[: kept_of(len(order), rule)]
+    half = order[: kept_of(len(order))]
     return [i for i in half if not standings[i].clearly_worse] or ([] if last else half[:1])
 
 
-def kept_of(count: int, rule: Rule = RULE) -> int:
+def kept_of(count: int) -> int:
     """How many of so many candidates go on at most."""
-    return max(1, -int(-count * rule.kept // 1))
+    return max(1, -int(-count * RULE.kept // 1))
 
 
 def is_moving(course: Sequence[float], rule: Rule = RULE) -> bool:
@@ -164,19 +164,19 @@ def judge_pair(row: Mapping[str, Any], candidates: int) -> Ruling:
     return Ruling("undecided", "not confirmed", f"{', '.join(first)}, and {last}" if first else last)
 
 
-def judge_race(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float], rule: Rule = RULE) -> Ruling:
+def judge_race(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float]) -> Ruling:
     """What a race says that no candidate survived; `row` is any of its last rung, as Plain is the same in all.
 
     `course` holds the differences of the best candidate there, rung by rung: as of a confirmation, what was shorter
     than the training asked about and may still move is no answer.
     """
     worse = "every candidate was clearly worse than Plain in the race"
-    if (not_learnt := _not_learnt(row, rule)) is not None:
+    if (not_learnt := _not_learnt(row, RULE)) is not None:
         return not_learnt
     if epochs == asked:
         return Ruling("none", "no candidate", worse)
     worse = f"{worse}, after {epochs} of {asked} epochs"
-    if is_moving(course, rule):
+    if is_moving(course):
         return Ruling("undecided", "moving", f"{worse}, and {_course_words(course)}")
     return Ruling("none", "no candidate", worse)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from asymtrain.errors import UsageError
-from asymtrain.gradients._intervals import COSINES, Bounds, CosineSummary, batch_means, mean
+from asymtrain.gradients._intervals import COSINES, CosineSummary, batch_means, mean
 from asymtrain.lab.instruments.curves import Curve, by_setting, curve, in_variants
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.statistics.estimates import POSITIVE, SHARES, Estimate, estimate
@@ -84,7 +84,7 @@ def variant_of(spec: RunSpec) -> str:
     return "frozen" if spec.branch_weights == "frozen" else "trained"
 
 
-def run_conflict(run: Run, confidence: float = 0.95) -> RunConflict:
+def run_conflict(run: Run) -> RunConflict:
     spec, history = run.spec, run.history
     if spec.redundancy == 0:
         raise UsageError(f"run {spec.id} is Plain: it has no auxiliary gradient; choose an Asymmetric run")
@@ -99,7 +99,7 @@ def run_conflict(run: Run, confidence: float = 0.95) -> RunConflict:
     for epoch in history:
         for name, value in epoch.layer_cosines or ():
             by_layer.setdefault(name, []).extend(() if value is None else (value,))
-    low, high, blocks, autocorrelation = batch_means(cosines, confidence, least=1, within=COSINES)
+    low, high, blocks, autocorrelation = batch_means(cosines, least=1, within=COSINES)
     return RunConflict(
         id=spec.id,
         seed=spec.seed,
@@ -123,35 +123,33 @@ def run_conflict(run: Run, confidence: float = 0.95) -> RunConflict:
     )
 
 
-def conflicts(runs: Iterable[Run], confidence: float = 0.95) -> list[Conflict]:
+def conflicts(runs: Iterable[Run]) -> list[Conflict]:
     """One entry for each spec with branches, its seeds together, in the order of the runs; Plain runs are passed."""
     asymmetric = {run.spec.id: run for run in runs if run.spec.redundancy > 0}.values()
     if not asymmetric:
         raise UsageError(NO_BRANCHES)
     groups = by_setting(asymmetric, lambda run: run.spec).values()
-    return [_together(sorted(group, key=lambda run: run.spec.seed), confidence) for group in groups]
+    return [_together(sorted(group, key=lambda run: run.spec.seed)) for group in groups]
 
 
-def cosine_curve(runs: Sequence[Run], confidence: float = 0.95) -> Curve:
+def cosine_curve(runs: Sequence[Run]) -> Curve:
     """The cosine of each epoch that every run reached: one that ended early must not move the mean by leaving it."""
     reached = min(len(run.history) for run in runs)
     cut = [Run(run.spec, run.history[:reached], run.outcome) for run in runs]
-    return curve(cut, lambda epoch: epoch.cosine, confidence, COSINES)
+    return curve(cut, lambda epoch: epoch.cosine, COSINES)
 
 
-def _together(runs: Sequence[Run], confidence: float) -> Conflict:
-    parts = tuple(run_conflict(run, confidence) for run in runs)
+def _together(runs: Sequence[Run]) -> Conflict:
+    parts = tuple(run_conflict(run) for run in runs)
     names = dict.fromkeys(name for part in parts for name, _ in part.layers)
-
-    def over_seeds(values: Iterable[float | None], within: Bounds = COSINES) -> Estimate:
-        return estimate(values, confidence, within)
-
     bounds = dict.fromkeys(("final", "mean", "min", "max"), COSINES)
     bounds |= {"conflict": SHARES, "main_norm": POSITIVE, "auxiliary_norm": POSITIVE}
     return Conflict(
         spec=runs[0].spec,
         variant=variant_of(runs[0].spec),
         runs=parts,
-        layers=tuple((name, over_seeds(dict(part.layers).get(name) for part in parts)) for name in names),
-        **{name: over_seeds((getattr(part, name) for part in parts), within) for name, within in bounds.items()},
+        layers=tuple(
+            (name, estimate((dict(part.layers).get(name) for part in parts), within=COSINES)) for name in names
+        ),
+        **{name: estimate((getattr(part, name) for part in parts), within=within) for name, within in bounds.items()},
     )

@@ -25,21 +25,21 @@ LEAD = (
 )
 
 
-def alignment_page(runs: Sequence[Run], confidence: float = 0.95) -> Page:
-    groups = conflicts(runs, confidence)
+def alignment_page(runs: Sequence[Run]) -> Page:
+    groups = conflicts(runs)
     labels = spec_labels([group.spec for group in groups], without=VARIANT_FIELDS)
     by_id = {run.spec.id: run for run in runs}
-    curves = [cosine_curve([by_id[run.id] for run in group.runs], confidence) for group in groups]
+    curves = [cosine_curve([by_id[run.id] for run in group.runs]) for group in groups]
     measured = [run.spec for run in runs if run.spec.redundancy]
     every = " and ".join(map(str, sorted({spec.cosine_every for spec in measured})))
     return Page(
         title="Gradient alignment",
         lead=LEAD,
-        tables=alignment_tables(groups, labels, confidence),
+        tables=alignment_tables(groups, labels),
         figures=[*_curve_figures(groups, labels, curves), *_layer_figures(groups, labels)],
         document={
             "measurement": "alignment",
-            "confidence": confidence,
+            "confidence": 0.95,
             "groups": [
                 {"label": label, **group.to_dict(), "cosine": [
                     {"epoch": epoch, "n": point.n, "mean": point.mean, "low": point.low, "high": point.high}
@@ -53,7 +53,7 @@ def alignment_page(runs: Sequence[Run], confidence: float = 0.95) -> Page:
     )  # fmt: skip
 
 
-def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confidence: float = 0.95) -> list[Table]:
+def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Table]:
     """Over seeds, gradient norms, within each run, and layer by layer where that was recorded."""
     cosines, norms, within, layers = [], [], [], []
     for label, group in zip(labels, groups, strict=True):
@@ -72,7 +72,7 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str], confiden
     def signed(*names: str, digits: int = 3) -> list[Column]:
         return [Column(name, "number", signed=True, digits=digits) for name in names]
 
-    level, head = f"{confidence:.0%} interval", (Column("Backbone"), Column("Branches"))
+    level, head = "95% interval", (Column("Backbone"), Column("Branches"))
     seeds = Column("Seeds", "count")
     kinds = "; ".join(f"{variant} ones {MEANINGS[variant]}" for variant in dict.fromkeys(g.variant for g in groups))
     lost = " A run that diverged counts with the epochs before it did." if any(g.diverged for g in groups) else ""

@@ -64,9 +64,9 @@ def attention_page(
     )
 
 
-def over_epochs(summaries: Sequence[Summary], scope: str = "mean") -> Table:
+def over_epochs(summaries: Sequence[Summary]) -> Table:
     """Each metric at each epoch, one column for each group of runs and for their differences."""
-    chosen = [summary for summary in summaries if summary.scope == scope]
+    chosen = [summary for summary in summaries if summary.scope == "mean"]
     groups = list(dict.fromkeys(summary.group for summary in chosen))
     estimates = {(summary.metric, summary.epoch, summary.group): summary.estimate for summary in chosen}
     epochs = sorted({summary.epoch for summary in chosen})

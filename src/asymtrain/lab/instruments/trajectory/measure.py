@@ -86,9 +86,7 @@ def default_gap_epochs(epochs: int) -> tuple[int, ...]:
     return tuple(dict.fromkeys(max(1, round(share * epochs)) for share in PHASES))
 
 
-def trajectory(
-    runs: Sequence[Run], *, tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None, confidence: float = 0.95
-) -> Trajectory:
+def trajectory(runs: Sequence[Run], *, tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None) -> Trajectory:
     """The trajectory of runs that differ in their seed only."""
     whole = sorted((run for run in runs if run.outcome == "finished"), key=lambda run: run.spec.seed)
     if not whole:
@@ -101,31 +99,29 @@ def trajectory(
     for number in wanted:
         if not 1 <= number <= spec.epochs:
             raise UsageError(f"epoch {number} is not one of the {spec.epochs} epochs of run {spec.id}")
-    curves = {name: curve(whole, value, confidence, BOUNDS[name]) for name, value in CURVES.items()}
+    curves = {name: curve(whole, value, BOUNDS[name]) for name, value in CURVES.items()}
     accuracies = [[value for value in seed if value is not None] for seed in curves["validation_accuracy"].seeds]
     means = [point.mean for point in curves["validation_accuracy"].points if point.mean is not None]
     return Trajectory(
         spec=spec,
         seeds=tuple(run.spec.seed for run in whole),
         diverged=len(runs) - len(whole),
-        convergence=estimate(
-            (convergence_epoch(values, tolerance) for values in accuracies), confidence, (1, spec.epochs)
-        ),
+        convergence=estimate((convergence_epoch(values, tolerance) for values in accuracies), within=(1, spec.epochs)),
         convergence_of_mean=convergence_epoch(means, tolerance),
-        final=estimate((values[-1] for values in accuracies), confidence, SHARES),
-        best=estimate((max(values) for values in accuracies), confidence, SHARES),
+        final=estimate((values[-1] for values in accuracies), within=SHARES),
+        best=estimate((max(values) for values in accuracies), within=SHARES),
         gaps=tuple((number, curves["gap"].points[number - 1]) for number in wanted),
         curves={name: values for name, values in curves.items() if any(point.n for point in values.points)},
     )
 
 
-def parting(plain: Sequence[Run], asymmetric: Sequence[Run], confidence: float = 0.95) -> Parting:
+def parting(plain: Sequence[Run], asymmetric: Sequence[Run]) -> Parting:
     """When the validation accuracies of two ways of training part, from the seeds that both finished."""
     others = {run.spec.seed: run for run in plain if run.outcome == "finished"}
     both = [(others[run.spec.seed], run) for run in asymmetric if run.outcome == "finished" and run.spec.seed in others]
     both.sort(key=lambda pair: pair[1].spec.seed)
     seeds = tuple(tuple(map(_difference, a.history, b.history)) for a, b in both)
-    difference = curve_of(seeds, confidence, DIFFERENCES)
+    difference = curve_of(seeds, DIFFERENCES)
     parted: int | None = None
     side: Literal["above", "below"] | None = None
     for epoch, point in reversed(list(zip(difference.epochs, difference.points, strict=True))):
@@ -153,10 +149,9 @@ def compare_trajectories(runs: Iterable[Run], **options: Any) -> Trajectories:
         raise UsageError(f"all {sum(map(len, lost))} runs diverged: there is no trajectory; lower the learning rate")
     followed = {spec: trajectory(group, **options) for spec, group in kept.items()}
     pairs = [(spec.plain(), spec) for spec in kept if spec.redundancy > 0 and spec.plain() in kept]
-    confidence = options.get("confidence", 0.95)
     paired = {spec for pair in pairs for spec in pair}
     return Trajectories(
-        tuple(Comparison(followed[a], followed[b], parting(kept[a], kept[b], confidence)) for a, b in pairs),
+        tuple(Comparison(followed[a], followed[b], parting(kept[a], kept[b])) for a, b in pairs),
         tuple(followed[spec] for spec in kept if spec not in paired),
         tuple(group[0].spec for group in lost),
     )

@@ -34,10 +34,8 @@ CURVES: dict[str, tuple[str, str, str, tuple[str, str] | None, str]] = {
 Group = tuple[str, list[Trajectory]]  # a label, and Plain beside Asymmetric or one of them alone
 
 
-def trajectory_page(
-    runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None, confidence: float = 0.95
-) -> Page:
-    result = compare_trajectories(runs, tolerance=tolerance, gap_epochs=gap_epochs, confidence=confidence)
+def trajectory_page(runs: Sequence[Run], tolerance: float = 0.01, gap_epochs: Sequence[int] | None = None) -> Page:
+    result = compare_trajectories(runs, tolerance=tolerance, gap_epochs=gap_epochs)
     sides = [*([pair.plain, pair.asymmetric] for pair in result.comparisons), *([side] for side in result.alone)]
     labels = spec_labels([group[-1].spec for group in sides])
     groups = list(zip(labels, sides, strict=True))
@@ -45,12 +43,12 @@ def trajectory_page(
     return Page(
         title="Training trajectories",
         lead=LEAD + lost,
-        tables=trajectory_tables(result, groups, tolerance, confidence),
+        tables=trajectory_tables(result, groups, tolerance),
         figures=trajectory_figures(result, groups),
         document={
             "measurement": "trajectory",
             "tolerance": tolerance,
-            "confidence": confidence,
+            "confidence": 0.95,
             "comparisons": [
                 {"label": label, **pair.to_dict()} for label, pair in zip(labels, result.comparisons, strict=False)
             ],
@@ -61,9 +59,7 @@ def trajectory_page(
     )
 
 
-def trajectory_tables(
-    result: Trajectories, groups: Sequence[Group], tolerance: float = 0.01, confidence: float = 0.95
-) -> list[Table]:
+def trajectory_tables(result: Trajectories, groups: Sequence[Group], tolerance: float = 0.01) -> list[Table]:
     """Convergence and final accuracy, the generalisation gap, where the curves part."""
     converged, gaps, partings = [], [], []
     for label, sides in groups:
@@ -82,7 +78,7 @@ def trajectory_tables(
         partings.append(cells(ids, label, *shown, parting.pairs))
 
     backbone, training, seeds = Column("Backbone"), Column("Training"), Column("Seeds", "count")
-    level = f"{confidence:.0%} interval"
+    level = "95% interval"
     interval = Column(level, "number")
     epochs_of = (*(Column(name, "number", digits=1) for name in ("Convergence", level)), Column("Of the mean", "count"))
     columns = (backbone, training, *epochs_of, Column("Final accuracy", "number"), interval, seeds)
