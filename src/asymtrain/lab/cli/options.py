@@ -138,6 +138,7 @@ MINUTES = typer.Option("--minutes", help="Stop after this time; the next call co
 TRACK = typer.Option("--track", help="Log every epoch as it comes: tensorboard, mlflow, wandb or trackio.")
 WATCH = typer.Option("--watch", help="Show a live page on this machine as it trains.", rich_help_panel=RESULTS)
 STATES = typer.Option("--states", help="Folder that keeps weights. Default: states in --out.")
+ESTIMATED = typer.Option("--device", help="cpu or cuda: for which the time is estimated.")
 # Where results go.
 OUT = typer.Option("--out", help="Folder that the results are written to.")
 STORE = typer.Option("--store", help=f"Record of runs. Default: {STORE_NAME} in --out.")

@@ -13,6 +13,7 @@ from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import (
+    ESTIMATED,
     JSON,
     RESULTS,
     SEEDS,
@@ -240,7 +241,7 @@ class VerdictOutput(StoredOutput):
 def list_(
     chosen: StudyOptions,
     output: PaperOutput,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
+    device: Annotated[str | None, ESTIMATED] = None,
 ) -> None:
     """List the recipes: what each covers, the claims that it tests, what it needs, what is stored, how long it takes.
 
@@ -268,7 +269,7 @@ def list_(
 def blocks(
     chosen: BlockOptions,
     output: PaperOutput,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
+    device: Annotated[str | None, ESTIMATED] = None,
 ) -> None:
     """List the blocks in which the reproduction is run: what each holds, what is stored, how long the rest takes.
 

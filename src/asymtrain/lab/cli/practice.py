@@ -12,7 +12,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
-from asymtrain.lab.cli.options import STORE, ExecutorOptions, OutputOptions, TrackOptions, typed_command
+from asymtrain.lab.cli.options import ESTIMATED, ExecutorOptions, OutputOptions, TrackOptions, typed_command
 from asymtrain.lab.cli.run import show_failures
 from asymtrain.lab.cli.screen import progress_display, show_json, show_page, show_table, stderr, stdout
 from asymtrain.lab.texts import counted
@@ -40,7 +40,6 @@ class PracticeOutput(OutputOptions):
     """The folder and the store of the study."""
 
     out: Annotated[Path, typer.Option("--out", help="Folder of the page and the store.")] = PRACTICE_OUT
-    store: Annotated[Path | None, STORE] = None
     quick: Annotated[bool, QUICK] = False
 
     @property
@@ -54,7 +53,7 @@ class PracticeOutput(OutputOptions):
 @flattened
 def list_(
     output: PracticeOutput,
-    device: Annotated[str | None, typer.Option(help="cpu or cuda: for which the time is estimated.")] = None,
+    device: Annotated[str | None, ESTIMATED] = None,
 ) -> None:
     """List the blocks in the order of the protocol: what each holds, what is stored, how long the rest takes."""
     with loading():
