@@ -9,6 +9,8 @@ from rich.console import Console
 from asymtrain.lab.cli import screen
 from asymtrain.lab.engine import Progress
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, make_rows, missing_cells
+from asymtrain.lab.runs import Run, RunSpec
+from invented_runs import invented_epoch
 
 COLUMNS = (
     Column("Backbone"),
@@ -127,6 +129,23 @@ def test_the_bar_begins_again_with_each_stage(monkeypatch):
         (task,) = display.bar.tasks
         assert (task.description, task.completed, task.total) == ("starting", 0, None)
     assert "Rung 1 of 3" in terminal.file.getvalue()
+
+
+def test_a_run_of_a_search_is_told_by_its_validation_accuracy(capsys):
+    searched = RunSpec(epochs=1, test="never")
+    runs = [
+        Run(searched, (invented_epoch(1, 0.51, None, None),)),
+        Run(searched, (invented_epoch(1, 0.51, None, None),), outcome="diverged"),
+        Run(RunSpec(epochs=1), (invented_epoch(1, 0.51, 0.25, None),)),
+    ]
+    with screen.progress_display() as display:
+        for number, run in enumerate(runs, 1):
+            display.finished(run, number, len(runs))
+    assert capsys.readouterr().err.splitlines() == [
+        "1/3 search: mlp asymmetric seed 42: best validation accuracy 0.500",
+        "2/3 search: mlp asymmetric seed 42: diverged",
+        "3/3 mlp asymmetric seed 42: test accuracy 0.250",
+    ]
 
 
 def test_what_the_compiler_warns_of_is_not_shown(recwarn):
