@@ -103,6 +103,10 @@ class FlatParameters:
         return mask
 
 
+def parameter_count(parameters: Mapping[str, Tensor]) -> int:
+    return sum(value.numel() for value in parameters.values())
+
+
 def is_branch(parameter: str) -> bool:
     """Is it of a branch, and not of the model?"""
     return parameter.startswith("branch.")

@@ -24,7 +24,7 @@ from asymtrain.lab.engine.device_data import DeviceData
 from asymtrain.lab.engine.losses import MAIN, confidence, gradients, kinds_of, stack_loss
 from asymtrain.lab.engine.modules import ModuleNetwork, Training
 from asymtrain.lab.engine.optimizer import OPTIMIZERS, Moments, decays
-from asymtrain.lab.engine.parameters import FlatParameters, layers_of, stack_aligned
+from asymtrain.lab.engine.parameters import FlatParameters, layers_of, parameter_count, stack_aligned
 from asymtrain.lab.engine.programs import CapturedSteps, ModuleParts, Programs
 from asymtrain.lab.engine.signals import needs_both_gradients, update_gradient
 from asymtrain.lab.engine.tally import Accuracies, Tally, epoch_record
@@ -63,7 +63,7 @@ class Stack:
             self.kind = torch.tensor([self.loss.kinds.index(kind) for kind in kinds], device=self.device)
         data, starts = setup.starts_of(specs, dataset, self.network, self.lead)
         # A Plain run has one unused branch at each point, whatever its neighbours have: it is spread over theirs.
-        largest = max((start.parameters for start in starts), key=_size)
+        largest = max((start.parameters for start in starts), key=parameter_count)
         self.parameters = FlatParameters.of(largest)
         self.names = [tuple(start.parameters) for start in starts]  # those that each run has of them
         self.weights = self.parameters.pack([start.parameters for start in starts]).to(self.device)
@@ -401,10 +401,6 @@ class Stack:
             for places in {spec.places for spec in self.specs}
         }
         return torch.cat([masks[spec.places] for spec in self.specs]).to(self.device)
-
-
-def _size(values: Parameters) -> int:
-    return sum(value.numel() for value in values.values())
 
 
 def _column(values: list[float]) -> Tensor:

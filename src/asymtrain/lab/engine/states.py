@@ -109,7 +109,7 @@ def _states(stack: Stack, specs: Sequence[RunSpec]) -> list[State]:
     states = []
     for r, spec in enumerate(specs):
         if not stack.diverged[r]:
-            names = [name for name in stack.names[r] if spec.redundancy or not name.startswith("branch.")]
+            names = [name for name in stack.names[r] if spec.redundancy or not is_branch(name)]
             states.append(State(spec, stack.epoch, {name: views[name][r].clone() for name in names}))
     return states
 

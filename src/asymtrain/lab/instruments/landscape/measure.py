@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.devices import default_device, device_name
+from asymtrain.lab.engine.parameters import parameter_count
 from asymtrain.lab.engine.setup import build_backbone
 from asymtrain.lab.engine.states import State
 from asymtrain.lab.instruments.landscape import surface as planes
@@ -131,7 +132,7 @@ def measure_module_landscape(
         convolves = any(isinstance(part, nn.modules.conv._ConvNd) for part in module.modules())
         chunk = _ON_GPU if device.type != "cpu" else 1 if convolves else _ON_CPU
     losses_at = _module_losses(module, inputs, targets, loss_fn, center, together=chunk > 1)
-    size = planes.parameter_count(center)
+    size = parameter_count(center)
     subject = Subject(Level(type(module).__name__, seed, 0, 0, size, size), center, network=0, idle=(0, 0))
     views: dict[View, None] = dict.fromkeys(
         ("all" if directions == "live" else directions, scaling) for directions, scaling in settings.views()

@@ -14,13 +14,13 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.engine.losses import Batch, stack_loss
-from asymtrain.lab.engine.parameters import is_branch
+from asymtrain.lab.engine.parameters import is_branch, parameter_count
 from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.engine.setup import build_backbone, chosen_places, random_labels, run_data
 from asymtrain.lab.engine.states import State, states_at
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
 from asymtrain.lab.instruments.landscape.result import Floats, Level, Loss, Surface
-from asymtrain.lab.instruments.landscape.surface import Parameters, parameter_count
+from asymtrain.lab.instruments.landscape.surface import Parameters
 from asymtrain.lab.runs import RunSpec
 
 REDUNDANCIES = (0, 1, 20, 300)

@@ -86,10 +86,6 @@ def idle_squared_norm(seed: int, draw: int, axis: int, *, branches: int, size: i
     return math.fsum(np.random.default_rng(key).chisquare(size, branches))
 
 
-def parameter_count(parameters: Parameters) -> int:
-    return sum(value.numel() for value in parameters.values())
-
-
 def check_alike(direction: Parameters, center: Parameters) -> None:
     """Raise a `UsageError` unless a direction has an entry for each parameter."""
     for name, value in center.items():
