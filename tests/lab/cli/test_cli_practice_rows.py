@@ -16,13 +16,14 @@ NUMBER = re.compile(r"[-+]?\d+\.\d+")
 
 @pytest.fixture
 def shown(cli, tmp_path, monkeypatch):
-    """What `practice show` prints, and the folder of its page."""
+    """What `practice show` and `practice list` print, and the folder of the page."""
     monkeypatch.setenv("COLUMNS", "120")
     assert cli("store", "import", "practice.sqlite", *sorted(ROOT.glob("results/practice-*"))).code == 0
     costs = [word for file in COSTS for word in ("--step-costs", file)]
     result = cli("practice", "show", "--store", "practice.sqlite", "--out", "page", *costs)
     assert result.code == 0, result.err
-    return result.out, Path("page")
+    blocks = cli("practice", "list", "--store", "practice.sqlite", "--device", "cuda")
+    return result.out + blocks.out, Path("page")
 
 
 def test_pages_quote_what_the_rows_give(shown):
@@ -30,7 +31,7 @@ def test_pages_quote_what_the_rows_give(shown):
     lines = {line.rstrip() for line in printed.splitlines()}
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
-    assert len(blocks) == (4 if COSTS else 3)
+    assert len(blocks) == (5 if COSTS else 4)
     assert {line.rstrip() for block in blocks for line in block.splitlines()} <= lines
     known = {number.lstrip("+-") for number in NUMBER.findall(printed + (folder / "practice.json").read_text())}
     quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}

@@ -265,7 +265,9 @@ def ranks_table(selections: Sequence[Selection]) -> Table:
 
 def missing_table(results: Results) -> Table:
     """The blocks that are not finished."""
-    rows = make_rows((block.name, block.title, f"{left.stored}/{left.needed}") for block, left in results.unfinished)
+    rows = make_rows(
+        (block.name, block.title, f"{len(left.stored)}/{left.needed}") for block, left in results.unfinished
+    )
     return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
 
 
