@@ -1,12 +1,13 @@
 """The results of the practice study as tables, the forest plot, sentences, and one page."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results, StepCost
-from asymtrain.lab.practice.protocol import ALPHAS, FORMS, TITLES, VARIATIONS, Part, Study
+from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results, StepCost, Verdict, is_recommended
+from asymtrain.lab.practice.protocol import ALPHAS, ELSEWHERE, FORMS, TITLES, VARIATIONS, Part, Study
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.table import Cell, Column, Mean, Table, interval, make_rows, table_json
@@ -52,8 +53,19 @@ def document(results: Results) -> dict[str, Any]:
 
 
 def sentences(results: Results) -> list[str]:
-    """One for each finished model of the main table."""
-    return [", ".join(_said(effect, results)) for effect in results.selected]
+    """One for each finished model of the main table, and one on a preset."""
+    return [", ".join(_said(effect, results)) for effect in results.selected] + preset_sentence(results.parts["fixed"])
+
+
+def preset_sentence(effects: Sequence[Effect]) -> list[str]:
+    """Whether one setting suits all models, and what that rests on; nothing while that is open."""
+    recommended = is_recommended(effects)
+    if recommended is None:
+        return []
+    verdicts = Counter(effect.verdict for effect in effects if effect.arm.name == ELSEWHERE)
+    counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict) if verdicts[verdict])
+    answer = "can be recommended" if recommended else "none can be recommended"
+    return [f"One setting for all models: {answer}. With the one that other families choose: {counts}."]
 
 
 def _by_gain(results: Results) -> list[Effect]:
