@@ -7,6 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asymtrain.lab.practice.protocol import MODELS
+
 ROOT = Path(__file__).parents[3]
 PAGE, README = ROOT / "docs/practice.md", ROOT / "README.md"
 COSTS = sorted(ROOT.glob("results/benchmarks/practice-step-*.json"))
@@ -36,15 +38,18 @@ def test_pages_quote_what_the_rows_give(shown):
     known = {number.lstrip("+-") for number in NUMBER.findall(printed + (folder / "practice.json").read_text())}
     quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}
     assert quoted <= known
-    sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", README.read_text(), re.MULTILINE)
-    effects = sorted(json.loads((folder / "practice.json").read_text())["effects"], key=lambda row: row["points"])
-    assert [named(sentence) for sentence in sentences] == [effects[-1]["model"], effects[0]["model"]]
-    assert set(sentences) <= lines
+    document = json.loads((folder / "practice.json").read_text())
+    models = [row["model"] for row in sorted(document["effects"], key=lambda row: -row["points"])]
+    for page, wanted in ((README, [models[0], models[-1]]), (PAGE, models)):
+        sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", page.read_text(), re.MULTILINE)
+        assert [named(sentence) for sentence in sentences] == wanted
+        assert set(sentences) <= set(document["sentences"])
 
 
 def named(sentence: str) -> str:
     """The model of a sentence as specs call it."""
-    return sentence.partition(":")[0].lower().replace("-", "_")
+    title = sentence.partition(":")[0]
+    return next(name for name, model in MODELS.items() if model.title == title)
 
 
 @pytest.mark.slow
