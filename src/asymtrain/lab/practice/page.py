@@ -93,13 +93,18 @@ def tables(results: Results) -> list[Table]:
         target_table(results.selected),
         cost_table(results.selected),
         calibration_table(results.selected),
-        *(effects_table(part, title, results.parts[part], results.study) for part, title in PARTS.items()),
+        *(_part_table(part, results) for part in PARTS),
         dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
         dataclasses.replace(selection_table(results.selections), detail=True),
         dataclasses.replace(ranks_table(results.selections), detail=True),
         missing_table(results),
     ]
     return [table for table in made if table.rows]
+
+
+def _part_table(part: Part, results: Results) -> Table:
+    effects = results.parts[part]
+    return effects_table(part, PARTS[part], effects, results.study, note=" ".join(preset_sentence(effects)))
 
 
 def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:
@@ -290,7 +295,7 @@ def figures(results: Results) -> list[Figure]:
     made = [
         forest("forest", "Difference to Plain, of the form that validation selected", {"": ordered}),
         forest("forms", "Difference to Plain, of the best of each objective", titled),
-        *(forest(part, title, {"": results.parts[part]}) for part, title in PARTS.items()),
+        *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
     ]
     return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
 
@@ -307,6 +312,15 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Fig
         columns=max(1, len(panels)),
         caption="Means with 95% intervals; the dots are the seeds.",
     )
+
+
+def _by_arm(effects: Sequence[Effect]) -> dict[str, list[Effect]]:
+    """A panel for each arm; one for all where they are not of the same tasks."""
+    arms: dict[str, list[Effect]] = {}
+    for effect in effects:
+        arms.setdefault(TITLES.get(effect.arm.name, effect.arm.name), []).append(effect)
+    alike = len({tuple(effect.task for effect in own) for own in arms.values()}) == 1
+    return arms if alike else {"": list(effects)}
 
 
 def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:
