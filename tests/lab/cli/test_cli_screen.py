@@ -1,7 +1,6 @@
 """Tables on a terminal: whole where there is room, shorter where there is little, in parts where there is less."""
 
 import io
-import warnings
 
 import pytest
 from rich.console import Console
@@ -146,10 +145,3 @@ def test_a_run_of_a_search_is_told_by_its_validation_accuracy(capsys):
         "2/3 search: mlp asymmetric seed 42: diverged",
         "3/3 mlp asymmetric seed 42: test accuracy 0.250",
     ]
-
-
-def test_what_the_compiler_warns_of_is_not_shown(recwarn):
-    with screen.shown_warnings():
-        for module in ("torch._inductor.compile_fx", "torch.cuda", "torch.cuda.memory", "torch.optim.lr_scheduler"):
-            warnings.warn_explicit("a warning", UserWarning, f"{module}.py", 1, module)
-    assert [warning.filename for warning in recwarn] == ["torch.optim.lr_scheduler.py"]

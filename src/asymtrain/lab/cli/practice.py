@@ -148,7 +148,7 @@ def _train(
             seconds = left.seconds(read_runs(store), *workers)
             time = "" if seconds is None else f", about {duration(seconds)} left"
             names = ", ".join(task.title for task in tasks)
-            display.console.print(f"{left.stored} of {left.needed} runs are stored{time}; next: {names}.")
+            display.console.print(f"{len(left.stored)} of {left.needed} runs are stored{time}; next: {names}.")
 
         options = {**dataclasses.asdict(training), "progress": update}
         interrupted = run_block(study, block, store, on_wave=on_wave, on_run=display.finished, **options)
