@@ -31,7 +31,8 @@ from typing import Any
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.data import class_count
-from asymtrain.lab.practice.protocol import MODELS, QUICK
+from asymtrain.lab.practice.protocol import ELSEWHERE, FULL, MODELS, QUICK, Task, final_specs
+from asymtrain.lab.practice.selection import final_arms
 from asymtrain.lab.recipes import RECIPES
 from asymtrain.lab.report.export import as_markdown
 from asymtrain.lab.report.table import Column, Table, make_rows
@@ -108,7 +109,8 @@ def read_cases(runs: Iterable[Run]) -> tuple[list[Case], dict[str, str]]:
     """Cases, practice first, and for what cannot be one, by name, why not."""
     long: dict[tuple[Any, ...], list[Run]] = {}
     short: dict[tuple[Any, ...], list[Run]] = {}
-    for run in runs:
+    known = {run.spec.id: run for run in runs}
+    for run in known.values():
         spec = run.spec
         if spec.redundancy and not is_candidate(spec):
             continue
@@ -116,8 +118,8 @@ def read_cases(runs: Iterable[Run]) -> tuple[list[Case], dict[str, str]]:
             long.setdefault(setting(spec), []).append(run)
         elif spec.test == "never" and spec.validation == "split":
             short.setdefault(setting(spec, without=OF_LENGTH), []).append(run)
-    cases, left_out = [], {}
-    for members in long.values():
+    cases, left_out, chosen = [], {}, chosen_elsewhere(known)
+    for shared, members in long.items():
         base = next((run.spec for run in members if run.spec.redundancy), None)
         if base is None or not any(run.spec.redundancy == 0 for run in members):
             continue  # nothing to compare
@@ -126,12 +128,22 @@ def read_cases(runs: Iterable[Run]) -> tuple[list[Case], dict[str, str]]:
         if isinstance(made, str):
             left_out[name_of(base)] = made
         else:
-            cases.append(made)
+            cases.append(dataclasses.replace(made, elsewhere=chosen.get(shared)))
     names = [case.name for case in cases]
     cases = [case if names.count(case.name) == 1 else with_number(case) for case in cases]
     models = [model.arch for model in MODELS.values()]
     order = {case.name: (case.part == "paper", *_place(models, case.base.arch), case.name) for case in cases}
     return sorted(cases, key=lambda case: order[case.name]), left_out
+
+
+def chosen_elsewhere(known: Mapping[str, Run]) -> dict[tuple[Any, ...], Advice]:
+    """The setting that the other families of the practice study choose, by the setting that a case shares."""
+    found = {}
+    for task in (Task(model, part="fixed") for model in MODELS):
+        arms = [arm for arm in final_arms(FULL, task, known) or () if arm.name == ELSEWHERE]
+        for spec in final_specs(FULL, task, arms):
+            found[setting(spec)] = Advice(Candidate.of(spec) if spec.redundancy else None)
+    return found
 
 
 def with_number(case: Case) -> Case:

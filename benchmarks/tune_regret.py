@@ -42,6 +42,7 @@ class Case:
     long: Curves  # test accuracy
     short: Curves  # accuracy to choose by
     length: int | None = None  # epochs of the short rows, which have seeds of their own; None: epochs of long rows
+    elsewhere: "Advice | None" = None  # the one setting for all models that the practice study's other families choose
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -101,7 +102,12 @@ def always_none(case: Case, scored: int, others: Sequence[Case]) -> Advice:
 
 
 def best_elsewhere(case: Case, scored: int, others: Sequence[Case]) -> Advice:
-    """The candidate whose relatives gained most on the other families; none where no relative gained."""
+    """What the other families chose for all models; else the candidate whose relatives gained most on them.
+
+    None where no relative gained.
+    """
+    if case.elsewhere is not None and case.elsewhere.candidate in case.long:
+        return case.elsewhere
 
     def evidence(candidate: Candidate | None) -> float:
         if candidate is None:

@@ -437,7 +437,7 @@ def test_a_step_launches_few_kernels() -> None:
     for attached in (False, True):
         branches = attach(model, "*", x, CLASSES, layout="BTD") if attached else None
         for _ in range(4):
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
                 loss = model(x).mean()
                 (loss if branches is None else loss + 0.3 * branches.loss(y)).backward()
                 torch.cuda.synchronize()

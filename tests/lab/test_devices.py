@@ -1,6 +1,7 @@
 """Device names, and torch's global settings: set for a block, and restored, also after an error."""
 
 import dataclasses
+import warnings
 
 import pytest
 import torch
@@ -49,6 +50,13 @@ def test_a_setting_holds_in_its_block_and_is_restored(block, wanted):
         fail()
     assert {number: inside[number] for number in wanted} == wanted
     assert settings() == before
+
+
+def test_what_the_compiler_warns_of_is_not_shown(recwarn):
+    with compiler_settings():
+        for module in ("torch._inductor.compile_fx", "torch.cuda", "torch.cuda.memory", "torch.optim.lr_scheduler"):
+            warnings.warn_explicit("a warning", UserWarning, f"{module}.py", 1, module)
+    assert [warning.filename for warning in recwarn] == ["torch.optim.lr_scheduler.py"]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "bf16"])

@@ -7,22 +7,25 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from asymtrain.lab.practice.protocol import MODELS
+
 ROOT = Path(__file__).parents[3]
 PAGE, README = ROOT / "docs/practice.md", ROOT / "README.md"
 COSTS = sorted(ROOT.glob("results/benchmarks/practice-step-*.json"))
-FIGURE = "practice-forest.svg"
+FIGURES = ("practice-forest.svg", "practice-fixed.svg")
 NUMBER = re.compile(r"[-+]?\d+\.\d+")
 
 
 @pytest.fixture
 def shown(cli, tmp_path, monkeypatch):
-    """What `practice show` prints, and the folder of its page."""
+    """What `practice show` and `practice list` print, and the folder of the page."""
     monkeypatch.setenv("COLUMNS", "120")
     assert cli("store", "import", "practice.sqlite", *sorted(ROOT.glob("results/practice-*"))).code == 0
     costs = [word for file in COSTS for word in ("--step-costs", file)]
     result = cli("practice", "show", "--store", "practice.sqlite", "--out", "page", *costs)
     assert result.code == 0, result.err
-    return result.out, Path("page")
+    blocks = cli("practice", "list", "--store", "practice.sqlite", "--device", "cuda")
+    return result.out + blocks.out, Path("page")
 
 
 def test_pages_quote_what_the_rows_give(shown):
@@ -30,24 +33,28 @@ def test_pages_quote_what_the_rows_give(shown):
     lines = {line.rstrip() for line in printed.splitlines()}
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
-    assert len(blocks) == (4 if COSTS else 3)
+    assert len(blocks) == (5 if COSTS else 4)
     assert {line.rstrip() for block in blocks for line in block.splitlines()} <= lines
     known = {number.lstrip("+-") for number in NUMBER.findall(printed + (folder / "practice.json").read_text())}
     quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}
     assert quoted <= known
-    sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", README.read_text(), re.MULTILINE)
-    effects = sorted(json.loads((folder / "practice.json").read_text())["effects"], key=lambda row: row["points"])
-    assert [named(sentence) for sentence in sentences] == [effects[-1]["model"], effects[0]["model"]]
-    assert set(sentences) <= lines
+    document = json.loads((folder / "practice.json").read_text())
+    models = [row["model"] for row in sorted(document["effects"], key=lambda row: -row["points"])]
+    for page, wanted in ((README, [models[0], models[-1]]), (PAGE, models)):
+        sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", page.read_text(), re.MULTILINE)
+        assert [named(sentence) for sentence in sentences] == wanted
+        assert set(sentences) <= set(document["sentences"])
 
 
 def named(sentence: str) -> str:
     """The model of a sentence as specs call it."""
-    return sentence.partition(":")[0].lower().replace("-", "_")
+    title = sentence.partition(":")[0]
+    return next(name for name, model in MODELS.items() if model.title == title)
 
 
 @pytest.mark.slow
-def test_the_figure_is_drawn_from_the_rows(shown):
-    texts = [(folder / FIGURE).read_text() for folder in (shown[1], ROOT / "docs/figures")]
-    assert NUMBER.split(texts[0]) == NUMBER.split(texts[1])
-    np.testing.assert_allclose(*([float(n) for n in NUMBER.findall(text)] for text in texts), atol=0.01)
+def test_the_figures_are_drawn_from_the_rows(shown):
+    for figure in FIGURES:
+        texts = [(folder / figure).read_text() for folder in (shown[1], ROOT / "docs/figures")]
+        assert NUMBER.split(texts[0]) == NUMBER.split(texts[1])
+        np.testing.assert_allclose(*([float(n) for n in NUMBER.findall(text)] for text in texts), atol=0.01)

@@ -1,7 +1,6 @@
 """Tables on a terminal: whole where there is room, shorter where there is little, in parts where there is less."""
 
 import io
-import warnings
 
 import pytest
 from rich.console import Console
@@ -127,10 +126,3 @@ def test_the_bar_begins_again_with_each_stage(monkeypatch):
         (task,) = display.bar.tasks
         assert (task.description, task.completed, task.total) == ("starting", 0, None)
     assert "Rung 1 of 3" in terminal.file.getvalue()
-
-
-def test_what_the_compiler_warns_of_is_not_shown(recwarn):
-    with screen.shown_warnings():
-        for module in ("torch._inductor.compile_fx", "torch.cuda", "torch.cuda.memory", "torch.optim.lr_scheduler"):
-            warnings.warn_explicit("a warning", UserWarning, f"{module}.py", 1, module)
-    assert [warning.filename for warning in recwarn] == ["torch.optim.lr_scheduler.py"]

@@ -29,6 +29,34 @@ def test_scene(scene: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+WITH_A_BAR = """
+from torch import nn
+from tqdm import tqdm
+
+def build(classes):
+    tqdm(disable=True)
+    return nn.Sequential(nn.Flatten(), nn.Linear(192, 8), nn.ReLU(), nn.Linear(8, classes))
+"""
+TRAIN_IT = """
+from pathlib import Path
+from asymtrain.lab.executors import execute
+from asymtrain.lab.runs import RunSpec, pairs
+
+data = {"classes": 4, "size": 64, "test_size": 16, "image_size": 8}
+base = RunSpec(arch="with_a_bar:build", at="1", epochs=1, batch=16, dataset_options=data)
+print(len(list(execute(pairs(base, range(2)), store=Path("runs.sqlite"), device="cpu"))))
+"""
+
+
+@pytest.mark.slow
+def test_workers_that_show_a_bar_leave_nothing_behind(tmp_path: Path) -> None:
+    pytest.importorskip("tqdm")
+    (tmp_path / "with_a_bar.py").write_text(WITH_A_BAR)
+    command = [sys.executable, "-c", TRAIN_IT]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert (done.stdout, done.stderr) == ("4\n", "")
+
+
 class Training:
     """A process that trains two stacks in a pool of two workers, in a process group of its own."""
 

@@ -13,19 +13,21 @@ from asymtrain.lab.practice.analysis import (
     compare_arms,
     corrected,
     epochs_to_plain,
+    is_recommended,
     read_step_costs,
 )
 from asymtrain.lab.practice.page import (
     cost_table,
     document,
     figures,
+    preset_sentence,
     ranks_table,
     sentences,
     tables,
     target_table,
     write_practice,
 )
-from asymtrain.lab.practice.protocol import BLOCKS, FULL, NONE, Task, arm_of, at_alpha, final_specs
+from asymtrain.lab.practice.protocol import BLOCKS, ELSEWHERE, FULL, NONE, Task, arm_of, at_alpha, final_specs
 
 TASKS = [Task("mlp"), Task("cnn")]
 
@@ -66,6 +68,38 @@ def test_verdicts_follow_the_rule(gain, verdict):
     assert compare_arms(FULL, [(task, arm)], few)[0].verdict == "few seeds"
     assert compare_arms(FULL, [(task, NONE)], runs) == []
     assert compare_arms(FULL, [(task, arm)], {}) == []
+
+
+@pytest.mark.parametrize(
+    ("points", "recommended"),
+    [
+        ((1.0, 0.0, 1.0), True),
+        ((0.0, 0.0, 0.0), False),  # helps none
+        ((1.0, -1.0, 1.0), False),  # hurts one
+        ((1.0, None, 1.0), False),  # one is open
+    ],
+    ids=["suits all", "helps none", "hurts one", "one is open"],
+)
+def test_a_preset_helps_some_and_harms_none(points, recommended):
+    arms = {name: arm_of(name, at_alpha("sigmoid", 1.0)) for name in ("fixed", ELSEWHERE)}
+    task = TASKS[0]
+    runs = {spec.id: invented_run(spec, lambda spec: 0.0) for spec in final_specs(FULL, task, [NONE, arms["fixed"]])}
+    made = compare_arms(FULL, [(task, arm) for arm in arms.values()], runs)
+
+    def with_gain(effect, gain):
+        known = {"points": gain or 0.0, "points_low": -1.0 if gain is None else 0.0}
+        return dataclasses.replace(effect, p_holm=0.01 if gain else 0.9, row={**effect.row, **known})
+
+    # What is chosen on the models themselves does not count.
+    fixed, elsewhere = with_gain(made[0], -1.0), made[1]
+    effects = [fixed, *(with_gain(elsewhere, gain) for gain in points * 3)]
+    assert is_recommended(effects) is recommended
+    assert is_recommended(effects[:-1]) is None  # a model is missing
+    few = dataclasses.replace(elsewhere, row={**elsewhere.row, "n": 4})
+    assert is_recommended([*effects[:-1], few]) is None
+    (sentence,) = preset_sentence(effects)
+    assert ("none can be" not in sentence) is recommended
+    assert preset_sentence(effects[:-1]) == []
 
 
 def test_a_run_that_never_has_plains_accuracy_has_no_epoch():

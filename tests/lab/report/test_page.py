@@ -6,7 +6,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from asymtrain.lab.report.drawing import as_file, draw
+from asymtrain.lab.report.drawing import as_file, draw, size_of
 from asymtrain.lab.report.figure import Figure, Line, Lines
 from asymtrain.lab.report.page import spans, write_page
 from asymtrain.lab.report.table import Cell, Column, Table, make_rows
@@ -107,7 +107,8 @@ def test_ids_on_the_page_are_unique_and_references_lead_somewhere(tmp_path):
 def test_a_wide_figure_gets_the_whole_row(tmp_path):
     text = written(tmp_path)["page"].read_text()
     assert re.search(r"<figure><h3>One</h3>", text)
-    assert re.search(r'<figure class="wide"><h3>Two</h3>', text)
+    # Panels side by side, a quarter wider than drawn at most: 6 rem are an inch.
+    assert re.search(rf'<figure class="wide" style="max-width: {7.5 * size_of(TWO)[0]:.1f}rem"><h3>Two</h3>', text)
 
 
 def test_short_tables_become_cards_on_a_phone_and_long_ones_scroll(tmp_path):

@@ -202,6 +202,12 @@ def test_cases_of_the_practice_study(cases):
     assert mlp.gain(mlp.best) == pytest.approx(2.73, abs=0.005)  # docs/practice.md
     assert set(mlp.short) == set(mlp.long)
     assert all(len(curve) == 30 for by_seed in mlp.long.values() for curve in by_seed)
+    # docs/practice.md: what the other families choose for all models
+    elsewhere = {name: best_elsewhere(case, 0, []).candidate for name, case in named.items()}
+    assert elsewhere["mlp-cifar100-ordinary"] == Candidate("sigmoid", "prior", 1.0)
+    assert elsewhere["cnn-cifar100-ordinary"] == Candidate("sigmoid", "prior", 10.0)
+    assert elsewhere["swin-cifar100-ordinary"] == Candidate("softmax", alpha=0.01)
+    assert named["cnn-cifar100-ordinary"].gain(Candidate("sigmoid", "prior", 10.0)) == pytest.approx(-2.36, abs=0.005)
 
 
 def test_rows_that_make_no_case_are_named(results):
@@ -282,7 +288,7 @@ def test_a_race_is_run_and_its_answer_kept(results, tmp_path, monkeypatch, capsy
     benchmark.main([*command, "--minutes", "3", "--out", "races"])
     assert "Confirmation" in capsys.readouterr().out
     answer = json.loads(Path("races/mlp-cifar100-ordinary.json").read_text())
-    assert len(answer["question"]["candidates"]) == 3
+    assert len(answer["question"]["candidates"]) == 4  # three that were selected, and the setting for all models
     assert answer["question"]["base"]["epochs"] == 2
     assert answer["comparison"]["n"] == 5
     assert [rung["seeds"] for rung in answer["rungs"]] == [3, 3]

@@ -112,13 +112,15 @@ def blocks_listing(study: Study, known: Snapshot, workers: Workers) -> list[dict
 def blocks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
     """The blocks of a study, in their order."""
     counted = {"Runs": "runs"} | ({"Measurements": "measurements"} if "measurements_needed" in rows[0] else {})
-    columns = (Column("Block"), Column("Holds"), *(Column(name, "number") for name in (*counted, "Time left")))
+    timed = {"Time taken": "seconds_taken"} if "seconds_taken" in rows[0] else {}
+    timed["Time left"] = "seconds_left"
+    columns = (Column("Block"), Column("Holds"), *(Column(name, "number") for name in (*counted, *timed)))
     cells = (
         (
             row["name"],
             row["title"],
             *(f"{row[f'{what}_there']}/{row[f'{what}_needed']}" for what in counted.values()),
-            None if row["seconds_left"] is None else duration(row["seconds_left"]),
+            *(None if row[what] is None else duration(row[what]) for what in timed.values()),
         )
         for row in rows
     )

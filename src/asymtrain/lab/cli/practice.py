@@ -147,7 +147,7 @@ def _train(
             seconds = left.seconds(read_runs(store), *workers)
             time = "" if seconds is None else f", about {duration(seconds)} left"
             names = ", ".join(task.title for task in tasks)
-            display.console.print(f"{left.stored} of {left.needed} runs are stored{time}; next: {names}.")
+            display.console.print(f"{len(left.stored)} of {left.needed} runs are stored{time}; next: {names}.")
 
         def on_run(finished: "Run", done: int, total: int) -> None:
             if finished.spec.test == "never":

@@ -64,10 +64,7 @@ def stderr() -> Console:
 
 @contextmanager
 def shown_warnings() -> Iterator[None]:
-    """Show a `UsageWarning` as a remark of one line; Python shows other warnings as it does, but for torch's compiler.
-
-    What that says on a GPU is about how it compiles our programs, and nothing for who trains with them.
-    """
+    """Show a `UsageWarning` as a remark of one line; Python shows other warnings as it does."""
     with warnings.catch_warnings():
         python = warnings.showwarning
 
@@ -79,7 +76,6 @@ def shown_warnings() -> Iterator[None]:
 
         warnings.showwarning = show
         warnings.simplefilter("always", UsageWarning)
-        warnings.filterwarnings("ignore", category=UserWarning, module=r"torch\.(_inductor|_dynamo|cuda)\b")
         yield
 
 

@@ -171,9 +171,10 @@ class CapturedSteps:
         """Whether a step can be captured: nothing of it goes to the host, where it would decide what comes next."""
         before = torch.cuda.get_sync_debug_mode()
         kept = {name: value.clone() for name, value in changing().items()}
-        torch.cuda.set_sync_debug_mode("error")
         try:
-            step()
+            with compiler_settings():  # torch warns of the mode
+                torch.cuda.set_sync_debug_mode("error")
+                step()
         except RuntimeError as error:
             if "synchronizing CUDA operation" not in str(error):
                 raise

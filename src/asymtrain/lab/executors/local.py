@@ -288,6 +288,12 @@ def _child_settings(device: torch.device) -> Iterator[None]:
 def _serve(pipe: Connection, device: torch.device) -> None:
     """A worker's main loop: take a plan, train it, answer with the result."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    with suppress(ImportError):
+        # A bar, and torch's compiler has one, makes a lock for all processes. This one ends without a farewell, and
+        # Python would call the lock leaked.
+        from tqdm import tqdm
+
+        tqdm.set_lock(threading.RLock())
     plans: queue.SimpleQueue[_Order] = queue.SimpleQueue()
     stopped, given = threading.Event(), threading.Event()
 

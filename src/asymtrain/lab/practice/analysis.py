@@ -14,7 +14,19 @@ from statistics import fmean
 from typing import Any, Literal, get_args
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.practice.protocol import BLOCKS, FORMS, MODELS, NONE, Arm, Block, Part, Study, Task, final_specs
+from asymtrain.lab.practice.protocol import (
+    BLOCKS,
+    ELSEWHERE,
+    FORMS,
+    MODELS,
+    NONE,
+    Arm,
+    Block,
+    Part,
+    Study,
+    Task,
+    final_specs,
+)
 from asymtrain.lab.practice.running import Left, left_of
 from asymtrain.lab.practice.selection import Known, Selection, final_arms, select
 from asymtrain.lab.runs import Run
@@ -145,6 +157,17 @@ def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Resul
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
     left = [(block, left_of(study, block.tasks, known)) for block in BLOCKS.values()]
     return Results(study, made, tuple(selected), forms, effects, tuple(pair for pair in left if not pair[1].is_done))
+
+
+def is_recommended(effects: Sequence[Effect]) -> bool | None:
+    """May the setting for all models be a preset? None while models are missing, or seeds of them.
+
+    Asked of the setting that other families chose: to be harmless or to help on every model, and to help on one.
+    """
+    verdicts = [effect.verdict for effect in effects if effect.arm.name == ELSEWHERE]
+    if len(verdicts) < len(MODELS) or "few seeds" in verdicts:
+        return None
+    return "helps" in verdicts and set(verdicts) <= {"helps", "harmless"}
 
 
 def _costs_of(effect: Effect, costs: Iterable[StepCost]) -> tuple[StepCost, ...]:

@@ -1,12 +1,13 @@
 """The results of the practice study as tables, the forest plot, sentences, and one page."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results, StepCost
-from asymtrain.lab.practice.protocol import ALPHAS, FORMS, TITLES, VARIATIONS, Part, Study
+from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results, StepCost, Verdict, is_recommended
+from asymtrain.lab.practice.protocol import ALPHAS, ELSEWHERE, FORMS, TITLES, VARIATIONS, Part, Study
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.table import Cell, Column, Mean, Table, interval, make_rows, table_json
@@ -52,8 +53,19 @@ def document(results: Results) -> dict[str, Any]:
 
 
 def sentences(results: Results) -> list[str]:
-    """One for each finished model of the main table."""
-    return [", ".join(_said(effect, results)) for effect in results.selected]
+    """One for each finished model of the main table, and one on a preset."""
+    return [", ".join(_said(effect, results)) for effect in results.selected] + preset_sentence(results.parts["fixed"])
+
+
+def preset_sentence(effects: Sequence[Effect]) -> list[str]:
+    """Whether one setting suits all models, and what that rests on; nothing while that is open."""
+    recommended = is_recommended(effects)
+    if recommended is None:
+        return []
+    verdicts = Counter(effect.verdict for effect in effects if effect.arm.name == ELSEWHERE)
+    counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict) if verdicts[verdict])
+    answer = "can be recommended" if recommended else "none can be recommended"
+    return [f"One setting for all models: {answer}. With the one that other families choose: {counts}."]
 
 
 def _by_gain(results: Results) -> list[Effect]:
@@ -81,13 +93,18 @@ def tables(results: Results) -> list[Table]:
         target_table(results.selected),
         cost_table(results.selected),
         calibration_table(results.selected),
-        *(effects_table(part, title, results.parts[part], results.study) for part, title in PARTS.items()),
+        *(_part_table(part, results) for part in PARTS),
         dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
         dataclasses.replace(selection_table(results.selections), detail=True),
         dataclasses.replace(ranks_table(results.selections), detail=True),
         missing_table(results),
     ]
     return [table for table in made if table.rows]
+
+
+def _part_table(part: Part, results: Results) -> Table:
+    effects = results.parts[part]
+    return effects_table(part, PARTS[part], effects, results.study, note=" ".join(preset_sentence(effects)))
 
 
 def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:
@@ -265,7 +282,9 @@ def ranks_table(selections: Sequence[Selection]) -> Table:
 
 def missing_table(results: Results) -> Table:
     """The blocks that are not finished."""
-    rows = make_rows((block.name, block.title, f"{left.stored}/{left.needed}") for block, left in results.unfinished)
+    rows = make_rows(
+        (block.name, block.title, f"{len(left.stored)}/{left.needed}") for block, left in results.unfinished
+    )
     return Table("missing", "What is missing", (Column("Block"), Column("Holds"), Column("Runs", "number")), rows)
 
 
@@ -276,7 +295,7 @@ def figures(results: Results) -> list[Figure]:
     made = [
         forest("forest", "Difference to Plain, of the form that validation selected", {"": ordered}),
         forest("forms", "Difference to Plain, of the best of each objective", titled),
-        *(forest(part, title, {"": results.parts[part]}) for part, title in PARTS.items()),
+        *(forest(part, title, _by_arm(results.parts[part])) for part, title in PARTS.items()),
     ]
     return [figure for figure in made if any(panel.bars for panel in figure.panels if isinstance(panel, Bars))]
 
@@ -293,6 +312,15 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Fig
         columns=max(1, len(panels)),
         caption="Means with 95% intervals; the dots are the seeds.",
     )
+
+
+def _by_arm(effects: Sequence[Effect]) -> dict[str, list[Effect]]:
+    """A panel for each arm; one for all where they are not of the same tasks."""
+    arms: dict[str, list[Effect]] = {}
+    for effect in effects:
+        arms.setdefault(TITLES.get(effect.arm.name, effect.arm.name), []).append(effect)
+    alike = len({tuple(effect.task for effect in own) for own in arms.values()}) == 1
+    return arms if alike else {"": list(effects)}
 
 
 def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:

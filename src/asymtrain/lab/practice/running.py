@@ -1,5 +1,6 @@
 """Train what a block still needs, wave by wave, since each names the next; the same call goes on where it stopped."""
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -25,11 +26,15 @@ def read_runs(store: Path) -> dict[str, Run]:
 class Left:
     """How far a block is."""
 
-    needed: int  # runs in all; at most, as long as some cannot be named
-    stored: int
+    stored: tuple[RunSpec, ...]
     specs: tuple[RunSpec, ...]  # missing ones that can be named
     later: tuple[RunSpec, ...]  # stand-ins for the others
     waits_for: tuple[Task, ...]  # tasks of other blocks whose selection is missing
+
+    @property
+    def needed(self) -> int:
+        """Runs in all; at most, as long as some cannot be named."""
+        return len(self.stored) + len(self.specs) + len(self.later)
 
     @property
     def is_done(self) -> bool:
@@ -48,9 +53,9 @@ def left_of(study: Study, tasks: Iterable[Task], known: Known) -> Left:
     wants = [needs(study, task, known) for task in tasks]
     specs = list(dict.fromkeys(spec for want in wants for spec in want.specs))
     later = tuple(spec for want in wants for spec in want.later)
-    missing = tuple(spec for spec in specs if spec.id not in known)
+    stored, missing = (tuple(spec for spec in specs if (spec.id in known) == there) for there in (True, False))
     waits = tuple(dict.fromkeys(task for want in wants for task in want.waits_for))
-    return Left(len(specs) + len(later), len(specs) - len(missing), missing, later, waits)
+    return Left(stored, missing, later, waits)
 
 
 def first_unfinished(study: Study, known: Known) -> Block | None:
@@ -109,17 +114,20 @@ def run_block(
 
 
 def listing(study: Study, known: Known, device: str, workers: int) -> list[dict[str, Any]]:
-    """Each block: what it holds, how far it is, and how long the rest takes."""
-    rows = []
+    """Each block: what it holds, how far it is, how long its runs took, and how long the rest takes."""
+    rows, counted = [], set[str]()  # a run that several blocks need is counted in the first
     for block in BLOCKS.values():
         left = left_of(study, block.tasks, known)
+        own = {spec.id for spec in left.stored} - counted
+        counted |= own
         rows.append(
             {
                 "name": block.name,
                 "title": block.title,
                 "models": list(dict.fromkeys(MODELS[task.model].title for task in block.tasks)),
                 "runs_needed": left.needed,
-                "runs_there": left.stored,
+                "runs_there": len(left.stored),
+                "seconds_taken": math.fsum(known[spec_id].seconds for spec_id in own),
                 "seconds_left": left.seconds(known, device, workers),
                 "waits_for": [MODELS[task.model].title for task in left.waits_for],
             }

@@ -9,7 +9,7 @@ from typing import Any
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.data import class_count
 from asymtrain.lab.practice import protocol
-from asymtrain.lab.practice.protocol import FORMS, MODELS, NONE, Arm, Study, Task, arm_of
+from asymtrain.lab.practice.protocol import ELSEWHERE, FORMS, MODELS, NONE, Arm, Study, Task, arm_of
 from asymtrain.lab.runs import Run, RunSpec
 
 Known = Mapping[str, Run]  # by spec id
@@ -185,5 +185,5 @@ def final_arms(study: Study, task: Task, known: Known) -> list[Arm] | None:
     every = [other for origin in _origins(task) if (other := select(study, origin, known)) is not None]
     own = MODELS[task.model].family
     others = [other for other in every if MODELS[other.task.model].family != own]
-    settings = {"fixed": fixed_setting(every), "fixed by the other families": fixed_setting(others)}
+    settings = {"fixed": fixed_setting(every), ELSEWHERE: fixed_setting(others)}
     return [NONE, *(dataclasses.replace(arm, name=name) for name, arm in settings.items())]

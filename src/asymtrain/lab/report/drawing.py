@@ -93,6 +93,11 @@ def is_wide(figure: Figure) -> bool:
     return bool(figure.panels) and size_of(figure)[0] > WIDE
 
 
+def room_of(figure: Figure) -> float | None:
+    """The width in rem of a wide figure on a page: a quarter wider than drawn at most, or its letters get large."""
+    return round(1.25 * 6 * size_of(figure)[0], 1) if is_wide(figure) else None
+
+
 def figure_style() -> AbstractContextManager[None]:
     """The style of every figure, over matplotlib's own defaults: a user's matplotlibrc must not change the bytes."""
     return matplotlib.style.context(STYLE, after_reset=True)

@@ -17,7 +17,7 @@ import jinja2
 from markupsafe import Markup
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.report.drawing import as_file, draw, is_wide
+from asymtrain.lab.report.drawing import as_file, draw, room_of
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import dense, embed, is_relief, library, packed_script
 from asymtrain.lab.report.table import Cell, Interval, Mean, Table
@@ -57,7 +57,7 @@ def write_page(
         lead=[part for part in lead.split("\n\n") if part.strip()],
         tables=tables,
         figures=figures,
-        plots=[(figure, is_wide(figure), embed(figure, drawings[figure.name])) for figure in figures],
+        plots=[(figure, room_of(figure), embed(figure, drawings[figure.name])) for figure in figures],
         facts=facts,
         answers=answers,
         headline=headline,
