@@ -4,9 +4,9 @@
     asymtrain store import short.sqlite results/cifar100-5-epochs
     python benchmarks/same_runs.py long.sqlite short.sqlite --epoch 5
 
-With a constant learning rate, the first epochs of a long run are a short run, and with one live branch N only chooses
-its initial weights; such runs count as shared. Two right programs round otherwise, so single pairs differ: what is
-asked for is a 90% interval of the mean difference within one point, as in the GPU tests.
+With a constant learning rate, the first epochs of a long run are a short run, and one live branch that is drawn
+independently of N is the same for every N; such runs count as shared. Two right programs round otherwise, so single
+pairs differ: what is asked for is a 90% interval of the mean difference within one point, as in the GPU tests.
 """
 
 import argparse
@@ -63,8 +63,9 @@ def _has(run: Run, epoch: int) -> bool:
 
 def short(run: Run, epoch: int) -> RunSpec:
     spec = run.spec
-    one_branch = {"redundancy": min(1, spec.redundancy)} if spec.activation == "last" else {}
-    return dataclasses.replace(spec, epochs=epoch, test="last", **one_branch)
+    same = spec.activation == "last" and spec.draw == "independent"
+    redundancy = min(1, spec.redundancy) if same else spec.redundancy
+    return dataclasses.replace(spec, epochs=epoch, test="last", redundancy=redundancy)
 
 
 if __name__ == "__main__":

@@ -284,3 +284,11 @@ def test_versions_of_the_sources_agree_over_the_runs_that_they_share(kept):
     lines = compare(short, "worse.sqlite", "--epoch", "5").stdout.splitlines()
     assert [line.split(" ")[0] for line in lines[1:]] == ["vit"]
     assert "n=10, not within 1 point" in lines[1]
+    with Store(short) as store:
+        many = store.runs(arch="vit", variant="asymmetric")
+    for redundancy in (20, 1):  # drawn in sequence, the live branch depends on N: other runs
+        with Store(f"sequence-{redundancy}.sqlite") as store:
+            for run in many:
+                spec = dataclasses.replace(run.spec, draw="sequence", redundancy=redundancy)
+                store.add(dataclasses.replace(run, spec=spec))
+    assert "share no run" in compare("sequence-20.sqlite", "sequence-1.sqlite", "--epoch", "5").stderr

@@ -306,10 +306,12 @@ def test_a_block_is_done_and_goes_on_and_is_listed_with_what_is_stored(cli):
     command = ("paper", "next", "--block", "frozen", *QUICK)
     cut = cli(*command, "--minutes", "0.0000001")
     assert "Not finished: 12 trainings and 0 measurements are left." in cut.err
+    assert "is finished" not in cut.err
     done = cli(*command)
     assert done.code == 0, done.err
     assert done.err.startswith("Block frozen: CNN and ViT: Table 2 with frozen and detached branches.\n")
     assert ", 1 epoch, fp32, small networks on shapes.\n" in done.err  # bf16 is the study's, which a CPU has no use for
+    assert done.err.endswith("Block frozen is finished. The next is fitting.\n")
     after = listed_blocks(cli)
     assert after["frozen"]["runs_there"] == 12
     assert after["frozen"]["seconds_left"] == 0
@@ -323,7 +325,18 @@ def test_next_does_the_first_block_that_is_not_finished(cli, monkeypatch):
     for name in small:
         done = cli("paper", "next", *QUICK)
         assert (done.code, done.err.split(":")[0]) == (0, f"Block {name}"), done.err
+        assert done.err.endswith(
+            f"Block {name} is finished. {'The next is vit.' if name == 'mlp' else 'It was the last.'}\n"
+        )
     assert "Every block is finished" in cli("paper", "next", *QUICK).out
+
+
+def test_next_says_that_a_named_store_is_not_there_and_prints_no_table_of_dashes(cli):
+    command = ("paper", "next", "--block", "fitting", *QUICK, "--store", "stroe.sqlite")
+    cut = cli(*command, "--minutes", "0.0000001")
+    assert cut.err.startswith("There is no store at stroe.sqlite: nothing counts as done.\n")
+    assert "Table 12 over all of training: no rows yet\n" in cut.out
+    assert "—" not in cut.out
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """The paper's contradictions, recomputed here from its rows by other means."""
 
 import math
+from pathlib import Path
 
 import pytest
 from scipy import special
@@ -18,6 +19,13 @@ def test_every_check_finds_its_contradiction():
     for one in contradictions():
         assert one.sentence.endswith(".")
         assert any(character.isdigit() for character in one.sentence)
+
+
+def test_the_docs_say_each_as_it_is_computed():
+    page = Path(__file__).parents[3] / "docs" / "deviations.md"
+    said = " ".join(page.read_text(encoding="utf-8").replace("\\<", "<").split())
+    for one in contradictions():
+        assert f"- *{one.name[:1].upper()}{one.name[1:]}* ({one.where}). {one.sentence}" in said
 
 
 def test_mlp_at_7_and_20_by_hand():

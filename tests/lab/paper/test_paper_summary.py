@@ -50,6 +50,7 @@ def test_the_conclusion_counts_and_names_the_headline(judged):
     )
     assert "came out as right direction, different size: +10.0 points (" in conclusion(judged)
     assert "where the paper has +40.7 points" in conclusion(judged)
+    assert conclusion(judged, counted=False).startswith("3 of 36 claims have a verdict. The paper's headline, ")
     assert conclusion(judge_all({})) == ""
     assert "headline" not in conclusion(judged[:1])
 

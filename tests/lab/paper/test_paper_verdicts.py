@@ -127,6 +127,12 @@ def test_what_the_paper_reports_as_null_is_reproduced_only_as_null(low, high, ex
     assert verdict("c30", *others, effect("table10/cnn", low, high)).verdict == expected
 
 
+def test_a_claim_with_one_part_that_has_rows_does_not_count_parts():
+    found = verdict("c30", effect("table10/mlp", -3, -1))
+    words = "-2.0% (10 seeds, interval -3.0% to -1.0%) for MLP on CIFAR-10; 2 of 3 cells missing, which cannot change"
+    assert found.sentence.startswith(f"Contradicted: {words}")
+
+
 def test_evidence_must_pair_up():
     with pytest.raises(ValueError, match="pair up"):
         Effect(VIT, (0.1,), (0.2, 0.3), 1, (), (1, 2))

@@ -323,14 +323,18 @@ def next_(
     """Do the first block of the reproduction that is not finished. Called again, it goes on where it stopped."""
     with loading():
         from asymtrain.lab.paper.blocks import first_unfinished, get_block
-        from asymtrain.lab.paper.snapshot import read_store
     study = chosen.build()
-    wanted = get_block(block) if block else first_unfinished(study, read_store(output.store_path))
+    known = output.read()
+    wanted = get_block(block) if block else first_unfinished(study, known)
     if wanted is None:
         stdout().print("Every block is finished: `asymtrain paper show all` has the results.")
         return
     opening = f"Block {wanted.name}: {wanted.title}."
-    _train(context, wanted.recipes, wanted.study(study), training, output, tracks, full=full, opening=opening)
+    if _train(context, wanted.recipes, wanted.study(study), training, output, tracks, full=full, opening=opening):
+        after = first_unfinished(study, output.read())
+        stderr().print(
+            f"Block {wanted.name} is finished. {f'The next is {after.name}.' if after else 'It was the last.'}"
+        )
 
 
 def _train(
@@ -343,7 +347,8 @@ def _train(
     *,
     full: bool,
     opening: str = "",
-) -> None:
+) -> bool:
+    """Train, measure and show; is nothing left?"""
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
         from asymtrain.lab.cli import paper_work as work
@@ -390,6 +395,7 @@ def _train(
     console.print(f"Report: {files['page']}")
     if done.interrupted or failed:
         raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
+    return left.is_empty
 
 
 @paper.command()

@@ -201,7 +201,10 @@ def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement
     for result in results:
         console.print(f"{result.title} ({result.runs_there}/{result.runs_needed} trainings)")
         for table in result.tables:
-            show_table(table)
+            if _says_nothing(table):
+                console.print(f"{table.title}: no rows yet")
+            else:
+                show_table(table)
         for figure in result.figures:
             console.print(f"{figure.title}: {figure.caption if figure.missing else 'drawn in the report'}")
         for line in (*result.notes, ""):
@@ -210,3 +213,9 @@ def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement
     for judgement in judgements:
         if judgement.claim.id in wanted:
             console.print(f"{judgement.claim.id} {judgement.claim.text}: {judgement.sentence}")
+
+
+def _says_nothing(table: Table) -> bool:
+    """Does every row wait for its runs, with no number of the paper's beside?"""
+    waits = [any(cell.missing for cell in row) and not any(cell.spec_ids for cell in row) for row in table.rows]
+    return bool(waits) and all(waits) and not any(column.papers for column in table.columns)

@@ -191,10 +191,11 @@ def every_result_significant() -> tuple[str, float, bool]:
     failing = max(p_values, key=p_values.__getitem__)
     spread = (_number(failing, "plain_std") + _number(failing, "asymmetric_std")) / 2
     d_av = (_number(failing, "asymmetric") - _number(failing, "plain")) / spread
+    _, arch, redundancy = failing.split("/")
     sentence = (
         f"All main results are said to have p < 0.001 and large effects; {len(above)} of {len(p_values)} cells of "
-        f"Table 1 has p = {p_values[failing]} and d_av = {d_av:.2f} ({size_word(d_av)}): "
-        f"{failing.removeprefix('table1/')}."
+        f"Table 1, {display_name(arch)} at N = {redundancy}, has p = {p_values[failing]} and a Cohen's d of {d_av:.2f} "
+        f"({size_word(d_av)})."
     )
     return sentence, p_values[failing], bool(above)
 

@@ -171,8 +171,11 @@ def render_paper(
         "paper.html.j2",
         name=NAME,
         title=title(judged),
-        conclusion=conclusion(judged),
-        shares=[(words, slug(words.partition(" under ")[0]), n) for words, n in verdict_counts(judged).items()],
+        conclusion=conclusion(judged, counted=False),  # the bar beside it has the counts
+        shares=[
+            (words, slug(words.partition(" under ")[0]), [one.claim.id for one in judged if one.words == words])
+            for words in verdict_counts(judged)
+        ],
         forest=overview,
         lead=lead(study),
         lacking={name: LACKING[name] for name in LACKING if name in map(_progress, results)},

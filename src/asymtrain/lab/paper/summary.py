@@ -77,14 +77,15 @@ def verdict_counts(judgements: Sequence[Judgement]) -> Counter[str]:
     return Counter({words: counts[words] for words in sorted(counts, key=lambda words: order.get(words, 1))})
 
 
-def conclusion(judgements: Sequence[Judgement]) -> str:
-    """The counts and the headline in two sentences; nothing where no claim has a verdict."""
+def conclusion(judgements: Sequence[Judgement], *, counted: bool = True) -> str:
+    """What came out, counted by verdict, and the headline, in two sentences; nothing where no claim has a verdict."""
     counts = verdict_counts(judgements)
     judged = len(judgements) - counts["Not yet run"]
     if not judged:
         return ""
     each = "; ".join(f"{words.lower()} {count}" for words, count in counts.items() if words != "Not yet run")
-    of_all = f"{judged} of {len(judgements)} claims {'has' if judged == 1 else 'have'} a verdict ({each})."
+    of_all = f"{judged} of {len(judgements)} claims {'has' if judged == 1 else 'have'} a verdict"
+    of_all += f" ({each})." if counted else "."
     headline = next((one for one in judgements if one.claim.id == HEADLINE), None)
     part = None if headline is None else deciding_part(headline)
     if headline is None or part is None or headline.verdict == "Not yet run":

@@ -563,9 +563,12 @@ def measured_words(claim: Claim, judged: Sequence[JudgedPart], deciding: JudgedP
     """The deciding part's number, seeds and interval; of several parts also which one it is and how all were ruled."""
     if deciding.ruling == "Cannot differ" or len(claim.parts) == 1:
         return number_words(deciding)
+    measured = f"{number_words(deciding)} for {part_words(deciding)}"
+    if len(judged) == 1:  # the others have no rows yet
+        return measured
     counts = Counter(_kind(part) for part in judged)
     parts = ", ".join(f"{counts[name]} {name.lower()}" for name in (*WEAKEST_LAST, STEPS) if counts[name])
-    return f"{number_words(deciding)} for {part_words(deciding)}; of {len(judged)} parts {parts}"
+    return f"{measured}; of {len(judged)} parts {parts}"
 
 
 def number_words(judged: JudgedPart) -> str:

@@ -139,6 +139,7 @@
     await Promise.all([filled, listed]);
     const target = hash.length > 1 && document.getElementById(hash.slice(1));
     for (let one = target && target.closest("details"); one; one = one.parentElement.closest("details")) one.open = true;
+    if (target && target.hidden) document.querySelector(".filters button").click();  // a claim that is filtered away
     if (target) target.scrollIntoView();
   }
   addEventListener("hashchange", () => reveal(location.hash));
