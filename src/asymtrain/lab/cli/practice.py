@@ -55,7 +55,7 @@ def list_(
     output: PracticeOutput,
     device: Annotated[str | None, ESTIMATED] = None,
 ) -> None:
-    """List the blocks in the order of the protocol: what each holds, what is stored, how long the rest takes."""
+    """List the blocks in the order of the protocol: what each holds, what is stored, the time taken and left."""
     with loading():
         from asymtrain.lab.cli.paper_work import blocks_table, workers_of
         from asymtrain.lab.practice.running import listing, read_runs
@@ -178,10 +178,6 @@ def _show(context: typer.Context, output: PracticeOutput, step_costs: Sequence[P
 
 def _facts(context: typer.Context, store: Path, runs: "list[Run]") -> dict[str, str]:
     from asymtrain.lab.cli.report import versions_in
+    from asymtrain.lab.report.run_report import run_facts
 
-    return {
-        "Command": typed_command(context),
-        "Runs": f"{len(runs)}, of which {sum(run.outcome == 'diverged' for run in runs)} diverged",
-        "Device": ", ".join(sorted({run.device for run in runs})) or "none yet",
-        "Versions": ", ".join(f"{name} {version}" for name, version in versions_in(store, runs).items()) or "none yet",
-    }
+    return {"Command": typed_command(context), **run_facts(runs, versions_in(store, runs))}

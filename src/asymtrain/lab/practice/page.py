@@ -109,10 +109,9 @@ def _part_table(part: Part, results: Results) -> Table:
 
 def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:
     """One row for each effect; data and arm are named where the rows differ in them."""
-    named = {
-        "Data": [study.data[effect.task.data].title for effect in effects],
-        "Arm": [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects],
-    }
+    named = {"Data": [study.data[effect.task.data].title for effect in effects]}
+    if any(effect.arm.name not in FORMS for effect in effects):  # an objective is told by the branches themselves
+        named["Arm"] = [TITLES.get(effect.arm.name, effect.arm.name) for effect in effects]
     varied = {heading: words for heading, words in named.items() if len(set(words)) > 1}
     columns = (
         Column("Model"),
@@ -328,9 +327,7 @@ def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:
     label = [effect.task.title]
     if len({other.task.data for other in beside}) > 1:
         label.append(effect.task.data)
-    if len({other.arm.name for other in beside}) > 1 and any(
-        other.task == effect.task and other.arm.name != effect.arm.name for other in beside
-    ):
+    if any(other.task == effect.task and other.arm.name != effect.arm.name for other in beside):
         label.append(TITLES.get(effect.arm.name, effect.arm.name))
     row = effect.row
     return Bar(", ".join(label), row["points"], row["points_low"], row["points_high"], effect.differences)

@@ -72,7 +72,7 @@ def check_block(study: Study, block: Block, known: Known, data_root: Path | None
         owners = [owner.name for owner in BLOCKS.values() if set(owner.tasks) & others]
         raise UsageError(
             f"{block.name} takes what was selected in {', '.join(owners)}: run that first with the same --store, or "
-            f"import its rows with `asymtrain store import STORE results/practice-{owners[0]}`"
+            "import its rows with `asymtrain store import STORE results/practice-*`"
         )
     for spec in {(spec.dataset, spec.dataset_options): spec for spec in left.specs}.values():
         load_for(spec, data_root)

@@ -95,7 +95,7 @@ def is_wide(figure: Figure) -> bool:
 
 def room_of(figure: Figure) -> float | None:
     """The width in rem of a wide figure on a page: a quarter wider than drawn at most, or its letters get large."""
-    return round(1.25 * 6 * size_of(figure)[0], 1) if is_wide(figure) else None
+    return round(1.25 * 6 * size_of(figure)[0], 1) if is_wide(figure) else None  # 6 rem are an inch
 
 
 def figure_style() -> AbstractContextManager[None]:
