@@ -175,7 +175,11 @@ def test_controls_and_other_data_have_tables_of_their_own(results):
         "ranks",
         "missing",
     ]
-    assert [figure.name for figure in figures(results)] == ["forest", "forms", "transfer", "controls"]
+    drawn = {figure.name: figure for figure in figures(results)}
+    assert list(drawn) == ["forest", "forms", "transfer", "controls"]
+    panels = drawn["forms"].panels
+    ((left, right),) = {panel.ends for panel in panels}  # one scale for all objectives, which holds every seed
+    assert all(left < seed < right for panel in panels for bar in panel.bars for seed in bar.seeds)
 
 
 def test_selected_forms_are_one_family_whatever_their_objectives():

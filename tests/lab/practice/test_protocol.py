@@ -138,7 +138,7 @@ def test_the_fixed_setting_of_a_model_can_come_from_other_families():
 
     known = invented_study(QUICK, tasks, gain)
     arms = {name: final_arms(QUICK, Task(name, part="fixed"), known) for name in ("vit", "mlp")}
-    assert [arm.name for arm in arms["vit"]] == ["none", "fixed", "fixed by the other families"]
+    assert [arm.name for arm in arms["vit"]] == ["none", "chosen by all models", "chosen by other families"]
     assert arms["vit"][1] == arms["mlp"][1]
     assert (arms["vit"][2].label, arms["mlp"][2].label) == ("softmax, alpha 1", "sigmoid, alpha 1")
 

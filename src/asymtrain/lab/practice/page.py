@@ -301,13 +301,18 @@ def figures(results: Results) -> list[Figure]:
 
 def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Figure:
     """Effects below each other with their intervals; the dots are the seeds."""
+    from asymtrain.lab.report.drawing import ends_of  # here: matplotlib is loaded to draw, not to print
+
+    made = [
+        Bars(heading, POINTS, "asymmetric", tuple(_bar(effect, effects) for effect in effects))
+        for heading, effects in panels.items()
+    ]
+    lefts, rights = zip(*map(ends_of, made), strict=True) if made else ((), ())
     return Figure(
         name,
         title,
-        [
-            Bars(heading, POINTS, "asymmetric", tuple(_bar(effect, effects) for effect in effects))
-            for heading, effects in panels.items()
-        ],
+        # On one scale, or what an arm gains could not be seen beside the others.
+        [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in made],
         columns=max(1, len(panels)),
         caption="Means with 95% intervals; the dots are the seeds.",
     )

@@ -209,7 +209,7 @@ class Arm:
 
 
 NONE = Arm("none", "none", (("redundancy", 0),))
-ELSEWHERE = "fixed by the other families"  # name of the arm with the setting that suits the models of other families
+ELSEWHERE = "chosen by other families"  # name of the arm with the setting that suits the models of other families
 
 
 def arm_of(name: str, candidate: Candidate | None, **changes: Any) -> Arm:

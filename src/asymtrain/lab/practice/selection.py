@@ -185,5 +185,5 @@ def final_arms(study: Study, task: Task, known: Known) -> list[Arm] | None:
     every = [other for origin in _origins(task) if (other := select(study, origin, known)) is not None]
     own = MODELS[task.model].family
     others = [other for other in every if MODELS[other.task.model].family != own]
-    settings = {"fixed": fixed_setting(every), ELSEWHERE: fixed_setting(others)}
+    settings = {"chosen by all models": fixed_setting(every), ELSEWHERE: fixed_setting(others)}
     return [NONE, *(dataclasses.replace(arm, name=name) for name, arm in settings.items())]
