@@ -227,6 +227,7 @@ def test_the_page_is_the_same_when_it_is_written_again(results, tmp_path):
         verdict, _, rest = sentence.partition(", ")
         assert f'<strong class="badge">{verdict}</strong> {rest}' in page
     assert '<li class="helped"><strong class="badge">MLP: helps</strong> +' in page
+    assert '<p class="lead">Test accuracy after 30 epochs of CIFAR-100 by the recipe ordinary, as the diff' in page
     assert page.index('<h2 id="figures">') < page.index("The form that validation selected</h2>")
     assert (tmp_path / "a" / "practice-forest.svg").exists()
     assert document(results)["effects"][0]["verdict"] == "helps"

@@ -34,13 +34,26 @@ def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dic
         out,
         "practice",
         title="Branches in practice",
-        lead="" if results.selected else "No model is finished yet.",
+        lead=_lead(results),
         answers=[(BADGES.get(effect.verdict, ""), *_said(effect, results)) for effect in _by_gain(results)],
         tables=tables(results),
         figures=figures(results),
         facts=facts,
         document=document(results),
     )
+
+
+def _lead(results: Results) -> str:
+    """What the numbers are, for who meets the page without the docs; and the answer on a preset."""
+    if not results.selected:
+        return "No model is finished yet."
+    task = results.selected[0].task
+    data = results.study.data[task.data]
+    what = (
+        f"Test accuracy after {data.epochs} epochs of {data.title} by the recipe {task.recipe}, as the difference to "
+        "Plain: the same model, seed and batches without branches. Validation selected the branches of each model."
+    )
+    return "\n\n".join([what, *preset_sentence(results.parts["fixed"])])
 
 
 def document(results: Results) -> dict[str, Any]:
@@ -65,7 +78,7 @@ def preset_sentence(effects: Sequence[Effect]) -> list[str]:
     verdicts = Counter(effect.verdict for effect in effects if effect.arm.name == ELSEWHERE)
     counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict) if verdicts[verdict])
     answer = "can be recommended" if recommended else "none can be recommended"
-    return [f"One setting for all models: {answer}. With the one that other families choose: {counts}."]
+    return [f"One setting for all models: {answer}. Verdicts on the one that other families choose: {counts}."]
 
 
 def _by_gain(results: Results) -> list[Effect]:
