@@ -14,6 +14,10 @@ PAGE, README = ROOT / "docs/practice.md", ROOT / "README.md"
 COSTS = sorted(ROOT.glob("results/benchmarks/practice-step-*.json"))
 FIGURES = ("practice-forest.svg", "practice-fixed.svg")
 NUMBER = re.compile(r"[-+]?\d+\.\d+")
+TITLES = "|".join(sorted((model.title for model in MODELS.values()), key=len, reverse=True))  # ViT-Tiny before ViT
+SIGNED = r"([-+]\d\.\d\d)"
+# `the CNN, -2.36 (-2.73 to -1.99)`, or `+6.12 points (+5.63 to +6.61) for ViT-Tiny`
+EFFECT = re.compile(rf"(?:({TITLES}), )?{SIGNED}(?: points)? \({SIGNED} to {SIGNED}\)(?: for (?:the )?({TITLES}))?")
 
 
 @pytest.fixture
@@ -39,11 +43,27 @@ def test_pages_quote_what_the_rows_give(shown):
     quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}
     assert quoted <= known
     document = json.loads((folder / "practice.json").read_text())
+    effects = effects_of(document)
+    for before, points, low, high, after in EFFECT.findall(" ".join(PAGE.read_text().split())):
+        of_models = {title for title, *numbers in effects if numbers == [points, low, high]}
+        assert of_models, (points, low, high)
+        assert {before, after} <= {"", *of_models}, (points, low, high)
+    assert "none can be recommended" in document["sentences"][-1]  # README and PAGE: no setting suits all
     models = [row["model"] for row in sorted(document["effects"], key=lambda row: -row["points"])]
     for page, wanted in ((README, [models[0], models[-1]]), (PAGE, models)):
         sentences = re.findall(r"^- ([\w-]+: \w+, .* seeds\) with .*)$", page.read_text(), re.MULTILINE)
         assert [named(sentence) for sentence in sentences] == wanted
         assert set(sentences) <= set(document["sentences"])
+
+
+def effects_of(document: dict) -> list[list[str]]:
+    """Model, points and both ends of the interval of every row that has an effect."""
+    found = []
+    for table in document["tables"]:
+        for row in table["rows"] if "Difference (points)" in table["columns"] else ():
+            texts = dict(zip(table["columns"], (cell["text"] for cell in row), strict=True))
+            found.append([texts["Model"], texts["Difference (points)"], *texts["95% interval"].split(" to ")])
+    return found
 
 
 def named(sentence: str) -> str:
