@@ -35,6 +35,9 @@ def test_blocks_are_listed_with_what_is_stored(cli):
     assert listed["backbones"]["seconds_left"] > 0
     assert listed["resnet18"]["seconds_left"] is None
     assert "ViT-Tiny on CIFAR-100" in cli("practice", "list", "--device", "cuda").out
+    assert cli("practice", "list", "--store", "typo.sqlite").err.endswith(
+        "There is no store at typo.sqlite: nothing counts as done.\n"
+    )
 
 
 def test_nothing_is_shown_of_a_store_that_is_not_there(refused):

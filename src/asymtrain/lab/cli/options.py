@@ -317,6 +317,15 @@ class OutputOptions(PageOptions):
     def store_path(self) -> Path:
         return self.store or self.out / STORE_NAME
 
+    def looked_into(self) -> Path:
+        """The store; that there is none is told where one was named, since the name may be wrong."""
+        from asymtrain.lab.cli.screen import stderr
+        from asymtrain.lab.store import store_exists
+
+        if self.store is not None and not store_exists(self.store):
+            stderr().print(f"There is no store at {self.store}: nothing counts as done.")
+        return self.store_path
+
     def check(self) -> None:
         from asymtrain.lab.report import check_folder
 

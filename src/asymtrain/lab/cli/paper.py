@@ -185,13 +185,10 @@ class PaperOutput(OutputOptions):
     out: Annotated[Path, typer.Option("--out", help="Folder of the page, the tables and the store.")] = PAPER_OUT
 
     def read(self) -> "Snapshot":
-        """What the store holds; that there is none is told where one was named, since the name may be wrong."""
+        """What the store holds."""
         from asymtrain.lab.paper.snapshot import read_store
-        from asymtrain.lab.store import store_exists
 
-        if self.store is not None and not store_exists(self.store):
-            stderr().print(f"There is no store at {self.store}: nothing counts as done.")
-        return read_store(self.store_path)
+        return read_store(self.looked_into())
 
 
 @dataclass(frozen=True)

@@ -60,7 +60,7 @@ def list_(
         from asymtrain.lab.cli.paper_work import blocks_table, workers_of
         from asymtrain.lab.practice.running import listing, read_runs
     workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
-    rows = listing(output.study, read_runs(output.store_path), *workers)
+    rows = listing(output.study, read_runs(output.looked_into()), *workers)
     if output.json:
         show_json(rows)
     else:
@@ -94,7 +94,7 @@ def next_(context: typer.Context, training: ExecutorOptions, output: PracticeOut
     """Do the first block that is not finished."""
     with loading():
         from asymtrain.lab.practice.running import first_unfinished, read_runs
-    block = first_unfinished(output.study, read_runs(output.store_path))
+    block = first_unfinished(output.study, read_runs(output.looked_into()))
     if block is None:
         stdout().print("Every block is finished: `asymtrain practice show` has the results.")
         return
