@@ -78,7 +78,9 @@ def test_no_rows_are_not_yet_run():
     assert found.lacks == "3 of 4 cells missing"
     empty = judge(claim("c01"), {})
     assert (empty.verdict, empty.preliminary, empty.effect) == ("Not yet run", None, None)
-    assert empty.sentence.startswith("Not yet run (no row yet); ")
+    assert empty.sentence == "Not yet run (no row yet); the paper has 25.4 (relative improvement %)."
+    several = judge(claim("c22"), {}).sentence
+    assert several.endswith("the paper has 93.7, 87.9 (percent asymmetric, plain).")
     assert [one.verdict for one in judge_all({})] == ["Not yet run"] * 36
     half = verdict("c06", effect("table1/vit/20", 20, 30))
     assert (half.verdict, half.lacks) == ("Not yet run", "1 of 2 cells missing")

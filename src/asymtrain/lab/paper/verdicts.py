@@ -402,7 +402,8 @@ def _under(claim: Claim, evidence: ByLabel, reading: str, limits: Limits) -> Jud
     judged = tuple(ruled for part in claim.parts if (ruled := _rule_on(part, own, limits)) is not None)
     if not judged:
         lacks = _lacks(own, missing, limits.seeds_of(claim), limits.seeds_of(claim)) if own else "no row yet"
-        sentence = f"Not yet run ({lacks}); the paper has {claim.paper_value} ({claim.quantity})."
+        paper = f"{claim.paper_value} ({claim.quantity})".replace(";", ", ")
+        sentence = f"Not yet run ({lacks}); the paper has {paper}."
         return Judgement(claim, "Not yet run", sentence, reading=reading, lacks=lacks, missing=missing)
     # A claim holds as far as the weakest of its parts.
     ruling = max((part.ruling for part in judged), key=WEAKEST_LAST.index)
