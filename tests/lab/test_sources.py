@@ -345,7 +345,7 @@ def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
         ("net", (7,), r"cannot be built \(TypeError: .*missing .*--arch-option NAME=VALUE"),
         ("tokens", (6,), r"my_nets:tokens (does not take vectors of 6|cannot be built) \(RuntimeError"),
         ("deep", (3, 16, 16), r"images of 16 x 16 are too small for my_nets:deep .*: give images of 48 x 48 or larger"),
-        ("few", (3, 5, 5), "my_nets:few does not take images of 5 x 5 .*: give images of another size"),
+        ("few", (3, 5, 5), "my_nets:few does not take images of 5 x 5 .*: give images of another size .--data-option"),
         ("gray", (3, 8, 8), "my_nets:gray takes images of one channel, and these have 3 \\(.* as `channels`"),
     ],
 )

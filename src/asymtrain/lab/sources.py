@@ -35,8 +35,8 @@ CHECK_OPTIONS = (
     "built here, but in a function of your own, package.module:function"
 )
 FIT = (
-    "give images of another size, or options that fit (in timm img_size, patch_size and in_chans, in transformers "
-    "patch_size): the size of a patch must divide that of an image"
+    "give images of another size (--data-option image_size=N), or options of the model that fit (--arch-option: "
+    "timm has img_size, patch_size and in_chans, transformers patch_size, which must divide the size of an image)"
 )
 LARGER = (48, 64, 96, 128, 160, 192, 224, 256, 299, 384)  # pixels that are tried where images do not fit
 
