@@ -1,8 +1,8 @@
 """What the units that branches see do: how many are silent, how large they are, in how many directions they vary.
 
-A bias-free sigmoid branch begins at 1/2 for every class and soon wants 1 / classes for all of them. It can only get
-there by changing the features, and the first steps of training show what that does to them. `feature_statistics` takes
-the features of any model; `follow_features` follows the first steps of a run.
+A bias-free sigmoid branch begins at 1/2 for every class and soon wants 1 / classes for all of them. It has only the
+features to make that constant from, so its gradient asks them to change; the first steps of training show what that
+does to them. `feature_statistics` takes the features of any model; `follow_features` follows the first steps of a run.
 """
 
 import dataclasses

@@ -83,7 +83,7 @@ def _recipe(sweep: Sweep) -> Recipe:
     def make(study: Study, known: Snapshot) -> RecipeOutput:
         rows, headings = comparisons(study, known, sweep.table), (HEADINGS[sweep.swept],)
         settings = settled(study, known, sweep.arch, sweep.dataset, sweep.redundancy)
-        note = f"Learnt: {shown_dataset(study, sweep.dataset)}. {settings}"
+        note = f"Trained on {shown_dataset(study, sweep.dataset)}. {settings}"
         fit_title = f"{sweep.title.partition(':')[0]}: training accuracy at the end"
         tables = (
             effect_table(known, rows, sweep.table, sweep.title, headings, note),

@@ -44,7 +44,7 @@ def needs(study: Study, known: Snapshot) -> Needs:
 def make(study: Study, known: Snapshot) -> RecipeOutput:
     rows = comparisons(study, known)
     settings = " ".join(f"{display_name(arch)}: {settled(study, known, arch, DATASET, 1)}" for arch in ARCHS)
-    note = f"Learnt: {shown_dataset(study, DATASET)}. {settings}"
+    note = f"Trained on {shown_dataset(study, DATASET)}. {settings}"
     table = effect_table(known, rows, "table10", "Tables 10 and 17: CIFAR-10, one branch", ("Backbone",), note)
     tables = [table]
     if study.fair:

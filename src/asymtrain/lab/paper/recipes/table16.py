@@ -54,7 +54,7 @@ def needs(study: Study, known: Snapshot) -> Needs:
 
 def make(study: Study, known: Snapshot) -> RecipeOutput:
     rows = comparisons(study, known)
-    note = f"Learnt: {shown_dataset(study, 'cifar100')}."
+    note = f"Trained on {shown_dataset(study, 'cifar100')}."
     for activation in ACTIVATIONS:
         for arch in ARCHS:
             sides = zip(("Plain", "Asymmetric"), _values(study, known, arch, activation), strict=True)

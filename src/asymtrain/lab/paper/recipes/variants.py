@@ -186,7 +186,7 @@ BETWEEN = (number("Difference", 1, signed=True), number("Interval", 1, signed=Tr
 
 def make_alphas(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
     note = (
-        f"Learnt: {shown_dataset(study, 'cifar100')}, with Table 13's learning rate and weight decay of each backbone "
+        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's learning rate and weight decay of each backbone "
         f"at N = {DOSE}, and every alpha that the table has."
     )
     title = "The backbones at equal alpha"
@@ -242,7 +242,7 @@ SCHEDULES = (
 
 def make_schedules(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
     note = (
-        f"Learnt: {shown_dataset(study, 'cifar100')}, with Table 13's alpha at N = {DOSE}, which a schedule begins "
+        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's alpha at N = {DOSE}, which a schedule begins "
         "with. Gated: at each step alpha is weighed by the cosine between the two gradients, and is 0 where that is "
         "negative. The cosine is that of the branches' own gradient, before alpha and gate."
     )
@@ -267,10 +267,10 @@ CONTROLS = (
 def make_controls(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
     """Each control against Plain, and against the paper's Asymmetric."""
     note = (
-        f"Learnt: {shown_dataset(study, 'cifar100')}, with Table 13's settings at N = {DOSE}. Noise has the norm of "
+        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's settings at N = {DOSE}. Noise has the norm of "
         "the branches' gradient in each layer; a bias at the prior begins at the classes' shares; detached branches "
-        "learn, and the backbone hears nothing of it. The cosine is that of the branches' own gradient, also where "
-        "noise takes its place or nothing is sent."
+        "learn, and none of their gradient reaches the backbone. The cosine is that of the branches' own gradient, also "
+        "where noise takes its place or nothing is sent."
     )
     against = {
         "Plain": (rows, "controls", ("Plain", "With branches")),
@@ -356,8 +356,9 @@ RECIPES = (
         make_controls,
         "Controls: what in the branches acts",
         "Does another loss, a wrong label, noise or a random readout do as well as the paper's branches?",
-        "The runs of Table 1 with one thing changed in the branches. A control that does as well as the paper's "
-        "way takes its explanation away; an interval that includes 0 does not say that the two are equal. The paper "
-        "makes no claim here, so there is no verdict.",
+        "The runs of Table 1 with one thing changed in the branches. Where a control has the same effect, the paper's "
+        "explanation is not needed for it; an interval that includes 0 does not say that the two are equal. A single "
+        "epoch's accuracy is noisy, the ViT's most of all: `--reading best,last20` adds the best validation epoch and "
+        "the mean of the last 20. The paper makes no claim here, so there is no verdict.",
     ),
 )
