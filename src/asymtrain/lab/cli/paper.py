@@ -370,8 +370,8 @@ def _train(
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
         def on_measurement(measured: "Measuring", done: int, total: int) -> None:
-            spec, display.productive = measured.spec, True
-            display.console.print(f"{done}/{total} {measured.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
+            display.productive = True
+            display.console.print(f"{done}/{total} {measured.title}")
 
         options = {**dataclasses.asdict(training), "progress": update}
         done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)

@@ -37,6 +37,7 @@ Measured = Iterator[list[tuple[Measuring, Values]]]  # what was measured togethe
 ATTENTION_EPOCHS = (20, 60, 100)  # of Table 14
 BETWEEN = (40, 80)  # more points for the curves of Figure 9
 ATTENTION_REDUNDANCY = 20
+WHOSE = {"class_token": "of the class token", "mean": "of all queries"}
 TOGETHER = 10  # runs that are trained again at a time: as fast as all at once, and within ten minutes on a large GPU
 MAP_DIGITS = 5  # of a kept map: more than a figure can show
 
@@ -60,7 +61,7 @@ def attentions_wanted(study: Study, reading: Reading, variant: str) -> tuple[Mea
     for seeded in over_seeds(study, spec):
         keep = study.sizes.attention_images if seeded.seed == study.seeds[0] else 0
         name = f"{settings.key} epochs={'+'.join(map(str, epochs))}{f' maps={keep}' if keep else ''}"
-        wanted.append(Measuring("attention", name, seeded, epochs, settings, keep))
+        wanted.append(Measuring("attention", name, seeded, epochs, settings, keep, WHOSE[settings.query]))
     return tuple(wanted)
 
 
@@ -147,7 +148,8 @@ def landscapes_wanted(
     for seed in study.seeds:
         network = dataclasses.replace(spec, seed=seed)
         own = full if any(known.values(network, name) is not None for name in stored) else settings
-        wanted.append(Measuring("landscape", _landscape_name(own, arch), network, (0,), own, keep=int(seed == kept)))
+        name, keep = _landscape_name(own, arch), int(seed == kept)
+        wanted.append(Measuring("landscape", name, network, (0,), own, keep, f"{loss} loss"))
     return tuple(wanted)
 
 
