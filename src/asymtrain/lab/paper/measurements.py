@@ -218,8 +218,7 @@ def measure_identities(wanted: list[Measuring], device: str | None, data_root: P
         pair = [dataclasses.replace(short, redundancy=count) for count in (1, MANY)]
         # Each by itself: a stack of other members may round otherwise.
         few, many = (states_at([spec], [1], device=device, data_root=data_root)[0] for spec in pair)
-        names = [name for name in few.parameters if not name.startswith("branch.")]
-        apart = max(float((few.parameters[name] - many.parameters[name]).abs().max()) for name in names)
+        apart = max(float((value - many.parameters[name]).abs().max()) for name, value in few.backbone.items())
         yield [(identity, {1: {"many": MANY, "weights": apart, **_stripped(few, data_root)}})]
 
 
@@ -235,10 +234,9 @@ def _stripped(state: "State", data_root: Path | None) -> dict[str, float]:
     dataset = load_for(state.spec, data_root)
     data = run_data(state.spec, dataset)
     images = normalise(torch.from_numpy(dataset.test.images[:IMAGES]), data.mean, data.std)
-    weights = {name: value for name, value in state.parameters.items() if not name.startswith("branch.")}
     never, had = (build_backbone(state.spec, dataset) for _ in range(2))
     for network in (never, had):
-        network.load_state_dict(weights)
+        network.load_state_dict(state.backbone)
         network.eval()
     branches = attach(
         had, list(had.points), images, dataset.classes, MANY, layout=had.layout, pool=had.pool, seed=state.spec.seed

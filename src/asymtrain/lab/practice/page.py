@@ -11,6 +11,7 @@ from asymtrain.lab.practice.protocol import ALPHAS, ELSEWHERE, FORMS, TITLES, VA
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.table import Cell, Column, Mean, Table, interval, make_rows, table_json
+from asymtrain.lab.texts import counted
 
 POINTS = "difference to Plain (points of accuracy)"
 PARTS: Mapping[Part, str] = {
@@ -94,8 +95,7 @@ def _said(effect: Effect, results: Results) -> tuple[str, str]:
     no_better = selection.first[0].mean >= selection.best(selection.selected).mean
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
-    seeds = f"{row['n']} seed{'s' if row['n'] > 1 else ''}"
-    text = f"{row['points']:+.1f} points ({ends}{seeds}) with {effect.arm.label}."
+    text = f"{row['points']:+.1f} points ({ends}{counted(row['n'], 'seed')}) with {effect.arm.label}."
     more = " Validation accuracy was no better than without branches." if no_better else ""
     return f"{effect.task.title}: {effect.verdict}", text + more
 
