@@ -234,7 +234,8 @@ def outputs(classes, kind):
         def forward(self, x):
             logits = self.linear(x.flatten(1))
             hidden = x.flatten(1)
-            return {"tuple": (logits, hidden), "dict": {"hidden": hidden, "logits": logits}}[kind]
+            made = {"tuple": (logits, hidden), "dict": {"hidden": hidden, "logits": logits}, "late": (None, logits)}
+            return made[kind]
 
     return Wrapped()
 
@@ -332,6 +333,8 @@ def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
     for kind in ("tuple", "dict"):
         model = build_model("my_nets:outputs", {"kind": kind}, classes=4, input_shape=(3, 2, 2), seed=0)
         assert isinstance(model(torch.zeros(2, 3, 2, 2)), tuple | dict)
+    with pytest.raises(UsageError, match=r"gives a tuple without logits: give .* a tuple that begins with it"):
+        build_model("my_nets:outputs", {"kind": "late"}, classes=4, input_shape=(3, 2, 2), seed=0)
 
 
 @pytest.mark.parametrize(

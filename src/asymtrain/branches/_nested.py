@@ -58,3 +58,13 @@ def select(value: object, selector: Selector | None) -> Tensor | None:
     if isinstance(value, dict):
         return first_feature(value.get(selector))
     return first_feature(getattr(value, selector, None))
+
+
+def logits_in(output: object) -> Tensor | None:
+    """A classifier's: the output itself, its `logits`, or of several outputs the first; None where there are none.
+
+    That is the custom; what follows are auxiliary heads of the model's own.
+    """
+    if isinstance(output, Tensor):
+        return first_feature(output)
+    return select(output, 0 if isinstance(output, tuple | list) else "logits")

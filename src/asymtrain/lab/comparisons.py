@@ -142,7 +142,7 @@ def verdict(row: Mapping[str, Any]) -> Verdict:
     return "helped" if row["points_low"] > 0 else "hurt"
 
 
-def sentence(row: Mapping[str, Any], name: str | None = None, confidence: float = 0.95) -> str:
+def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
     """A row of `compare` in plain words; `name` stands for the backbone's where two rows share a backbone."""
     name = name or display_name(row["arch"])
     n, shown = row["n"], verdict(row)
@@ -155,7 +155,7 @@ def sentence(row: Mapping[str, Any], name: str | None = None, confidence: float 
         text = f"{name}: {points}, the same difference in each of {n} seeds: no spread to judge it by."
     else:
         opening = {"helped": "the branches helped, ", "hurt": "the branches hurt, ", "unclear": "no clear effect, "}
-        ends = f"{confidence:.0%} interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
+        ends = f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
         few = f"; an effect is called from {FEWEST} seeds on" if shown == "few" else ""
         text = f"{name}: {opening.get(shown, '')}{points} ({ends}){few}."
     return text + _diverged(row) + _at_chance(row)

@@ -225,6 +225,8 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
     """
     import torch
 
+    from asymtrain.branches._nested import logits_in
+
     digest, values = hashlib.sha256(), []
     for name, tensor in _named_tensors(model):
         digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}\n".encode())
@@ -236,7 +238,7 @@ def fingerprint(model: "nn.Module", inputs: Inputs | None = None) -> str:
     if inputs is not None:
         with _undisturbed(model):
             torch.default_generator.manual_seed(0)  # for what draws outside of training too
-            logits = _logits_in(model(inputs.sample(filled=True)))
+            logits = logits_in(model(inputs.sample(filled=True)))
         parts.append(_sums([] if logits is None else [logits]))
         parts.append(_sums([torch.tensor(list(_settings(model)), dtype=torch.float64)]))
     return ":".join([digest.hexdigest()[:16], *(f"{number:.9g}" for part in parts for number in part)])
@@ -338,6 +340,8 @@ def _build_seeded(named: Named, classes: int, inputs: Inputs, seed: int) -> "nn.
 
 def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Inputs) -> None:
     """One forward of two rows: does the model take what it is given, and answer for every class?"""
+    from asymtrain.branches._nested import logits_in
+
     with _undisturbed(model):
         try:
             output = model(inputs.sample())
@@ -346,7 +350,7 @@ def _check_outputs(named: Named, model: "nn.Module", classes: int, inputs: Input
     patch = _patch_of(model)
     if inputs.kind == "images" and any(side % patch for side in inputs.shape[1:]):
         raise UsageError(f"{named.name} would cut off a part of {inputs}, since its patches have {patch} pixels: {FIT}")
-    logits = _logits_in(output)
+    logits = logits_in(output)
     if logits is None:
         raise UsageError(
             f"{named.name} gives a {type(output).__name__} without logits: give a tensor of them, a tuple that begins "
@@ -365,15 +369,6 @@ def _undisturbed(model: "nn.Module") -> Iterator[None]:
 
     with undisturbed(model), attributes_kept(model):
         yield
-
-
-def _logits_in(output: object) -> "Tensor | None":
-    """As the engine reads them; None where there are none."""
-    from torch import Tensor
-
-    from asymtrain.branches._nested import first_feature, select
-
-    return first_feature(output) if isinstance(output, Tensor | tuple | list) else select(output, "logits")
 
 
 def _patch_of(model: "nn.Module") -> int:

@@ -316,7 +316,7 @@ def test_a_real_process_stopped_by_ctrl_c(tmp_path, cores):
     assert "Traceback" not in err
     assert re.search(r"Stopped: \d+ of 200 runs", err)
     assert 1 <= len(rows(tmp_path / "asymtrain-report")) < 200
-    assert not list((tmp_path / "asymtrain-report").glob("*.part"))
+    assert not list((tmp_path / "asymtrain-report").glob("*.new"))
     assert "Traceback" not in out
 
 

@@ -137,6 +137,15 @@ def test_every_reading_needs_more_runs_but_names_each_once(tiny, every_reading):
     assert len(set(many)) == len(many)
 
 
+def test_no_two_measurements_of_a_run_have_one_title(every_reading):
+    wanted = missing(list(RECIPES.values()), every_reading, Snapshot()).measurements
+    titles = {(one.spec.id, one.title) for one in wanted}
+    assert len(titles) == len(wanted)
+    shown = {title for _, title in titles}
+    assert {f"landscape of mlp plain seed 42, {loss} loss" for loss in ("main", "total")} <= shown
+    assert {f"attention of vit plain seed 42, of {whose}" for whose in ("the class token", "all queries")} <= shown
+
+
 def test_what_is_missing_of_each_backbone_adds_up(tiny):
     """What waits for a search too: the groups of `Needs.later` say the backbone."""
     recipes = list(RECIPES.values())

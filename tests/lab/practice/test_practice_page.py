@@ -4,7 +4,7 @@ import dataclasses
 import json
 
 import pytest
-from invented_study import invented_run, invented_study
+from invented_study import invented_run, invented_study, softmax_helps
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.practice.analysis import (
@@ -27,7 +27,18 @@ from asymtrain.lab.practice.page import (
     target_table,
     write_practice,
 )
-from asymtrain.lab.practice.protocol import BLOCKS, ELSEWHERE, FULL, NONE, Task, arm_of, at_alpha, final_specs
+from asymtrain.lab.practice.protocol import (
+    BLOCKS,
+    ELSEWHERE,
+    FULL,
+    MODELS,
+    NONE,
+    QUICK,
+    Task,
+    arm_of,
+    at_alpha,
+    final_specs,
+)
 
 TASKS = [Task("mlp"), Task("cnn")]
 
@@ -80,7 +91,7 @@ def test_verdicts_follow_the_rule(gain, verdict):
     ],
     ids=["suits all", "helps none", "hurts one", "one is open"],
 )
-def test_a_preset_helps_some_and_harms_none(points, recommended):
+def test_a_preset_helps_some_and_harms_none(results, points, recommended):
     arms = {name: arm_of(name, at_alpha("sigmoid", 1.0)) for name in ("fixed", ELSEWHERE)}
     task = TASKS[0]
     runs = {spec.id: invented_run(spec, lambda spec: 0.0) for spec in final_specs(FULL, task, [NONE, arms["fixed"]])}
@@ -93,13 +104,32 @@ def test_a_preset_helps_some_and_harms_none(points, recommended):
     # What is chosen on the models themselves does not count.
     fixed, elsewhere = with_gain(made[0], -1.0), made[1]
     effects = [fixed, *(with_gain(elsewhere, gain) for gain in points * 3)]
-    assert is_recommended(effects) is recommended
-    assert is_recommended(effects[:-1]) is None  # a model is missing
+
+    def with_effects(effects):
+        return dataclasses.replace(results, parts={"fixed": effects})
+
+    assert is_recommended(with_effects(effects)) is recommended
+    assert is_recommended(with_effects(effects[:-1])) is None  # a model is missing
     few = dataclasses.replace(elsewhere, row={**elsewhere.row, "n": 4})
-    assert is_recommended([*effects[:-1], few]) is None
-    (sentence,) = preset_sentence(effects)
+    assert is_recommended(with_effects([*effects[:-1], few])) is None
+    (sentence,) = preset_sentence(with_effects(effects))
     assert ("none can be" not in sentence) is recommended
-    assert preset_sentence(effects[:-1]) == []
+    assert preset_sentence(with_effects(effects[:-1])) == []
+
+
+def test_a_setting_that_other_families_do_not_have_is_not_recommended():
+    """Branches help the transformers, which are three of nine, and hurt the others."""
+
+    def of_transformers(spec):
+        return (softmax_helps(spec) if "vit" in spec.arch or "swin" in spec.arch else -0.01) * bool(spec.redundancy)
+
+    results = analyse(QUICK, invented_study(QUICK, map(Task, MODELS), of_transformers))
+    assert results.parts["fixed"] == ()  # no final run is stored
+    assert is_recommended(results) is False
+    assert preset_sentence(results) == [
+        "One setting for all models: none can be recommended. "
+        "Where it is chosen by all models or chosen by other families, Plain has the best mean rank."
+    ]
 
 
 def test_a_run_that_never_has_plains_accuracy_has_no_epoch():

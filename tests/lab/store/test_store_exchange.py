@@ -269,6 +269,26 @@ def test_foreign_and_newer_folders_are_refused(store: Store, empty: Store, tmp_p
             import_store(empty, folder)
 
 
+def test_a_full_disk_leaves_the_export_before_whole(
+    store: Store, empty: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = export_store(store, tmp_path / "export")
+    before = contents(folder)
+    room, written = Path.open, []
+
+    def full_disk(path: Path, *arguments, **options):
+        written.append(path)
+        if len(written) > 2:
+            raise OSError(28, "No space left on device")
+        return room(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", full_disk)
+    with pytest.raises(StoreError, match="No space left"):
+        export_store(empty, folder)
+    monkeypatch.undo()
+    assert contents(folder) == before
+
+
 def test_a_place_that_cannot_be_written_and_a_format_that_is_none(store: Store, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StoreError, match="cannot be written"):

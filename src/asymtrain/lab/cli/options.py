@@ -37,6 +37,7 @@ STORE_NAME = "runs.sqlite"
 TRAINED, WHERE, RESULTS = "What is trained", "Where and how long", "Results"  # headings of the help
 MOST = 10**9  # of anything that is counted: what is larger was mistyped
 MOST_SEEDS = 10_000  # in one call
+Workers = tuple[str, int]  # what trains: the kind of device (cpu, cuda), and how many stacks at the same time
 
 
 def latest_store() -> Path:
@@ -267,6 +268,33 @@ class ExecutorOptions(DeviceOptions):
     @property
     def on_this_machine(self) -> bool:
         return self.executor != "ray"
+
+    @property
+    def workers(self) -> Workers:
+        """A cluster is taken for one GPU."""
+        from asymtrain.lab.executors import check_executor
+
+        check_executor(self.executor, self.address)
+        if self.executor == "ray":
+            return ("cpu" if self.device == "cpu" else "cuda"), 1
+        return _local_workers(self.device)
+
+
+def estimated_workers(device: str | None) -> Workers:
+    """For a plan, which a machine without a GPU makes for one too."""
+    return ("cuda", 1) if device == "cuda" else _local_workers(device)
+
+
+def _local_workers(device: str | None) -> Workers:
+    from asymtrain.lab.machine import cores, may_have_gpu
+
+    if device == "cpu" or (device is None and not may_have_gpu()):
+        return "cpu", cores()  # torch, which would say the same, takes seconds to load
+    from asymtrain.lab.devices import default_device
+    from asymtrain.lab.executors.local import Local
+
+    local = default_device(device)
+    return ("cuda" if local.type == "cuda" else "cpu"), Local(local).workers
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from asymtrain.lab.cli.options import (
     ExecutorOptions,
     OutputOptions,
     TrackOptions,
+    estimated_workers,
     offered_archs,
     one_or_more,
     parse_archs,
@@ -29,7 +30,7 @@ from asymtrain.lab.cli.options import (
     typed_command,
 )
 from asymtrain.lab.cli.run import show_failures
-from asymtrain.lab.cli.screen import progress_display, show_json, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import progress_display, show_blocks, show_json, show_table, stderr, stdout
 
 # The rest is imported where it is used: this file is read for --help too.
 if TYPE_CHECKING:
@@ -249,7 +250,7 @@ def list_(
         from asymtrain.lab.paper.recipes import RECIPES
         from asymtrain.lab.paper.running import missing
     study = chosen.build()
-    workers = ("cuda", 1) if device == "cuda" else work.workers_of("local", None, device)
+    workers = estimated_workers(device)
     known = output.read()
     recipes = tuple(work.ask_once(recipe, study, known) for recipe in RECIPES.values())
     rows = list(work.listing(study, known, recipes, workers, chosen.archs))
@@ -275,12 +276,7 @@ def blocks(
     with loading():
         from asymtrain.lab.cli import paper_work as work
     study = chosen.build()
-    workers = ("cuda", 1) if device == "cuda" else work.workers_of("local", None, device)
-    rows = work.blocks_listing(study, output.read(), workers)
-    if output.json:
-        show_json(rows)
-    else:
-        show_table(work.blocks_table(rows))
+    show_blocks(work.blocks_listing(study, output.read(), estimated_workers(device)), json=output.json)
 
 
 @paper.command()
@@ -357,7 +353,7 @@ def _train(
     store = output.store_path
     output.check()
     tracker = tracks.open(output.out)
-    workers = work.workers_of(training.executor, training.address, training.device)
+    workers = training.workers
     known = read_store(store)
     check_data(parts, study, training.data_root)
     console = stderr()
@@ -370,8 +366,8 @@ def _train(
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
         def on_measurement(measured: "Measuring", done: int, total: int) -> None:
-            spec, display.productive = measured.spec, True
-            display.console.print(f"{done}/{total} {measured.kind} of {spec.arch} {spec.variant} seed {spec.seed}")
+            display.productive = True
+            display.console.print(f"{done}/{total} {measured.title}")
 
         options = {**dataclasses.asdict(training), "progress": update}
         done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)

@@ -5,8 +5,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from asymtrain.lab.cli.options import Workers
 from asymtrain.lab.cli.screen import show_json, show_table, stdout
-from asymtrain.lab.machine import cores, may_have_gpu
 from asymtrain.lab.paper.blocks import progress
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
 from asymtrain.lab.paper.recipes import RECIPES
@@ -18,23 +18,6 @@ from asymtrain.lab.paper.verdicts import Judgement
 from asymtrain.lab.report import duration
 from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.texts import counted
-
-Workers = tuple[str, int]  # the kind of device (cpu, cuda), and how many stacks train at the same time
-
-
-def workers_of(executor: str, address: str | None, device: str | None) -> Workers:
-    """What trains; a cluster is taken for one GPU."""
-    if executor == "local" and address is None and (device == "cpu" or (device is None and not may_have_gpu())):
-        return "cpu", cores()  # torch, which would say the same, takes seconds to load
-    from asymtrain.lab.devices import default_device
-    from asymtrain.lab.executors import check_executor
-    from asymtrain.lab.executors.local import Local
-
-    check_executor(executor, address)
-    if executor == "ray":
-        return ("cpu" if device == "cpu" else "cuda"), 1
-    local = default_device(device)
-    return ("cuda" if local.type == "cuda" else "cpu"), Local(local).workers
 
 
 def build_results(
@@ -99,25 +82,6 @@ def blocks_listing(study: Study, known: Snapshot, workers: Workers) -> list[dict
         seconds = seconds_left(left, own, known, workers)[0] if own.precision in rated or left.is_empty else None
         rows.append({**row, "seconds_left": seconds})
     return rows
-
-
-def blocks_table(rows: Sequence[Mapping[str, Any]]) -> Table:
-    """The blocks of a study, in their order."""
-    parts = {"Runs": "runs"} | ({"Measurements": "measurements"} if "measurements_needed" in rows[0] else {})
-    timed = {"Time taken": "seconds_taken"} if "seconds_taken" in rows[0] else {}
-    timed["Time left"] = "seconds_left"
-    columns = (Column("Block"), Column("Holds"), *(Column(name, "number") for name in (*parts, *timed)))
-    cells = (
-        (
-            row["name"],
-            row["title"],
-            *(f"{row[f'{what}_there']}/{row[f'{what}_needed']}" for what in parts.values()),
-            *(None if row[what] is None else duration(row[what]) for what in timed.values()),
-        )
-        for row in rows
-    )
-    note = "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given."
-    return Table("blocks", "", columns, make_rows(cells), note)
 
 
 def seconds_left(left: Missing, study: Study, known: Snapshot, workers: Workers) -> tuple[float, str]:

@@ -12,9 +12,16 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import command_group, loading
-from asymtrain.lab.cli.options import ESTIMATED, ExecutorOptions, OutputOptions, TrackOptions, typed_command
+from asymtrain.lab.cli.options import (
+    ESTIMATED,
+    ExecutorOptions,
+    OutputOptions,
+    TrackOptions,
+    estimated_workers,
+    typed_command,
+)
 from asymtrain.lab.cli.run import show_failures
-from asymtrain.lab.cli.screen import progress_display, show_json, show_page, show_table, stderr, stdout
+from asymtrain.lab.cli.screen import progress_display, show_blocks, show_page, stderr, stdout
 from asymtrain.lab.texts import counted
 
 # The rest is imported where it is used: this file is read for --help too.
@@ -57,14 +64,9 @@ def list_(
 ) -> None:
     """List the blocks in the order of the protocol: what each holds, what is stored, the time taken and left."""
     with loading():
-        from asymtrain.lab.cli.paper_work import blocks_table, workers_of
         from asymtrain.lab.practice.running import listing, read_runs
-    workers = ("cuda", 1) if device == "cuda" else workers_of("local", None, device)
-    rows = listing(output.study, read_runs(output.looked_into()), *workers)
-    if output.json:
-        show_json(rows)
-    else:
-        show_table(blocks_table(rows))
+    rows = listing(output.study, read_runs(output.looked_into()), *estimated_workers(device))
+    show_blocks(rows, json=output.json)
 
 
 @practice.command()
@@ -132,7 +134,6 @@ def _train(
 ) -> None:
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
-        from asymtrain.lab.cli.paper_work import workers_of
         from asymtrain.lab.practice.running import check_block, left_of, read_runs, run_block
         from asymtrain.lab.report import duration
         from asymtrain.lab.trackers import tracking
@@ -140,7 +141,7 @@ def _train(
     output.check()
     check_block(study, block, read_runs(store), training.data_root)
     tracker = tracks.open(output.out)
-    workers = workers_of(training.executor, training.address, training.device)
+    workers = training.workers
     console.print(f"Block {block.name}: {block.title}.")
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 

@@ -202,6 +202,31 @@ def show_summary(summary: "Summary") -> None:
         console.print(row["sentence"])
 
 
+def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
+    """The blocks of a study in their order: how far each is, the time taken where it is known, and the time left."""
+    from asymtrain.lab.report import duration
+    from asymtrain.lab.report.table import Column, Table, make_rows
+
+    if json:
+        show_json(rows)
+        return
+    parts = {"Runs": "runs"} | ({"Measurements": "measurements"} if "measurements_needed" in rows[0] else {})
+    timed = {"Time taken": "seconds_taken"} if "seconds_taken" in rows[0] else {}
+    timed["Time left"] = "seconds_left"
+    columns = (Column("Block"), Column("Holds"), *(Column(name, "number") for name in (*parts, *timed)))
+    cells = (
+        (
+            row["name"],
+            row["title"],
+            *(f"{row[f'{what}_there']}/{row[f'{what}_needed']}" for what in parts.values()),
+            *(None if row[what] is None else duration(row[what]) for what in timed.values()),
+        )
+        for row in rows
+    )
+    note = "Runs that cannot be named before a selection are counted at most. Where no rate is known, no time is given."
+    show_table(Table("blocks", "", columns, make_rows(cells), note))
+
+
 class Display:
     """Progress of many runs: a bar on a terminal, a line for each finished run elsewhere."""
 

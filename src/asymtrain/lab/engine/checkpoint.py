@@ -29,6 +29,7 @@ from torch import Tensor
 from asymtrain.errors import UsageError
 from asymtrain.lab.checkpoints import BEFORE, CLOSED, EPOCHS, PLAN, STATE, DamagedError, StackPlan, begun_stacks
 from asymtrain.lab.engine.stack import Stack
+from asymtrain.lab.files import sync_folder, write_whole
 from asymtrain.lab.runs import Epoch, RunSpec
 
 _TRIES = 100
@@ -57,7 +58,8 @@ def save_checkpoint(folder: Path, stack: Stack) -> None:
         "histories": [[dataclasses.asdict(epoch) for epoch in history] for history in stack.histories],
     }
     tensors = {} if stack.finished else {name: value.cpu().contiguous() for name, value in stack.state().items()}
-    _replace(folder / STATE, sealed(tensors, {"progress": json.dumps(progress)}), before=folder / BEFORE)
+    state = folder / STATE
+    write_whole({state: sealed(tensors, {"progress": json.dumps(progress)})}, kept={state: folder / BEFORE})
 
 
 def load_checkpoint(folder: Path, stack: Stack, note: Callable[[str], None] = lambda _: None) -> bool:
@@ -233,35 +235,8 @@ def write_into_new_folder(file: Path, content: bytes) -> None:
     for tries_left in reversed(range(_TRIES)):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
-            _replace(file, content)
-            return _sync(file.parent.parent)
+            write_whole({file: content})
+            return sync_folder(file.parent.parent)
         except FileNotFoundError:
             if not tries_left:
                 raise
-
-
-def _replace(file: Path, content: bytes | bytearray, before: Path | None = None) -> None:
-    """Give a file new content, all of it or nothing; the old one becomes `before`."""
-    new = file.with_suffix(f".{os.getpid()}.new")  # two processes may hold one stack for a moment
-    try:
-        with new.open("wb") as opened:
-            opened.write(content)
-            opened.flush()
-            os.fsync(opened.fileno())
-        if before is not None:
-            with suppress(FileNotFoundError):
-                file.replace(before)
-        new.replace(file)
-    finally:
-        new.unlink(missing_ok=True)  # of a full disk
-    _sync(file.parent)
-
-
-def _sync(folder: Path) -> None:
-    """Have the names in a folder on the disk too, where the system can."""
-    with suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)

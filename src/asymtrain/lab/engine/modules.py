@@ -19,7 +19,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_pre_hook
 
 from asymtrain.branches import attach
-from asymtrain.branches._nested import select
+from asymtrain.branches._nested import logits_in
 from asymtrain.branches._places import module_at
 from asymtrain.branches._pooling import PoolName, Reader
 from asymtrain.errors import UsageError, UsageWarning, error_line
@@ -315,12 +315,8 @@ class ModuleNetwork:
 
 
 def read_logits(output: object) -> Tensor:
-    """Logits (B, C): the output itself, its `logits`, or of several outputs the first.
-
-    That is the custom; what follows are auxiliary heads of the model's own.
-    """
-    selector = 0 if isinstance(output, tuple | list) else "logits"
-    logits = output if isinstance(output, Tensor) else select(output, selector)
+    """Logits (B, C) in a model's output."""
+    logits = logits_in(output)
     if logits is None:
         raise UsageError(f"the model returns a {type(output).__name__} without `logits`: build one that returns them")
     if logits.ndim != 2:

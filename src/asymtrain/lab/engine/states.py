@@ -6,7 +6,6 @@ folder given as `cache` keeps states for the next time.
 
 import dataclasses
 import itertools
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +24,7 @@ from asymtrain.lab.engine.setup import build_network, run_data
 from asymtrain.lab.engine.setup import initial_state as start_of
 from asymtrain.lab.engine.stack import Stack
 from asymtrain.lab.engine.training import load_for
+from asymtrain.lab.files import write_whole
 from asymtrain.lab.runs import RunSpec
 
 
@@ -128,6 +128,4 @@ def _load(file: Path, spec: RunSpec, epoch: int) -> State:
 
 def _save(file: Path, state: State) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
-    part = file.with_suffix(f".{os.getpid()}.part")  # two processes may train the same state
-    part.write_bytes(sealed(dict(state.parameters), {}))
-    part.replace(file)
+    write_whole({file: sealed(dict(state.parameters), {})})

@@ -37,6 +37,7 @@ Measured = Iterator[list[tuple[Measuring, Values]]]  # what was measured togethe
 ATTENTION_EPOCHS = (20, 60, 100)  # of Table 14
 BETWEEN = (40, 80)  # more points for the curves of Figure 9
 ATTENTION_REDUNDANCY = 20
+WHOSE = {"class_token": "of the class token", "mean": "of all queries"}
 TOGETHER = 10  # runs that are trained again at a time: as fast as all at once, and within ten minutes on a large GPU
 MAP_DIGITS = 5  # of a kept map: more than a figure can show
 
@@ -60,7 +61,7 @@ def attentions_wanted(study: Study, reading: Reading, variant: str) -> tuple[Mea
     for seeded in over_seeds(study, spec):
         keep = study.sizes.attention_images if seeded.seed == study.seeds[0] else 0
         name = f"{settings.key} epochs={'+'.join(map(str, epochs))}{f' maps={keep}' if keep else ''}"
-        wanted.append(Measuring("attention", name, seeded, epochs, settings, keep))
+        wanted.append(Measuring("attention", name, seeded, epochs, settings, keep, WHOSE[settings.query]))
     return tuple(wanted)
 
 
@@ -147,7 +148,8 @@ def landscapes_wanted(
     for seed in study.seeds:
         network = dataclasses.replace(spec, seed=seed)
         own = full if any(known.values(network, name) is not None for name in stored) else settings
-        wanted.append(Measuring("landscape", _landscape_name(own, arch), network, (0,), own, keep=int(seed == kept)))
+        name, keep = _landscape_name(own, arch), int(seed == kept)
+        wanted.append(Measuring("landscape", name, network, (0,), own, keep, f"{loss} loss"))
     return tuple(wanted)
 
 
@@ -216,8 +218,7 @@ def measure_identities(wanted: list[Measuring], device: str | None, data_root: P
         pair = [dataclasses.replace(short, redundancy=count) for count in (1, MANY)]
         # Each by itself: a stack of other members may round otherwise.
         few, many = (states_at([spec], [1], device=device, data_root=data_root)[0] for spec in pair)
-        names = [name for name in few.parameters if not name.startswith("branch.")]
-        apart = max(float((few.parameters[name] - many.parameters[name]).abs().max()) for name in names)
+        apart = max(float((value - many.parameters[name]).abs().max()) for name, value in few.backbone.items())
         yield [(identity, {1: {"many": MANY, "weights": apart, **_stripped(few, data_root)}})]
 
 
@@ -233,10 +234,9 @@ def _stripped(state: "State", data_root: Path | None) -> dict[str, float]:
     dataset = load_for(state.spec, data_root)
     data = run_data(state.spec, dataset)
     images = normalise(torch.from_numpy(dataset.test.images[:IMAGES]), data.mean, data.std)
-    weights = {name: value for name, value in state.parameters.items() if not name.startswith("branch.")}
     never, had = (build_backbone(state.spec, dataset) for _ in range(2))
     for network in (never, had):
-        network.load_state_dict(weights)
+        network.load_state_dict(state.backbone)
         network.eval()
     branches = attach(
         had, list(had.points), images, dataset.classes, MANY, layout=had.layout, pool=had.pool, seed=state.spec.seed

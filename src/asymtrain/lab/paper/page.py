@@ -40,6 +40,7 @@ from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import embed, packed_script
 from asymtrain.lab.report.page import json_text, render_template, write_files
 from asymtrain.lab.report.table import Table, duration, table_json
+from asymtrain.lab.texts import counted
 
 NAME = "paper"
 MEANINGS: Mapping[str, str] = {
@@ -224,9 +225,8 @@ def title(judgements: Sequence[Judgement]) -> str:
 
 
 def lead(study: Study) -> str:
-    seeds = f"{len(study.seeds)} seed{'s' if len(study.seeds) > 1 else ''}"
-    epochs = f"{study.epochs} epoch{'s' if study.epochs > 1 else ''}"
-    text = f"Each number of the paper beside ours: {seeds}, {epochs}."
+    size = f"{counted(len(study.seeds), 'seed')}, {counted(study.epochs, 'epoch')}"
+    text = f"Each number of the paper beside ours: {size}."
     if study.stand_in:
         text += f" Here {study.stand_in} stand in for the paper's, so no number says anything about the paper."
     return text

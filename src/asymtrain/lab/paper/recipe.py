@@ -29,6 +29,12 @@ class Measuring:
     epochs: tuple[int, ...]  # at which states; 0 is before training
     settings: Any = None  # of the instrument
     keep: int = 0  # for a figure: maps of so many images, or surfaces of so many draws
+    what: str = ""  # is measured, where recipes ask for several of this kind on one run
+
+    @property
+    def title(self) -> str:
+        spec, what = self.spec, f", {self.what}" if self.what else ""
+        return f"{self.kind} of {spec.arch} {spec.variant} seed {spec.seed}{what}"
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,6 @@ def run_recipes(
     minutes: float | None = None,
     device: str | None = None,
     data_root: Path | None = None,
-    on_round: Callable[[Missing], None] = lambda _: None,
     on_run: Callable[[Run, int, int], None] = lambda run, done, total: None,
     on_measurement: Callable[[Measuring, int, int], None] = lambda measured, done, total: None,
     **options: Any,
@@ -99,7 +98,6 @@ def run_recipes(
                 seconds = _seconds_left(deadline)
                 if not specs or seconds <= 0:
                     break
-                on_round(left)
                 tried.update(spec.id for spec in specs)
                 rest = None if deadline is None else max(1e-3, seconds / 60)
                 where = {"store": store, "device": device, "data_root": data_root, "workers": workers, **options}

@@ -52,6 +52,7 @@ from asymtrain.lab.paper.numbers import COMPARED, cells
 from asymtrain.lab.paper.recipe import RecipeResult
 from asymtrain.lab.paper.study import ALTERNATES, LATER, PRIMARY, Reading
 from asymtrain.lab.statistics import Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
+from asymtrain.lab.texts import counted
 from asymtrain.models import display_name
 
 Ruling = Literal[
@@ -580,7 +581,7 @@ def number_words(judged: JudgedPart) -> str:
     interval = ""
     if judged.low is not None and judged.high is not None:
         interval = f", interval {number(judged.low, judged)} to {number(judged.high, judged)}"
-    return f"{ours_words(judged)} ({judged.n} seed{'s' if judged.n != 1 else ''}{interval})"
+    return f"{ours_words(judged)} ({counted(judged.n, 'seed')}{interval})"
 
 
 def _is_surface(judged: JudgedPart) -> bool:

@@ -139,6 +139,7 @@ class Results:
     selected: tuple[Effect, ...]
     forms: Mapping[str, tuple[Effect, ...]]  # the best candidate of each objective on every model
     parts: Mapping[Part, tuple[Effect, ...]]  # of the other blocks
+    plain: tuple[str, ...]  # arms of the part `fixed` that are Plain, since no setting with branches has the best rank
     unfinished: tuple[tuple[Block, Left], ...]
 
 
@@ -147,7 +148,9 @@ def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Resul
 
     `costs` of steps go to the effects of the main table.
     """
-    effects = {part: _part_effects(study, part, known) for part in get_args(Part)}
+    arms = {part: _part_arms(study, part, known) for part in get_args(Part)}
+    plain = dict.fromkeys(arm.name for _, arm in arms["fixed"] if not arm.fields["redundancy"])
+    effects = {part: _part_effects(study, part, arms[part], known) for part in arms}
     selections = [select(study, task, known) for task in _tasks("study")]
     made = tuple(selection for selection in selections if selection is not None)
     chosen = {(selection.task, selection.selected) for selection in made}
@@ -156,15 +159,19 @@ def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Resul
     selected = corrected([effect for effect in studied if (effect.task, effect.arm.name) in chosen])
     selected = [dataclasses.replace(effect, step_costs=_costs_of(effect, costs)) for effect in selected]
     left = [(block, left_of(study, block.tasks, known)) for block in BLOCKS.values()]
-    return Results(study, made, tuple(selected), forms, effects, tuple(pair for pair in left if not pair[1].is_done))
+    unfinished = tuple(pair for pair in left if not pair[1].is_done)
+    return Results(study, made, tuple(selected), forms, effects, tuple(plain), unfinished)
 
 
-def is_recommended(effects: Sequence[Effect]) -> bool | None:
+def is_recommended(results: Results) -> bool | None:
     """May the setting for all models be a preset? None while models are missing, or seeds of them.
 
-    Asked of the setting that other families chose: to be harmless or to help on every model, and to help on one.
+    Asked of the setting that other families chose: to be harmless or to help on every model, and to help on one. Where
+    Plain has the best rank there is no such setting.
     """
-    verdicts = [effect.verdict for effect in effects if effect.arm.name == ELSEWHERE]
+    verdicts = [effect.verdict for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE]
+    if results.plain:
+        return False
     if len(verdicts) < len(MODELS) or "few seeds" in verdicts:
         return None
     return "helps" in verdicts and set(verdicts) <= {"helps", "harmless"}
@@ -182,8 +189,12 @@ def _tasks(part: Part) -> list[Task]:
     return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
 
 
-def _part_effects(study: Study, part: Part, known: Known) -> tuple[Effect, ...]:
-    arms = [(task, arm) for task in _tasks(part) for arm in (final_arms(study, task, known) or [])[1:]]
+def _part_arms(study: Study, part: Part, known: Known) -> list[tuple[Task, Arm]]:
+    """What is compared with Plain."""
+    return [(task, arm) for task in _tasks(part) for arm in (final_arms(study, task, known) or [])[1:]]
+
+
+def _part_effects(study: Study, part: Part, arms: Iterable[tuple[Task, Arm]], known: Known) -> tuple[Effect, ...]:
     effects = compare_arms(study, arms, known)
     families: dict[tuple[str, str], list[int]] = {}
     for i, effect in enumerate(effects):

@@ -11,6 +11,7 @@ from asymtrain.lab.practice.protocol import ALPHAS, ELSEWHERE, FORMS, TITLES, VA
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.table import Cell, Column, Mean, Table, interval, make_rows, table_json
+from asymtrain.lab.texts import counted
 
 POINTS = "difference to Plain (points of accuracy)"
 PARTS: Mapping[Part, str] = {
@@ -53,7 +54,7 @@ def _lead(results: Results) -> str:
         f"Test accuracy after {data.epochs} epochs of {data.title} by the recipe {task.recipe}, as the difference to "
         "Plain: the same model, seed and batches without branches. Validation selected the branches of each model."
     )
-    return "\n\n".join([what, *preset_sentence(results.parts["fixed"])])
+    return "\n\n".join([what, *preset_sentence(results)])
 
 
 def document(results: Results) -> dict[str, Any]:
@@ -67,18 +68,20 @@ def document(results: Results) -> dict[str, Any]:
 
 def sentences(results: Results) -> list[str]:
     """One for each finished model of the main table, and one on a preset."""
-    return [", ".join(_said(effect, results)) for effect in results.selected] + preset_sentence(results.parts["fixed"])
+    return [", ".join(_said(effect, results)) for effect in results.selected] + preset_sentence(results)
 
 
-def preset_sentence(effects: Sequence[Effect]) -> list[str]:
+def preset_sentence(results: Results) -> list[str]:
     """Whether one setting suits all models, and what that rests on; nothing while that is open."""
-    recommended = is_recommended(effects)
+    recommended = is_recommended(results)
     if recommended is None:
         return []
-    verdicts = Counter(effect.verdict for effect in effects if effect.arm.name == ELSEWHERE)
+    verdicts = Counter(effect.verdict for effect in results.parts["fixed"] if effect.arm.name == ELSEWHERE)
     counts = ", ".join(f"{verdict} {verdicts[verdict]}" for verdict in get_args(Verdict) if verdicts[verdict])
-    answer = "can be recommended" if recommended else "none can be recommended"
-    return [f"One setting for all models: {answer}. Verdicts on the one that other families choose: {counts}."]
+    why = f"Verdicts on the one that other families choose: {counts}"
+    if results.plain:
+        why = f"Where it is {' or '.join(results.plain)}, Plain has the best mean rank"
+    return [f"One setting for all models: {'' if recommended else 'none '}can be recommended. {why}."]
 
 
 def _by_gain(results: Results) -> list[Effect]:
@@ -92,8 +95,7 @@ def _said(effect: Effect, results: Results) -> tuple[str, str]:
     no_better = selection.first[0].mean >= selection.best(selection.selected).mean
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
-    seeds = f"{row['n']} seed{'s' if row['n'] > 1 else ''}"
-    text = f"{row['points']:+.1f} points ({ends}{seeds}) with {effect.arm.label}."
+    text = f"{row['points']:+.1f} points ({ends}{counted(row['n'], 'seed')}) with {effect.arm.label}."
     more = " Validation accuracy was no better than without branches." if no_better else ""
     return f"{effect.task.title}: {effect.verdict}", text + more
 
@@ -116,8 +118,8 @@ def tables(results: Results) -> list[Table]:
 
 
 def _part_table(part: Part, results: Results) -> Table:
-    effects = results.parts[part]
-    return effects_table(part, PARTS[part], effects, results.study, note=" ".join(preset_sentence(effects)))
+    note = " ".join(preset_sentence(results)) if part == "fixed" else ""
+    return effects_table(part, PARTS[part], results.parts[part], results.study, note=note)
 
 
 def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:

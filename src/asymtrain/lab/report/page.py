@@ -4,7 +4,6 @@ A page depends on what it is given and on nothing else: written again from the s
 """
 
 import json
-import os
 import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ import jinja2
 from markupsafe import Markup
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.files import write_whole
 from asymtrain.lab.report.drawing import as_file, draw, room_of
 from asymtrain.lab.report.figure import Figure
 from asymtrain.lab.report.live import dense, embed, is_relief, library, packed_script
@@ -151,24 +151,12 @@ def check_folder(out: Path) -> None:
 
 
 def write_files(out: Path, texts: Mapping[str, str]) -> None:
-    """Write texts by file name into the folder `out`, made where it is missing; a `UsageError` where that fails.
-
-    Each is written beside its place and renamed, so that none is ever half there.
-    """
-    parts: dict[Path, Path] = {}
+    """Write texts by file name into the folder `out`, made where it is missing; a `UsageError` where that fails."""
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for name, text in texts.items():
-            part = out / f".{name}.{os.getpid()}.part"
-            parts[part] = out / name
-            part.write_text(text, encoding="utf-8", newline="\n")
-        for part, file in parts.items():
-            part.replace(file)
+        write_whole({out / name: text.encode() for name, text in texts.items()})
     except OSError as error:
         raise _unwritable(out, error) from error
-    finally:
-        for part in parts:
-            part.unlink(missing_ok=True)
 
 
 def _unwritable(out: Path, error: OSError) -> UsageError:

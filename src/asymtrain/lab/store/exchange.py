@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
 from asymtrain.errors import UsageError
+from asymtrain.lab.files import write_whole
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import checksums, records
 from asymtrain.lab.store.database import StoreError
@@ -108,10 +109,9 @@ def export_store(
     manifest = _HEAD | {"files": format, "sha256": hashes}
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for name, content in contents.items():
-            _replace(folder / f"{name}.{format}", content)
+        files = {folder / f"{name}.{format}": content for name, content in contents.items()}
         # Last: a folder whose export was interrupted does not match its manifest and is refused.
-        _replace(folder / MANIFEST, (json.dumps(manifest, indent=2) + "\n").encode())
+        write_whole({**files, folder / MANIFEST: (json.dumps(manifest, indent=2) + "\n").encode()})
         for other in set(get_args(Format)) - {format}:
             for table in TABLES:
                 (folder / f"{table.name}.{other}").unlink(missing_ok=True)
@@ -311,16 +311,6 @@ def _group(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, li
     for item in items:
         groups.setdefault(key(item), []).append(item)
     return groups
-
-
-def _replace(path: Path, content: bytes) -> None:
-    """Write a file whole or not at all."""
-    temporary = path.with_name(f".{path.name}.new")
-    try:
-        temporary.write_bytes(content)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _encode_csv(table: Table, rows: Sequence[tuple[Any, ...]]) -> bytes:

@@ -16,6 +16,7 @@ from asymtrain.lab.paper.tables import NOTHING, N, arch_cell, ends_of, number, p
 from asymtrain.lab.report.figure import Figure, Surface
 from asymtrain.lab.report.table import Cell, Column, Interval, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
+from asymtrain.lab.texts import counted
 from asymtrain.models import display_name
 
 STATISTICS = {"std_loss": "std", "range_loss": "range", "mean_grad": "mean_gradient"}
@@ -84,8 +85,8 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
                     )
     settings = landscapes_wanted(study, known, *CASES[0])[0].settings
     note = (
-        f"{settings.grid} x {settings.grid} grid, {settings.sample} images, {settings.draws} "
-        f"draw{'s' if settings.draws > 1 else ''} of directions "
+        f"{settings.grid} x {settings.grid} grid, {settings.sample} images, "
+        f"{counted(settings.draws, 'draw')} of directions "
         "around each of n initial networks; main loss. All redundancies of a network share the directions. Along those "
         "of unit variance one surface stands for every N, so its change is 0 by construction and has no interval. "
         "Changes are each network's own against its Plain, with a 95% t interval over networks, not corrected; the "

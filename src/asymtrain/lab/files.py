@@ -1,0 +1,41 @@
+"""Files that are there whole or not at all: a kill or a power cut at any moment leaves the old ones or the new ones."""
+
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import MappingProxyType
+
+
+def write_whole(contents: Mapping[Path, bytes | bytearray], kept: Mapping[Path, Path] = MappingProxyType({})) -> None:
+    """Give files new content, in the order given; an old file that `kept` names gets the name there.
+
+    All are on the disk before the first gets its name, so that a full disk changes none.
+    """
+    new = {file: file.with_name(f"{file.name}.{os.getpid()}.new") for file in contents}  # others may write the same
+    try:
+        for file, content in contents.items():
+            with new[file].open("wb") as opened:
+                opened.write(content)
+                opened.flush()
+                os.fsync(opened.fileno())
+        for file, written in new.items():
+            if file in kept:
+                with suppress(FileNotFoundError):
+                    file.replace(kept[file])
+            written.replace(file)
+    finally:
+        for written in new.values():
+            written.unlink(missing_ok=True)  # of a full disk
+    for folder in {file.parent for file in contents}:
+        sync_folder(folder)
+
+
+def sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk too, where the system can."""
+    with suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
