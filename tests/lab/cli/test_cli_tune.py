@@ -160,7 +160,7 @@ def test_ctrl_c_keeps_what_was_measured(cli, monkeypatch, tmp_path):
         stopped = cli(*TINY)
     assert stopped.code == 130
     assert re.search(r"Undecided: \d runs of rung 1 of 1 are missing", stopped.out)
-    assert re.search(r"Stopped: \d+ runs are in asymtrain-tune/runs\.sqlite\. Give the same command", stopped.err)
+    assert re.search(r"Stopped, with \d+ runs? in asymtrain-tune/runs\.sqlite\. Give the same command", stopped.err)
     assert (tmp_path / "asymtrain-tune" / "report.html").exists()
     plan = json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes())["plan"]
     went_on = json.loads(cli(*TINY, "--json").out)

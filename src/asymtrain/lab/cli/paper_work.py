@@ -129,8 +129,8 @@ def elsewhere(known: Snapshot, study: Study) -> str:
         for name in ("dataset", "epochs", "precision")
     )
     return (
-        f"The store also holds {len(others)} runs of another scale, reading, length or precision "
-        f"({data}; {epochs} epochs; {precisions}): they are not part of this."
+        f"The store also holds {counted(len(others), 'run')} of another scale, reading, length or precision "
+        f"({data}; {epochs} epochs; {precisions}), which are not part of this."
     )
 
 

@@ -39,6 +39,7 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import AGAIN, Display, progress_display, show_page, stderr
+from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
     from asymtrain.lab.candidates import Candidate
@@ -177,7 +178,7 @@ def find(
     if result.race.ruling.because == "not confirmed":
         stderr().print("Nothing is confirmed: give asymtrain tune the same options, without --short, for that.")
     if interrupted:
-        stderr().print(f"Stopped: {len(result.runs)} runs are in {store}. {AGAIN}")
+        stderr().print(f"Stopped, with {counted(len(result.runs), 'run')} in {store}. {AGAIN}")
     if interrupted or result.race.failure:
         raise typer.Exit(INTERRUPTED if interrupted else FAILED)
 

@@ -9,6 +9,7 @@ from typing import Any
 from asymtrain.errors import UsageError
 from asymtrain.lab.runs import Run, RunSpec
 from asymtrain.lab.search.stages import BOTH, Criterion, Search, Settings, Stage, Variant, side, with_settings
+from asymtrain.lab.texts import counted
 
 
 @dataclass(frozen=True)
@@ -160,7 +161,7 @@ def chosen_spec(result: SearchResult, variant: Variant, **changes: Any) -> RunSp
     """The final run of a variant with the chosen values; `changes` are other fields, such as the seed."""
     if not result.complete:
         raise UsageError(
-            f"the search is not finished ({len(result.missing)} runs are missing): run it again to continue"
+            f"the search is not finished, with {counted(len(result.missing), 'run')} missing: run it again to continue"
         )
     spec = with_settings(side(result.search.base, variant), result.chosen[variant])
     return dataclasses.replace(spec, **changes)

@@ -127,9 +127,9 @@ def _table(study: Study, known: Snapshot, table: str, rows: Sequence[Comparison]
 
     sweep, name = swept.SWEEPS[table], f"Table {table.removeprefix('table')}"
     note = (
-        f"Trained on {shown_dataset(study, sweep.dataset)}, with {name}'s settings but for alpha. Plain and Asymmetric: "
-        "test accuracy after the last epoch. Effects in percent of Plain: after the last epoch; each side at its own "
-        "best epoch, which the test images choose on both sides; and each side at the first epoch whose training "
+        f"Trained on {shown_dataset(study, sweep.dataset)}, with {name}'s settings but for alpha. Plain and Asymmetric "
+        "are test accuracy after the last epoch. Effects in percent of Plain: after the last epoch; each side at its "
+        "own best epoch, which the test images choose on both sides; and each side at the first epoch whose training "
         "accuracy is the highest that both reach. The columns of best epochs say when. Intervals are 95% t intervals "
         f"over seeds, corrected for {len(rows)} cells."
     )

@@ -186,8 +186,8 @@ BETWEEN = (number("Difference", 1, signed=True), number("Interval", 1, signed=Tr
 
 def make_alphas(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> RecipeOutput:
     note = (
-        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's learning rate and weight decay of each backbone "
-        f"at N = {DOSE}, and every alpha that the table has."
+        f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's learning rate and weight decay of each "
+        f"backbone at N = {DOSE}, and every alpha that the table has."
     )
     title = "The backbones at equal alpha"
     output = variants_output(study, known, rows, "alphas", title, note, figure_title=f"{title}: effect against Plain")
@@ -269,8 +269,8 @@ def make_controls(study: Study, known: Snapshot, rows: Sequence[Comparison]) -> 
     note = (
         f"Trained on {shown_dataset(study, 'cifar100')}, with Table 13's settings at N = {DOSE}. Noise has the norm of "
         "the branches' gradient in each layer; a bias at the prior begins at the classes' shares; detached branches "
-        "learn, and none of their gradient reaches the backbone. The cosine is that of the branches' own gradient, also "
-        "where noise takes its place or nothing is sent."
+        "learn, and none of their gradient reaches the backbone. The cosine is that of the branches' own gradient, "
+        "also where noise takes its place or nothing is sent."
     )
     against = {
         "Plain": (rows, "controls", ("Plain", "With branches")),
