@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from asymtrain.lab.paper.recipe import Measuring, Recipe
+    from asymtrain.lab.paper.running import Done
     from asymtrain.lab.paper.snapshot import Snapshot
     from asymtrain.lab.paper.study import Study
 
@@ -323,8 +324,10 @@ def next_(
         stdout().print("Every block is finished: `asymtrain paper show all` has the results.")
         return
     opening = f"Block {wanted.name}: {wanted.title}."
-    if _train(context, wanted.recipes, wanted.study(study), training, output, tracks, full=full, opening=opening):
-        after = first_unfinished(study, output.read())
+    own = wanted.study(study)
+    done = _train(context, wanted.recipes, own, training, output, tracks, full=full, known=known, opening=opening)
+    if done.left.is_empty:
+        after = first_unfinished(study, done.known)
         stderr().print(
             f"Block {wanted.name} is finished. {f'The next is {after.name}.' if after else 'It was the last.'}"
         )
@@ -339,9 +342,10 @@ def _train(
     tracks: TrackOptions,
     *,
     full: bool,
+    known: "Snapshot | None" = None,
     opening: str = "",
-) -> bool:
-    """Train, measure and show; is nothing left?"""
+) -> "Done":
+    """Train, measure and show. `known` is what the store holds, if it was just read."""
     with loading():
         import asymtrain.lab.executors  # noqa: F401  # torch with it: here, where a Ctrl-C is no traceback
         from asymtrain.lab.cli import paper_work as work
@@ -354,24 +358,25 @@ def _train(
     output.check()
     tracker = tracks.open(output.out)
     workers = training.workers
-    known = read_store(store)
-    check_data(parts, study, training.data_root)
+    known = read_store(store) if known is None else known
+    left = missing(parts, study, known)
+    check_data(left, training.data_root)
     console = stderr()
     if opening:
         console.print(opening)
     console.print(work.study_sentence(study))
     if others := work.elsewhere(known, study):
         console.print(others)
-    console.print(work.plan_sentence(missing(parts, study, known), study, known, workers))
+    console.print(work.plan_sentence(left, study, known, workers))
     with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
 
         def on_measurement(measured: "Measuring", done: int, total: int) -> None:
             display.productive = True
             display.console.print(f"{done}/{total} {measured.title}")
 
-        options = {**dataclasses.asdict(training), "progress": update}
+        options = {**dataclasses.asdict(training), "known": known, "progress": update}
         done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)
-    results, specs = work.build_results(parts, study, store)
+    results, specs = work.build_results(parts, study, store, done.known)
     judgements = judge_results(results)
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
     if len(results) > SHOWN_WHOLE and not (full or output.json):
@@ -388,7 +393,7 @@ def _train(
     console.print(f"Report: {files['page']}")
     if done.interrupted or failed:
         raise typer.Exit(INTERRUPTED if done.interrupted else FAILED)
-    return left.is_empty
+    return done
 
 
 @paper.command()

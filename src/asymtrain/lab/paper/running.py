@@ -48,22 +48,23 @@ def missing_of(needs: Needs, known: Snapshot) -> Missing:
     )
 
 
-def check_data(
-    recipes: Sequence[Recipe], study: Study, data_root: Path | None, archs: Collection[str] | None = None
-) -> None:
-    """Load every dataset that is needed, so that missing files show before anything is trained."""
+def check_data(left: Missing, data_root: Path | None) -> None:
+    """Load every dataset that is needed, so that missing files show before anything is trained.
+
+    What waits for a search needs the search's data.
+    """
     from asymtrain.lab.engine import load_for
 
-    whole = missing(recipes, study, Snapshot(), archs)
-    wanted = [*whole.specs, *(measuring.spec for measuring in whole.measurements)]
+    wanted = [*left.specs, *(measuring.spec for measuring in left.measurements)]
     for spec in {(spec.dataset, spec.dataset_options): spec for spec in wanted}.values():
         load_for(spec, data_root)
 
 
 @dataclass(frozen=True)
 class Done:
-    """How a call ended: what is left, and whether time or the user ended it."""
+    """How a call ended: what the store holds and what is left, and whether the user ended it."""
 
+    known: Snapshot
     left: Missing
     interrupted: bool
 
@@ -73,6 +74,7 @@ def run_recipes(
     study: Study,
     store: Path,
     *,
+    known: Snapshot | None = None,
     archs: Collection[str] | None = None,
     minutes: float | None = None,
     device: str | None = None,
@@ -83,17 +85,19 @@ def run_recipes(
 ) -> Done:
     """Do what is missing, round by round, until nothing is or `minutes` are over.
 
-    Of some backbones where `archs` names them. `options` are those of `execute`.
+    `known` is what the store holds, if it was just read: with half a million epochs that takes seconds. Of some
+    backbones where `archs` names them. `options` are those of `execute`.
     """
     from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
 
     deadline = None if minutes is None else time.monotonic() + 60 * minutes
     tried: set[str] = set()  # a training that failed is not asked for again in this call
     workplace, interrupted = Workplace(store, device, data_root), False
+    known = read_store(store) if known is None else known
     try:
         with executors.Workers() as workers:
             while True:
-                left = missing(recipes, study, read_store(store), archs)
+                left = missing(recipes, study, known, archs)
                 specs = [spec for spec in left.specs if spec.id not in tried]
                 seconds = _seconds_left(deadline)
                 if not specs or seconds <= 0:
@@ -104,12 +108,15 @@ def run_recipes(
                 trained = executors.execute(specs, minutes=rest, **where)
                 for done, run in enumerate(trained, 1):
                     on_run(run, done, len(specs))
+                known = read_store(store)
         wanted = left.measurements
         for done, measured in enumerate(_until(deadline, take(wanted, workplace)), 1):
             on_measurement(measured, done, len(wanted))
     except KeyboardInterrupt:
         interrupted = True
-    return Done(missing(recipes, study, read_store(store), archs), interrupted)
+    if interrupted or left.measurements:
+        known = read_store(store)
+    return Done(known, missing(recipes, study, known, archs), interrupted)
 
 
 def _until(deadline: float | None, taken: Iterator[Measuring]) -> Iterator[Measuring]:
