@@ -164,11 +164,14 @@ def judge_trajectories(**choices):
 
 # Tables 5 and 6: untrained networks. And what idle branches change, and what stripped ones leave.
 values = measured.value.map(json.loads)
-main_loss = measured.name.str.startswith("landscape") & ~measured.name.str.contains("loss=total")
-surfaces = values[main_loss].str["rows"].explode().apply(pd.Series)
+surfaces = values[measured.name.str.startswith("landscape")].str["rows"].explode().apply(pd.Series)
 surfaces["arch"] = measured.spec_id[surfaces.index].map(trials.arch)
+surfaces["total"] = measured.name[surfaces.index].str.contains("loss=total")
 surfaces = surfaces.query("directions == 'all'").infer_objects()
-deviations = surfaces.pivot_table(index=["scaling", "arch", "seed"], columns="redundancy", values="std")
+deviations, of_total = (
+    rows.pivot_table(index=["scaling", "arch", "seed"], columns="redundancy", values="std")
+    for _, rows in surfaces.groupby("total")
+)
 table5 = printed("table05", "architecture", "redundancy").std_change_pct.dropna()
 one_surface = {  # for every N, along directions of unit variance
     arch: (rows.nunique(axis=1) == 1).all()
@@ -375,6 +378,7 @@ for claim, verdict in re.findall(r"(c\d\d), \*([^*]+)\*", abstract):
 lows = [interval(*of["cnn", 1][1:])[1] for of in (at_end, tail)]
 shorter = deviations.loc["norm", "mlp"]  # beside what the number of weights makes of a step of one length
 shorter = (shorter.div(shorter[0], axis=0) - 1).mean()
+steeper = change(*(of_total.loc["variance", "mlp"][n] for n in (0, MANY)), own=True)
 weights = surfaces[surfaces.arch == "mlp"].groupby("redundancy").parameters.first()
 for words, holds in {
     "Two of those contradicted, c10 and c35, the paper's own numbers contradict as well": (
@@ -388,6 +392,7 @@ for words, holds in {
     "positive in every row of Table 1": all(interval(mean, len(table1))[1] > 0 for mean in cosines.values()),
     "the same function for every N": idle == 0,
     "by about as much as their number predicts": (shorter - np.sqrt(weights[0] / weights) + 1).abs().max() < 0.025,
+    "total loss of the MLP varies more with branches": interval(steeper, 1)[1] > 0,
     "fitted equally it is not clearly ahead": all(at_equal_fit[images][1] < 0 for images in sizes),
     "it loses as much": abs(control("cnn", branch_labels="random")[0] / control("cnn")[0] - 1) < 0.1,
     "they do not clearly hurt the CNN": control("cnn", branch_bias="prior")[2] > 0,
