@@ -3,6 +3,7 @@
 import errno
 import io
 import os
+import re
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
@@ -39,14 +40,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     except UsageError as error:
         _complain(str(error))
     except option_error as error:
-        text = error.format_message()
-        if error.ctx is not None and (option := getattr(error, "option_name", None)):
-            known = {name.lstrip("-").replace("-", "_") for one in error.ctx.command.params for name in one.opts}
-            near = ["--" + name.replace("_", "-") for name in near_names(option.lstrip("-").replace("-", "_"), known)]
-            text = f"No such option: {option}" + (f". Did you mean {' or '.join(near)}?" if near else "")
-        if error.ctx is not None and "Did you mean" not in text:
-            text = f"{text.rstrip('.')}: see `{error.ctx.command_path} --help`"
-        _complain(text)
+        _complain(_misread(error))
     except (KeyboardInterrupt, typer.Abort):
         sys.exit(INTERRUPTED)
     except (OSError, MemoryError, RuntimeError) as error:
@@ -54,6 +48,34 @@ def main(argv: Sequence[str] | None = None) -> None:
     except SystemExit as end:  # rich's answer to a pipe that nobody reads
         sys.exit(UNREAD if isinstance(end.__context__, BrokenPipeError) else end.code)
     sys.exit(status or DONE)
+
+
+def _misread(error: Any) -> str:
+    """What the parser of options says, with what was meant where that can be told, or the help of the command."""
+    text: str = error.format_message()
+    if error.ctx is None:
+        return text
+    path, parameters = error.ctx.command_path, error.ctx.command.params
+    options = {name for one in parameters if one.param_type_name == "option" for name in one.opts}
+    arguments = {one.name for one in parameters if one.param_type_name == "argument"}
+    if option := getattr(error, "option_name", None):
+        text = f"No such option: {option}"
+        # Some commands take one model, or a store, as their argument, and others by an option.
+        argument = {"--arch": "model"}.get(option, option.lstrip("-"))
+        if argument in arguments:
+            return f"{text}; the {argument} is given without it: {path} {argument.upper()}"
+        known = {name.lstrip("-").replace("-", "_") for name in options}
+        near = ["--" + name.replace("_", "-") for name in near_names(option.lstrip("-").replace("-", "_"), known)]
+        near = ["--arch"] if option == "--model" and "--arch" in options else near
+        text += f". Did you mean {' or '.join(near)}?" if near else ""
+    elif extra := re.search(r"unexpected extra argument\S* \((\S+)\)", text):
+        meant = (
+            "--store" if extra[1].endswith(".sqlite") else "--arch" if re.search("^(mlp|cnn|vit)$|:", extra[1]) else ""
+        )
+        text += f". Did you mean {meant} {extra[1]}?" if meant in options else ""
+    elif "command 'compare'" in text:  # a name that the library has
+        text = "No such command 'compare'. Did you mean 'run'?"
+    return text if "Did you mean" in text else f"{text.rstrip('.')}: see `{path} --help`"
 
 
 def _explain(error: Exception) -> NoReturn:

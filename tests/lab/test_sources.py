@@ -282,6 +282,10 @@ def deep(classes):
     return nn.Sequential(*steps, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, classes))
 
 
+def pair(classes, input_shape):
+    return nn.Bilinear(2, 2, classes)
+
+
 def gray(classes):
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, classes))
 """
@@ -349,6 +353,7 @@ def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
         ("tokens", (6,), r"my_nets:tokens (does not take vectors of 6|cannot be built) \(RuntimeError"),
         ("deep", (3, 16, 16), r"images of 16 x 16 are too small for my_nets:deep .*: give images of 48 x 48 or larger"),
         ("few", (3, 5, 5), "my_nets:few does not take images of 5 x 5 .*: give images of another size .--data-option"),
+        ("pair", (3, 2, 2), "pair is called with images of 2 x 2 and nothing else, .*: write a module around it"),
         ("gray", (3, 8, 8), "my_nets:gray takes images of one channel, and these have 3 \\(.* as `channels`"),
     ],
 )

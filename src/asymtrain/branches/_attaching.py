@@ -77,7 +77,7 @@ def attach(
     *,
     preset: str | None = None,
     outputs: int | None = None,
-    objective: str | LossFn = "sigmoid",
+    objective: str | LossFn | None = None,
     head: HeadKind | Mapping[str, HeadKind] = "linear",
     pool: Pool | Mapping[str, Pool] = "mean",
     layout: str | Mapping[str, str] | None = None,
@@ -114,8 +114,8 @@ def attach(
             forward with gradients.
         preset: a name of `PRESETS`, for the options that are not given.
         outputs: another word for `classes`, where a branch predicts quantities.
-        objective: what a branch learns by: `sigmoid` (the paper's), `softmax` (or `cross_entropy`), `mse`, `huber`,
-            `dice`, or a function from logits and targets to a scalar.
+        objective: what a branch learns by: `sigmoid` (the paper's, and the default for classes), `softmax` (or
+            `cross_entropy`), `mse`, `huber`, `dice`, or a function from logits and targets to a scalar.
         head: what a branch is: `linear` (the paper's), `mlp`, `conv`, `tied` (the model's own final norm and output
             layer), a function of (width, outputs) that returns a module, or a module that all places share.
         pool: `mean` over positions, the `class_token` (position 0), `none` to keep the positions, or a function from
@@ -162,6 +162,12 @@ def attach(
     ):
         if value not in get_args(known):
             raise unknown_name(option, str(value), get_args(known))
+    if objective is None:
+        if outputs is not None:  # values on a GPU are not looked at: a sigmoid would learn them without a word
+            raise UsageError("outputs= are quantities: say how they are learnt, with objective='mse' or 'huber'")
+        objective = "sigmoid"
+    if isinstance(objective, type):  # its call with logits and targets would be taken for settings
+        raise UsageError(f"objective is a class: give an instance of it, such as {objective.__name__}()")
     if not isinstance(objective, str) and not callable(objective):
         raise UsageError(
             f"objective must be a name or a function from logits and targets to a scalar, got {objective!r}"

@@ -394,7 +394,8 @@ class Capture:
                 if training and not place.with_grad and not self.detached:
                     raise UsageError(
                         f"place {name!r} ran without gradients inside a forward with gradients: use "
-                        "checkpoint(..., use_reentrant=False), or take this place out of torch.no_grad()"
+                        "checkpoint(..., use_reentrant=False), or take this place out of torch.no_grad(); to train "
+                        "the branches alone, attach with detach=True"
                     )
                 caught[name] = answer
         if not allow_skipped and len(caught) < len(self.places):

@@ -120,7 +120,8 @@ def dry_run(
             with watcher.hooked(model, places):
                 output = call(model, sample)
         except Exception as error:
-            of_loader = isinstance(sample, list | Iterator | torch.utils.data.DataLoader)
+            with_labels = isinstance(error, TypeError) and isinstance(sample, tuple) and len(sample) == 2
+            of_loader = with_labels or isinstance(sample, list | Iterator | torch.utils.data.DataLoader)
             raise UsageError(
                 f"the model cannot be called on `sample` ({error_line(error)}): give what the training loop gives, as "
                 "a tensor, a tuple of positional arguments or a dict of keyword arguments"

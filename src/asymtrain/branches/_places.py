@@ -127,7 +127,9 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
     if not isinstance(item, bool) and isinstance(item, Integral):  # numpy's too
         blocks, number = repeated_blocks(modules), int(item)
         if not -len(blocks) <= number < len(blocks):
-            told = f"there are {len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}" if blocks else "there are none"
+            told = f"there are none; give names instead, the model's children are {_children(modules)}"
+            if blocks:
+                told = f"there are {len(blocks)}, {blocks[0]!r} to {blocks[-1]!r}"
             raise UsageError(f"`at` counts the model's repeated blocks, and has none of number {number}: {told}")
         return [blocks[number]]
     if isinstance(item, nn.Module):
@@ -144,10 +146,13 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
         return [name]
     names = [name for name in modules if name != ROOT and fits(item, name)]
     if not names:
-        children = sorted({name.split(".")[0] for name in modules if name != ROOT})[:12]
-        listed = ", ".join(name if name.isprintable() else repr(name) for name in children)
         raise UsageError(
             f"no module matches {item!r} (`*` stays within one dotted segment): the model's children are "
-            f"{listed or 'none'}"
+            f"{_children(modules)}"
         )
     return names
+
+
+def _children(modules: Mapping[str, nn.Module]) -> str:
+    children = sorted({name.split(".")[0] for name in modules if name != ROOT})[:12]
+    return ", ".join(name if name.isprintable() else repr(name) for name in children) or "none"

@@ -383,6 +383,11 @@ def _patch_of(model: "nn.Module") -> int:
 
 def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -> UsageError:
     why = error_line(error)
+    try:
+        inspect.signature(model.forward).bind(None)
+    except TypeError:  # no other inputs help
+        alone = "write a module around it that is called with one tensor"
+        return UsageError(f"{named.name} is called with {inputs} and nothing else, and needs more ({why}): {alone}")
     if inputs.kind != "images":
         return UsageError(f"{named.name} does not take {inputs} ({why}): {named.cure}")
     channels, *sides = inputs.shape

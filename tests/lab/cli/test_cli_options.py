@@ -168,6 +168,26 @@ def test_an_unknown_option_is_met_with_a_near_one(refused, option, cure):
     assert cure in told
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ("tune --arch mlp", "No such option: --arch; the model is given without it: asymtrain tune MODEL"),
+        ("probe --model mlp", "No such option: --model; the model is given without it: asymtrain probe MODEL"),
+        ("store check --store x.sqlite", "--store; the store is given without it: asymtrain store check STORE"),
+        ("run --model mlp", "No such option: --model. Did you mean --arch?"),
+        ("run mlp", "Did you mean --arch mlp?"),
+        ("measure alignment my.nets:build", "Did you mean --arch my.nets:build?"),
+        ("status runs.sqlite", "Did you mean --store runs.sqlite?"),
+        ("run 3", "(3): see `asymtrain run --help`"),
+        ("run mlp cnn", "(mlp cnn): see `asymtrain run --help`"),
+        ("data list mlp", "see `asymtrain data list --help`"),
+        ("compare --arch mlp", "No such command 'compare'. Did you mean 'run'?"),
+    ],
+)
+def test_what_is_given_in_the_way_of_another_command(refused, arguments, told):
+    assert told in refused(*arguments.split())
+
+
 def test_a_group_is_passed_whole_and_a_derived_one_has_its_own_default():
     seen = []
 

@@ -54,6 +54,8 @@ def test_json_holds_every_trial_and_the_second_call_trains_nothing(cli, tmp_path
     assert [stage["chosen"] for stage in found["stages"]] == [trial["settings"] for trial in best]
     again = cli("search", *TINY, "--json", "--seeds", "2", "--strategy", "dual", "--alpha", "0.5")
     assert again.out == first.out
+    assert "best validation accuracy" in first.err
+    assert "best validation accuracy" not in again.err
     assert {record.attempt for record in stored(tmp_path)} == {1}
     assert all(record.run.test_accuracy is None for record in stored(tmp_path))
 

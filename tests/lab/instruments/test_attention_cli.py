@@ -168,7 +168,7 @@ def test_the_defaults_are_those_of_the_settings():
     ("options", "text"),
     [
         (["--arch", "mlp"], "mlp has no attention"),
-        (["--sample", "41"], "larger than the test set of 40"),
+        (["--sample", "41"], "larger than the test set of 40: give --sample"),
         (["--sample", "0"], "1 image or more"),
         (["--layers", "7"], "there are layers 1 to 2"),
         (["--layers", "blocks.7.attention"], "unknown attention layer"),

@@ -7,6 +7,8 @@ import pytest
 from PIL import Image
 
 from asymtrain.lab.report import write_report
+from asymtrain.lab.runs import RunSpec, pairs
+from invented_runs import invent
 from live_pages import luminance
 
 
@@ -42,6 +44,16 @@ def test_the_page_in_a_real_browser(open_page, study, tmp_path, width, scheme):
     assert (luminance(background) < 60) == (scheme == "dark")
     assert abs(luminance(background) - luminance(ink)) > 150
     assert axis == ink
+
+
+def test_a_model_with_a_long_name_does_not_widen_the_page(open_page, tmp_path):
+    base = RunSpec(arch="my_company_vision.network_definitions:build_the_large_one", epochs=1)
+    write_report([invent(spec, gain=-0.4) for spec in pairs(base, [42, 43, 44])], tmp_path)
+    page = open_page(tmp_path / "report.html", 390)
+    for width in (390, 720, 1000, 1280):
+        page.set_viewport_size({"width": width, "height": 800})
+        assert page.evaluate("() => document.documentElement.scrollWidth") <= width
+        assert page.locator("#summary").evaluate("e => e.getBoundingClientRect().right") <= width
 
 
 def test_print_is_dark_on_white_even_in_dark_mode(open_page, study, tmp_path):

@@ -158,6 +158,9 @@ def test_a_race_goes_on_in_its_folder_but_it_does_not_in_that_of_a_race(tmp_path
     assert read_plan(tmp_path, whole) == (None, None)  # which then makes its own
     with pytest.raises(UsageError, match="another list of candidates"):
         read_plan(tmp_path, question(GOOD, short=True))
+    other = dataclasses.replace(BASE, epochs=RunSpec.epochs, warmup=2.0)  # a recipe's warm-up follows from the epochs
+    with pytest.raises(UsageError, match="another number of epochs"):
+        read_plan(tmp_path, dataclasses.replace(short, base=other))
     raced = Plan((Rung(3, 3, 3),), epochs=9, seeds=6, seconds=60.0, needed=1.0)
     prepare(tmp_path, whole, raced)
     assert read_plan(tmp_path, whole) == (TIMING, raced)

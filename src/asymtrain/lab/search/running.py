@@ -28,7 +28,8 @@ def run_searches(
     """Train the rounds of all searches side by side, each round in one call of `executors.execute`.
 
     With a `store` the same call goes on where it stopped. After `minutes` the results say what is missing. `on_run`
-    is told of each run, how many of its round are there, and how many the round has. `options` are those of `execute`.
+    is told of each run that was not stored, how many of its round are there, and how many the round has. `options` are
+    those of `execute`.
     """
     from asymtrain.lab import executors  # here: torch is loaded to train, not to read results
 
@@ -36,13 +37,16 @@ def run_searches(
 
     def train(specs: list[RunSpec], workers: executors.Workers) -> Iterable[Run]:
         left = None if deadline is None else (deadline - time.monotonic()) / 60
+        stored = [] if store is None or options.get("fresh") else stored_runs(store, (spec.id for spec in specs))
         if left is not None and left <= 0:
-            yield from [] if store is None or options.get("fresh") else stored_runs(store, (spec.id for spec in specs))
+            yield from stored
             return
+        known = {run.spec.id for run in stored}
         where = {"store": store, "data_root": data_root, "workers": workers, **options}
         trained = executors.execute(specs, minutes=left, **where)
         for done, run in enumerate(trained, 1):
-            on_run(run, done, len(specs))
+            if run.spec.id not in known:
+                on_run(run, done, len(specs))
             yield run
 
     with executors.Workers() as workers:

@@ -311,7 +311,9 @@ def _difference(asked: Any, ours: Mapping[str, Any]) -> str:
     name = next((name for name in ours if asked.get(name) != ours[name]), "question")
     if name == "base" and isinstance(asked.get(name), Mapping):
         here, there = ours[name], asked[name]
-        name = next(field for field in {**here, **there} if here.get(field) != there.get(field))
+        # In the order of a spec, whose defaults are not written: what was typed comes before what follows from it.
+        fields = {**dict.fromkeys(RunSpec.__dataclass_fields__), **here, **there}
+        name = next(field for field in fields if here.get(field) != there.get(field))
     words = {"arch": "model", "dataset": "data", "candidates": "list of candidates"}
     words |= {count: f"number of {count}" for count in ("minutes", "seeds", "epochs")}
     return words.get(name, name.replace("_", " "))

@@ -58,7 +58,7 @@ class AttentionSettings:
     def indices(self, size: int) -> list[int]:
         """The sample, from a test set of `size` images; a smaller sample of one seed begins a larger one."""
         if self.sample > size:
-            raise UsageError(f"a sample of {self.sample} images is larger than the test set of {size}")
+            raise UsageError(f"a sample of {self.sample} images is larger than the test set of {size}: give --sample")
         import torch
 
         from asymtrain import streams

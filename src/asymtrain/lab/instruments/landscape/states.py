@@ -181,7 +181,7 @@ def draw_sample(spec: RunSpec, dataset: Dataset, size: int, device: torch.device
     """Training images of a run, drawn without repeats and keyed by its seed, with the labels it learns."""
     data = run_data(spec, dataset)
     if size > len(data.train):
-        raise UsageError(f"the sample of {size} is larger than the {len(data.train)} training images: take fewer")
+        raise UsageError(f"the sample of {size} is larger than the {len(data.train)} training images: give --sample")
     order = torch.randperm(len(data.train), generator=streams.generator(spec.seed, "landscape sample"))
     chosen = data.train[np.sort(order[:size].numpy())]
     images = normalise(torch.from_numpy(dataset.train.images[chosen]), data.mean, data.std)
