@@ -354,7 +354,7 @@ for name, pattern, computed in [
     ("ViT, last epochs", f"mean of the last {NUMBER} epochs {EFFECT}", [TAIL, *effect_of(tail["vit", MANY])]),
     ("CNN, random labels", f"(?<=it loses as much, ){OWN}", control("cnn", branch_labels="random")),
     ("CNN, prior", f"(?<=hurt the CNN: ){OWN}", control("cnn", branch_bias="prior")),
-    ("alpha of controls", f"At that alpha of {NUMBER} the CNN's loss", [settings_of["cnn", MANY]["alpha"]]),
+    ("alpha of controls", f"At that alpha of {NUMBER} the harm", [settings_of["cnn", MANY]["alpha"]]),
     ("ViT, random labels", f"epoch by {OWN}(?=, less)", control("vit", "best", branch_labels="random")),
     (
         "ViT, random, last ones",

@@ -91,20 +91,8 @@ def test_the_study_is_shown_from_its_rows_and_pages_quote_them(cli, kept, monkey
         left = "not known" if row["seconds_left"] is None else duration(row["seconds_left"])
         cells = "— | yes" if row["seconds_left"] == 0 else f"{left} | no"
         assert re.search(rf"^\| `{row['name']}` \|.*\| {cells} \|$", said, re.MULTILINE), f"{row['name']}: {cells}"
-    finished = cli(
-        *(
-            "paper",
-            "next",
-            "--block",
-            "mechanism",
-            "--store",
-            "study.sqlite",
-            "--data-root",
-            "nowhere",
-            "--device",
-            "cpu",
-        )
-    )
+    again = "paper next --block mechanism --store study.sqlite --data-root nowhere --device cpu"
+    finished = cli(*again.split())
     assert finished.code == 0, finished.err  # nothing is left to train, so CIFAR is not asked for
     assert "Block mechanism is finished. The next is attention." in finished.err
     assert not Path("page/paper-figure4.svg").is_file()  # of a recipe that waits for its rows
