@@ -187,6 +187,7 @@ def test_import_refuses_a_bad_folder_and_makes_no_store(cli, refused, store, tmp
     (tmp_path / "empty").mkdir()
     assert "empty is not an asymtrain export" in refused("store", "import", "deep/new.sqlite", "empty")
     assert "absent is not an asymtrain export" in refused("store", "import", "deep/new.sqlite", "absent")
+    assert "empty is a folder: give the store first" in refused("store", "import", "empty", "deep/new.sqlite")
     cli("store", "export", store, "tables")
     runs = tmp_path / "tables" / "runs.csv"
     runs.write_text(runs.read_text().replace("finished", "diverged", 1))

@@ -71,6 +71,8 @@ def import_(
     """Add what exported folders hold and the store does not."""
     with loading():
         from asymtrain.lab.store import Store, import_store, read_export
+    if store.is_dir():
+        raise UsageError(f"{store} is a folder: give the store first, and then the folders that are imported")
     with explained():
         exports = [read_export(folder) for folder in folders]  # first: nothing is imported where one is refused
         with Store(store) as opened:
