@@ -30,6 +30,7 @@ DEFAULTS = {"arch": "mlp", "alpha": 1, "redundancy": 1, "learning_rate": 0.001, 
 DEFAULTS |= {"label_noise": 0, "per_class": 500}
 WEAKEST_LAST = ["Reproduced", "Right direction, different size", "Inconclusive", "Paper's size excluded", "No effect"]
 WEAKEST_LAST += ["Contradicted", "Cannot differ"]
+UNDER = "Only under instruments"
 
 
 def load(name, columns=None):
@@ -178,36 +179,58 @@ one_surface = {  # for every N, along directions of unit variance
     for arch, rows in deviations.loc["variance"].groupby(level="arch")
     if len(rows) == len(seeds)
 }
+
+
+def flatter(arch, own=False):
+    """The part at 300 branches along directions of unit norm, as the reading `instruments` has it."""
+    return table5[arch, 300], change(*(deviations.loc["norm", arch][n] for n in (0, 300)), own), len(table5)
+
+
+def judge_surface(arch):
+    """One surface stands for every N, unless the claim holds along directions of unit norm."""
+    if one_surface[arch] and rule(*flatter(arch)) == "Reproduced":
+        return judge(flatter(arch))[0], UNDER
+    return [table5[arch, 300]], "Cannot differ" if one_surface[arch] else "Inconclusive"
+
+
 identity = values[measured.name == "identity"].apply(pd.Series)
 idle, left_behind = identity.weights.abs().max(), identity[["outputs", "parameters"]].abs().max(axis=None)
 
 # Table 14 and Figure 9: attention of the ViT's class token, the runs of Table 1, by spec and epoch
 table14, vit = printed("table14", "metric", "epoch"), settings_of["vit", MANY]
 of_token = measured.name.str.startswith("attention") & ~measured.name.str.contains("query=")
-looked = measured[of_token].set_index(["spec_id", "epoch"]).value.map(lambda text: json.loads(text)["scopes"]["mean"])
+looked = measured[of_token].set_index(["spec_id", "epoch"]).value.map(lambda text: json.loads(text)["scopes"])
 assert looked.index.is_unique, "each network was looked at once"
-attention = {}  # parts by claim, where the rows are there
 
 
-def attend(claim, metric, paper, before, after, cells):
-    """A part: Asymmetric at the epoch `after` against Plain at the epoch `before`. Without all seeds there is none."""
-    sides = by_seed(**vit | {"alpha": 0, "redundancy": 0}), by_seed(**vit)
-    places = [[(side[seed], epoch) for seed in seeds] for side, epoch in zip(sides, (before, after), strict=True)]
-    if not all(place in looked.index for side in places for place in side):
-        return
-    plain, asymmetric = (np.array([looked[place][metric][0] for place in side]) for side in places)
-    attention.setdefault(claim, []).append((paper, change(plain, asymmetric), cells))
+def attend(metric, paper, before, after, cells, layer, own):
+    """A part: Asymmetric at the epoch `after` against Plain at the epoch `before`."""
+    sides = (by_seed(**vit | {"alpha": 0, "redundancy": 0}), before), (by_seed(**vit), after)
+    ends = (np.array([looked[side[seed], epoch][layer][metric][0] for seed in seeds]) for side, epoch in sides)
+    return paper, change(*ends, own), cells
 
 
-asymmetric, plain = map(float, claims.paper_value["c22"].split(";"))
-attend("c22", "coverage_above", change(plain, asymmetric), LAST, LAST, 4)  # Figure 9 has four panels
-for claim, metric in {"c23": "coverage_above", "c24": "peak_strength", "c25": "gini"}.items():
-    attend(claim, metric, float(claims.paper_value[claim]), LAST, LAST, 4)
-for epoch, row in table14.loc["map_entropy"].iterrows():
-    attend("c26", "entropy", change(row.plain, row.asymmetric), epoch, epoch, len(table14))
-coverage = table14.loc["object_coverage"]
-early, late = coverage.index[[0, -1]]
-attend("c27", "coverage_above", change(coverage.plain[late], coverage.asymmetric[early]), late, early, len(table14))
+def judge_attention(layer="mean", own=False):
+    """The claims on Table 14 and Figure 9, which has four panels."""
+    end, by_epoch, chosen = (LAST, LAST, 4), table14.loc["map_entropy"], {"layer": layer, "own": own}
+    asymmetric, plain = map(float, claims.paper_value["c22"].split(";"))
+    numbers = {claim: float(claims.paper_value[claim]) for claim in ("c23", "c24", "c25")}
+    coverage = table14.loc["object_coverage"]
+    early, late = coverage.index[[0, -1]]
+    sooner = change(coverage.plain[late], coverage.asymmetric[early])
+    entropies = [
+        attend("entropy", change(row.plain, row.asymmetric), epoch, epoch, len(table14), **chosen)
+        for epoch, row in by_epoch.iterrows()
+    ]
+    return {
+        "c22": judge(attend("coverage_above", change(plain, asymmetric), *end, **chosen)),
+        "c23": judge(attend("coverage_above", numbers["c23"], *end, **chosen)),
+        "c24": judge(attend("peak_strength", numbers["c24"], *end, **chosen)),
+        "c25": judge(attend("gini", numbers["c25"], *end, **chosen)),
+        "c26": judge(*entropies),
+        "c27": judge(attend("coverage_above", sooner, late, early, len(table14), **chosen)),
+    }
+
 
 # Tables 8 to 12, the MLP. On CIFAR-10: the settings with the best validation accuracy, of Plain and then of all alphas.
 searches = trials.query("test == 'never'")
@@ -267,12 +290,12 @@ results = {
     "c11": judge(lowest["cnn"]),
     **judge_trajectories(),
     **{
-        claim: ([table5[arch, 300]], "Cannot differ" if one_surface[arch] else "Inconclusive")
+        claim: judge_surface(arch)
         for claim, arch in (("c18", "mlp"), ("c19", "cnn"), ("c20", "vit"))
         if arch in one_surface
     },
     "c21": ([table5["mlp", 1]], "Cannot differ" if sum(one_surface.values()) == len(table2) else "Not yet run"),
-    **{claim: judge(*parts) for claim, parts in attention.items()},
+    **judge_attention(),
     "c28": judge(*(few[images] for images in sizes)),
     "c30": judge((table10.improvement_pct["mlp"], change(*cifar10), len(table10))),  # CNN and ViT cannot mend it
     "c31": judge(against(noisy[12, shares[-1] / 100], noisy[12, shares[0] / 100])),
@@ -289,8 +312,7 @@ for arch in cosine:  # c12: where the effect and the cosine are clear, their sig
 verdicts = {claim: results[claim][1] if claim in results else "Not yet run" for claim in claims.index}
 before = {claim: result[-1] for claim, result in results.items()}  # by the rule before 2026-11-16
 before |= dict.fromkeys(("c03", "c05"), "Inconclusive" if idle else "No effect")  # an interval of 0 to 0
-flatter = table5["mlp", 300], change(*(deviations.loc["norm", "mlp"][n] for n in (0, 300))), 9
-before["c18"] = "Only under instruments" if rule(*flatter, before=True) == "Reproduced" else "No effect"
+before["c18"] = UNDER if rule(*flatter("mlp"), before=True) == "Reproduced" else "No effect"
 counted = Counter(verdicts.values())
 judged = len(claims) - counted["Not yet run"]
 
@@ -323,7 +345,7 @@ for line in re.findall(r"^\| (c\d\d \| .*) \|$", page, re.MULTILINE)[: len(claim
     numbers = results[claim][0] if claim in results else re.findall(NUMBER, claims.paper_value[claim])
     compare(claim, [*re.findall(NUMBER, " ".join(cells)), verdict], [*numbers, verdicts[claim]])
 print(f"{'no rows yet':22}  {', '.join(claim for claim in claims.index if claim not in results)}")
-given = [word for word in WEAKEST_LAST if counted[word]]
+given = [word for word in (*WEAKEST_LAST[:2], UNDER, *WEAKEST_LAST[2:]) if counted[word]]
 for claim, then in re.findall(r"^\| (c\d\d) \| ([^|]*) \| [^|]* \| [^|]* \| [^|]* \|$", page, re.MULTILINE):
     if then != "Not yet run":
         compare(f"{claim}, before", [then], [before[claim]])
@@ -407,20 +429,23 @@ for words, holds in {
     wrong += [] if words in abstract and holds == "holds" else [words]
 rest = re.findall(r"\S*\d\S*", re.sub(r"c\d\d|CIFAR-\d+|Table \d+|\d{4}-\d\d-\d\d", "", abstract))
 compare("not recomputed", rest, [])
-print("by other choices for Tables 3 to 6, which no verdict uses:")
-for name, choices in {
-    "within a point of the best": {"share": 1, "points": 0.01},
-    "the best of 100 epochs": {"best": True},
-    **{f"settings of N = {n}": {"n": n} for n in (1, 10)},
-    "of each seed's own Plain": {"own": True},
+print("by other choices for Tables 3 to 6 and 14, which no verdict uses:")
+for name, judged_so in {
+    "within a point of the best": judge_trajectories(share=1, points=0.01),
+    "the best of 100 epochs": judge_trajectories(best=True),
+    **{f"settings of N = {n}": judge_trajectories(n=n) for n in (1, 10)},
+    "attention of the first layer": judge_attention("blocks.0.attention"),
+    "attention of the last layer": judge_attention("blocks.5.attention"),
+    "of each seed's own Plain": judge_trajectories(own=True) | judge_attention(own=True),
 }.items():
-    for claim, (numbers, verdict, _) in judge_trajectories(**choices).items():
+    for claim, (numbers, verdict, _) in judged_so.items():
         if verdict != verdicts[claim]:
             print(f"{name:28}  {claim}  {' '.join(f'{number:+.1f}' for number in numbers[:-1]):36}  {verdict}")
-flatter = table5["mlp", 300], change(*(deviations.loc["norm", "mlp"][n] for n in (0, 300)), own=True), 9
-if rule(*flatter) == "Reproduced":
-    name, numbers = "of each network's own Plain", [flatter[0], *interval(*flatter[1:])]
-    print(f"{name:28}  c18  {' '.join(f'{number:+.1f}' for number in numbers):36}  Only under instruments")
+for claim, arch in (("c18", "mlp"), ("c19", "cnn")):
+    own = flatter(arch, own=True)
+    if rule(*own) == "Reproduced" and verdicts[claim] != UNDER:
+        name, numbers = "of each network's own Plain", [own[0], *interval(*own[1:])]
+        print(f"{name:28}  {claim}  {' '.join(f'{number:+.1f}' for number in numbers):36}  {UNDER}")
 for arch, precision in itertools.product(("cnn", "vit"), ("bf16", "tf32")):  # TF32 waits for its rows
     settings, drops = settings_of[arch, MANY] | {"precision": precision}, []
     for side in (settings | {"alpha": 0, "redundancy": 0}, settings):

@@ -53,6 +53,19 @@ def test_what_was_not_trained_is_missing_and_no_evidence(readings):
         assert all(row[2].missing for row in shown)
 
 
+def test_the_reading_of_the_schedule_is_of_the_tables_that_it_changes(readings):
+    """Elsewhere its specs are the primary reading's, and rows under its name would be of other runs."""
+    title = READINGS["ordinary"].title
+    shown = {
+        table.name
+        for result in readings.values()
+        for table in result.tables
+        if any(cell.value == title for row in table.rows for cell in row)
+    }
+    assert shown == {"table1", "table1-cosine", "table1-sizes", "table3-convergence", "table3-final"}
+    assert "ordinary" not in readings["table14"].evidence | readings["figure9"].evidence
+
+
 def test_rows_of_one_reading_are_corrected_for_that_reading_alone(readings, results):
     many, few = readings["table1"].tables[0], results["table1"].tables[0]
     primary = [row for row in many.rows if row[2].value == "primary reading"]
