@@ -7,7 +7,7 @@ import pytest
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.paper.claims import Part, claim, claims, epochs_wanted, family, paper_change
-from asymtrain.lab.paper.numbers import cells, labels, printed, rows
+from asymtrain.lab.paper.numbers import cells, hyperparameters, labels, printed, rows
 from asymtrain.lab.paper.verdicts import LIMITS, family_of
 
 BEYOND_THE_TABLES = ("redundancy/", "figure9/", "inference/")
@@ -91,6 +91,15 @@ def test_what_stands_beside_a_claim_is_at_the_papers_settings_or_over_all_epochs
         "c13": [("convergence/cnn",)],
         "c15": [("convergence/vit",)],
     }
+
+
+@pytest.mark.parametrize(("name", "arch"), [("c03", "vit"), ("c05", "mlp")])
+def test_what_else_differs_with_n_is_what_table_13_says(name, arch):
+    one, many = (hyperparameters(arch, n) for n in (1, 20))
+    fields = ("learning_rate", "weight_decay", "alpha")
+    differ = [field for field in fields if getattr(one, field) != getattr(many, field)]
+    ((words, _),) = claim(name).beside
+    assert [field for field in fields if field.replace("_", " ") in words] == differ
 
 
 @pytest.mark.parametrize(
