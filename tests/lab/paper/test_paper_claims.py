@@ -6,9 +6,9 @@ import re
 import pytest
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.paper.claims import claim, claims, epochs_wanted, family, paper_change
-from asymtrain.lab.paper.numbers import cells, labels, printed, rows
-from asymtrain.lab.paper.verdicts import LIMITS
+from asymtrain.lab.paper.claims import Part, claim, claims, epochs_wanted, family, paper_change
+from asymtrain.lab.paper.numbers import cells, hyperparameters, labels, printed, rows
+from asymtrain.lab.paper.verdicts import LIMITS, family_of
 
 BEYOND_THE_TABLES = ("redundancy/", "figure9/", "inference/")
 
@@ -83,10 +83,40 @@ def test_smoothing_is_asked_of_every_level_and_backbone():
     assert {part.sign for part in claim("c21").parts} == {-1}
 
 
+def test_what_stands_beside_a_claim_is_at_the_papers_settings_or_over_all_epochs():
+    beside = {one.id: [part.labels for _, part in one.beside] for one in claims() if one.beside}
+    assert beside == {
+        "c03": [("table1/vit/1", "table1/vit/20")],
+        "c05": [("table1/mlp/1", "table1/mlp/20")],
+        "c13": [("convergence/cnn",)],
+        "c15": [("convergence/vit",)],
+    }
+
+
+@pytest.mark.parametrize(("name", "arch"), [("c03", "vit"), ("c05", "mlp")])
+def test_what_else_differs_with_n_is_what_table_13_says(name, arch):
+    one, many = (hyperparameters(arch, n) for n in (1, 20))
+    fields = ("learning_rate", "weight_decay", "alpha")
+    differ = [field for field in fields if getattr(one, field) != getattr(many, field)]
+    ((words, _),) = claim(name).beside
+    assert [field for field in fields if field.replace("_", " ") in words] == differ
+
+
+@pytest.mark.parametrize(
+    ("label", "epochs"),
+    [("table1/vit/20", 200), ("table2/vit/min", 100), ("table3/vit/final", 100), ("table4/vit/50", 50),
+     ("table6/vit/300/std_loss", 0), ("table8/mlp/5", 200), ("table14/map_entropy/60", 60),
+     ("figure9/peak_strength", 200)],
+)  # fmt: skip
+def test_a_verdict_waits_for_the_papers_epochs(label, epochs):
+    assert epochs_wanted(label) == epochs
+
+
 def test_only_the_identity_needs_fewer_than_ten_seeds():
     assert {one.id for one in claims() if LIMITS.seeds_of(one) < 10} == {"c36"}
 
 
 def test_families_are_the_tables():
+    assert family_of(Part("difference", ("table6/cnn/1/range_loss", "table1/cnn/1"))) == 18  # the larger of two
     assert family("table1/vit/20") == family("redundancy/vit/20") == 12
     assert (family("table6/vit/300/std_loss"), family("figure9/peak_strength"), family("inference/mlp")) == (18, 4, 3)

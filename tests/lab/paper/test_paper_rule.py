@@ -252,6 +252,17 @@ def test_cells_of_the_same_runs_cannot_differ_and_the_papers_own_settings_stand_
     varied = {label: dataclasses.replace(numbers, spec_ids=(label,)) for label, numbers in same.items()}
     assert judge(claim("c03"), {"primary": varied}).verdict == "No effect"  # equal by their numbers alone
     assert judge(claim("c03"), {"primary": same, "all": varied}, alternates=("all",)).verdict == "Cannot differ"
+    whole, *steps, anchor = found.parts
+    assert {part.ruling for part in (whole, *steps)} == {"Cannot differ"}
+    assert anchor.ruling == "Inconclusive"
+
+
+@pytest.mark.parametrize(("low", "high", "at_20"), [(-9, -2, "Contradicted"), (-0.5, 0.5, "No effect")])
+def test_what_cannot_differ_is_said_of_the_claim_whatever_its_other_parts_are(low, high, at_20):
+    needs = claim("c03").needs
+    one = dataclasses.replace(effect(needs[0], low, high), spec_ids=("a", "b"))
+    found = judge(claim("c03"), {"primary": {label: dataclasses.replace(one, label=label) for label in needs}})
+    assert (found.verdict, found.parts[-1].ruling) == ("Cannot differ", at_20)
 
 
 def test_one_surface_cannot_differ_from_itself():
@@ -269,6 +280,11 @@ def test_one_surface_cannot_differ_from_itself():
     assert (found.verdict, found.effect, found.low) == ("Cannot differ", None, None)
     assert found.sentence.startswith("Cannot differ: branches do not enter the main loss")
     assert "Under instruments (not corrected for the number of readings): Right direction" in found.sentence
+
+
+def test_two_cells_of_which_one_is_one_measurement_can_differ():
+    early, late = (dataclasses.replace(effect(label, 1, 2), same=i == 0) for i, label in enumerate(claim("c27").needs))
+    assert judge(claim("c27"), {"primary": {one.label: one for one in (early, late)}}).verdict != "Cannot differ"
 
 
 @pytest.mark.parametrize(("name", "arch", "final"), [("c13", "cnn", (-80, -60)), ("c15", "vit", (25, 35))])
@@ -289,11 +305,13 @@ def test_the_mean_of_the_last_20_epochs_stands_beside_and_changes_no_verdict():
     assert "By the mean of the last 20 epochs (declared on 2026-11-16, after rows were seen): Reproduced: +25.0%" in (
         found.sentence
     )
+    without = judge(claim("c01"), {"primary": {VIT: noisy}}, later=LATER).sentence
+    assert "declared on" not in without  # a reading without rows is not told
     needs = claim("c35").needs
     others = {"primary": {label: effect(label, 20, 30) for label in needs}}
     others["last20"] = others["primary"]
     assert "last 20" not in judge(claim("c35"), others, later=LATER).sentence  # declared for four claims alone
-    assert LATER[0].claims == ("c01", "c02", "c06", "c30")
+    assert [reading.claims for reading in LATER] == [("c01", "c02", "c06", "c30"), ("c01", "c02", "c06")]
 
 
 def test_the_ordinary_reading_stands_beside_and_changes_no_verdict():
@@ -311,4 +329,9 @@ def test_a_plain_far_from_the_papers_is_told_with_the_verdict():
     assert "Our Plain is 55 to 151% above the paper's there." in sentence
     both = {label: dataclasses.replace(one, plain=(0.18,) * 10) for label, one in cells.items()}
     assert "Our Plain is 31% below to 13% above the" in judge(claim("c28"), {"primary": both}).sentence
+    some = {label: dataclasses.replace(one, plain=(0.2131,) * 10) for label, one in cells.items()}  # one is the paper's
+    assert "Our Plain is 18% below to 34% above the" in judge(claim("c28"), {"primary": some}).sentence
     assert "Our Plain" not in judge(claim("c01"), {"primary": {VIT: plain_at(1.0)}}).sentence
+    far = plain_at(0.5)
+    nine = dataclasses.replace(far, plain=far.plain[:9], asymmetric=far.asymmetric[:9], seeds=far.seeds[:9])
+    assert "Our Plain" not in judge(claim("c01"), {"primary": {VIT: nine}}).sentence  # too few rows to tell

@@ -9,6 +9,7 @@ from synthetic_evidence import SEEDS, VIT, effect, quantity, spread, verdict
 
 from asymtrain.lab.paper.claims import claim, family
 from asymtrain.lab.paper.evidence import Effect, Quantity
+from asymtrain.lab.paper.verdicts import judge
 
 REDUNDANCY = [f"redundancy/vit/{n}" for n in (1, 7, 10, 20)]  # the paper: 0.3, 11.3, 15.9, 25.4
 
@@ -35,6 +36,12 @@ def levels(*means, width=1.0):
 )
 def test_a_trend_needs_its_ends_its_steps_and_its_sign(means, expected):
     assert verdict("c03", *levels(*means)).verdict == expected
+
+
+def test_a_step_that_is_not_clear_does_not_stand_in_the_way_of_an_alternate():
+    flat, rising = levels(5, 5, 5, 5), levels(0, 10, 10.1, 25)
+    evidence = {name: {one.label: one for one in found} for name, found in (("primary", flat), ("all", rising))}
+    assert judge(claim("c03"), evidence, alternates=("all",)).words == "Only under all"
 
 
 def test_runs_that_are_equal_for_every_n_show_a_null_trend():
@@ -118,12 +125,16 @@ def test_signs_that_agree():
     assert verdict("c12", *backbones((-0.3, -0.2))).verdict == "Reproduced"
     assert verdict("c12", *backbones((-0.3, 0.1))).verdict == "Inconclusive"
     assert verdict("c12", *backbones((0.2, 0.3))).verdict == "Contradicted"
+    # An effect that is not clear agrees with no cosine, and contradicts none.
+    unclear = [effect(one.label, -5, 1) if one.label == "table1/cnn/20" else one for one in backbones((0.2, 0.3))]
+    assert verdict("c12", *unclear).verdict == "Inconclusive"
 
 
 def test_every_cell_must_be_significant_and_large():
     cells = [effect(label, 20, 30) for label in claim("c35").needs]
     found = verdict("c35", *cells)
     assert (found.verdict, found.effect) == ("Reproduced", 1)
+    assert verdict("c35", effect(cells[0].label, -30, -20), *cells[1:]).verdict == "Reproduced"  # a loss is large too
     weak = [effect(cells[0].label, -1, 30), *cells[1:]]
     found = verdict("c35", *weak)
     assert found.verdict == "Contradicted"
@@ -138,6 +149,8 @@ def test_the_identity_shows_in_one_run_and_breaks_in_one():
     zeros = [Quantity(f"inference/{arch}", (0.0,), 1, (), (42,)) for arch in ("mlp", "cnn", "vit")]
     assert verdict("c36", *zeros).verdict == "Reproduced"
     assert verdict("c36", *zeros[:2], Quantity("inference/vit", (0.0, 1e-9), 1, (), (42, 43))).verdict == "Contradicted"
+    cancelling = Quantity("inference/vit", (-1e-9, 1e-9), 1, (), (42, 43))
+    assert verdict("c36", *zeros[:2], cancelling).verdict == "Contradicted"
 
 
 def test_a_contradiction_does_not_wait_for_missing_cells():
@@ -147,7 +160,8 @@ def test_a_contradiction_does_not_wait_for_missing_cells():
     assert (found.verdict, found.lacks, len(found.missing)) == ("Contradicted", "", 3)
     words = "8 of 9 cells (10 seeds); 3 of 12 cells missing, which cannot change the verdict; the paper has 12/12"
     assert words in found.sentence
-    assert verdict("c35", *cells[:9]).verdict == "Not yet run"  # so far all pass
+    all_pass = verdict("c35", *cells[:9])
+    assert (all_pass.verdict, all_pass.parts) == ("Not yet run", ())  # which says nothing of all twelve
     short = [dataclasses.replace(one, epochs=100) for one in (weak, *cells[1:9])]
     assert verdict("c35", *short).verdict == "Not yet run"  # more epochs may mend it
     hurt = claim("c04").needs

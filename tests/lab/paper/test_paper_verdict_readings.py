@@ -2,11 +2,12 @@
 
 import pytest
 from scipy import stats
-from synthetic_evidence import BITS, VIT, effect
+from synthetic_evidence import BITS, VIT, effect, quantity
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.paper.claims import claim
-from asymtrain.lab.paper.verdicts import judge
+from asymtrain.lab.paper.recipe import RecipeResult
+from asymtrain.lab.paper.verdicts import gather, judge, judge_results
 
 
 def under(primary, alternate, alternates=("sum", "all"), more=None):
@@ -38,16 +39,18 @@ def test_an_alternate_that_is_clear_and_says_otherwise_is_named_beside_the_verdi
     assert (found.verdict, found.reading) == ("Inconclusive", "primary")
     words = "Under sum (not corrected for the number of readings): Right direction, different size: +1.5% (10 seeds"
     assert words in found.sentence
+    for clear, says in ((effect(VIT, -5, 5), "Paper's size excluded"), (effect(VIT, -5, -1), "Contradicted")):
+        assert f"readings): {says}: " in under(effect(VIT, -5, 20), clear).sentence
     for unclear in (effect(VIT, -4, 20), effect(VIT, 1, 2, epochs=100)):
         assert "Under sum" not in under(effect(VIT, -5, 20), unclear).sentence
     assert "Under sum" not in under(effect(VIT, -9, -2), effect(VIT, -8, -3)).sentence  # the same again
 
 
-def with_p(p):
+def with_p(p, label=VIT, at=25):
     """An effect of about the paper's size with this paired p."""
     t = stats.t.isf(p / 2, 9)
-    reach = 25 / t * stats.t.ppf(1 - 0.025 / 12, 9)
-    return effect(VIT, 25 - reach, 25 + reach)
+    reach = abs(at) / t * stats.t.ppf(1 - 0.025 / 12, 9)
+    return effect(label, at - reach, at + reach)
 
 
 def test_holm_over_alternates_and_cells():
@@ -62,7 +65,51 @@ def test_holm_over_alternates_and_cells():
     assert under(primary, with_p(1.01 * 0.05 / 23), more=clearer).verdict == "Inconclusive"
 
 
+def test_holm_asks_it_of_every_part():
+    """Three cells of four beyond doubt leave 21 tests for the last one."""
+    needs = claim("c04").needs
+    primary, others = ({label: effect(label, *ends) for label in needs} for ends in ((-5, 5), (-22, -21)))
+    for p, expected in ((0.99 * 0.05 / 21, "Only under"), (1.01 * 0.05 / 21, "Paper's size excluded")):
+        evidence = {"primary": primary, "sum": {**others, needs[0]: with_p(p, needs[0], -22)}}
+        assert judge(claim("c04"), evidence, alternates=("sum", "all")).verdict == expected
+
+
+def test_near_zero_under_an_alternate_is_corrected_too():
+    """Just inside the margin is clear enough for the cells of the table, and not for four alternates as well."""
+    (label,) = claim("c09").needs
+    for reach, expected in ((0.119, "Contradicted"), (0.05, "Only under")):
+        evidence = {"primary": {label: quantity(label, 0.4, 0.6)}, "sum": {label: quantity(label, -reach, reach)}}
+        assert judge(claim("c09"), evidence, alternates=("sum", "all", "best", "instruments")).verdict == expected
+
+
 def test_readings_are_at_most_four_and_each_once():
     for names in (("a", "b", "c", "d", "e"), ("a", "a"), ("primary",)):
         with pytest.raises(UsageError, match="alternate readings"):
             judge(claim("c01"), {}, alternates=names)
+
+
+CNN, COSINE = "table1/cnn/20", "table2/vit/average"
+
+
+def result(**evidence):
+    """What a recipe found, by reading."""
+    labelled = {reading: {one.label: one for one in found} for reading, found in evidence.items()}
+    return RecipeResult("a", "", "", "", (), (), labelled)
+
+
+def test_a_reading_takes_the_cells_of_tables_that_it_does_not_touch_from_the_primary_one():
+    cosine, plain, other = quantity(COSINE, 0.1, 0.2), effect(VIT, 20, 30), effect(VIT, 1, 2)
+    found = gather(
+        [result(primary=(plain, effect(CNN, -20, -10)), best=(other,), all=(other,)), result(primary=(cosine,))]
+    )
+    assert found["best"] == {COSINE: cosine, VIT: other}  # Table 1 is its own, and the CNN has no row there
+    assert found["all"] == {VIT: other}  # another training has other cosines
+
+
+def test_verdicts_ask_all_readings_that_are_declared():
+    found = judge_results(
+        [result(primary=(effect(VIT, -5, 20),), best=(effect(VIT, 24, 26),), last20=(effect(VIT, 1, 2),))]
+    )
+    (vit,) = (one for one in found if one.claim.id == "c01")
+    assert vit.words == "Only under best"
+    assert "By the mean of the last 20 epochs (declared on 2026-11-16, after rows were seen): Right dir" in vit.sentence

@@ -69,6 +69,8 @@ def test_one_seed_gives_a_number_and_no_interval():
     one = Effect(VIT, (0.4,), (0.5,), 200, ("a",), (42,))
     found = verdict("c01", one)
     assert (found.verdict, found.effect, found.low, found.n) == ("Not yet run", pytest.approx(25), None, 1)
+    two = verdict("c01", effect(VIT, 20, 30, seeds=SEEDS[:2]))
+    assert (two.low, two.high) == pytest.approx((20, 30))
 
 
 def test_no_rows_are_not_yet_run():
@@ -86,11 +88,22 @@ def test_no_rows_are_not_yet_run():
     assert (half.verdict, half.lacks) == ("Not yet run", "1 of 2 cells missing")
 
 
+def test_every_part_must_have_its_seeds():
+    parts = [effect("table3/vit/convergence", 40, 70), effect("table3/vit/final", 25, 35, seeds=SEEDS[:9])]
+    found = verdict("c15", *parts)
+    assert (found.verdict, found.preliminary, found.lacks) == ("Not yet run", "Reproduced", "9 of 10 seeds")
+
+
 def test_a_plain_of_zero_has_no_percentage():
     zero = Effect(VIT, (0.0,) * 10, (0.1,) * 10, 200, (), SEEDS)
     found = verdict("c01", zero)
     assert (found.verdict, found.effect) == ("Not yet run", None)
     assert "undefined" in found.sentence
+
+
+def test_a_change_is_a_share_of_the_size_of_plains_mean():
+    gaps = Effect("table4/vit/10", (-0.1, -0.3), (-0.3, -0.1), 10, (), (42, 43))
+    assert gaps.changes == pytest.approx({42: -100, 43: 100})
 
 
 CNN = [f"table1/cnn/{n}" for n in (1, 7, 10, 20)]
@@ -111,6 +124,8 @@ def test_a_claim_is_as_good_as_its_weakest_cell(intervals, expected):
     found = verdict("c04", *(effect(label, *ends) for label, ends in zip(CNN, intervals, strict=True)))
     assert found.verdict == expected
     assert len(found.parts) == 4
+    first = next(ends for ends, part in zip(intervals, found.parts, strict=True) if part.ruling == expected)
+    assert (found.low, found.high) == pytest.approx(first)  # of several that decide, the first
     assert f"1 {expected.lower()}" in found.sentence or expected == "Reproduced"
 
 

@@ -14,7 +14,7 @@ from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import build_result
 from asymtrain.lab.paper.recipes import RECIPES, table01
 from asymtrain.lab.paper.snapshot import Snapshot, count_test_images
-from asymtrain.lab.paper.study import READINGS
+from asymtrain.lab.paper.study import READINGS, SIZES, Study
 from asymtrain.lab.paper.tables import (
     OPPOSITE,
     SAME,
@@ -27,6 +27,7 @@ from asymtrain.lab.paper.tables import (
 from asymtrain.lab.report.table import Interval, Table
 from asymtrain.lab.runs import Epoch, Run
 from asymtrain.version import VERSION
+from invented_runs import invented_epoch
 
 # One worker: they share what was trained, and whoever comes first waits for it, long on a busy machine.
 pytestmark = [pytest.mark.xdist_group("paper"), pytest.mark.timeout(1800)]
@@ -211,3 +212,17 @@ def test_at_equal_settings_the_paper_stands_only_beside_the_row_that_has_them(re
     rows = rows_by_heading(equal)
     assert {row["N"].text for row in rows if row["Paper: improvement"].value is not None} == {"20x"}
     assert len([row for row in rows if row["N"].text == "20x"]) == 3
+
+
+def test_convergence_over_all_epochs_is_not_cut_at_100():
+    """Accuracy rises to epoch 180 without branches and to 150 with them."""
+    study = Study(sizes=SIZES["paper"], seeds=(42, 43))
+    runs = {}
+    for spec in RECIPES["table3"].needs(study, Snapshot()).specs:
+        top = 150 if spec.redundancy else 180
+        history = tuple(invented_epoch(at, min(at, top) / 200, None, None) for at in range(1, 201))
+        runs[spec.id] = Run(spec, history)
+    found = build_result(RECIPES["table3"], study, Snapshot(runs)).evidence["primary"]
+    whole, cut = found["convergence/vit"], found["table3/vit/convergence"]
+    assert (whole.plain, whole.asymmetric, whole.epochs) == ((179, 179), (149, 149), 200)
+    assert (cut.plain, cut.asymmetric, cut.epochs) == ((100, 100), (100, 100), 100)

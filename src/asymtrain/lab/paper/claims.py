@@ -175,11 +175,11 @@ def _tests() -> Mapping[str, tuple[Kind, tuple[Part, ...]]]:
 
 def _beside() -> Mapping[str, tuple[tuple[str, Part], ...]]:
     """Where the paper's own settings or all epochs say something that the parts do not."""
-    own = "At the paper's own settings for each N, where alpha and weight decay differ too"
+    own = "At the paper's own settings for each N, where {} too"
     whole = "Over all 200 epochs instead of the first 100"
     return {
-        "c03": ((own, _difference("table1/vit/1", "table1/vit/20")),),
-        "c05": ((own, _difference("table1/mlp/1", "table1/mlp/20")),),
+        "c03": ((own.format("alpha and weight decay differ"), _difference("table1/vit/1", "table1/vit/20")),),
+        "c05": ((own.format("alpha differs"), _difference("table1/mlp/1", "table1/mlp/20")),),
         "c13": ((whole, _effects("convergence/cnn")[0]),),
         "c15": ((whole, _effects("convergence/vit")[0]),),
     }
