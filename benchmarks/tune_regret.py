@@ -171,10 +171,10 @@ def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
             rows = [compared(case, case.short, candidate, seeds, rung.epochs) for candidate in living]
             spent += (len(living) + 1) * rung.seeds * rung.epochs
             course.append({candidate: row["points"] for candidate, row in zip(living, rows, strict=True)})
-            standings = [Standing(row["points"], row["points_low"], row["points_high"]) for row in rows]
+            standings = [Standing.of(row, one.cost) for row, one in zip(rows, living, strict=True)]
             order = survivors(standings, last=rung == plan.rungs[-1])
             if not order:
-                best = max(living, key=course[-1].__getitem__)
+                best = living[min(range(len(living)), key=lambda i: standings[i].rank)]
                 moved = [points[best] for points in course]
                 ruling = judge_race(rows[0], rung.epochs, case.base.epochs, moved)
                 return Advice(None, ruling.verdict != "undecided" or follow, spent / case.base.epochs)

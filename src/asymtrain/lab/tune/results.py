@@ -31,7 +31,7 @@ class Entry:
     @property
     def standing(self) -> Standing:
         assert self.row is not None
-        return Standing(self.row["points"], self.row["points_low"], self.row["points_high"])
+        return Standing.of(self.row, self.candidate.cost)
 
     def to_dict(self) -> dict[str, Any]:
         shown = ("n", "plain_mean", "asymmetric_mean", "points", "points_low", "points_high", "asymmetric_diverged")
@@ -84,6 +84,15 @@ class Race:
         return dict(sorted(found.items()))
 
     @property
+    def tied(self) -> tuple[Candidate, ...]:
+        """The other candidates of the last rung that were as good as the winner."""
+        if self.winner is None:
+            return ()
+        seen = {entry.candidate: entry.standing for entry in self.rungs[-1].entries}
+        best = seen.pop(self.winner)
+        return tuple(candidate for candidate, standing in seen.items() if standing.ties_with(best))
+
+    @property
     def stage(self) -> str:
         """What is under way, in words."""
         if self.plan is None or self.winner is not None:
@@ -122,7 +131,7 @@ class Race:
             last = self.rungs[-1]
             row = last.entries[0].row
             assert row is not None
-            best = max(last.entries, key=lambda entry: entry.standing.points).candidate
+            best = min(last.entries, key=lambda entry: entry.standing.rank).candidate
             course = [e.standing.points for rung in self.rungs for e in rung.entries if e.candidate == best]
             return judge_race(row, last.rung.epochs, asked, course)
         assert self.row is not None

@@ -61,6 +61,21 @@ class Standing:
     points: float
     low: float | None
     high: float | None
+    cost: int = 0  # that of its branches, as `Candidate.cost` ranks it
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], cost: int) -> "Standing":
+        """By a row of `comparisons.compare`."""
+        return cls(row["points"], row["points_low"], row["points_high"], cost)
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Sorts best first, and of equals the cheaper; the last bits of a mean make no difference."""
+        return -round(self.points, 9), self.cost
+
+    def ties_with(self, other: "Standing") -> bool:
+        """Is there nothing between the two but their order?"""
+        return self.rank[0] == other.rank[0] and self.clearly_worse == other.clearly_worse
 
     @property
     def clearly_worse(self) -> bool:
@@ -70,10 +85,11 @@ class Standing:
 def survivors(standings: Sequence[Standing], *, last: bool = True) -> list[int]:
     """Which candidates go on, by number and best first: the better half, without what is clearly worse than Plain.
 
-    Where all of that half is, the best goes on alone unless this rung is the `last`: with longer training harm can go
-    away, and of one length nothing can be told.
+    Of equals the cheaper is before the other, and then the one that is listed first. Where all of that half is clearly
+    worse, the best goes on alone unless this rung is the `last`: with longer training harm can go away, and of one
+    length nothing can be told.
     """
-    order = sorted(range(len(standings)), key=lambda i: (-standings[i].points, i))
+    order = sorted(range(len(standings)), key=lambda i: standings[i].rank)
     half = order[: kept_of(len(order))]
     return [i for i in half if not standings[i].clearly_worse] or ([] if last else half[:1])
 
