@@ -13,7 +13,7 @@ from asymtrain.errors import UsageWarning
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.tune import replay
-from asymtrain.lab.tune.answer import tune_tables, write_tuned
+from asymtrain.lab.tune.answer import budget_words, tune_tables, write_tuned
 from asymtrain.lab.tune.planning import CONFIRMATION_SEED, short_plan
 from asymtrain.lab.tune.rule import Ruling, leans_to_attach
 from asymtrain.lab.tune.running import describe
@@ -83,6 +83,13 @@ def test_the_page(helped, tmp_path):
     assert document["comparison"]["n"] == 5
     assert [rung["epochs"] for rung in document["rungs"]] == [3, 9]
     assert {"rung1", "rung2", "course", "curves"} <= files.keys()
+
+
+@pytest.mark.parametrize("asked", [question(minutes=None), question(short=True)], ids=["whole", "short"])
+def test_what_is_not_timed_and_stops_before_its_plan_asks_for_no_minutes(asked):
+    stopped = describe(replay(asked, None, {}), None, {}, None)
+    assert stopped.sentence == "Undecided: nothing is planned yet: give the same command again to go on."
+    assert budget_words(stopped).endswith("no plan was made")
 
 
 def test_the_page_of_an_answer_without_advice(tmp_path):

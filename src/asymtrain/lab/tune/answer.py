@@ -435,8 +435,9 @@ def _lead(result: Tuned) -> str:
 def budget_words(result: Tuned) -> str:
     """What the time allowed, and by which measurement."""
     question, plan, timing = result.race.question, result.race.plan, result.timing
-    if question.minutes is None and plan is not None:
-        return f"no limit, {'the short form' if question.short else 'the whole question'}: {_planned(plan)}"
+    if question.minutes is None:
+        planned = "no plan was made" if plan is None else _planned(plan)
+        return f"no limit, {'the short form' if question.short else 'the whole question'}: {planned}"
     given = f"{question.minutes:g} minute{'' if question.minutes == 1 else 's'}"
     if question.short and plan is not None:
         return f"at most {given}, the short form: {_planned(plan)}"

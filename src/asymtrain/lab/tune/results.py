@@ -126,16 +126,16 @@ class Race:
             return Ruling("undecided", "time", f"{left}: give the same command again to go on")
         if (pair := self.best_pair) is not None:
             return judge_pair(pair, len(self.question.candidates))
-        asked = self.question.base.epochs
+        asked, limited = self.question.base.epochs, self.question.minutes is not None
         if self.winner is None:
             last = self.rungs[-1]
             row = last.entries[0].row
             assert row is not None
             best = min(last.entries, key=lambda entry: entry.standing.rank).candidate
             course = [e.standing.points for rung in self.rungs for e in rung.entries if e.candidate == best]
-            return judge_race(row, last.rung.epochs, asked, course)
+            return judge_race(row, last.rung.epochs, asked, course, limited=limited)
         assert self.row is not None
-        return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()))
+        return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()), limited=limited)
 
 
 def replay(
@@ -206,9 +206,10 @@ def compare_with_plain(
 
 
 def _too_short(question: Question, plan: Plan | None) -> str:
+    if question.short or question.minutes is None:  # stopped before the plan, which takes no timing
+        return "nothing is planned yet: give the same command again to go on"
     if plan is None:
         return "no epoch could be timed yet: give the same command again to go on, or more minutes"
-    assert question.minutes is not None  # without a limit there is always a race
     assert plan.needed is not None
     given = f"{question.minutes:g} minute{' is' if question.minutes == 1 else 's are'}"
     needed = counted(math.ceil(plan.needed), "minute")
