@@ -147,6 +147,14 @@ class Instrument(ABC, Generic[Options, Result]):
         """Tables, figures and numbers of a result."""
 
 
+def check_backbones(specs: "Iterable[RunSpec]", instead: str) -> None:
+    """Refuse models that are none of the backbones; `instead` is what measures those, of this package."""
+    from asymtrain.lab.engine.setup import check_backbone
+
+    for spec in specs:
+        check_backbone(spec, f": from Python, asymtrain.lab.instruments.{instead}")
+
+
 def counting(say: Say, words: str) -> Callable[[int, int], None]:
     """A `progress(done, total)` that says it after `words`; ten lines are enough for a log."""
 

@@ -13,6 +13,7 @@ from asymtrain.lab.instruments.instrument import (
     Instrument,
     Page,
     Stopped,
+    check_backbones,
     comma_numbers,
     comma_words,
     is_whole,
@@ -72,6 +73,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
 
         options.settings()  # what is wrong with them shows before anything else is done
         chosen = bench.choose(archs=("vit",), with_plain=True)
+        check_backbones(chosen, "measure_model measures any model")
         # `--run all` passes over the runs whose backbone has no attention; one that is named is refused.
         unnamed = [spec for spec in chosen if not bench.named(spec)]
         lacking = {arch for arch in {spec.arch for spec in unnamed} if not has_attention(arch)}

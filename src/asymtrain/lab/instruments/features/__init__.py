@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Stopped, comma_numbers, comma_words
+from asymtrain.lab.instruments.instrument import (
+    Bench,
+    Instrument,
+    Page,
+    Stopped,
+    check_backbones,
+    comma_numbers,
+    comma_words,
+)
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.features.show import Followed
@@ -52,7 +60,9 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
 
         name, steps, images = f"features of {options.images} images", options.parse_steps(), options.images
         variants = comma_words(options.variant)
-        specs = list(dict.fromkeys(s for spec in bench.choose() for s in measure.feature_variants(spec, variants)))
+        chosen = bench.choose()
+        check_backbones(chosen, "feature_statistics takes features of any model")
+        specs = list(dict.fromkeys(s for spec in chosen for s in measure.feature_variants(spec, variants)))
 
         def kept() -> "dict[RunSpec, Followed]":
             """What the store holds of the runs, where it holds all steps."""

@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Stopped, comma_numbers, comma_words, counting
+from asymtrain.lab.instruments.instrument import (
+    Bench,
+    Instrument,
+    Page,
+    Stopped,
+    check_backbones,
+    comma_numbers,
+    comma_words,
+    counting,
+)
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings
@@ -83,7 +92,9 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
         from asymtrain.lab.instruments.landscape.states import states_of_redundancies
 
         options.settings()  # what is wrong with them shows before anything else is done
-        groups = _by_backbone(bench.choose(archs=("mlp",), default_seeds=(42,)))
+        chosen = bench.choose(archs=("mlp",), default_seeds=(42,))
+        check_backbones(chosen, "measure_module_landscape measures any module")
+        groups = _by_backbone(chosen)
         plain = any(specs[0].redundancy == 0 for specs in groups.values())
         if plain and any(options.levels()) and (options.at or options.loss == "total"):
             raise UsageError(

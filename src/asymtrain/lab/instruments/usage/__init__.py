@@ -12,6 +12,7 @@ from asymtrain.lab.instruments.instrument import (
     Instrument,
     Page,
     Stopped,
+    check_backbones,
     comma_numbers,
     telling_states,
 )
@@ -53,6 +54,7 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
         from asymtrain.lab.instruments.usage.measure import Usage, check_images, measure_usage
 
         specs, name = bench.choose(with_plain=True), f"usage of {options.images} images"
+        check_backbones(specs, "head_usage takes features and logits of any model")
         least = min(spec.epochs for spec in specs)
         epochs = (least,) if options.at is None else tuple(sorted(comma_numbers(options.at, AT)))
         if epochs[-1] > least:
