@@ -10,6 +10,7 @@ from asymtrain.lab.paper.evidence import Effect, Evidence
 from asymtrain.lab.paper.figures import curve_line, has_points
 from asymtrain.lab.paper.measurements import (
     ATTENTION_EPOCHS,
+    ATTENTION_REDUNDANCY,
     attention_epochs,
     attentions_wanted,
     pixels_of,
@@ -17,7 +18,7 @@ from asymtrain.lab.paper.measurements import (
 from asymtrain.lab.paper.numbers import printed
 from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
-from asymtrain.lab.paper.study import Reading, Study, shown_dataset, stands_note
+from asymtrain.lab.paper.study import Reading, Study, readings_for, shown_dataset, stands_note
 from asymtrain.lab.paper.tables import DIFFERENCE_NOTE, READING, difference_cells, difference_columns, headings_of
 from asymtrain.lab.report.figure import Figure, Image, Line, Lines
 from asymtrain.lab.report.table import Cell, Table
@@ -36,7 +37,7 @@ WAITS = "Waits for the measurements of Table 14."
 
 
 def readings_of(study: Study) -> list[Reading]:
-    return [reading for reading in study.readings if reading.changes != "accuracy"]
+    return readings_for(study, ATTENTION_REDUNDANCY, "training", "instruments")
 
 
 def needs(study: Study, known: Snapshot) -> Needs:
