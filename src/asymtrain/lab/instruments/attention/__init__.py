@@ -13,7 +13,6 @@ from asymtrain.lab.instruments.instrument import (
     Instrument,
     Page,
     Stopped,
-    check_backbones,
     comma_numbers,
     comma_words,
     is_whole,
@@ -65,6 +64,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
     name = "attention"
     options = AttentionOptions
     run_options = (*RUN_OPTIONS, "states")
+    for_any_model = "measure_model measures any model"
 
     def measure(self, options: AttentionOptions, bench: Bench) -> Measured:
         """A result for each run and epoch, the data that it was looked at on, and what was left out."""
@@ -73,7 +73,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
 
         options.settings()  # what is wrong with them shows before anything else is done
         chosen = bench.choose(archs=("vit",), with_plain=True)
-        check_backbones(chosen, "measure_model measures any model")
+        self.check_backbones(chosen)
         # `--run all` passes over the runs whose backbone has no attention; one that is named is refused.
         unnamed = [spec for spec in chosen if not bench.named(spec)]
         lacking = {arch for arch in {spec.arch for spec in unnamed} if not has_attention(arch)}

@@ -18,6 +18,15 @@ from asymtrain.lab.statistics.estimates import Estimate, estimate
 
 Floats = npt.NDArray[np.float64]
 DEFAULT_THRESHOLD = 0.5  # see `coverage_above`
+LABELS = {
+    "peak_strength": "peak strength",
+    "entropy": "map entropy (nats)",
+    "gini": "sparsity (Gini)",
+    "coverage_above": "patches above threshold",
+    "coverage_of_mask": "weight on the object",
+    "coverage_of_saliency": "weight on the salient region",
+}
+"""What tables and figures call the metrics. Here and not beside them: a page is made without torch."""
 
 
 @dataclass(frozen=True)
@@ -204,3 +213,11 @@ def group_names(specs: Iterable[RunSpec]) -> dict[RunSpec, str]:
 def bounds(metric: str, patches: int) -> Bounds:
     """The least and the largest value of a metric, of maps with this many patches."""
     return 0.0, math.log(patches) if metric == "entropy" else 1.0
+
+
+def patch_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
+    """Rows and columns of square patches over an image; None where this number of patches is no such grid."""
+    rows = math.isqrt(patches * height // width)
+    if rows and patches % rows == 0 and rows * width == patches // rows * height:
+        return rows, patches // rows
+    return None

@@ -9,8 +9,15 @@ import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.instruments.attention.metrics import LABELS, patch_grid
-from asymtrain.lab.instruments.attention.result import AttentionResult, Floats, Summary, group_names, summarise
+from asymtrain.lab.instruments.attention.result import (
+    LABELS,
+    AttentionResult,
+    Floats,
+    Summary,
+    group_names,
+    patch_grid,
+    summarise,
+)
 from asymtrain.lab.instruments.curves import by_setting, line_of
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.report.figure import Colour, Figure, Image, Lines

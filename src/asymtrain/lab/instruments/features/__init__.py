@@ -6,15 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import (
-    Bench,
-    Instrument,
-    Page,
-    Stopped,
-    check_backbones,
-    comma_numbers,
-    comma_words,
-)
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Stopped, comma_numbers, comma_words
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.features.show import Followed
@@ -51,6 +43,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
     name = "features"
     options = FeatureOptions
     run_options = ("data", "data_option", "arch", "scale", "seeds", "redundancy", "alpha")
+    for_any_model = "feature_statistics takes features of any model"
 
     def measure(self, options: FeatureOptions, bench: Bench) -> "dict[RunSpec, Followed]":
         """The features of each run by step: from the store, or followed and kept there one run after the other."""
@@ -61,7 +54,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
         name, steps, images = f"features of {options.images} images", options.parse_steps(), options.images
         variants = comma_words(options.variant)
         chosen = bench.choose()
-        check_backbones(chosen, "feature_statistics takes features of any model")
+        self.check_backbones(chosen)
         specs = list(dict.fromkeys(s for spec in chosen for s in measure.feature_variants(spec, variants)))
 
         def kept() -> "dict[RunSpec, Followed]":

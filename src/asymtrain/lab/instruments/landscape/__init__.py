@@ -9,16 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.instruments.instrument import (
-    Bench,
-    Instrument,
-    Page,
-    Stopped,
-    check_backbones,
-    comma_numbers,
-    comma_words,
-    counting,
-)
+from asymtrain.lab.instruments.instrument import Bench, Instrument, Page, Stopped, comma_numbers, comma_words, counting
 
 if TYPE_CHECKING:
     from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings
@@ -84,6 +75,7 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
     name = "landscape"
     options = LandscapeOptions
     run_options = ("run", "data", "data_option", "arch", "scale", "seeds", "epochs", "alpha", "states")
+    for_any_model = "measure_module_landscape measures any module"
 
     def measure(self, options: LandscapeOptions, bench: Bench) -> Measured:
         """A landscape for each backbone and setting, by label, with the specs that it is of."""
@@ -93,7 +85,7 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
 
         options.settings()  # what is wrong with them shows before anything else is done
         chosen = bench.choose(archs=("mlp",), default_seeds=(42,))
-        check_backbones(chosen, "measure_module_landscape measures any module")
+        self.check_backbones(chosen)
         groups = _by_backbone(chosen)
         plain = any(specs[0].redundancy == 0 for specs in groups.values())
         if plain and any(options.levels()) and (options.at or options.loss == "total"):
