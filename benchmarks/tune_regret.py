@@ -143,11 +143,14 @@ def short_pairs(count: int) -> Advisor:
     def advise(case: Case, scored: int, others: Sequence[Case]) -> Advice:
         seeds, epochs = case.race_seeds(scored, count), short_epochs(case)
 
-        def difference(candidate: Candidate | None) -> float:
-            return _mean(case.short[candidate][seed][epochs - 1] - case.short[None][seed][epochs - 1] for seed in seeds)
+        def rank(candidate: Candidate | None) -> tuple[float, int]:
+            """As in a race; of equals Plain is before all."""
+            ends = ((case.short[one][seed][epochs - 1] for one in (candidate, None)) for seed in seeds)
+            points = 100 * _mean(after - before for after, before in ends)
+            return Standing(points, None, None, -1 if candidate is None else candidate.cost).rank
 
         cost = (len(case.candidates) + 1) * len(seeds) * epochs / case.base.epochs
-        return Advice(max((None, *case.candidates), key=difference), trainings=cost)
+        return Advice(min((None, *case.candidates), key=rank), trainings=cost)
 
     return advise
 
@@ -171,10 +174,10 @@ def simulated_tune(share: float, *, follow: bool = False) -> Advisor:
             rows = [compared(case, case.short, candidate, seeds, rung.epochs) for candidate in living]
             spent += (len(living) + 1) * rung.seeds * rung.epochs
             course.append({candidate: row["points"] for candidate, row in zip(living, rows, strict=True)})
-            standings = [Standing(row["points"], row["points_low"], row["points_high"]) for row in rows]
+            standings = [Standing.of(row, one.cost) for row, one in zip(rows, living, strict=True)]
             order = survivors(standings, last=rung == plan.rungs[-1])
             if not order:
-                best = max(living, key=course[-1].__getitem__)
+                best = living[min(range(len(living)), key=lambda i: standings[i].rank)]
                 moved = [points[best] for points in course]
                 ruling = judge_race(rows[0], rung.epochs, case.base.epochs, moved)
                 return Advice(None, ruling.verdict != "undecided" or follow, spent / case.base.epochs)

@@ -339,6 +339,42 @@ def test_masks_that_mean_another_thing_are_refused(language: tuple[nn.Module, Te
             ask(y)
 
 
+@pytest.mark.parametrize("pool", ["mean", "none"])
+@pytest.mark.parametrize("flipped", [False, True], ids=["padded at the end", "padded at the beginning"])
+def test_an_argument_that_is_one_at_padding_is_refused(
+    language: tuple[nn.Module, Tensor], pool: str, flipped: bool
+) -> None:
+    model, tokens = language
+    at_padding = torch.arange(5) >= torch.tensor([[2], [5], [4]])
+    at_padding = at_padding.flip(1) if flipped else at_padding
+    y = tokens[:, 0] if pool == "mean" else (tokens + 1) % VOCABULARY
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", pool=pool, mask="padding")
+    for mask in (at_padding, at_padding.float()):
+        model(tokens, padding=mask)
+        with pytest.raises(UsageError, match=r"the model's padding looks like 1 at padding, .* Attach with mask=, a f"):
+            branches.loss(y)
+    model(tokens, padding=~at_padding)
+    assert branches.loss(y) > 0
+
+
+@pytest.mark.parametrize(
+    ("mask", "counted"),
+    [
+        ("padding", [[1, 1, 1, 1, 1], [0, 0, 0, 0, 0], [1, 1, 0, 0, 0]]),  # a row of the batch that is empty
+        ("padding", [[0, 1, 0, 0, 1], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0]]),  # some positions alone are learnt
+        ("padding", [[1, 1, 0, 0, 0], [1, 1, 1, 1, 0], [1, 0, 0, 0, 0]]),
+        (lambda tokens, padding: padding, [[1, 1, 0, 0, 0], [0, 0, 0, 0, 0], [1, 0, 0, 0, 0]]),  # who knows better
+    ],
+)
+def test_masks_that_may_be_meant_are_taken(
+    language: tuple[nn.Module, Tensor], mask: object, counted: list[list[int]]
+) -> None:
+    model, tokens = language
+    branches = attach(model, "blocks.*", tokens, VOCABULARY, layout="BTD", mask=mask)
+    model(tokens, padding=torch.tensor(counted))
+    assert branches.loss(tokens[:, 0]) > 0
+
+
 def test_the_padding_mask_of_torch_is_refused_by_its_name() -> None:
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 8, batch_first=True), 2, enable_nested_tensor=False)
     with pytest.raises(UsageError, match=r"src_key_padding_mask is True at padding, .* returns the opposite"):

@@ -32,7 +32,7 @@ from asymtrain.branches._losses import (
     losses_of,
     refuse_other_masks,
 )
-from asymtrain.branches._masks import MaskRule
+from asymtrain.branches._masks import MaskRule, refuse_inverted
 from asymtrain.branches._pooling import Pooled, Reader
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.objectives import Objective
@@ -351,6 +351,7 @@ class Branches(nn.Module):
         mask = self._capture.forward.mask
         if self._watch_mask and mask is not None and not (torch.compiler.is_compiling() or mask.is_meta):
             refuse_other_masks(mask)
+            refuse_inverted(self.mask, mask)
             self._watch_mask = False
         return mask
 

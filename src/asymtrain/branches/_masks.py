@@ -50,6 +50,25 @@ def mask_of(model: nn.Module, mask: Mask | None, places: Iterable[nn.Module]) ->
     return partial(_argument, names, mask)
 
 
+def refuse_inverted(rule: MaskRule | None, mask: Tensor) -> None:
+    """Refuse an argument that a user named and that is 1 at padding, where a batch shows it.
+
+    Of rows that are padded to the longest, that one then counts nothing, no row counts as a whole, and all count at
+    their ends or all at their beginnings. Whoever has such rows gives a function.
+    """
+    if not isinstance(rule, partial) or rule.func is not _argument or rule.args[1] == _USUAL or mask.ndim != 2:
+        return
+    counts = mask.bool()
+    steps = counts.int().diff(dim=1)
+    at_one_side = (steps >= 0).all() | (steps <= 0).all()
+    if at_one_side & ~counts.any(1).all() & ~counts.all(1).any():
+        raise UsageError(
+            f"the model's {rule.args[1]} looks like 1 at padding, where a mask of branches is 0: a row counts nothing, "
+            "and none counts as a whole. Attach with mask=, a function of the model's arguments that returns 1 where a "
+            "position counts"
+        )
+
+
 # Partial, and not local functions: branches are copied and pickled with their rule.
 def _argument(names: tuple[str, ...], mask: str, /, *args: Any, **kwargs: Any) -> Any:
     return _named(names, args, kwargs).get(mask)

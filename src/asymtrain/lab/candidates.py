@@ -33,6 +33,11 @@ class Candidate:
         return asdict(self)
 
     @property
+    def cost(self) -> int:
+        """A rank by the number of branches: a single place, then half of them, then all."""
+        return ("middle", "later", "all").index(self.places)
+
+    @property
     def label(self) -> str:
         """Short, for tables: "softmax, alpha 0.3, later places, falling"."""
         words = [

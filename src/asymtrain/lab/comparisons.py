@@ -158,22 +158,16 @@ def sentence(row: Mapping[str, Any], name: str | None = None) -> str:
         ends = f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, {n} seeds"
         few = f"; an effect is called from {FEWEST} seeds on" if shown == "few" else ""
         text = f"{name}: {opening.get(shown, '')}{points} ({ends}){few}."
-    return text + _diverged(row) + _at_chance(row)
+    count = "count" if row["plain_diverged"] + row["asymmetric_diverged"] > 1 else "counts"
+    text += _runs(row, "diverged", f"diverged and {count} with chance accuracy")
+    return text + _runs(row, "at_chance", "stayed at chance accuracy")
 
 
-def _diverged(row: Mapping[str, Any]) -> str:
-    counts = [(row[f"{side}_diverged"], side.capitalize()) for side in ("plain", "asymmetric")]
+def _runs(row: Mapping[str, Any], flag: str, did: str) -> str:
+    """A sentence on the runs of both sides that have a flag; empty where none has."""
+    counts = [(row[f"{side}_{flag}"], side.capitalize()) for side in ("plain", "asymmetric")]
     seen = [f"{count} of {row['n']} {side} runs" for count, side in counts if count]
-    if not seen:
-        return ""
-    total = sum(count for count, _ in counts)
-    return f" {' and '.join(seen)} diverged and {'count' if total > 1 else 'counts'} with chance accuracy."
-
-
-def _at_chance(row: Mapping[str, Any]) -> str:
-    counts = [(row[f"{side}_at_chance"], side.capitalize()) for side in ("plain", "asymmetric")]
-    seen = [f"{count} of {row['n']} {side} runs" for count, side in counts if count]
-    return f" {' and '.join(seen)} stayed at chance accuracy." if seen else ""
+    return f" {' and '.join(seen)} {did}." if seen else ""
 
 
 def _classes(rows: pd.DataFrame) -> "tuple[pd.Series[float], pd.Series[float]]":

@@ -224,7 +224,7 @@ def test_tensorboard_logs_hold_the_curves(cli, store, tmp_path):
 def test_tensorboard_refuses_what_it_cannot_read_or_write(refused, store, tmp_path):
     with Store(tmp_path / "empty.sqlite"):
         pass
-    assert "holds no run yet" in refused("store", "tensorboard", "empty.sqlite", "logs")
+    assert "holds no finished run yet" in refused("store", "tensorboard", "empty.sqlite", "logs")
     assert "no store at absent.sqlite" in refused("store", "tensorboard", "absent.sqlite", "logs")
     pytest.importorskip("tensorboard")
     (tmp_path / "letter.txt").write_text("dear reader")

@@ -6,7 +6,8 @@ import torch
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.instruments.attention.maps import from_class_token, over_queries, rollout
-from asymtrain.lab.instruments.attention.metrics import patch_grid, patch_shares, saliency, saliency_region
+from asymtrain.lab.instruments.attention.metrics import patch_shares, saliency, saliency_region
+from asymtrain.lab.instruments.attention.result import patch_grid
 
 
 def attention(*shape, seed=0):

@@ -16,7 +16,7 @@ from asymtrain.lab.instruments.attention import measure as measuring
 from asymtrain.lab.instruments.attention.measure import check_spec, measure_attention, measure_model, measure_states
 from asymtrain.lab.instruments.attention.metrics import METRICS
 from asymtrain.lab.instruments.attention.result import AttentionSettings, summarise
-from asymtrain.lab.instruments.attention.show import map_figures, maps_figure
+from asymtrain.lab.instruments.attention.show import map_figures, maps_figure, metric_figures
 from asymtrain.lab.runs import RunSpec
 from small_backbones import LEARNING
 
@@ -209,8 +209,13 @@ def test_groups_of_one_variant_are_told_apart(dataset):
     specs = [SPEC, dataclasses.replace(SPEC, redundancy=20), SPEC.plain()]
     results = measure_states([initial_state(spec, dataset) for spec in specs], dataset, SETTINGS)
     groups = list(dict.fromkeys(s.group for s in summarise(results, ["mean"])))
-    assert len(groups) == 5
-    assert sum("N=20" in group and group.endswith("- Plain") for group in groups) == 1
+    one, twenty = "Asymmetric, redundancy 1", "Asymmetric, redundancy 20"
+    assert groups == [one, twenty, "Plain", f"{one} - Plain", f"{twenty} - Plain"]
+    (figure,) = metric_figures(summarise(results), results[0].layers)
+    assert [line.label for line in figure.panels[0].lines] == [one, twenty, "Plain"]
+    assert len({line.colour for line in figure.panels[0].lines}) == 3
+    assert f" Shown: {one}; Plain." in maps_figure("maps", "title", results, dataset, [("", 0, "rollout")]).caption
+    assert "Shown" not in maps_figure("maps", "title", results[1:], dataset, [("", 0, "rollout")]).caption
 
 
 def test_pictures_hold_the_images_and_their_maps(dataset):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from asymtrain.lab.instruments.attention import metrics
-from asymtrain.lab.instruments.attention.result import bounds
+from asymtrain.lab.instruments.attention.result import LABELS, bounds
 
 PATCHES = 64
 UNIFORM = torch.full((PATCHES,), 1 / PATCHES, dtype=torch.float64)
@@ -91,7 +91,7 @@ def test_undefined_stays_undefined():
     """A diverged net has maps of NaN: no metric may make a number of them."""
     maps = torch.full((2, PATCHES), torch.nan)
     found = metrics.all_metrics(maps, mask=torch.ones(PATCHES), salient=torch.ones(PATCHES))
-    assert list(found) == list(metrics.METRICS) == list(metrics.LABELS)
+    assert list(found) == list(metrics.METRICS) == list(LABELS)
     for value in found.values():
         assert value.isnan().all()
 

@@ -1,9 +1,12 @@
 """What holds for every instrument in the list: it changes nothing, and its page has the same bytes again."""
 
+import re
+
 import pytest
 import torch
 
 from asymtrain.__main__ import main
+from asymtrain.lab import instruments
 from asymtrain.lab.cli.measure import load_instruments
 from asymtrain.lab.scales import SCALES
 from small_backbones import LEARNING
@@ -53,3 +56,25 @@ def test_an_instrument_changes_nothing_and_its_page_is_the_same_again(name, tmp_
         pages.append((tmp_path / "asymtrain-measure" / f"{name}.html").read_bytes())
     assert settings() == before
     assert pages[0] == pages[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [
+        ("landscape", "measure_module_landscape"),
+        ("attention", "measure_model"),
+        ("features", "feature_statistics"),
+        ("usage", "head_usage"),
+    ],
+)
+def test_of_another_model_the_function_that_takes_it_is_named_before_anything_is_trained(name, function, capsys):
+    later = ["--at", "1"] if "states" in load_instruments()[name].run_options else []
+    with pytest.raises(SystemExit) as stopped:
+        main(["measure", name, "--arch", "timm:resnet18", "--seeds", "1", "--device", "cpu", *later])
+    assert stopped.value.code
+    told = capsys.readouterr().err
+    assert f"timm:resnet18 is none of them: from Python, asymtrain.lab.instruments.{function} " in re.sub(
+        r"\s+", " ", told
+    )
+    assert callable(getattr(instruments, function))
+    assert "training" not in told

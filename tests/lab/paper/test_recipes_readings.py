@@ -164,3 +164,20 @@ def test_half_of_a_run_whose_rate_falls_is_no_run():
         for final_accuracy, one in zip(final.plain, final.spec_ids[::2], strict=True):
             assert final_accuracy == invent(runs[one]).history[epochs - 1].validation_accuracy
     assert not {"cosine"} & {spec.schedule for spec in RECIPES["table4"].needs(study, Snapshot()).specs}
+
+
+def test_what_is_measured_has_a_title_of_its_own_under_every_reading():
+    study = Study(sizes=SIZES["paper"], readings=parse_readings(["every"]))
+    needs = (recipe.needs(study, Snapshot()).measurements for recipe in RECIPES.values())
+    wanted = {(one.spec.id, one.name): one.title for measurements in needs for one in measurements}
+    assert len(set(wanted.values())) == len(wanted)
+    title = "attention of vit asymmetric seed 42, of the class token"
+    assert {title, f"{title}, losses summed over classes", f"{title}, all branches active"} <= set(wanted.values())
+
+
+def test_attention_has_no_row_of_a_reading_that_changes_nothing_in_it(readings):
+    """`ordinary` trains otherwise, in Tables 1 and 3 alone: rows of it would be those of the primary reading."""
+    (table,) = readings["table14"].tables
+    titles = {row[2].value for row in table.rows}
+    assert titles == {READINGS[name].title for name in ("primary", "sum", "all", "instruments")}
+    assert set(readings["table14"].evidence) <= {"primary", "sum", "all", "instruments"}

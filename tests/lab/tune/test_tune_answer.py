@@ -13,8 +13,8 @@ from asymtrain.errors import UsageWarning
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.tune import replay
-from asymtrain.lab.tune.answer import tune_tables, write_tuned
-from asymtrain.lab.tune.planning import CONFIRMATION_SEED
+from asymtrain.lab.tune.answer import budget_words, tune_tables, write_tuned
+from asymtrain.lab.tune.planning import CONFIRMATION_SEED, short_plan
 from asymtrain.lab.tune.rule import Ruling, leans_to_attach
 from asymtrain.lab.tune.running import describe
 from asymtrain.lab.tune.snippet import attach_arguments, attach_code
@@ -85,6 +85,13 @@ def test_the_page(helped, tmp_path):
     assert {"rung1", "rung2", "course", "curves"} <= files.keys()
 
 
+@pytest.mark.parametrize("asked", [question(minutes=None), question(short=True)], ids=["whole", "short"])
+def test_what_is_not_timed_and_stops_before_its_plan_asks_for_no_minutes(asked):
+    stopped = describe(replay(asked, None, {}), None, {}, None)
+    assert stopped.sentence == "Undecided: nothing is planned yet: give the same command again to go on."
+    assert budget_words(stopped).endswith("no plan was made")
+
+
 def test_the_page_of_an_answer_without_advice(tmp_path):
     page = write_tuned(tmp_path, answer(HURTS))["page"].read_text()
     assert '<li class="hurt"><strong class="badge">Attach nothing</strong> Every candidate was clearly worse' in page
@@ -116,6 +123,36 @@ def test_an_undecided_answer_above_plain_leans_to_attach(tmp_path):
     assert "branches = attach(" in leaning.snippet
     assert leaning.to_dict()["leaning"]
     assert "Not confirmed" in write_tuned(tmp_path, leaning)["page"].read_text()
+
+
+MIDDLE = dataclasses.replace(GOOD, places="middle")
+
+
+@pytest.mark.parametrize(("winner", "loser"), [(GOOD, FAIR), (MIDDLE, GOOD)])
+@pytest.mark.parametrize("short", [False, True])
+def test_a_tie_is_named_and_fewer_branches_win_it(winner, loser, short):
+    """Two candidates with the same accuracies, and one that is worse."""
+    asked = question(*sorted((winner, loser), key=GOOD.__ne__), BAD, short=short)
+    plan = short_plan(candidates=3, epochs=9) if short else PLAN
+    runs = {}
+    while missing := replay(asked, plan, runs).missing:
+        for spec in missing:
+            twin = dataclasses.replace(spec, **GOOD.fields()) if spec.redundancy else spec
+            runs[spec.id] = dataclasses.replace(invent(twin, -0.2 if Candidate.of(spec) == BAD else 0.1), spec=spec)
+    result = describe(replay(asked, plan, runs), TIMING, runs, None)
+    assert (result.candidate, result.to_dict()["tied"]) == (winner, [loser.fields()])
+    assert f" {'It' if short else 'In the race it'} tied with {loser.label}. Of equals the one" in result.sentence
+    table = tune_tables(result)[0]
+    *_, first, second = [row for row in table.texts() if row[0] != BAD.label]
+    assert [first[0], second[0]] == [winner.label, loser.label]
+    assert [first[-1], second[-1]] == (["best, tied", "tied"] if short else ["winner, tied", "dropped, tied"])
+    assert "Tied: of equals" in table.note
+
+
+def test_without_a_tie_none_is_named(helped):
+    assert "tied" not in helped.sentence
+    assert "Tied" not in tune_tables(helped)[0].note
+    assert helped.to_dict()["tied"] == []
 
 
 @pytest.mark.parametrize(

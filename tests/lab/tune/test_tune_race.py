@@ -75,6 +75,10 @@ def test_a_plain_that_has_not_learnt_in_the_race_says_nothing_of_candidates():
     race = replay(asked, PLAN, runs)
     assert race.winner is None
     assert (race.ruling.verdict, race.ruling.because) == ("undecided", "not learnt")
+    assert race.ruling.reason.endswith(": give more epochs and minutes, or another learning rate")
+    assert replay(question(minutes=None), PLAN, runs).ruling.reason.endswith(
+        ": give more epochs, or another learning rate"
+    )
 
 
 def test_a_plain_that_names_the_largest_class_alone_has_not_learnt():
@@ -84,6 +88,8 @@ def test_a_plain_that_names_the_largest_class_alone_has_not_learnt():
     assert replay(asked, PLAN, runs).ruling.verdict == "attach"
     race = replay(asked, PLAN, runs, largest=(0.58, 0.58))
     assert (race.ruling.verdict, race.ruling.because) == ("undecided", "not learnt")
+    assert "minutes" in race.ruling.reason
+    assert "minutes" not in replay(question(minutes=None), PLAN, runs, largest=(0.58, 0.58)).ruling.reason
     assert replay(asked, PLAN, runs, largest=(0.58, 0.4)).ruling.verdict == "attach"  # where test images are balanced
 
 

@@ -38,6 +38,11 @@ def test_survivors(values, going_on):
     assert survivors(standings(*values)) == going_on
 
 
+def test_of_equals_the_cheaper_goes_on_whatever_the_last_bits_of_a_mean_are():
+    assert survivors([Standing(1.0, 0.0, 2.0, cost=2), Standing(1.0 - 1e-15, 0.0, 2.0, cost=1)]) == [1]
+    assert survivors([Standing(1.0, 0.0, 2.0, cost=2), Standing(0.999, 0.0, 2.0, cost=1)]) == [0]
+
+
 def test_before_the_last_rung_the_best_goes_on_even_where_all_are_clearly_worse():
     assert survivors(standings((-3.0, 1), (-2.0, 1)), last=False) == [1]
     assert survivors(standings((-3.0, 1), (1.0, 2)), last=False) == [1]

@@ -13,6 +13,7 @@ from asymtrain.errors import UsageError
 from asymtrain.lab.cli import FAILED
 from asymtrain.lab.cli.loading import command_group, loading
 from asymtrain.lab.cli.options import JSON, RECORD, STORE_NAME
+from asymtrain.lab.cli.report import finished_runs
 from asymtrain.lab.cli.screen import show_json
 from asymtrain.lab.texts import counted
 
@@ -117,12 +118,9 @@ def check(store: Source, json: Annotated[bool, JSON] = False) -> None:
 def tensorboard(store: Source, folder: Folder) -> None:
     """Write the history of each run as a TensorBoard log."""
     with loading():
-        from asymtrain.lab.store import Store, write_tensorboard
+        from asymtrain.lab.store import write_tensorboard
     with explained():
-        with Store(store, read_only=True) as opened:
-            runs = opened.runs()
-        if not runs:
-            raise UsageError(f"{store} holds no run yet: `asymtrain status --store {store}` shows what is pending")
+        runs = finished_runs(store)
         write_tensorboard(runs, folder)
     typer.echo(f"Wrote the curves of {counted(len(runs), 'run')} to {folder}: tensorboard --logdir {folder}")
 

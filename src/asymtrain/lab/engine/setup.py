@@ -126,10 +126,14 @@ def is_backbone(spec: RunSpec) -> bool:
     return spec.arch in BACKBONES
 
 
+def check_backbone(spec: RunSpec, advice: str = "") -> None:
+    if not is_backbone(spec):
+        raise UsageError(f"this is for the backbones {', '.join(BACKBONES)}, and {spec.arch} is none of them{advice}")
+
+
 def build_backbone(spec: RunSpec, dataset: Dataset) -> Backbone:
     """The spec's backbone with its initial weights, sized for the dataset's images."""
-    if not is_backbone(spec):
-        raise UsageError(f"this is for the backbones {', '.join(BACKBONES)}, and {spec.arch} is none of them")
+    check_backbone(spec)
     channels, height = _square_images(dataset)
     seed = streams.key(spec.seed, "backbone") & (2**63 - 1)
     options: dict[str, Any] = {"image_size": height, "channels": channels, **dict(spec.arch_options)}

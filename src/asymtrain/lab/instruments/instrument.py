@@ -137,10 +137,20 @@ class Instrument(ABC, Generic[Options, Result]):
     name: ClassVar[str]  # of the command and of its files
     options: type[Options]  # a dataclass whose fields are options, see `lab.cli.groups`
     run_options: ClassVar[tuple[str, ...]] = RUN_OPTIONS  # of the shared options; "states", "track" are others
+    for_any_model: ClassVar[str] = (
+        ""  # the function of `instruments` for models other than backbones, and what it takes
+    )
 
     @abstractmethod
     def measure(self, options: Options, bench: Bench) -> Result:
         """Look at the runs that were chosen. What cannot be measured is refused before anything is trained."""
+
+    def check_backbones(self, specs: "Iterable[RunSpec]") -> None:
+        """Refuse other models, by the name of what measures those."""
+        from asymtrain.lab.engine.setup import check_backbone
+
+        for spec in specs:
+            check_backbone(spec, f": from Python, asymtrain.lab.instruments.{self.for_any_model}")
 
     @abstractmethod
     def page(self, options: Options, result: Result) -> Page:

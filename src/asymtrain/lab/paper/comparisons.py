@@ -4,7 +4,7 @@ A recipe lists its `Comparison`s; the specs that it needs, the tables beside the
 the verdicts all follow from that list.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,14 +89,19 @@ def pairs_of(known: Snapshot, comparison: Comparison) -> list[tuple[Run, Run]]:
     ]
 
 
-def effect_of(known: Snapshot, comparison: Comparison) -> Effect | None:
+def effect_of(
+    known: Snapshot, comparison: Comparison, look: Callable[[Run, Run], Sequence[float]] | None = None
+) -> Effect | None:
+    """The effect by the reading's accuracy, or by what `look` sees in a pair."""
     pairs = pairs_of(known, comparison)
     if not pairs:
         return None
+    seen = [look(*pair) if look else [accuracy(run, comparison.reading) for run in pair] for pair in pairs]
+    plain, asymmetric = zip(*seen, strict=True)
     return Effect(
         label=comparison.label,
-        plain=tuple(accuracy(plain, comparison.reading) for plain, _ in pairs),
-        asymmetric=tuple(accuracy(asymmetric, comparison.reading) for _, asymmetric in pairs),
+        plain=plain,
+        asymmetric=asymmetric,
         epochs=comparison.plain[0].epochs,
         spec_ids=tuple(run.spec.id for pair in pairs for run in pair),
         seeds=tuple(plain.spec.seed for plain, _ in pairs),

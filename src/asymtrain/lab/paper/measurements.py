@@ -52,16 +52,17 @@ def attentions_wanted(study: Study, reading: Reading, variant: str) -> tuple[Mea
     The name has the epochs: the same run looked at elsewhere is another measurement.
     """
     settings = AttentionSettings(**{"query": reading.queries, **study.sizes.attention})
-    values = table_values(study, "vit", ATTENTION_REDUNDANCY)
+    values, what = table_values(study, "vit", ATTENTION_REDUNDANCY), WHOSE[settings.query]
     if variant == "plain":
         spec = plain_spec(study, "vit", "cifar100", values)
     else:
         spec = asymmetric_spec(study, reading, "vit", "cifar100", values, ATTENTION_REDUNDANCY)
+        what += f", {reading.title}" if reading.fields else ""
     epochs, wanted = attention_epochs(study), []
     for seeded in over_seeds(study, spec):
         keep = study.sizes.attention_images if seeded.seed == study.seeds[0] else 0
         name = f"{settings.key} epochs={'+'.join(map(str, epochs))}{f' maps={keep}' if keep else ''}"
-        wanted.append(Measuring("attention", name, seeded, epochs, settings, keep, WHOSE[settings.query]))
+        wanted.append(Measuring("attention", name, seeded, epochs, settings, keep, what))
     return tuple(wanted)
 
 

@@ -20,6 +20,7 @@ from asymtrain.lab.paper.numbers import Printed
 from asymtrain.lab.paper.snapshot import Snapshot, count_test_images, first_epochs
 from asymtrain.lab.paper.study import PRIMARY
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table, missing_cells
+from asymtrain.lab.report.table import interval as ends
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics import bootstrap_images, describe, t_interval, unpack_answers
 from asymtrain.models import display_name
@@ -68,10 +69,6 @@ def arch_cell(arch: str) -> Cell:
 
 def mean_of(values: Sequence[float]) -> Mean:
     return Mean(float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else None)
-
-
-def ends(low: float | None, high: float | None) -> Interval | None:
-    return None if low is None or high is None else Interval(low, high)
 
 
 def ends_of(over_seeds: statistics.Interval | None) -> Interval | None:

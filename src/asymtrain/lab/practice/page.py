@@ -10,7 +10,8 @@ from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results, Step
 from asymtrain.lab.practice.protocol import ALPHAS, ELSEWHERE, FORMS, TITLES, VARIATIONS, Part, Study
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
-from asymtrain.lab.report.table import Cell, Column, Mean, Table, interval, make_rows, table_json
+from asymtrain.lab.report.summary import accuracy_cell
+from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json
 from asymtrain.lab.texts import counted
 
 POINTS = "difference to Plain (points of accuracy)"
@@ -145,7 +146,7 @@ def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study
             effect.task.title,
             *(words[i] for words in varied.values()),
             effect.arm.label,
-            *(_accuracy(effect, side) for side in ("plain", "asymmetric")),
+            *(accuracy_cell(effect.row, side) for side in ("plain", "asymmetric")),
             Cell(effect.row["points"], effect.spec_ids),
             interval(effect.row["points_low"], effect.row["points_high"]),
             effect.verdict,
@@ -155,15 +156,6 @@ def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study
         for i, effect in enumerate(effects)
     )
     return Table(name, title, columns, rows, note)
-
-
-def _accuracy(effect: Effect, side: str) -> Cell:
-    counts = {
-        word: effect.row[f"{side}_{flag}"] for flag, word in (("diverged", "diverged"), ("at_chance", "at chance"))
-    }
-    marks = [f"{count} {word}" for word, count in counts.items() if count]
-    mean = Mean(effect.row[f"{side}_mean"], effect.row[f"{side}_std"])
-    return Cell(mean, mark=f"({', '.join(marks)})" if marks else "")
 
 
 def target_table(effects: Sequence[Effect]) -> Table:

@@ -62,7 +62,7 @@ def comparison_table(summary: Summary) -> Table:
     rows = make_rows(
         (
             row["label"],
-            *(_accuracy(row, side) for side in ("plain", "asymmetric")),
+            *(accuracy_cell(row, side) for side in ("plain", "asymmetric")),
             row["points"],
             interval(row["points_low"], row["points_high"]),
             row["p"],
@@ -74,7 +74,7 @@ def comparison_table(summary: Summary) -> Table:
     return Table("comparisons", "", COMPARISON, rows)
 
 
-def _accuracy(row: Mapping[str, Any], side: str) -> Cell:
+def accuracy_cell(row: Mapping[str, Any], side: str) -> Cell:
     """The mean of a variant; runs that learnt nothing are counted beside it."""
     flags = {"diverged": "diverged", "at_chance": "at chance"}
     marks = [f"{count} {words}" for flag, words in flags.items() if (count := row[f"{side}_{flag}"])]

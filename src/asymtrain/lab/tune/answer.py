@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 NAME = "tune"
 PAGE = "report"
+OF_EQUALS = "Of equals the one with branches at the fewest places is taken, then the one that is listed first."
 BADGES = {"attach": "helped", "none": "hurt", "undecided": ""}  # classes of the page's style
 
 
@@ -98,7 +99,8 @@ class Tuned:
         ends = "" if low is None else f" (95% interval {low:+.1f} to {high:+.1f})"
         length = counted(asked, "epoch") if plan.epochs == asked else f"{plan.epochs} of {asked} epochs"
         measured = f"{row['n']} fresh seeds, {length}, {self.test_images:,} test images"
-        return f"{opening}: {subject}{row['points']:+.1f} points of test accuracy{ends} over {measured}; {self.reason}."
+        gave = f"{subject}{row['points']:+.1f} points of test accuracy{ends} over {measured}"
+        return f"{opening}: {gave}; {self.reason}.{self._tie_words}"
 
     def _leaning_sentence(self) -> str:
         """Of the short form."""
@@ -110,7 +112,16 @@ class Tuned:
         return (
             f"Undecided, leaning to attach {towards}: {subject}{pair['points']:+.1f} points of validation accuracy in "
             f"one short pair ({length}, {self.held_out:,} validation images), not confirmed; {self.reason}."
+            f"{self._tie_words}"
         )
+
+    @property
+    def _tie_words(self) -> str:
+        """That other candidates were as good; empty where none was."""
+        if not (tied := self.race.tied):
+            return ""
+        others = tied[0].label if len(tied) == 1 else f"{len(tied)} other candidates"
+        return f" {'It' if self.race.question.short else 'In the race it'} tied with {others}. {OF_EQUALS}"
 
     @property
     def _winner(self) -> str:
@@ -131,6 +142,7 @@ class Tuned:
             "sentence": self.sentence,
             "candidate": None if race.winner is None else race.winner.fields(),
             "label": None if race.winner is None else race.winner.label,
+            "tied": [candidate.fields() for candidate in race.tied],
             "places": list(self.places),
             "snippet": self.snippet,
             "comparison": self.comparison,
@@ -216,7 +228,7 @@ def race_table(race: Race, held_out: int) -> Table:
     rows: list[Sequence[Any]] = []
     for i, result in enumerate(race.rungs, 1):
         # Best first; what has no pair yet comes last.
-        for entry in sorted(result.entries, key=lambda e: -e.row["points"] if e.row else float("inf")):
+        for entry in sorted(result.entries, key=lambda e: e.standing.rank if e.row else (float("inf"),)):
             row = entry.row
             numbers: list[Any] = [Cell(missing=True)] * 4
             if row is not None:
@@ -245,6 +257,7 @@ def race_table(race: Race, held_out: int) -> Table:
         )
     note += "".join(f" {words}" for words in _terms(race.question.candidates))
     note += " At chance: runs, of both, with no more than always naming the largest class gives." if unlearnt else ""
+    note += f" Tied: {OF_EQUALS[0].lower()}{OF_EQUALS[1:]}" if any("tied" in row[-1] for row in rows) else ""
     title = "One short pair for each candidate" if short else "The race"
     return Table("race", title, tuple(columns[k] for k in shown), make_rows(rows), note, detail=True)
 
@@ -265,15 +278,19 @@ def _outcome(race: Race, number: int, entry: Entry) -> str:
     diverged = entry.row["asymmetric_diverged"] if entry.row else 0
     words = [f"{diverged} diverged"] if diverged else []
     if entry.kept is not None:
-        last = race.plan is not None and number == len(race.plan.rungs)
-        if entry.candidate == race.winner and last:
+        entries, last = race.rungs[number - 1].entries, race.plan is not None and number == len(race.plan.rungs)
+        taken = [e.candidate for e in entries if (e.candidate == race.winner if last else e.kept)]
+        goes_on = entry.candidate in taken
+        if goes_on and last:
             words.append("best" if race.question.short else "winner")
         elif race.question.short:
             pass
-        elif entry.kept and not last:
+        elif goes_on:
             words.append("goes on")
         else:
             words.append("clearly worse" if entry.standing.clearly_worse else "dropped")
+        rivals = [e.standing for e in entries if (e.candidate in taken) != goes_on]
+        words += ["tied"] if any(map(entry.standing.ties_with, rivals)) else []
     return ", ".join(words) or NOTHING
 
 
@@ -348,7 +365,7 @@ def tune_figures(result: Tuned) -> list[Figure]:
 
 def _rung_figure(number: int, result: RungResult, *, short: bool) -> Figure:
     """The best candidate on top."""
-    seen = sorted((entry for entry in result.entries if entry.row), key=lambda entry: -entry.standing.points)
+    seen = sorted((entry for entry in result.entries if entry.row), key=lambda entry: entry.standing.rank)
     bars = tuple(
         Bar(_short(entry.candidate), standing.points, standing.low, standing.high, () if short else entry.differences)
         for entry in seen
@@ -418,8 +435,9 @@ def _lead(result: Tuned) -> str:
 def budget_words(result: Tuned) -> str:
     """What the time allowed, and by which measurement."""
     question, plan, timing = result.race.question, result.race.plan, result.timing
-    if question.minutes is None and plan is not None:
-        return f"no limit, {'the short form' if question.short else 'the whole question'}: {_planned(plan)}"
+    if question.minutes is None:
+        planned = "no plan was made" if plan is None else _planned(plan)
+        return f"no limit, {'the short form' if question.short else 'the whole question'}: {planned}"
     given = f"{question.minutes:g} minute{'' if question.minutes == 1 else 's'}"
     if question.short and plan is not None:
         return f"at most {given}, the short form: {_planned(plan)}"

@@ -31,7 +31,7 @@ class Entry:
     @property
     def standing(self) -> Standing:
         assert self.row is not None
-        return Standing(self.row["points"], self.row["points_low"], self.row["points_high"])
+        return Standing.of(self.row, self.candidate.cost)
 
     def to_dict(self) -> dict[str, Any]:
         shown = ("n", "plain_mean", "asymmetric_mean", "points", "points_low", "points_high", "asymmetric_diverged")
@@ -84,6 +84,15 @@ class Race:
         return dict(sorted(found.items()))
 
     @property
+    def tied(self) -> tuple[Candidate, ...]:
+        """The other candidates of the last rung that were as good as the winner."""
+        if self.winner is None:
+            return ()
+        seen = {entry.candidate: entry.standing for entry in self.rungs[-1].entries}
+        best = seen.pop(self.winner)
+        return tuple(candidate for candidate, standing in seen.items() if standing.ties_with(best))
+
+    @property
     def stage(self) -> str:
         """What is under way, in words."""
         if self.plan is None or self.winner is not None:
@@ -117,16 +126,16 @@ class Race:
             return Ruling("undecided", "time", f"{left}: give the same command again to go on")
         if (pair := self.best_pair) is not None:
             return judge_pair(pair, len(self.question.candidates))
-        asked = self.question.base.epochs
+        asked, limited = self.question.base.epochs, self.question.minutes is not None
         if self.winner is None:
             last = self.rungs[-1]
             row = last.entries[0].row
             assert row is not None
-            best = max(last.entries, key=lambda entry: entry.standing.points).candidate
+            best = min(last.entries, key=lambda entry: entry.standing.rank).candidate
             course = [e.standing.points for rung in self.rungs for e in rung.entries if e.candidate == best]
-            return judge_race(row, last.rung.epochs, asked, course)
+            return judge_race(row, last.rung.epochs, asked, course, limited=limited)
         assert self.row is not None
-        return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()))
+        return judge(self.row, self.plan.epochs, asked, tuple(self.course.values()), limited=limited)
 
 
 def replay(
@@ -197,9 +206,10 @@ def compare_with_plain(
 
 
 def _too_short(question: Question, plan: Plan | None) -> str:
+    if question.short or question.minutes is None:  # stopped before the plan, which takes no timing
+        return "nothing is planned yet: give the same command again to go on"
     if plan is None:
         return "no epoch could be timed yet: give the same command again to go on, or more minutes"
-    assert question.minutes is not None  # without a limit there is always a race
     assert plan.needed is not None
     given = f"{question.minutes:g} minute{' is' if question.minutes == 1 else 's are'}"
     needed = counted(math.ceil(plan.needed), "minute")

@@ -61,6 +61,21 @@ class Standing:
     points: float
     low: float | None
     high: float | None
+    cost: int = 0  # that of its branches, as `Candidate.cost` ranks it
+
+    @classmethod
+    def of(cls, row: Mapping[str, Any], cost: int) -> "Standing":
+        """By a row of `comparisons.compare`."""
+        return cls(row["points"], row["points_low"], row["points_high"], cost)
+
+    @property
+    def rank(self) -> tuple[float, int]:
+        """Sorts best first, and of equals the cheaper; the last bits of a mean make no difference."""
+        return -round(self.points, 9), self.cost
+
+    def ties_with(self, other: "Standing") -> bool:
+        """Is there nothing between the two but their order?"""
+        return self.rank[0] == other.rank[0] and self.clearly_worse == other.clearly_worse
 
     @property
     def clearly_worse(self) -> bool:
@@ -70,10 +85,11 @@ class Standing:
 def survivors(standings: Sequence[Standing], *, last: bool = True) -> list[int]:
     """Which candidates go on, by number and best first: the better half, without what is clearly worse than Plain.
 
-    Where all of that half is, the best goes on alone unless this rung is the `last`: with longer training harm can go
-    away, and of one length nothing can be told.
+    Of equals the cheaper is before the other, and then the one that is listed first. Where all of that half is clearly
+    worse, the best goes on alone unless this rung is the `last`: with longer training harm can go away, and of one
+    length nothing can be told.
     """
-    order = sorted(range(len(standings)), key=lambda i: (-standings[i].points, i))
+    order = sorted(range(len(standings)), key=lambda i: standings[i].rank)
     half = order[: kept_of(len(order))]
     return [i for i in half if not standings[i].clearly_worse] or ([] if last else half[:1])
 
@@ -105,11 +121,20 @@ class Ruling:
     reason: str
 
 
-def judge(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float] = (), rule: Rule = RULE) -> Ruling:
+def judge(
+    row: Mapping[str, Any],
+    epochs: int,
+    asked: int,
+    course: Sequence[float] = (),
+    rule: Rule = RULE,
+    *,
+    limited: bool = True,
+) -> Ruling:
     """What a confirmation says. `row` is one of `comparisons.compare`, of runs of so many epochs; `asked` are the
-    epochs of the training that the question is about, `course` the differences that `is_moving` takes."""
+    epochs of the training that the question is about, `course` the differences that `is_moving` takes. Without a
+    limit of time more minutes are not advised."""
     n, points, low, high = (row[name] for name in ("n", "points", "points_low", "points_high"))
-    if (not_learnt := _not_learnt(row, rule)) is not None:
+    if (not_learnt := _not_learnt(row, rule, limited=limited)) is not None:
         return not_learnt
     if n < rule.least_seeds:
         return Ruling("undecided", "few seeds", f"{n} pairs are too few: {rule.least_seeds} or more are needed")
@@ -118,7 +143,7 @@ def judge(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[floa
     if low is None or high is None:
         if points == 0:
             return Ruling("none", "no gain", "every pair had the same accuracy with branches and without")
-        return Ruling("undecided", "no spread", "every pair had the same difference: no spread to judge it by")
+        return Ruling("undecided", "no spread", "every pair had the same difference, without a spread: give more seeds")
     if low > 0 and epochs < rule.least_share * asked:
         told = (
             f"the whole interval lies above 0, but a gain after {epochs} of {asked} epochs can turn: give more minutes"
@@ -164,14 +189,16 @@ def judge_pair(row: Mapping[str, Any], candidates: int) -> Ruling:
     return Ruling("undecided", "not confirmed", f"{', '.join(first)}, and {last}" if first else last)
 
 
-def judge_race(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float]) -> Ruling:
+def judge_race(
+    row: Mapping[str, Any], epochs: int, asked: int, course: Sequence[float], *, limited: bool = True
+) -> Ruling:
     """What a race says that no candidate survived; `row` is any of its last rung, as Plain is the same in all.
 
     `course` holds the differences of the best candidate there, rung by rung: as of a confirmation, what was shorter
     than the training asked about and may still move is no answer.
     """
     worse = "every candidate was clearly worse than Plain in the race"
-    if (not_learnt := _not_learnt(row, RULE)) is not None:
+    if (not_learnt := _not_learnt(row, RULE, limited=limited)) is not None:
         return not_learnt
     if epochs == asked:
         return Ruling("none", "no candidate", worse)
@@ -181,14 +208,13 @@ def judge_race(row: Mapping[str, Any], epochs: int, asked: int, course: Sequence
     return Ruling("none", "no candidate", worse)
 
 
-def _not_learnt(row: Mapping[str, Any], rule: Rule) -> Ruling | None:
+def _not_learnt(row: Mapping[str, Any], rule: Rule, *, limited: bool) -> Ruling | None:
     """The ruling where too many Plain runs are no measure of anything."""
     n, bad = row["n"], row["plain_at_chance"] + row["plain_diverged"]
     if bad <= rule.most_not_learnt * n:
         return None
-    reason = (
-        f"{bad} of {n} Plain runs stayed at chance or diverged: give more epochs and minutes, or another learning rate"
-    )
+    more = "more epochs and minutes" if limited else "more epochs"
+    reason = f"{bad} of {n} Plain runs stayed at chance or diverged: give {more}, or another learning rate"
     return Ruling("undecided", "not learnt", reason)
 
 

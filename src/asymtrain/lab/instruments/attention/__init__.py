@@ -64,6 +64,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
     name = "attention"
     options = AttentionOptions
     run_options = (*RUN_OPTIONS, "states")
+    for_any_model = "measure_model measures any model"
 
     def measure(self, options: AttentionOptions, bench: Bench) -> Measured:
         """A result for each run and epoch, the data that it was looked at on, and what was left out."""
@@ -72,6 +73,7 @@ class AttentionInstrument(Instrument[AttentionOptions, Measured]):
 
         options.settings()  # what is wrong with them shows before anything else is done
         chosen = bench.choose(archs=("vit",), with_plain=True)
+        self.check_backbones(chosen)
         # `--run all` passes over the runs whose backbone has no attention; one that is named is refused.
         unnamed = [spec for spec in chosen if not bench.named(spec)]
         lacking = {arch for arch in {spec.arch for spec in unnamed} if not has_attention(arch)}

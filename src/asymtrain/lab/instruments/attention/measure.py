@@ -31,8 +31,8 @@ from asymtrain.lab.instruments.attention.maps import (
     recorded_attention,
     rollout,
 )
-from asymtrain.lab.instruments.attention.metrics import all_metrics, patch_grid, patch_shares, saliency_region
-from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings
+from asymtrain.lab.instruments.attention.metrics import all_metrics, patch_shares, saliency_region
+from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings, patch_grid
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import Backbone, Parameters, build
 

@@ -6,7 +6,6 @@ the map as it is given. The uniform map has 1 / T everywhere, the one-hot map ha
 Below them the regions of an image as shares of patches: the object's mask, and what stands out of the image itself.
 """
 
-import math
 from collections.abc import Callable, Mapping
 
 import torch
@@ -88,17 +87,6 @@ METRICS: Mapping[str, Callable[..., Tensor]] = {
 """By name, in the order of tables and figures."""
 
 
-LABELS = {
-    "peak_strength": "peak strength",
-    "entropy": "map entropy (nats)",
-    "gini": "sparsity (Gini)",
-    "coverage_above": "patches above threshold",
-    "coverage_of_mask": "weight on the object",
-    "coverage_of_saliency": "weight on the salient region",
-}
-"""What tables and figures call them."""
-
-
 def patch_shares(pixels: Tensor, rows: int, columns: int) -> Tensor:
     """The share of each patch that is inside: pixels (B, H, W) of 0 and 1 -> (B, rows * columns).
 
@@ -138,11 +126,3 @@ def saliency_region(images: Tensor, share: float = 0.25) -> Tensor:
     chosen = order[:, : max(1, round(share * order.shape[1]))]
     region = torch.zeros(order.shape).scatter_(1, chosen, 1.0)
     return region.view(len(images), *images.shape[-2:]).to(images.device)
-
-
-def patch_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
-    """Rows and columns of square patches over an image; None where this number of patches is no such grid."""
-    rows = math.isqrt(patches * height // width)
-    if rows and patches % rows == 0 and rows * width == patches // rows * height:
-        return rows, patches // rows
-    return None

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any, Literal
@@ -12,11 +12,21 @@ import numpy.typing as npt
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.gradients._intervals import ANYTHING, Bounds
+from asymtrain.lab.instruments.curves import differing_settings
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.statistics.estimates import Estimate, estimate
 
 Floats = npt.NDArray[np.float64]
 DEFAULT_THRESHOLD = 0.5  # see `coverage_above`
+LABELS = {
+    "peak_strength": "peak strength",
+    "entropy": "map entropy (nats)",
+    "gini": "sparsity (Gini)",
+    "coverage_above": "patches above threshold",
+    "coverage_of_mask": "weight on the object",
+    "coverage_of_saliency": "weight on the salient region",
+}
+"""What tables and figures call the metrics. Here and not beside them: a page is made without torch."""
 
 
 @dataclass(frozen=True)
@@ -160,7 +170,7 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
     for result in results:
         spec, epoch = result.state
         groups.setdefault((dataclasses.replace(spec, seed=0), epoch), []).append(result)
-    names = _names({spec: None for spec, _ in groups})
+    names = group_names(spec for spec, _ in groups)
     summaries: list[Summary] = []
 
     def add(group: str, variant: Variant, epoch: int, members: Members, partners: Members = (), of: str = "") -> None:
@@ -190,17 +200,24 @@ def summarise(results: Sequence[AttentionResult], scopes: Sequence[str] | None =
     return summaries
 
 
-def _names(specs: Collection[RunSpec]) -> dict[RunSpec, str]:
-    """Plain and Asymmetric; with N and alpha where there are several groups of a variant."""
-    variants, names = [spec.variant for spec in specs], {}
-    for spec in specs:
-        names[spec] = spec.variant.capitalize()
-        if variants.count(spec.variant) > 1:
-            settings = f" N={spec.redundancy} alpha={spec.alpha:g}" if spec.redundancy else ""
-            names[spec] += f"{settings} ({spec.id[:6]})"
+def group_names(specs: Iterable[RunSpec]) -> dict[RunSpec, str]:
+    """Plain and Asymmetric; with the settings that differ where there are several groups of a variant."""
+    names, groups = dict[RunSpec, str](), list(dict.fromkeys(specs))
+    for variant in dict.fromkeys(spec.variant for spec in groups):
+        alike = [spec for spec in groups if spec.variant == variant]
+        for spec, differing in zip(alike, differing_settings(alike), strict=True):
+            names[spec] = ", ".join([variant.capitalize(), *differing])
     return names
 
 
 def bounds(metric: str, patches: int) -> Bounds:
     """The least and the largest value of a metric, of maps with this many patches."""
     return 0.0, math.log(patches) if metric == "entropy" else 1.0
+
+
+def patch_grid(patches: int, height: int, width: int) -> tuple[int, int] | None:
+    """Rows and columns of square patches over an image; None where this number of patches is no such grid."""
+    rows = math.isqrt(patches * height // width)
+    if rows and patches % rows == 0 and rows * width == patches // rows * height:
+        return rows, patches // rows
+    return None

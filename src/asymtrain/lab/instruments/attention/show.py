@@ -1,6 +1,7 @@
 """The page of a measurement of attention: metrics over training and by layer, and maps over images."""
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -8,11 +9,18 @@ import numpy as np
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.data import Dataset
-from asymtrain.lab.instruments.attention.metrics import LABELS, patch_grid
-from asymtrain.lab.instruments.attention.result import AttentionResult, Floats, Summary, summarise
-from asymtrain.lab.instruments.curves import line_of
+from asymtrain.lab.instruments.attention.result import (
+    LABELS,
+    AttentionResult,
+    Floats,
+    Summary,
+    group_names,
+    patch_grid,
+    summarise,
+)
+from asymtrain.lab.instruments.curves import by_setting, line_of
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import Figure, Image, Lines
+from asymtrain.lab.report.figure import Colour, Figure, Image, Lines
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
 from asymtrain.lab.statistics.estimates import Estimate
 
@@ -146,6 +154,9 @@ def maps_figure(
         spec, epoch = result.state
         shown.setdefault((epoch, spec.variant), result)
     columns = sorted(shown, key=lambda column: (column[0], VARIANTS.index(column[1])))
+    names = group_names(by_setting(results, lambda result: result.state[0]))
+    drawn = [names[spec] for spec in by_setting(shown.values(), lambda result: result.state[0])]
+    which = f" Shown: {'; '.join(drawn)}." if len(drawn) < len(names) else ""
     panels: list[Image] = []
     for r, (label, image, scope) in enumerate(rows):
         pixels = dataset.test.images[results[0].images[image]]
@@ -157,7 +168,7 @@ def maps_figure(
             apart = c == 0 or columns[c - 1][0] != epoch
             look = {"colour": variant, "apart": apart, "frame": f"epoch {epoch}"}
             panels.append(map_image(pixels, heat, heading, is_map=True, **look))
-    return Figure(name, title, panels, 1 + len(columns), MAPS)
+    return Figure(name, title, panels, 1 + len(columns), MAPS + which)
 
 
 def map_image(pixels: Any, heat: Floats | None = None, title: str = "", *, is_map: bool = False, **look: Any) -> Image:
@@ -179,14 +190,16 @@ def map_image(pixels: Any, heat: Floats | None = None, title: str = "", *, is_ma
 def _metric_figure(
     name: str, title: str, x_label: str, summaries: Sequence[Summary], x_of: Callable[[Summary], int]
 ) -> Figure:
+    variants = {summary.group: summary.variant for summary in summaries}
+    alone = [variant for variant, count in Counter(variants.values()).items() if count == 1]
+    colours: dict[str, Colour] = {group: v if v in alone else i for i, (group, v) in enumerate(variants.items())}
     panels = []
     for metric in _metrics(summaries):
         lines = []
-        for group in dict.fromkeys(summary.group for summary in summaries):
+        for group, colour in colours.items():
             chosen = [summary for summary in summaries if (summary.group, summary.metric) == (group, metric)]
             chosen.sort(key=x_of)
-            variant, estimates = chosen[0].variant, [summary.estimate for summary in chosen]
-            lines.append(line_of(variant.capitalize(), variant, map(x_of, chosen), estimates))
+            lines.append(line_of(group, colour, map(x_of, chosen), [summary.estimate for summary in chosen]))
         panels.append(Lines(LABELS[metric], x_label, "", tuple(lines)))
     return Figure(name, title, panels, 2 if len(panels) <= 4 else 3, BANDS)
 

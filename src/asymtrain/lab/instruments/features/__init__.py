@@ -43,6 +43,7 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
     name = "features"
     options = FeatureOptions
     run_options = ("data", "data_option", "arch", "scale", "seeds", "redundancy", "alpha")
+    for_any_model = "feature_statistics takes features of any model"
 
     def measure(self, options: FeatureOptions, bench: Bench) -> "dict[RunSpec, Followed]":
         """The features of each run by step: from the store, or followed and kept there one run after the other."""
@@ -52,7 +53,9 @@ class FeaturesInstrument(Instrument[FeatureOptions, "dict[RunSpec, Followed]"]):
 
         name, steps, images = f"features of {options.images} images", options.parse_steps(), options.images
         variants = comma_words(options.variant)
-        specs = list(dict.fromkeys(s for spec in bench.choose() for s in measure.feature_variants(spec, variants)))
+        chosen = bench.choose()
+        self.check_backbones(chosen)
+        specs = list(dict.fromkeys(s for spec in chosen for s in measure.feature_variants(spec, variants)))
 
         def kept() -> "dict[RunSpec, Followed]":
             """What the store holds of the runs, where it holds all steps."""

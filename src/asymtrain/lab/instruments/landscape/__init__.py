@@ -75,6 +75,7 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
     name = "landscape"
     options = LandscapeOptions
     run_options = ("run", "data", "data_option", "arch", "scale", "seeds", "epochs", "alpha", "states")
+    for_any_model = "measure_module_landscape measures any module"
 
     def measure(self, options: LandscapeOptions, bench: Bench) -> Measured:
         """A landscape for each backbone and setting, by label, with the specs that it is of."""
@@ -83,7 +84,9 @@ class LandscapeInstrument(Instrument[LandscapeOptions, Measured]):
         from asymtrain.lab.instruments.landscape.states import states_of_redundancies
 
         options.settings()  # what is wrong with them shows before anything else is done
-        groups = _by_backbone(bench.choose(archs=("mlp",), default_seeds=(42,)))
+        chosen = bench.choose(archs=("mlp",), default_seeds=(42,))
+        self.check_backbones(chosen)
+        groups = _by_backbone(chosen)
         plain = any(specs[0].redundancy == 0 for specs in groups.values())
         if plain and any(options.levels()) and (options.at or options.loss == "total"):
             raise UsageError(

@@ -44,6 +44,7 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
     name = "usage"
     options = UsageOptions
     run_options = (*RUN_OPTIONS, "states")
+    for_any_model = "head_usage takes features and logits of any model"
 
     def measure(self, options: UsageOptions, bench: Bench) -> "Measured":
         """The usage of each point by run and epoch; what the store has of it is not measured again."""
@@ -53,6 +54,7 @@ class UsageInstrument(Instrument[UsageOptions, "Measured"]):
         from asymtrain.lab.instruments.usage.measure import Usage, check_images, measure_usage
 
         specs, name = bench.choose(with_plain=True), f"usage of {options.images} images"
+        self.check_backbones(specs)
         least = min(spec.epochs for spec in specs)
         epochs = (least,) if options.at is None else tuple(sorted(comma_numbers(options.at, AT)))
         if epochs[-1] > least:

@@ -1,10 +1,10 @@
 """Table 14 and Figures 4, 7 and 9: how the ViT attends, with and without branches."""
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
 
+from asymtrain.lab.instruments.attention.show import VARIANTS, map_image
 from asymtrain.lab.instruments.curves import Curve
 from asymtrain.lab.paper.evidence import Effect, Evidence
 from asymtrain.lab.paper.figures import curve_line, has_points
@@ -32,7 +32,6 @@ METRICS = {
 }
 """The paper's names; those of the instrument, in words, with a unit, and what else a table's heading says."""
 MORE = {"coverage_of_saliency": "Weight on the salient region", "coverage_of_mask": "Weight on the object"}
-VARIANTS = ("plain", "asymmetric")
 WAITS = "Waits for the measurements of Table 14."
 
 
@@ -143,21 +142,14 @@ def make_maps(study: Study, known: Snapshot) -> RecipeOutput:
 
     def images(label: str, image: int, layer: str, *, titled: bool) -> Iterator[Image]:
         """A row of the figure: the image, then its maps of both variants by epoch."""
-        pixels = pixels_of(shown["pixels"][image]).transpose(1, 2, 0) / 255
-        yield Image("", pixels, label=label)
+        pixels = pixels_of(shown["pixels"][image])
+        yield map_image(pixels, label=label)
         for epoch in epochs:
             for variant in VARIANTS:
                 weights = np.array(kept[variant][epoch]["maps"][layer][image], float)
-                side = math.isqrt(len(weights))
-                yield Image(
-                    f"{variant.capitalize()}\nepoch {epoch}" if titled else "",
-                    pixels if np.isfinite(weights).all() else None,
-                    weights.reshape(side, side) * len(weights),
-                    scale="attention / uniform",
-                    colour=variant,
-                    apart=variant == VARIANTS[0],
-                    frame=f"epoch {epoch}",
-                )
+                title = f"{variant.capitalize()}\nepoch {epoch}" if titled else ""
+                look = {"colour": variant, "apart": variant == VARIANTS[0], "frame": f"epoch {epoch}"}
+                yield map_image(pixels, weights, title, is_map=True, **look)
 
     seed, columns, figures = first["plain"].spec.seed, 1 + len(epochs) * len(VARIANTS), []
     caption = f"Seed {seed}; from the class token, heads averaged, in multiples of the uniform weight."

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from asymtrain.lab.paper.comparisons import Comparison, improvement, interval, needs_of, pairs_of
+from asymtrain.lab.paper.comparisons import Comparison, effect_of, improvement, interval, needs_of, pairs_of
 from asymtrain.lab.paper.evidence import Effect
 from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes import swept
@@ -74,21 +74,14 @@ LOOKS: dict[str, Callable[[Run, Run], tuple[float, float]]] = {
 
 def effect(known: Snapshot, comparison: Comparison, look: str) -> Effect | None:
     """The effect by one of `LOOKS`; in a pair with a diverged run, that run counts at chance accuracy."""
-    pairs = pairs_of(known, comparison)
-    if not pairs:
-        return None
-    plain, asymmetric = zip(*(_looked(pair, look) for pair in pairs), strict=True)
-    ids = tuple(run.spec.id for pair in pairs for run in pair)
-    seeds = tuple(run.spec.seed for run, _ in pairs)
-    return Effect(comparison.label, plain, asymmetric, comparison.plain[0].epochs, ids, seeds, comparison.stand_in)
 
+    def looked(*pair: Run) -> Sequence[float]:
+        if all(run.outcome == "finished" for run in pair):
+            return LOOKS[look](*pair)
+        chance = 1 / class_count(pair[0].spec)
+        return [chance if run.outcome == "diverged" else tested(run)[-1] for run in pair]
 
-def _looked(pair: tuple[Run, Run], look: str) -> tuple[float, float]:
-    if all(run.outcome == "finished" for run in pair):
-        return LOOKS[look](*pair)
-    chance = 1 / class_count(pair[0].spec)
-    plain, asymmetric = (chance if run.outcome == "diverged" else tested(run)[-1] for run in pair)
-    return plain, asymmetric
+    return effect_of(known, comparison, looked)
 
 
 def needs(study: Study, known: Snapshot) -> Needs:

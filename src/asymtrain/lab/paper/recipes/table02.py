@@ -10,9 +10,9 @@ from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.snapshot import Snapshot, first_epochs
 from asymtrain.lab.paper.study import ARCHS, Reading, Study, readings_for
-from asymtrain.lab.paper.tables import READING, N, arch_cell, ends, number
+from asymtrain.lab.paper.tables import READING, N, arch_cell, number
 from asymtrain.lab.report.figure import Figure, Lines
-from asymtrain.lab.report.table import Cell, Column, Table, missing_cells
+from asymtrain.lab.report.table import Cell, Column, Table, interval, missing_cells
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import display_name
 
@@ -85,7 +85,7 @@ def _row(reading: Reading, arch: str, variant: str, conflict: Conflict | None) -
         *heading,
         cell(conflict.final.mean),
         cell(mean.mean),
-        Cell(ends(mean.low, mean.high), ids),
+        Cell(interval(mean.low, mean.high), ids),
         cell(conflict.min.mean),
         cell(conflict.max.mean),
         cell(conflict.conflict.mean),
