@@ -1,16 +1,8 @@
 """Runs and epochs with invented numbers, for tables and pages: they do not care how a run was made."""
 
-import base64
 import math
 import random
-from collections.abc import Callable, Iterator
-from typing import Any
 
-import numpy as np
-
-from asymtrain.lab.paper.measurements import attentions_wanted
-from asymtrain.lab.paper.recipe import Measuring
-from asymtrain.lab.paper.study import Study
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 
@@ -42,32 +34,3 @@ def invent(spec: RunSpec, gain: float = 0.04, epochs: int | None = None, diverge
 
     history = tuple(epoch(number) for number in range(1, count + 1))
     return Run(spec, history, outcome="diverged" if diverged else "finished")
-
-
-def invented_attention(
-    study: Study, gain: Callable[[int, int], float] = lambda seed, epoch: 0.05
-) -> Iterator[tuple[Measuring, dict[int, Any]]]:
-    """The measurements of the attention block, on pictures and maps of noise, which no packing makes small.
-
-    `gain` is by how much the metrics of a seed at an epoch are larger with branches.
-    """
-    chance = np.random.default_rng(0)
-    layers = [f"blocks.{i}.attention" for i in range(6)]
-    for reading in study.readings:
-        if reading.changes == "accuracy":
-            continue
-        for variant in ("plain", "asymmetric"):
-            for wanted in attentions_wanted(study, reading, variant):
-                values = {}
-                for epoch in wanted.epochs:
-                    level = 0.3 + chance.normal(0, 0.01) + gain(wanted.spec.seed, epoch) * (variant == "asymmetric")
-                    metrics = ("peak_strength", "entropy", "gini", "coverage_above")
-                    value = {"layers": layers, "scopes": {"mean": {name: [level, None, None, 5] for name in metrics}}}
-                    if wanted.keep:
-                        maps = chance.dirichlet(np.ones(64), (len(layers), wanted.keep)).round(5)
-                        pixels = chance.integers(0, 256, (wanted.keep, 3 * 32 * 32), np.uint8)
-                        value["maps"] = {layer: of.tolist() for layer, of in zip(layers, maps, strict=True)}
-                        value["pixels"] = [base64.b64encode(picture.tobytes()).decode() for picture in pixels]
-                        value["labels"] = ["chimpanzee"] * wanted.keep
-                    values[epoch] = value
-                yield wanted, values

@@ -173,11 +173,3 @@ def test_what_is_measured_has_a_title_of_its_own_under_every_reading():
     assert len(set(wanted.values())) == len(wanted)
     title = "attention of vit asymmetric seed 42, of the class token"
     assert {title, f"{title}, losses summed over classes", f"{title}, all branches active"} <= set(wanted.values())
-
-
-def test_attention_has_no_row_of_a_reading_that_changes_nothing_in_it(readings):
-    """`ordinary` trains otherwise, in Tables 1 and 3 alone: rows of it would be those of the primary reading."""
-    (table,) = readings["table14"].tables
-    titles = {row[2].value for row in table.rows}
-    assert titles == {READINGS[name].title for name in ("primary", "sum", "all", "instruments")}
-    assert set(readings["table14"].evidence) <= {"primary", "sum", "all", "instruments"}
