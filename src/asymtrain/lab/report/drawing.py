@@ -117,7 +117,8 @@ def size_of(figure: Figure) -> tuple[float, float]:
         longest = max(len(panel.bars) for panel in panels)
         label = max((len(bar.label) for panel in panels for bar in panel.bars), default=0)
         room = 0.08 * max(0, min(label, LONGEST) - 32)  # for names that would leave none to the bars
-        return (4.2 if columns == 1 else 2.0 + 2.1 * columns) + room, (0.9 + 0.33 * longest) * rows
+        pitch = 0.33 if longest <= 12 else 0.24  # a long list stays on one screen
+        return (4.2 if columns == 1 else 2.0 + 2.1 * columns) + room, (0.9 + pitch * longest) * rows
     if isinstance(first, Surface):
         return (0.3 + 2.3 * columns, 2.6 * rows) if first.relief else (1.4 + 1.9 * columns, 0.3 + 2.2 * rows)
     return CELL * columns + 0.14 * _gaps(figure)[-1] + 1.3, CELL * rows + 0.75

@@ -480,7 +480,7 @@
       if (this.spec.kind === "images" && panel.paint) title.style.color = panel.paint;
       const label = [this.spec.title, panel.title].filter(Boolean).join(": ");
       const chart = make("div", { class: "chart", role: "img", "aria-label": label });
-      if (rows) chart.style.height = `${4 + 2.1 * rows}rem`;
+      if (rows) chart.style.height = `${4 + (rows > 12 ? 1.75 : 2.1) * rows}rem`; // two lines of a label fit
       const head = panel.title || this.spec.kind === "images" ? [title] : [];
       const name = panel.label && this.spec.kind === "images" ? [make("p", { class: "row" }, panel.label)] : [];
       const box = make("div", { class: "panel" }, ...head, ...name, chart);
