@@ -49,19 +49,24 @@ def needs(study: Study, known: Snapshot) -> Needs:
     return Needs(measurements=tuple(wanted.values()))
 
 
-def values(known: Snapshot, wanted: tuple[Measuring, ...], metric: str, epoch: int) -> dict[int, tuple[float, str]]:
-    """By seed the mean over images and layers, and the spec's id."""
+def values(
+    known: Snapshot, wanted: tuple[Measuring, ...], metric: str, epoch: int, scope: str = "mean"
+) -> dict[int, tuple[float, str]]:
+    """By seed the mean over images, of the mean over layers or of another scope, and the spec's id."""
     by_seed = {}
     for attention in wanted:
         measured = (known.values(attention.spec, attention.name) or {}).get(epoch)
-        mean = measured["scopes"]["mean"].get(metric, [None])[0] if measured else None
+        mean = measured["scopes"].get(scope, {}).get(metric, [None])[0] if measured else None
         if mean is not None:
             by_seed[attention.spec.seed] = (float(mean), attention.spec.id)
     return by_seed
 
 
-def effect(study: Study, known: Snapshot, reading: Reading, metric: str, epoch: int, label: str) -> Effect | None:
-    plain, other = (values(known, attentions_wanted(study, reading, variant), metric, epoch) for variant in VARIANTS)
+def effect(
+    study: Study, known: Snapshot, reading: Reading, metric: str, epoch: int, label: str, scope: str = "mean"
+) -> Effect | None:
+    sides = (attentions_wanted(study, reading, variant) for variant in VARIANTS)
+    plain, other = (values(known, wanted, metric, epoch, scope) for wanted in sides)
     seeds = tuple(sorted(set(plain) & set(other)))
     if not seeds:
         return None
@@ -93,7 +98,26 @@ def make_table14(study: Study, known: Snapshot) -> RecipeOutput:
         "docs/method.md says why. "
         f"{stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
     )
-    return RecipeOutput((Table("table14", "Table 14: attention", columns, tuple(rows), note),), evidence=evidence)
+    table = Table("table14", "Table 14: attention", columns, tuple(rows), note)
+    return RecipeOutput((table, _rollout_table(study, known)), evidence=evidence)
+
+
+def _rollout_table(study: Study, known: Snapshot) -> Table:
+    """The same of the primary reading by attention rollout, and after the last epoch too."""
+    rows = []
+    epochs: dict[int, int | None] = {study.epochs: None} | {study.at(epoch): epoch for epoch in ATTENTION_EPOCHS}
+    for name, (metric, *heading) in METRICS.items():
+        for at, epoch in sorted(epochs.items()):
+            measured = effect(study, known, study.readings[0], metric, at, "", "rollout")
+            paper = printed(f"table14/{name}/{epoch}") if epoch else None
+            rows.append((Cell("".join(heading)), Cell(str(at)), *difference_cells(measured, paper)))
+    note = (
+        "Attention rollout (Abnar and Zuidema 2020): the product of all layers' maps, each averaged with the identity, "
+        "where the table above has the mean over layers. It was measured with them and looked at on 2026-11-18, after "
+        f"the rows above; no verdict uses it. {stands_note(study, ATTENTION_EPOCHS)}{DIFFERENCE_NOTE}"
+    )
+    columns = (*headings_of(("Metric", "Epoch")), *difference_columns())
+    return Table("table14-rollout", "Table 14 by attention rollout", columns, tuple(rows), note)
 
 
 def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
