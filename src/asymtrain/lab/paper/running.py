@@ -138,9 +138,9 @@ RULE = {
 # The same on one core for the small networks of the scale `quick`.
 SMALL = {"mlp": 5e3, "cnn": 800.0, "vit": 1100.0}
 SURFACES = 5  # that a draw of directions takes at four redundancies, both scalings and the control
-# A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. One surface of the paper's CNN took
-# 30 s and 8 s on an H200 (results/benchmarks/landscape-tf32-h200.txt), which gives the factors for all backbones.
-SLOWER = {"cuda": {"fp32": 12, "tf32": 3}, "cpu": {"fp32": 1, "tf32": 1}}
+# A landscape's forward passes are in float32 or TF32, the rule's rates in bf16. The factors are those of the paper's
+# ViT, 65 s a network in float32, and CNN, 38 s in TF32, on an H200 (results/200-epochs-landscapes).
+SLOWER = {"cuda": {"fp32": 7, "tf32": 3}, "cpu": {"fp32": 1, "tf32": 1}}
 PASSES = 3  # forward passes in the time of a training step
 
 
