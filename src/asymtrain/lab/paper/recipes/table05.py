@@ -94,7 +94,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "their intervals are wider. 'By parameter count' is the change that the number of weights alone makes of a "
         "direction of unit norm. A plane's R² near 1 says that the surface is a tilted plane: deviation, range and "
         "gradient are then one number. Difference: our change less the paper's, in points. The paper does not state "
-        f"the length of its directions, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
+        f"how far its grid reaches, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
     )
     both = (
         "Main loss and total loss, main + alpha * auxiliary, of the same networks, along the same directions, on the "
@@ -291,9 +291,9 @@ RECIPES = (
         covers=("table5", "table6", "figure6"),
         title="Tables 5 and 6, Figure 6: the initial loss landscape",
         question="Does redundancy smooth the loss surface, or only shorten the step that a direction makes?",
-        how="The loss of untrained networks on training images over a plane of two random directions. The paper does "
-        "not say how long a direction is: both readings are shown, and directions over live parameters only as a "
-        "control. Nor does it say which loss: verdicts take the main loss, and the total loss stands beside.",
+        how="The loss of untrained networks on training images over a plane of two random directions. The paper's "
+        "are of unit variance; those of unit norm are shown beside, and directions over live parameters only as a "
+        "control. It does not say which loss: verdicts take the main loss, and the total loss stands beside.",
         claims=("c18", "c19", "c20", "c21"),
         needs=needs,
         make=make,
