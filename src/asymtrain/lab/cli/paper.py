@@ -73,22 +73,18 @@ class SizeOptions:
 
     heading = TRAINED
 
-    scale: Annotated[str, typer.Option("--scale", help="quick: minutes on a CPU. paper: as published.")] = "quick"
+    scale: Annotated[str, typer.Option(help="quick: minutes on a CPU. paper: as published.")] = "quick"
     seeds: Annotated[str | None, SEEDS] = None
     epochs: Annotated[
         int | None,
         typer.Option(
-            "--epochs",
-            help="Epochs of the final runs; trials of a search are scaled in proportion.",
-            callback=one_or_more,
+            help="Epochs of the final runs; trials of a search are scaled in proportion.", callback=one_or_more
         ),
     ] = None
-    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")] = "fp32"
+    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16.")] = "fp32"
     data: Annotated[
         str | None,
-        typer.Option(
-            "--data", help="At the scale quick: shapes (default), or cifar for a part of CIFAR. Paper: cifar."
-        ),
+        typer.Option(help="At the scale quick: shapes (default), or cifar for a part of CIFAR. Paper: cifar."),
     ] = None
 
     def build(self) -> "Study":
@@ -117,13 +113,12 @@ class StudyOptions(SizeOptions):
     reading: Annotated[
         list[str] | None,
         typer.Option(
-            "--reading",
             metavar="NAME",
             help="primary, sum, all, best, instruments, last20, ordinary; several with commas, or every.",
         ),
     ] = None
     hyperparameters: Annotated[
-        str, typer.Option("--hyperparameters", help="Where the paper gives none: searched, or paper for Table 13's.")
+        str, typer.Option(help="Where the paper gives none: searched, or paper for Table 13's.")
     ] = "searched"
     fair: Annotated[
         bool,
@@ -134,7 +129,6 @@ class StudyOptions(SizeOptions):
     arch: Annotated[
         list[str] | None,
         typer.Option(
-            "--arch",
             metavar="NAME",
             help="Do these backbones alone: mlp, cnn, vit; several with commas.",
             autocompletion=offered_archs,
@@ -170,9 +164,9 @@ class StudyOptions(SizeOptions):
 class BlockOptions(SizeOptions):
     """The study whose blocks are done: unless told otherwise, that of results/."""
 
-    scale: Annotated[str, typer.Option("--scale", help="paper: as published. quick: minutes on a CPU.")] = "paper"
+    scale: Annotated[str, typer.Option(help="paper: as published. quick: minutes on a CPU.")] = "paper"
     precision: Annotated[
-        str, typer.Option("--precision", help="fp32, tf32 or bf16. Default: bf16, as in results/; with quick fp32.")
+        str, typer.Option(help="fp32, tf32 or bf16. Default: bf16, as in results/; with quick fp32.")
     ] = ""
 
     def build(self) -> "Study":
@@ -184,7 +178,7 @@ class BlockOptions(SizeOptions):
 class PaperOutput(OutputOptions):
     """The folder and the store of a reproduction."""
 
-    out: Annotated[Path, typer.Option("--out", help="Folder of the page, the tables and the store.")] = PAPER_OUT
+    out: Annotated[Path, typer.Option(help="Folder of the page, the tables and the store.")] = PAPER_OUT
 
     def read(self) -> "Snapshot":
         """What the store holds."""
@@ -199,10 +193,9 @@ class StoredOutput:
 
     heading = RESULTS
 
-    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None
+    out: Annotated[Path | None, typer.Option(help="Folder to write the page to. Default: none.")] = None
     store: Annotated[
-        Path | None,
-        typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
+        Path | None, typer.Option(help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}.")
     ] = None
     json: Annotated[bool, JSON] = False
 
@@ -230,9 +223,9 @@ class ShownOutput(StoredOutput):
 class VerdictOutput(StoredOutput):
     """What `verdicts` reads and writes."""
 
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write both tables and the figure to. Default: none.")
-    ] = None
+    out: Annotated[Path | None, typer.Option(help="Folder to write both tables and the figure to. Default: none.")] = (
+        None
+    )
 
 
 @paper.command("list")
@@ -310,7 +303,7 @@ def next_(
     tracks: TrackOptions,
     block: Annotated[
         str | None,
-        typer.Option("--block", help="Do this one of `asymtrain paper blocks` instead.", autocompletion=offered_blocks),
+        typer.Option(help="Do this one of `asymtrain paper blocks` instead.", autocompletion=offered_blocks),
     ] = None,
     full: Annotated[bool, FULL] = False,
 ) -> None:
