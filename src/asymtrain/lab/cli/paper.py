@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from asymtrain.lab.paper.study import Study
 
 PAPER_OUT = Path("asymtrain-paper")
-SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
 FULL = typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
 paper = command_group("paper")
 
@@ -345,7 +344,7 @@ def _train(
         from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.running import check_data, missing, run_recipes
         from asymtrain.lab.paper.snapshot import read_store
-        from asymtrain.lab.paper.verdicts import judge_results
+        from asymtrain.lab.paper.spec_index import specs_behind
         from asymtrain.lab.trackers import tracking
     store = output.store_path
     output.check()
@@ -369,14 +368,12 @@ def _train(
 
         options = {**dataclasses.asdict(training), "known": known, "progress": update}
         done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)
-    results, specs = work.build_results(parts, study, store, done.known)
-    judgements = judge_results(results)
+    results, judgements = work.judge_recipes(parts, study, done.known)
+    specs = specs_behind(parts, study, done.known)
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    if len(results) > SHOWN_WHOLE and not (full or output.json):
-        again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
-        work.show_overview(results, judgements, f"the report has them, and `{again}` prints those of one recipe")
-    else:
-        work.show_results(results, judgements, study, json=output.json)
+    again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
+    rest = f"the report has them, and `{again}` prints those of one recipe"
+    work.show_results(results, judgements, study, rest, full=full, json=output.json)
     left = done.left
     failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_empty:
@@ -404,10 +401,10 @@ def verdicts(
     """
     with loading():
         from asymtrain.lab.cli import paper_work as work
-        from asymtrain.lab.paper.page import document, tested_by, write_verdicts
+        from asymtrain.lab.paper.page import document, write_verdicts
         from asymtrain.lab.paper.recipes import RECIPES
+        from asymtrain.lab.paper.snapshot import read_store
         from asymtrain.lab.paper.summary import conclusion, history_table, verdict_table
-        from asymtrain.lab.paper.verdicts import judge_results
         from asymtrain.lab.report import check_folder
         from asymtrain.lab.report.table import table_json
     study = chosen.build()
@@ -415,8 +412,7 @@ def verdicts(
     parts, store = chosen.parts(names, study), output.find_store()
     if output.out is not None:
         check_folder(output.out)
-    results, _ = work.build_results(parts, study, store)
-    judgements = tested_by(results, judge_results(results))
+    results, judgements = work.judge_recipes(parts, study, read_store(store))
     if output.out is not None:
         write_verdicts(output.out, judgements)
         stderr().print(f"Verdicts: {output.out}, from {store}")
@@ -440,21 +436,19 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
         from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.snapshot import read_store
-        from asymtrain.lab.paper.verdicts import judge_results
+        from asymtrain.lab.paper.spec_index import specs_behind
         from asymtrain.lab.report import check_folder
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
     known = read_store(store)
-    results, specs = work.build_results(parts, study, store, known)
-    judgements = judge_results(results)
+    results, judgements = work.judge_recipes(parts, study, known)
+    page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
     if output.out is not None:
         check_folder(output.out)
+        specs = specs_behind(parts, study, known)
         files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    if len(results) > SHOWN_WHOLE and not (output.full or output.json):
-        page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
-        work.show_overview(results, judgements, f"name one recipe, or add --full; {page}")
-    else:
-        work.show_results(results, judgements, study, json=output.json)
+    rest = f"name one recipe, or add --full; {page}"
+    work.show_results(results, judgements, study, rest, full=output.full, json=output.json)
     if others := work.elsewhere(known, study):
         stderr().print(others)
     if output.out is not None:

@@ -48,6 +48,16 @@ class Needs:
     measurements: tuple[Measuring, ...] = ()
     later: Mapping[tuple[str, str], int] = field(default_factory=dict)
 
+    def progress(self, known: Snapshot) -> dict[str, int]:
+        """How many runs and measurements it takes, and how many of them are there."""
+        measured = [known.values(wanted.spec, wanted.name) is not None for wanted in self.measurements]
+        return {
+            "runs_needed": len(self.specs) + sum(self.later.values()),
+            "runs_there": len(known.of(self.specs)),
+            "measurements_needed": len(measured),
+            "measurements_there": sum(measured),
+        }
+
 
 @dataclass(frozen=True)
 class RecipeOutput:
@@ -130,10 +140,7 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
         output.tables,
         output.figures,
         judged.evidence,
-        runs_needed=len(needs.specs) + sum(needs.later.values()),
-        runs_there=len(runs),
-        measurements_needed=len(needs.measurements),
-        measurements_there=sum(values is not None for values in measured),
+        **needs.progress(known),
         seconds=sum(run.seconds for run in runs) + sum(value.get("seconds", 0.0) for value in origins),
         devices=tuple(sorted(devices)),
         versions=joined,
