@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from asymtrain.lab.data import Dataset
     from asymtrain.lab.runs import RunSpec
 
+Fields = Mapping[str, Any]  # of a run
 OWN = {"arch": "build", "arch_options": "build_options", "dataset": "data", "dataset_options": "data_options"}
 """Fields of a run that have another name in every function."""
 
@@ -37,8 +38,8 @@ def import_lab(name: str) -> None:
         raise UsageError(f"asymtrain.{name} needs {error.name}: {EXTRA}") from error
 
 
-def checked_fields(function: str, fields: Mapping[str, Any], own: Mapping[str, str]) -> dict[str, Any]:
-    """Further fields of a run that a function was given; `own` are those that it has under another name."""
+def given_fields(function: str, chosen: Fields, fields: Fields, own: Mapping[str, str]) -> dict[str, Any]:
+    """Those that a function's arguments chose, unless None, and further ones; `own` are known by another name there."""
     from asymtrain.lab.runs import DEFAULTS
 
     for name in fields:
@@ -47,7 +48,7 @@ def checked_fields(function: str, fields: Mapping[str, Any], own: Mapping[str, s
         if name not in DEFAULTS:
             known = {*DEFAULTS, *own.values()} - {*own}
             raise unknown_name(f"argument of {function}, or field of a run,", name, known)
-    return dict(fields)
+    return {name: value for name, value in chosen.items() if value is not None} | dict(fields)
 
 
 def checked_paths(
@@ -137,7 +138,8 @@ def shown_progress(shows: bool) -> Iterator[Display | None]:
         yield display
 
 
-def call_text(function: str, base: RunSpec, given: Mapping[str, Any], own: Mapping[str, str] = OWN) -> str:
-    """The call as a page shows it: what is not a name stands there by the name that its runs have."""
-    shown = [f"{own.get(name, name)}={value!r}" for name, value in given.items()]
+def call_text(function: str, base: RunSpec, given: Mapping[str, Any], own: Mapping[str, str], **options: Any) -> str:
+    """The call as a page shows it, with the options that are set; what is no name stands by that of its runs."""
+    asked = {**given, **{name: value for name, value in options.items() if value}}
+    shown = [f"{own.get(name, name)}={value!r}" for name, value in asked.items()]
     return f"asymtrain.{function}({', '.join([repr(base.arch), repr(base.dataset), *shown])})"

@@ -113,20 +113,19 @@ def compare(
         "pool": pool, "layout": layout, "head": head, "objective": objective, "branch_bias": bias,
         "redundancy": redundancy, "alpha": alpha, "precision": precision,
     }  # fmt: skip
-    from asymtrain.lab.calls import OWN, base_spec, call_text, checked_fields, checked_paths, import_lab
+    from asymtrain.lab import calls
 
-    import_lab("compare")
+    calls.import_lab("compare")
     from asymtrain.lab.cli.report import versions_in
     from asymtrain.lab.report import current_versions, summarise
     from asymtrain.lab.runs import pairs
 
-    own = OWN | {"seed": "seeds", "branch_bias": "bias"}
-    given = {name: value for name, value in chosen.items() if value is not None}
-    given |= checked_fields("compare", fields, own)
+    own = calls.OWN | {"seed": "seeds", "branch_bias": "bias"}
+    given = calls.given_fields("compare", chosen, fields, own)
     numbers = _seeds(seeds)
-    folder, record, root = checked_paths(out, store, data_root, device)
+    folder, record, root = calls.checked_paths(out, store, data_root, device)
     with ExitStack() as held:
-        base = base_spec(build, data, recipe, given, build_options, data_options, root, held)
+        base = calls.base_spec(build, data, recipe, given, build_options, data_options, root, held)
         specs = pairs(base, numbers)
         runs, note = _train(specs, record, progress, device=device, data_root=root, fresh=fresh)
         summary = summarise(runs)
@@ -138,7 +137,7 @@ def compare(
     versions = current_versions() if record is None else versions_in(record, runs)
     fixed = {"seeds": seeds if isinstance(seeds, int) else list(numbers), "recipe": recipe}
     options = {"build_options": build_options, "data_options": data_options}
-    command = call_text("compare", base, fixed | given | {name: value for name, value in options.items() if value}, own)
+    command = calls.call_text("compare", base, fixed | given, own, **options)
     result = Comparison(tuple(runs), summary, command, versions)
     if folder is not None:
         result.page(folder)

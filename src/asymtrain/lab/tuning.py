@@ -129,24 +129,16 @@ def tune(
         progress: a bar on a terminal, elsewhere a line for each run, on stderr.
         **fields: any other field of `asymtrain.lab.runs.RunSpec`, such as clip, head or per_class.
     """
-    from asymtrain.lab.calls import (
-        OWN,
-        base_spec,
-        call_text,
-        checked_fields,
-        checked_paths,
-        import_lab,
-        shown_progress,
-    )
+    from asymtrain.lab import calls
 
-    import_lab("tune")
+    calls.import_lab("tune")
     from asymtrain.lab.candidates import Candidate
     from asymtrain.lab.cli.report import versions_in
     from asymtrain.lab.cli.tune import watcher_of
     from asymtrain.lab.report import current_versions
     from asymtrain.lab.tune import EPOCHS, RULE, Question, as_candidates, run_tune, without_equals
 
-    own = OWN | {"seed": "seeds"} | dict.fromkeys(Candidate().fields(), "candidates")
+    own = calls.OWN | {"seed": "seeds"} | dict.fromkeys(Candidate().fields(), "candidates")
     for name in ("validation", "test"):
         if name in fields:
             raise UsageError(f"{name} is not yours to set here: the race validates, and the confirmation tests")
@@ -158,15 +150,15 @@ def tune(
         raise UsageError(f"short is True or False, got {short!r}")
     if short and seeds is not None:
         raise UsageError("short=True trains one short pair for each candidate: leave out short, or seeds")
-    given = {name: value for name, value in chosen.items() if value is not None} | checked_fields("tune", fields, own)
+    given = calls.given_fields("tune", chosen, fields, own)
     tried = as_candidates(candidates)
-    folder, record, root = checked_paths(out, store, data_root, device)
+    folder, record, root = calls.checked_paths(out, store, data_root, device)
     with ExitStack() as held:
-        base = base_spec(build, data, recipe, given, build_options, data_options, root, held)
+        base = calls.base_spec(build, data, recipe, given, build_options, data_options, root, held)
         base = replace(base, per_class=given.get("per_class"))  # all images, where a scale would take a few
         question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds, short)
         question = without_equals(question, folder, root)
-        with shown_progress(progress) as display:
+        with calls.shown_progress(progress) as display:
             watcher = None if display is None else watcher_of(display)
             try:
                 result = run_tune(question, store=record, out=folder, data_root=root, watcher=watcher, device=device)
@@ -176,12 +168,12 @@ def tune(
                 stop.add_note(f"asymtrain.tune: {kept}; {again}")
                 raise
     versions = current_versions() if record is None else versions_in(record, result.runs)
-    asked: dict[str, Any] = {"minutes": minutes, "recipe": recipe} | given | ({} if seeds is None else {"seeds": seeds})
-    options = {"short": short, "build_options": build_options, "data_options": data_options}
-    asked |= {name: value for name, value in options.items() if value}
-    if candidates is not None:
-        asked["candidates"] = [candidate.fields() for candidate in tried]
-    result = replace(result, command=call_text("tune", base, asked), versions=versions)
+    listed = None if candidates is None else [candidate.fields() for candidate in tried]
+    command = calls.call_text(
+        "tune", base, {"minutes": minutes, "recipe": recipe} | given, own, seeds=seeds, short=short,
+        build_options=build_options, data_options=data_options, candidates=listed,
+    )  # fmt: skip
+    result = replace(result, command=command, versions=versions)
     if folder is not None:
         result.page(folder)
     return result

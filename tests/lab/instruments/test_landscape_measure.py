@@ -212,7 +212,7 @@ def test_a_loss_that_is_not_finite_is_reported():
 def test_bad_states():
     (state,) = states_of("mlp", (1,))
     (other,) = states_of("cnn", (1,))
-    with pytest.raises(UsageError, match="not one of this mlp"):
+    with pytest.raises(UsageError, match="the state is from another backbone"):
         measured([State(state.spec, 0, other.parameters)])
     with pytest.raises(UsageError, match="one backbone"):
         measured([state, other])

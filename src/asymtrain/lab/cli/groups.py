@@ -5,7 +5,7 @@ A command takes groups of options, and `flattened` shows Typer their fields as t
     @dataclass(frozen=True)
     class DeviceOptions:
         heading = "Where"
-        device: Annotated[str | None, typer.Option("--device", help="cpu, cuda or cuda:1.")] = None
+        device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:1.")] = None
 
     @flattened
     def run(context: typer.Context, where: DeviceOptions, json: Annotated[bool, JSON] = False) -> None: ...

@@ -45,9 +45,7 @@ SHARED = {
     **get_type_hints(RunOptions, include_extras=True),
     "arch": Annotated[
         list[str] | None,
-        typer.Option(
-            "--arch", metavar="NAME", help="mlp, cnn, vit; several with commas.", autocompletion=offered_archs
-        ),
+        typer.Option(metavar="NAME", help="mlp, cnn, vit; several with commas.", autocompletion=offered_archs),
     ],
     "run": Annotated[list[str] | None, RUN_IDS],
     "states": Annotated[Path | None, STATES],
@@ -60,13 +58,12 @@ SHARED = {
 class MeasureOutput(OutputOptions):
     """Where the page goes, and the store of the runs."""
 
-    out: Annotated[Path, typer.Option("--out", help="Folder of the page, the numbers and the figures.")] = Path(
+    out: Annotated[Path, typer.Option(help="Folder of the page, the numbers and the figures.")] = Path(
         "asymtrain-measure"
     )
     store: Annotated[
         Path | None,
         typer.Option(
-            "--store",
             help=f"Record of runs. Default: {STORE_NAME} in the folder; with --run, {DEFAULT_OUT / STORE_NAME}.",
         ),
     ] = None

@@ -42,7 +42,6 @@ if TYPE_CHECKING:
     from asymtrain.lab.paper.study import Study
 
 PAPER_OUT = Path("asymtrain-paper")
-SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
 FULL = typer.Option("--full", help="Print every table; else, of several recipes, what each holds and says.")
 paper = command_group("paper")
 
@@ -73,22 +72,18 @@ class SizeOptions:
 
     heading = TRAINED
 
-    scale: Annotated[str, typer.Option("--scale", help="quick: minutes on a CPU. paper: as published.")] = "quick"
+    scale: Annotated[str, typer.Option(help="quick: minutes on a CPU. paper: as published.")] = "quick"
     seeds: Annotated[str | None, SEEDS] = None
     epochs: Annotated[
         int | None,
         typer.Option(
-            "--epochs",
-            help="Epochs of the final runs; trials of a search are scaled in proportion.",
-            callback=one_or_more,
+            help="Epochs of the final runs; trials of a search are scaled in proportion.", callback=one_or_more
         ),
     ] = None
-    precision: Annotated[str, typer.Option("--precision", help="fp32, tf32 or bf16.")] = "fp32"
+    precision: Annotated[str, typer.Option(help="fp32, tf32 or bf16.")] = "fp32"
     data: Annotated[
         str | None,
-        typer.Option(
-            "--data", help="At the scale quick: shapes (default), or cifar for a part of CIFAR. Paper: cifar."
-        ),
+        typer.Option(help="At the scale quick: shapes (default), or cifar for a part of CIFAR. Paper: cifar."),
     ] = None
 
     def build(self) -> "Study":
@@ -117,13 +112,12 @@ class StudyOptions(SizeOptions):
     reading: Annotated[
         list[str] | None,
         typer.Option(
-            "--reading",
             metavar="NAME",
             help="primary, sum, all, best, instruments, last20, ordinary; several with commas, or every.",
         ),
     ] = None
     hyperparameters: Annotated[
-        str, typer.Option("--hyperparameters", help="Where the paper gives none: searched, or paper for Table 13's.")
+        str, typer.Option(help="Where the paper gives none: searched, or paper for Table 13's.")
     ] = "searched"
     fair: Annotated[
         bool,
@@ -134,7 +128,6 @@ class StudyOptions(SizeOptions):
     arch: Annotated[
         list[str] | None,
         typer.Option(
-            "--arch",
             metavar="NAME",
             help="Do these backbones alone: mlp, cnn, vit; several with commas.",
             autocompletion=offered_archs,
@@ -170,9 +163,9 @@ class StudyOptions(SizeOptions):
 class BlockOptions(SizeOptions):
     """The study whose blocks are done: unless told otherwise, that of results/."""
 
-    scale: Annotated[str, typer.Option("--scale", help="paper: as published. quick: minutes on a CPU.")] = "paper"
+    scale: Annotated[str, typer.Option(help="paper: as published. quick: minutes on a CPU.")] = "paper"
     precision: Annotated[
-        str, typer.Option("--precision", help="fp32, tf32 or bf16. Default: bf16, as in results/; with quick fp32.")
+        str, typer.Option(help="fp32, tf32 or bf16. Default: bf16, as in results/; with quick fp32.")
     ] = ""
 
     def build(self) -> "Study":
@@ -184,7 +177,7 @@ class BlockOptions(SizeOptions):
 class PaperOutput(OutputOptions):
     """The folder and the store of a reproduction."""
 
-    out: Annotated[Path, typer.Option("--out", help="Folder of the page, the tables and the store.")] = PAPER_OUT
+    out: Annotated[Path, typer.Option(help="Folder of the page, the tables and the store.")] = PAPER_OUT
 
     def read(self) -> "Snapshot":
         """What the store holds."""
@@ -199,10 +192,9 @@ class StoredOutput:
 
     heading = RESULTS
 
-    out: Annotated[Path | None, typer.Option("--out", help="Folder to write the page to. Default: none.")] = None
+    out: Annotated[Path | None, typer.Option(help="Folder to write the page to. Default: none.")] = None
     store: Annotated[
-        Path | None,
-        typer.Option("--store", help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}."),
+        Path | None, typer.Option(help=f"Record of runs. Default: that of --out, else {PAPER_OUT / STORE_NAME}.")
     ] = None
     json: Annotated[bool, JSON] = False
 
@@ -230,9 +222,9 @@ class ShownOutput(StoredOutput):
 class VerdictOutput(StoredOutput):
     """What `verdicts` reads and writes."""
 
-    out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write both tables and the figure to. Default: none.")
-    ] = None
+    out: Annotated[Path | None, typer.Option(help="Folder to write both tables and the figure to. Default: none.")] = (
+        None
+    )
 
 
 @paper.command("list")
@@ -310,7 +302,7 @@ def next_(
     tracks: TrackOptions,
     block: Annotated[
         str | None,
-        typer.Option("--block", help="Do this one of `asymtrain paper blocks` instead.", autocompletion=offered_blocks),
+        typer.Option(help="Do this one of `asymtrain paper blocks` instead.", autocompletion=offered_blocks),
     ] = None,
     full: Annotated[bool, FULL] = False,
 ) -> None:
@@ -352,7 +344,7 @@ def _train(
         from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.running import check_data, missing, run_recipes
         from asymtrain.lab.paper.snapshot import read_store
-        from asymtrain.lab.paper.verdicts import judge_results
+        from asymtrain.lab.paper.spec_index import specs_behind
         from asymtrain.lab.trackers import tracking
     store = output.store_path
     output.check()
@@ -376,14 +368,12 @@ def _train(
 
         options = {**dataclasses.asdict(training), "known": known, "progress": update}
         done = run_recipes(parts, study, store, on_run=display.finished, on_measurement=on_measurement, **options)
-    results, specs = work.build_results(parts, study, store, done.known)
-    judgements = judge_results(results)
+    results, judgements = work.judge_recipes(parts, study, done.known)
+    specs = specs_behind(parts, study, done.known)
     files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    if len(results) > SHOWN_WHOLE and not (full or output.json):
-        again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
-        work.show_overview(results, judgements, f"the report has them, and `{again}` prints those of one recipe")
-    else:
-        work.show_results(results, judgements, study, json=output.json)
+    again = shlex.join(["asymtrain", "paper", "show", "NAME", "--store", str(store)])
+    rest = f"the report has them, and `{again}` prints those of one recipe"
+    work.show_results(results, judgements, study, rest, full=full, json=output.json)
     left = done.left
     failed = show_failures(store, {spec.id for spec in left.specs})
     if not left.is_empty:
@@ -411,10 +401,10 @@ def verdicts(
     """
     with loading():
         from asymtrain.lab.cli import paper_work as work
-        from asymtrain.lab.paper.page import document, tested_by, write_verdicts
+        from asymtrain.lab.paper.page import document, write_verdicts
         from asymtrain.lab.paper.recipes import RECIPES
+        from asymtrain.lab.paper.snapshot import read_store
         from asymtrain.lab.paper.summary import conclusion, history_table, verdict_table
-        from asymtrain.lab.paper.verdicts import judge_results
         from asymtrain.lab.report import check_folder
         from asymtrain.lab.report.table import table_json
     study = chosen.build()
@@ -422,8 +412,7 @@ def verdicts(
     parts, store = chosen.parts(names, study), output.find_store()
     if output.out is not None:
         check_folder(output.out)
-    results, _ = work.build_results(parts, study, store)
-    judgements = tested_by(results, judge_results(results))
+    results, judgements = work.judge_recipes(parts, study, read_store(store))
     if output.out is not None:
         write_verdicts(output.out, judgements)
         stderr().print(f"Verdicts: {output.out}, from {store}")
@@ -447,21 +436,19 @@ def show(context: typer.Context, names: Names, chosen: StudyOptions, output: Sho
         from asymtrain.lab.cli import paper_work as work
         from asymtrain.lab.paper.page import write_paper
         from asymtrain.lab.paper.snapshot import read_store
-        from asymtrain.lab.paper.verdicts import judge_results
+        from asymtrain.lab.paper.spec_index import specs_behind
         from asymtrain.lab.report import check_folder
     study = chosen.build()
     parts, store = chosen.parts(names, study), output.find_store()
     known = read_store(store)
-    results, specs = work.build_results(parts, study, store, known)
-    judgements = judge_results(results)
+    results, judgements = work.judge_recipes(parts, study, known)
+    page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
     if output.out is not None:
         check_folder(output.out)
+        specs = specs_behind(parts, study, known)
         files = write_paper(output.out, results, judgements, study, typed_command(context), specs)
-    if len(results) > SHOWN_WHOLE and not (output.full or output.json):
-        page = "--out FOLDER writes them as a page" if output.out is None else "the page has them"
-        work.show_overview(results, judgements, f"name one recipe, or add --full; {page}")
-    else:
-        work.show_results(results, judgements, study, json=output.json)
+    rest = f"name one recipe, or add --full; {page}"
+    work.show_results(results, judgements, study, rest, full=output.full, json=output.json)
     if others := work.elsewhere(known, study):
         stderr().print(others)
     if output.out is not None:

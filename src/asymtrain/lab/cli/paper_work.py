@@ -2,33 +2,34 @@
 
 import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from asymtrain.lab.cli.options import Workers
 from asymtrain.lab.cli.screen import show_json, show_table, stdout
-from asymtrain.lab.paper.blocks import progress
+from asymtrain.lab.paper import blocks
 from asymtrain.lab.paper.recipe import Recipe, RecipeResult, build_result, needs_of, of_archs
 from asymtrain.lab.paper.recipes import RECIPES
-from asymtrain.lab.paper.running import Missing, estimate, measurement_seconds, missing
-from asymtrain.lab.paper.snapshot import Snapshot, read_store
-from asymtrain.lab.paper.spec_index import SpecsUsed, specs_behind
+from asymtrain.lab.paper.running import Missing, estimate, measurement_seconds, missing_of
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Study
-from asymtrain.lab.paper.verdicts import Judgement
+from asymtrain.lab.paper.verdicts import Judgement, judge_results, tested_by
 from asymtrain.lab.report import duration
 from asymtrain.lab.report.table import Column, Table, make_rows
 from asymtrain.lab.texts import counted
 
+SHOWN_WHOLE = 3  # recipes that are printed in full unasked: all of them have 900 lines
 
-def build_results(
-    recipes: Sequence[Recipe], study: Study, store: Path, known: Snapshot | None = None
-) -> tuple[list[RecipeResult], SpecsUsed]:
-    known = read_store(store) if known is None else known
-    return [build_result(recipe, study, known) for recipe in recipes], specs_behind(recipes, study, known)
+
+def judge_recipes(
+    recipes: Iterable[Recipe], study: Study, known: Snapshot
+) -> tuple[list[RecipeResult], list[Judgement]]:
+    """What a store's rows make of recipes, and the verdicts on the claims that these test."""
+    results = [build_result(recipe, study, known) for recipe in recipes]
+    return results, tested_by(results, judge_results(results))
 
 
 def ask_once(recipe: Recipe, study: Study, known: Snapshot) -> Recipe:
-    """The recipe with its answer to what it needs: a list asks three times, and the specs take most of its time."""
+    """The recipe with its answer to what it needs: a list asks twice, and the specs take most of its time."""
     needs = recipe.needs(study, known)
     return dataclasses.replace(recipe, needs=lambda study, known: needs)
 
@@ -39,18 +40,14 @@ def listing(
     """Each recipe with what it needs of these backbones, what is stored, and how long the rest takes."""
     for recipe in recipes:
         needs = of_archs(recipe.needs(study, known), archs)
-        left = missing([recipe], study, known, archs)
         yield {
             "name": recipe.name,
             "covers": list(recipe.covers),
             "title": recipe.title,
             "beyond_the_paper": recipe.beyond,
             "claims": list(recipe.claims),
-            "runs_needed": len(needs.specs) + sum(needs.later.values()),
-            "runs_there": len(known.of(needs.specs)),
-            "measurements_needed": len(needs.measurements),
-            "measurements_there": len(needs.measurements) - len(left.measurements),
-            "seconds_left": seconds_left(left, study, known, workers)[0],
+            **needs.progress(known),
+            "seconds_left": seconds_left(missing_of(needs, known), study, known, workers)[0],
         }
 
 
@@ -77,10 +74,11 @@ def blocks_listing(study: Study, known: Snapshot, workers: Workers) -> list[dict
     """Each block of the reproduction: how far it is, how long the rest takes, and the command that does it."""
     rated = {"bf16" if workers[0] == "cuda" else "fp32", *(run.spec.precision for run in known.runs.values())}
     rows = []
-    for block, left, row in progress(study, known):
-        own = block.study(study)
+    for block in blocks.BLOCKS.values():
+        own, needs = block.study(study), block.needs(study, known)
+        left, row = missing_of(needs, known), {"name": block.name, "title": block.title, **needs.progress(known)}
         seconds = seconds_left(left, own, known, workers)[0] if own.precision in rated or left.is_empty else None
-        rows.append({**row, "seconds_left": seconds})
+        rows.append({**row, "command": block.command, "seconds_left": seconds})
     return rows
 
 
@@ -134,8 +132,8 @@ def elsewhere(known: Snapshot, study: Study) -> str:
     )
 
 
-def show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgement], rest: str) -> None:
-    """A line for each recipe, the claims that they test by verdict, and where the rest is."""
+def _show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgement], rest: str) -> None:
+    """A line for each recipe, the claims by verdict, and where the rest is."""
     console = stdout()
     columns = (Column("Recipe"), Column("Title"), Column("Trainings", "number"), Column("Claims"))
     rows = (
@@ -144,22 +142,28 @@ def show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgemen
     )
     show_table(Table("overview", "", columns, make_rows(rows)))
     console.print()
-    wanted = {name for result in results for name in result.claims}
     verdicts: dict[str, list[str]] = {}
     for judgement in judgements:
-        if judgement.claim.id in wanted:
-            verdicts.setdefault(judgement.words, []).append(judgement.claim.id)
+        verdicts.setdefault(judgement.words, []).append(judgement.claim.id)
     for words, claims in sorted(verdicts.items(), key=lambda item: -len(item[1])):
         console.print(f"{words} ({len(claims)}): {', '.join(claims)}")
     console.print(f"Every table, note and verdict: {rest}.", soft_wrap=True)
 
 
-def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study, *, json: bool) -> None:
-    """Tables with their notes, figures by name, then the verdicts of the claims that they test; or all as JSON."""
+def show_results(
+    results: Sequence[RecipeResult], judgements: Sequence[Judgement], study: Study, rest: str, *, full: bool, json: bool
+) -> None:
+    """Tables with their notes, figures by name, then the verdicts; or all as JSON.
+
+    Of several recipes an overview, unless they are asked for in full: `rest` is where the rest is.
+    """
     if json:
         from asymtrain.lab.paper.page import document
 
         show_json(document(results, judgements, study))
+        return
+    if len(results) > SHOWN_WHOLE and not full:
+        _show_overview(results, judgements, rest)
         return
     console = stdout()
     for result in results:
@@ -173,10 +177,8 @@ def show_results(results: Sequence[RecipeResult], judgements: Sequence[Judgement
             console.print(f"{figure.title}: {figure.caption if figure.missing else 'drawn in the report'}")
         for line in (*result.notes, ""):
             console.print(line)
-    wanted = {name for result in results for name in result.claims}
     for judgement in judgements:
-        if judgement.claim.id in wanted:
-            console.print(f"{judgement.claim.id} {judgement.claim.text}: {judgement.sentence}")
+        console.print(f"{judgement.claim.id} {judgement.claim.text}: {judgement.sentence}")
 
 
 def _says_nothing(table: Table) -> bool:

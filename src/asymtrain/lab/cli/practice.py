@@ -46,7 +46,7 @@ def offered_blocks(incomplete: str) -> list[str]:
 class PracticeOutput(OutputOptions):
     """The folder and the store of the study."""
 
-    out: Annotated[Path, typer.Option("--out", help="Folder of the page and the store.")] = PRACTICE_OUT
+    out: Annotated[Path, typer.Option(help="Folder of the page and the store.")] = PRACTICE_OUT
     quick: Annotated[bool, QUICK] = False
 
     @property
@@ -111,7 +111,6 @@ def show(
     step_costs: Annotated[
         list[Path] | None,
         typer.Option(
-            "--step-costs",
             help="File of `benchmarks/overhead.py --only practice --json FILE`: shows what a step costs, and the time "
             "to Plain's accuracy. May be given several times.",
         ),

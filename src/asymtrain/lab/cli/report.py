@@ -1,6 +1,5 @@
 """`asymtrain report`: build the page again from a store."""
 
-import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -14,8 +13,6 @@ from asymtrain.lab.cli.screen import show_summary, stderr
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import Run
-
-VERSIONED = {"asymtrain": "asymtrain", "torch": "torch", "python": "Python"}  # field of a provenance: name on a page
 
 
 def report(
@@ -51,9 +48,9 @@ def finished_runs(store: Path) -> "list[Run]":
 def versions_in(store: Path, runs: "Iterable[Run]") -> dict[str, str]:
     """Versions that these runs of a store were trained with; several of one thing are all named."""
     from asymtrain.lab.store import Store
+    from asymtrain.lab.store.provenance import joined_versions
 
     if not (ids := [run.spec.id for run in runs]):
         return {}
     with Store(store, read_only=True) as opened:
-        origins = [dataclasses.asdict(record.provenance) for record in opened.records(ids)]
-    return {name: " and ".join(sorted({str(origin[field]) for origin in origins})) for field, name in VERSIONED.items()}
+        return joined_versions([record.provenance.versions for record in opened.records(ids)])

@@ -43,7 +43,7 @@ def run(
     tracks: TrackOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
     from_search: Annotated[
-        Path | None, typer.Option("--from-search", help="Train what a search chose: the folder that it wrote to.")
+        Path | None, typer.Option(help="Train what a search chose: the folder that it wrote to.")
     ] = None,
     watch: Annotated[bool, WATCH] = False,
 ) -> None:

@@ -25,7 +25,7 @@ RUNNING, BEGUN, NEW = "is being trained now", "continues from a checkpoint", "no
 
 
 def status(
-    store: Annotated[Path | None, typer.Option("--store", help=f"{RECORD.help} {LATEST}")] = None,
+    store: Annotated[Path | None, typer.Option(help=f"{RECORD.help} {LATEST}")] = None,
     json: Annotated[bool, JSON] = False,
 ) -> None:
     """Show what a store holds, what is pending, what diverged or failed and why."""

@@ -41,7 +41,7 @@ def export(
     ] = False,
     without: Annotated[
         list[Path] | None,
-        typer.Option("--without", metavar="EXPORT", help="Leave out what this export holds, or those in this folder."),
+        typer.Option(metavar="EXPORT", help="Leave out what this export holds, or those in this folder."),
     ] = None,
 ) -> None:
     """Write everything that was run and measured to a folder of tables.

@@ -176,9 +176,7 @@ def mixing_weights(bits: Tensor, mixup: Tensor | None, cutmix: Tensor | None, he
         row, column = (bits >> 13 & 0xFFFF) % height, (bits >> 29 & 0xFFFF) % width
         box = _box(row - half_tall, row + half_tall, column - half_wide, column + half_wide, height, width)
         outside = (~box).float()
-        weights = (
-            outside if weights is None else torch.where((bits >> 12 & 1).bool()[..., None, None], outside, weights)
-        )
+        weights = outside if weights is None else outside.where((bits >> 12 & 1).bool()[..., None, None], weights)
     assert weights is not None, "one of the two is given"
     return weights
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.checkpoints import DamagedError, StackPlan
@@ -44,6 +44,19 @@ class State:
     def backbone(self) -> dict[str, Tensor]:
         """The parameters without those of branches."""
         return {name: value for name, value in self.parameters.items() if not is_branch(name)}
+
+
+def check_state(state: State, backbone: nn.Module) -> None:
+    """Refuse weights that are not those of the backbone of their spec."""
+    given = {name: value.shape for name, value in state.backbone.items()}
+    wanted = {name: value.shape for name, value in backbone.named_parameters()}
+    for name in [*wanted, *given]:
+        if given.get(name) != wanted.get(name):
+            has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (given, wanted))
+            raise UsageError(
+                f"the state is from another backbone than its spec {state.spec.id} ({state.spec.arch}): of {name} it "
+                f"has {has}, the backbone {wants}; load the state that was saved with this spec"
+            )
 
 
 def initial_state(spec: RunSpec, dataset: Dataset) -> State:

@@ -137,9 +137,7 @@ class Instrument(ABC, Generic[Options, Result]):
     name: ClassVar[str]  # of the command and of its files
     options: type[Options]  # a dataclass whose fields are options, see `lab.cli.groups`
     run_options: ClassVar[tuple[str, ...]] = RUN_OPTIONS  # of the shared options; "states", "track" are others
-    for_any_model: ClassVar[str] = (
-        ""  # the function of `instruments` for models other than backbones, and what it takes
-    )
+    for_any_model: ClassVar[str] = ""  # the function of `instruments` for other models, and what it takes
 
     @abstractmethod
     def measure(self, options: Options, bench: Bench) -> Result:

@@ -5,10 +5,9 @@ counts, whichever command has trained it.
 """
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 from asymtrain.errors import unknown_name
 from asymtrain.lab.paper.recipe import Needs, Recipe, needs_of, part_of
@@ -110,23 +109,3 @@ def get_block(name: str) -> Block:
 
 def first_unfinished(study: Study, known: Snapshot) -> Block | None:
     return next((block for block in BLOCKS.values() if not block.left(study, known).is_empty), None)
-
-
-def progress(study: Study, known: Snapshot) -> Iterator[tuple[Block, Missing, dict[str, Any]]]:
-    """Each block, what it lacks, and how far it is."""
-    for block in BLOCKS.values():
-        needs = block.needs(study, known)
-        left = missing_of(needs, known)
-        yield (
-            block,
-            left,
-            {
-                "name": block.name,
-                "title": block.title,
-                "runs_needed": len(needs.specs) + left.later,
-                "runs_there": len(known.of(needs.specs)),
-                "measurements_needed": len(needs.measurements),
-                "measurements_there": len(needs.measurements) - len(left.measurements),
-                "command": block.command,
-            },
-        )

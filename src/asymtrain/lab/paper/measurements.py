@@ -19,7 +19,7 @@ from asymtrain.lab.instruments.attention.result import AttentionResult, Attentio
 from asymtrain.lab.instruments.landscape.result import Landscape, LandscapeSettings, Loss, row_values
 from asymtrain.lab.paper.numbers import hyperparameters
 from asymtrain.lab.paper.recipe import Measuring
-from asymtrain.lab.paper.snapshot import Snapshot, shown_versions
+from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Reading, Study, asymmetric_spec, over_seeds, plain_spec, table_values
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 from asymtrain.lab.store import Store
@@ -297,10 +297,6 @@ def with_origin(values: Values, device: str | None, seconds: float) -> Values:
     from asymtrain.lab.devices import default_device, device_name
 
     used = default_device(device)
-    origin = {
-        "device": device_name(used),
-        "seconds": seconds,
-        "versions": shown_versions(dataclasses.asdict(current())),
-    }
+    origin = {"device": device_name(used), "seconds": seconds, "versions": current().versions}
     first = min(values)
     return {**values, first: {**origin, **values[first]}}

@@ -33,7 +33,7 @@ from asymtrain.lab.paper.summary import (
     verdict_table,
 )
 from asymtrain.lab.paper.tables import READING
-from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement
+from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement, tested_by
 from asymtrain.lab.report.drawing import as_file, draw, is_wide
 from asymtrain.lab.report.export import FORMATS, LATEX, MARKDOWN, around_latex, around_markdown, as_csv
 from asymtrain.lab.report.figure import Figure
@@ -208,12 +208,6 @@ def _tables(results: Sequence[RecipeResult]) -> list[Table]:
 
 def _drawings(figures: Iterable[Figure]) -> dict[str, str]:
     return {figure.name: draw(figure) for figure in figures if not figure.missing}
-
-
-def tested_by(results: Sequence[RecipeResult], judgements: Sequence[Judgement]) -> list[Judgement]:
-    """The judgements on the claims that these recipes test."""
-    wanted = {name for result in results for name in result.claims}
-    return [judgement for judgement in judgements if judgement.claim.id in wanted]
 
 
 def title(judgements: Sequence[Judgement]) -> str:

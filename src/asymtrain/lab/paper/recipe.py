@@ -17,6 +17,7 @@ from asymtrain.lab.paper.study import ARCHS, READINGS, Study
 from asymtrain.lab.report.figure import Bars, Figure, Lines, Panel
 from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.store.provenance import joined_versions
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,16 @@ class Needs:
     specs: tuple[RunSpec, ...] = ()
     measurements: tuple[Measuring, ...] = ()
     later: Mapping[tuple[str, str], int] = field(default_factory=dict)
+
+    def progress(self, known: Snapshot) -> dict[str, int]:
+        """How many runs and measurements it takes, and how many of them are there."""
+        measured = [known.values(wanted.spec, wanted.name) is not None for wanted in self.measurements]
+        return {
+            "runs_needed": len(self.specs) + sum(self.later.values()),
+            "runs_there": len(known.of(self.specs)),
+            "measurements_needed": len(measured),
+            "measurements_there": sum(measured),
+        }
 
 
 @dataclass(frozen=True)
@@ -119,9 +130,6 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
     devices = {run.device for run in runs} | {value["device"] for value in origins if "device" in value}
     versions = [known.versions[run.spec.id] for run in runs if run.spec.id in known.versions]
     versions += [value["versions"] for value in origins if "versions" in value]
-    # Several versions of one thing are all named.
-    names = dict.fromkeys(name for version in versions for name in version)
-    joined = {name: " and ".join(sorted({version[name] for version in versions if name in version})) for name in names}
     return RecipeResult(
         recipe.name,
         recipe.title,
@@ -130,13 +138,10 @@ def build_result(recipe: Recipe, study: Study, known: Snapshot) -> RecipeResult:
         output.tables,
         output.figures,
         judged.evidence,
-        runs_needed=len(needs.specs) + sum(needs.later.values()),
-        runs_there=len(runs),
-        measurements_needed=len(needs.measurements),
-        measurements_there=sum(values is not None for values in measured),
+        **needs.progress(known),
         seconds=sum(run.seconds for run in runs) + sum(value.get("seconds", 0.0) for value in origins),
         devices=tuple(sorted(devices)),
-        versions=joined,
+        versions=joined_versions(versions),
         claims=recipe.claims,
         diverged=tuple(run.spec.id for run in runs if run.outcome == "diverged"),
         notes=output.notes,

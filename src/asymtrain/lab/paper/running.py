@@ -75,7 +75,6 @@ def run_recipes(
     store: Path,
     *,
     known: Snapshot | None = None,
-    archs: Collection[str] | None = None,
     minutes: float | None = None,
     device: str | None = None,
     data_root: Path | None = None,
@@ -85,8 +84,8 @@ def run_recipes(
 ) -> Done:
     """Do what is missing, round by round, until nothing is or `minutes` are over.
 
-    `known` is what the store holds, if it was just read: with half a million epochs that takes seconds. Of some
-    backbones where `archs` names them. `options` are those of `execute`.
+    `known` is what the store holds, if it was just read: with half a million epochs that takes seconds. `options` are
+    those of `execute`.
     """
     from asymtrain.lab import executors  # here: torch is loaded to train, not to say what is missing
 
@@ -97,7 +96,7 @@ def run_recipes(
     try:
         with executors.Workers() as workers:
             while True:
-                left = missing(recipes, study, known, archs)
+                left = missing(recipes, study, known)
                 specs = [spec for spec in left.specs if spec.id not in tried]
                 seconds = _seconds_left(deadline)
                 if not specs or seconds <= 0:
@@ -116,7 +115,7 @@ def run_recipes(
         interrupted = True
     if interrupted or left.measurements:
         known = read_store(store)
-    return Done(known, missing(recipes, study, known, archs), interrupted)
+    return Done(known, missing(recipes, study, known), interrupted)
 
 
 def _until(deadline: float | None, taken: Iterator[Measuring]) -> Iterator[Measuring]:

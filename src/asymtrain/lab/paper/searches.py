@@ -182,12 +182,10 @@ def trial_cells(stage: StageResult, trial: Trial) -> list[Cell]:
 
 def _gain_cells(state: SearchResult) -> list[Cell]:
     plain, alphas = _stage(state, STAGE), _stage(state, "alpha")
-    if plain is None or alphas is None or plain.chosen is None or alphas.chosen is None:
+    if plain is None or alphas is None or plain.best is None or alphas.best is None:
         return missing_cells(6)
-    after, other = (
-        next(trial for trial in stage.trials if trial.settings == stage.chosen) for stage in (plain, alphas)
-    )
-    before, count = plain.trials[0], len(plain.trials) - 1  # the first is Plain as it is
+    before, after, other = plain.trials[0], plain.best, alphas.best  # the first is Plain as it is
+    count = len(plain.trials) - 1
     return [Cell(count), *map(_mean_cell, (before, after, other)), _gain(before, after), _gain(before, other)]
 
 

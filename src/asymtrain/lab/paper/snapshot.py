@@ -14,7 +14,6 @@ from asymtrain.lab.store import Store, store_exists
 
 TEST_IMAGES = 10_000  # of either CIFAR
 LAST = 20  # epochs behind the reading `last20`
-SHOWN = {"asymtrain": "asymtrain", "torch": "torch", "python": "Python"}
 
 
 @dataclass(frozen=True)
@@ -41,13 +40,8 @@ def read_store(path: Path) -> Snapshot:
     measured: dict[tuple[str, str], dict[int, Any]] = {}
     for value in measurements:
         measured.setdefault((value.spec_id, value.name), {})[value.epoch] = value.value
-    versions = {record.run.spec.id: shown_versions(dataclasses.asdict(record.provenance)) for record in records}
+    versions = {record.run.spec.id: record.provenance.versions for record in records}
     return Snapshot({record.run.spec.id: record.run for record in records}, measured, versions)
-
-
-def shown_versions(provenance: Mapping[str, Any]) -> dict[str, str]:
-    """The versions that a page names, of all that is known about the code."""
-    return {shown: str(provenance[name]) for name, shown in SHOWN.items()}
 
 
 def class_count(spec: RunSpec) -> int:

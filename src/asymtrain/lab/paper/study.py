@@ -42,6 +42,7 @@ from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.paper.numbers import Hyperparameters, hyperparameters
 from asymtrain.lab.runs import RunSpec, grid
 from asymtrain.lab.scales import get_scale, scaled_spec
+from asymtrain.lab.search import grids
 
 Part = Literal["training", "accuracy", "instruments", "recipe"]
 
@@ -152,10 +153,10 @@ SIZES: dict[str, Sizes] = {
         epochs=200,
         search_epochs=150,
         search_seeds=(1000,),
-        learning_rates=(1e-4, 3e-4, 1e-3, 3e-3, 1e-2),
-        weight_decays=(1e-1, 1e-2, 1e-3, 1e-4, 1e-5),
-        alphas=(0.1, 0.215, 0.464, 1.0, 2.154, 4.642, 10.0, 21.544, 46.416, 100.0),
-        alphas_mlp_cifar10=tuple(float(alpha) for alpha in range(0, 55, 5)),
+        learning_rates=grids.LEARNING_RATES,
+        weight_decays=grids.WEIGHT_DECAYS[::-1],
+        alphas=grids.LOG_ALPHAS,
+        alphas_mlp_cifar10=grids.linear_alphas(),
         landscape={"draws": 1},  # of each of the initial networks: ten in all
         landscape_of={"cnn": {"precision": "tf32"}},  # by differences: faster on a GPU, and hardly rounded
         attention={"sample": 100},

@@ -319,6 +319,12 @@ def judge_results(results: Iterable[RecipeResult]) -> tuple[Judgement, ...]:
     return judge_all(gather(results), primary=PRIMARY.name, alternates=alternates, later=LATER)
 
 
+def tested_by(results: Iterable[RecipeResult], judgements: Iterable[Judgement]) -> list[Judgement]:
+    """The judgements on the claims that these recipes test."""
+    wanted = {name for result in results for name in result.claims}
+    return [judgement for judgement in judgements if judgement.claim.id in wanted]
+
+
 def gather(results: Iterable[RecipeResult]) -> dict[str, dict[str, Evidence]]:
     """The evidence of all recipes, by reading and label.
 

@@ -93,9 +93,7 @@ class Effect:
     arm: Arm
     row: Mapping[str, Any]  # of `comparisons.compare`
     differences: tuple[float, ...]  # in points, of each seed
-    epochs: tuple[
-        tuple[int | None, int | None], ...
-    ]  # of each seed: until Plain and the arm have Plain's last accuracy
+    epochs: tuple[tuple[int | None, int | None], ...]  # of each seed until Plain and the arm have Plain's last accuracy
     calibration: Estimate  # of the differences of calibration errors
     calibration_errors: tuple[float | None, float | None]  # means of Plain and of the arm, over pairs that have both
     spec_ids: tuple[str, ...]

@@ -111,8 +111,8 @@ def tables(results: Results) -> list[Table]:
         calibration_table(results.selected),
         *(_part_table(part, results) for part in PARTS),
         dataclasses.replace(effects_table("forms", "The best of each objective", forms, results.study), detail=True),
-        dataclasses.replace(selection_table(results.selections), detail=True),
-        dataclasses.replace(ranks_table(results.selections), detail=True),
+        selection_table(results.selections),
+        ranks_table(results.selections),
         missing_table(results),
     ]
     return [table for table in made if table.rows]
@@ -261,7 +261,7 @@ def selection_table(selections: Sequence[Selection]) -> Table:
             model = Cell(selection.task.title), Cell(plain.mean, plain.spec_ids), Cell(TITLES[form])
             rows.append((*model, *cells, Cell(best, mark=mark)))
     note = "Points of validation accuracy after the last epoch, mean over the seeds of the selection, less Plain's."
-    return Table("selection", "Selection", columns, make_rows(rows), note)
+    return Table("selection", "Selection", columns, make_rows(rows), note, detail=True)
 
 
 def ranks_table(selections: Sequence[Selection]) -> Table:
@@ -283,7 +283,7 @@ def ranks_table(selections: Sequence[Selection]) -> Table:
         rows.append((trials[0].arm.label, rank, sum(differences) / len(differences), min(differences)))
     rows.sort(key=lambda row: row[1])
     note = f"Over {len(selections)} models, by validation accuracy in the first wave."
-    return Table("ranks", "One setting for all models: ranks", columns, make_rows(rows), note)
+    return Table("ranks", "One setting for all models: ranks", columns, make_rows(rows), note, detail=True)
 
 
 def missing_table(results: Results) -> Table:

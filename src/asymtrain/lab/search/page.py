@@ -104,8 +104,7 @@ def _lead(results: Sequence[SearchResult]) -> str:
 def _chosen_row(result: SearchResult, side: Variant, names: Sequence[str]) -> tuple[Value | Cell, ...]:
     settings = result.chosen[side]
     ends = {name for stage in result.stages if side in stage.stage.decides for name in _ends(stage)}
-    last = next((stage for stage in reversed(result.stages) if stage.stage.trains == side and stage.chosen), None)
-    trial = None if last is None else next(trial for trial in last.trials if trial.settings == last.chosen)
+    trial = next((stage.best for stage in reversed(result.stages) if stage.stage.trains == side and stage.best), None)
     base = result.search.base
     return (
         f"{display_name(base.arch)}, {base.dataset}",
@@ -140,7 +139,7 @@ def _figures(i: int, result: SearchResult) -> list[Figure]:
     figures = []
     for stage in result.stages:
         names = {name for trial in stage.trials for name in trial.settings}
-        if stage.chosen is None or len(names) != 1 or len(stage.trials) < 2:
+        if stage.best is None or len(names) != 1 or len(stage.trials) < 2:
             continue
         (name,) = names
         trains = stage.stage.trains
@@ -158,7 +157,6 @@ def _accuracy_by_setting(stage: StageResult, name: str) -> Lines:
 
     The values stand side by side at equal distances, as a grid does: most grids are logarithmic, and some start at 0.
     """
-    assert stage.chosen is not None
     values = [trial.settings[name] for trial in stage.trials]
     x = tuple(float(i) for i in range(len(values)))
     means = tuple(trial.mean for trial in stage.trials)
@@ -166,9 +164,8 @@ def _accuracy_by_setting(stage: StageResult, name: str) -> Lines:
     seeds = tuple(zip_longest(*several))
     line = Line("", stage.stage.trains, x, means, seeds=seeds, marker=True)
     labels = tuple(f"{value:g}" for value in values)
-    at = values.index(stage.chosen[name])
-    best = means[at]
-    ring = None if best is None else (x[at], best)
+    best = stage.best
+    ring = None if best is None or best.mean is None else (x[stage.trials.index(best)], best.mean)
     return Lines("", _words(name), "validation accuracy", (line,), ticks=x, tick_labels=labels, ring=ring)
 
 

@@ -57,10 +57,14 @@ class StageResult:
     trials: tuple[Trial, ...]
 
     @property
-    def chosen(self) -> Settings | None:
-        """The settings with the highest mean accuracy, the first of equals; None where a run is missing."""
+    def best(self) -> Trial | None:
+        """The trial with the highest mean accuracy, the first of equals; None where a run is missing."""
         complete = bool(self.trials) and not any(None in trial.accuracies for trial in self.trials)
-        return max(self.trials, key=lambda trial: trial.mean or 0.0).settings if complete else None
+        return max(self.trials, key=lambda trial: trial.mean or 0.0) if complete else None
+
+    @property
+    def chosen(self) -> Settings | None:
+        return None if self.best is None else self.best.settings
 
     @property
     def edges(self) -> dict[str, str]:

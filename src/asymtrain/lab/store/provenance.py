@@ -7,6 +7,7 @@ import os
 import platform
 import runpy
 import subprocess
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,6 +32,17 @@ class Provenance:
     commit: str
     dirty: bool
     source: str
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What a page names of it."""
+        return {"asymtrain": self.asymtrain, "torch": self.torch, "Python": self.python}
+
+
+def joined_versions(versions: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """Those of several runs; several of one thing are all named."""
+    names = dict.fromkeys(name for each in versions for name in each)
+    return {name: " and ".join(sorted({each[name] for each in versions if name in each})) for name in names}
 
 
 @functools.cache

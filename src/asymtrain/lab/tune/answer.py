@@ -22,6 +22,17 @@ if TYPE_CHECKING:
 NAME = "tune"
 PAGE = "report"
 OF_EQUALS = "Of equals the one with branches at the fewest places is taken, then the one that is listed first."
+OF_RUNGS = (
+    "Every rung trains its candidates and Plain from scratch, with a whole schedule of its own. Accuracy: on the "
+    "{images:,} training images that a seed holds out, after the last epoch, as mean and deviation over seeds. "
+    "Difference: to Plain of the same seed, in points of accuracy, with its t interval. The better half goes on, "
+    "unless its whole interval lies below 0."
+)
+OF_PAIRS = (
+    f"Every candidate and Plain are trained once, with seed {RACE_SEED} and a whole schedule of that length. "
+    "Accuracy: on the {images:,} training images that are held out, after the last epoch. Difference: to Plain, in "
+    "points of accuracy. The best of several differences is so by luck too: it is biased upward."
+)
 BADGES = {"attach": "helped", "none": "hurt", "undecided": ""}  # classes of the page's style
 
 
@@ -243,18 +254,7 @@ def race_table(race: Race, held_out: int) -> Table:
             ends = (*chance, _outcome(race, i, entry))
             cells = (entry.candidate.label, i, result.rung.epochs, seeds, *numbers, *ends)
             rows.append([cells[k] for k in shown])
-    note = (
-        f"Every rung trains its candidates and Plain from scratch, with a whole schedule of its own. Accuracy: on the "
-        f"{held_out:,} training images that a seed holds out, after the last epoch, as mean and deviation over seeds. "
-        "Difference: to Plain of the same seed, in points of accuracy, with its t interval. The better half goes on, "
-        "unless its whole interval lies below 0."
-    )
-    if short:
-        note = (
-            f"Every candidate and Plain are trained once, with seed {RACE_SEED} and a whole schedule of that length. "
-            f"Accuracy: on the {held_out:,} training images that are held out, after the last epoch. Difference: to "
-            "Plain, in points of accuracy. The best of several differences is so by luck too: it is biased upward."
-        )
+    note = (OF_PAIRS if short else OF_RUNGS).format(images=held_out)
     note += "".join(f" {words}" for words in _terms(race.question.candidates))
     note += " At chance: runs, of both, with no more than always naming the largest class gives." if unlearnt else ""
     note += f" Tied: {OF_EQUALS[0].lower()}{OF_EQUALS[1:]}" if any("tied" in row[-1] for row in rows) else ""

@@ -104,7 +104,22 @@ def run_tune(
         read_plan(out, question)  # refuses another question before anything is written
     executors.check_sources(question.timing_specs(), store, data_root=data_root)  # also where everything is stored
     with _alone_in(out), executors.Workers() as workers:
-        return _answer(question, store, out, data_root, watcher or Watcher(), {**options, "workers": workers})
+        timing, plan = (None, None) if out is None else read_plan(out, question)
+        where = {"store": store, "data_root": data_root, **options, "workers": workers}
+        largest = largest_classes(question, data_root)  # which may take a while, before the clock starts
+        work = _Training(question, watcher or Watcher(), where, timing)
+        if plan is not None:
+            work.runs |= _stored(store, question.timing_specs() if timing else [])
+        elif (plan := work.make_plan()) is not None and plan.rungs and out is not None:
+            write_json(out, describe(replay(question, plan, work.runs, largest), work.timing, work.runs, data_root))
+        race, asked = replay(question, plan, work.runs, largest), set[str]()
+        while wanted := [spec for spec in race.missing if spec.id not in asked]:
+            asked.update(spec.id for spec in wanted)  # what does not come now (time is over, it failed) does not come
+            work.train(wanted, stage_words(race), race)
+            race = replay(question, plan, work.runs, largest)
+        if race.missing:
+            race = replace(race, failure=_failure(store, race.missing, work.note))
+        return describe(race, work.timing, work.runs, data_root)
 
 
 @contextmanager
@@ -137,71 +152,55 @@ def _alone_in(out: Path | None) -> Iterator[None]:
                 out.rmdir()
 
 
-def _answer(
-    question: Question,
-    store: Path | None,
-    out: Path | None,
-    data_root: Path | None,
-    told: Watcher,
-    options: Mapping[str, Any],
-) -> Tuned:
-    from asymtrain.lab import executors
+class _Training:
+    """The runs of a question, trained until its time is over. `where` are further arguments of `execute`."""
 
-    timing, plan = (None, None) if out is None else read_plan(out, question)
-    largest = largest_classes(question, data_root)
-    timed, notes, runs = question.timing_specs(), [""], dict[str, Run]()
-    limit = math.inf if question.minutes is None else 60 * question.minutes
-    deadline = time.monotonic() + limit
+    def __init__(self, question: Question, told: Watcher, where: Mapping[str, Any], timing: Timing | None) -> None:
+        self.question, self.told, self.where, self.timing = question, told, where, timing
+        self.runs: dict[str, Run] = {}
+        self.note = ""  # the last
+        self.limit = math.inf if question.minutes is None else 60 * question.minutes
+        self.deadline = time.monotonic() + self.limit
 
-    def train(specs: list[RunSpec], words: str, race: Race | None = None, share: float = 1.0) -> Stopwatch:
+    def train(self, specs: list[RunSpec], words: str, race: Race | None = None, share: float = 1.0) -> Stopwatch:
         """Add the runs of these specs, which a race is missing."""
+        from asymtrain.lab import executors
+
         watch = Stopwatch()
-        runs.update(_stored(store, specs))
-        specs = [spec for spec in specs if spec.id not in runs]
-        left = min(deadline - watch.start, share * limit)
+        self.runs |= _stored(self.where["store"], specs)
+        specs = [spec for spec in specs if spec.id not in self.runs]
+        left = min(self.deadline - watch.start, share * self.limit)
         if left <= 0 or not specs:
             return watch
 
         def update(state: "Progress") -> None:
-            notes.extend([state.note] if state.note else [])
+            self.note = state.note or self.note
             watch.update(state.epochs_here)
-            known = timing or watch.timing(len(specs))
+            known = self.timing or watch.timing(len(specs))
             if state.seconds_left is not None and race is not None and known is not None:
                 state = replace(state, seconds_left=state.seconds_left + seconds_after(race, known))
-            told.progress(state)
+            self.told.progress(state)
 
-        where, minutes = {"store": store, "data_root": data_root, **options}, None if left == math.inf else left / 60
-        trained = executors.execute(specs, minutes=minutes, progress=update, **where)  # refuses before a word
-        told.stage(words)
+        minutes = None if left == math.inf else left / 60
+        trained = executors.execute(specs, minutes=minutes, progress=update, **self.where)  # refuses before a word
+        self.told.stage(words)
         for done, run in enumerate(trained, 1):
-            runs[run.spec.id] = run
-            told.run(run, done, len(specs))
+            self.runs[run.spec.id] = run
+            self.told.run(run, done, len(specs))
         return watch
 
-    count, is_new = len(question.candidates), plan is None
-    if plan is not None:
-        runs |= _stored(store, timed if timing else [])
-    elif question.short:
-        timing, plan = None, short_plan(candidates=count, epochs=question.base.epochs)
-    elif question.minutes is None:
-        timing, plan = None, whole_plan(candidates=count, epochs=question.base.epochs, seeds=question.seeds)
-    else:
+    def make_plan(self) -> Plan | None:
+        """What fits into the time, by what two epochs take; without a limit and in the short form nothing is timed."""
+        asked = {"candidates": len(self.question.candidates), "epochs": self.question.base.epochs}
+        if self.question.short or self.question.minutes is None:
+            self.timing = None
+            return short_plan(**asked) if self.question.short else whole_plan(**asked, seeds=self.question.seeds)
+        timed = self.question.timing_specs()
         words = f"Timing: {len(timed)} runs of {counted(timed[0].epochs, 'epoch')}"
-        measured = train(timed, words, share=RULE.timing_share).timing(len(timed))
-        timing = later_timing(timing, measured) or _timing_of(runs.values())
-        if timing is not None:
-            left = deadline - time.monotonic()
-            plan = make_plan(timing, left, candidates=count, epochs=question.base.epochs, seeds=question.seeds)
-    if is_new and out is not None and plan is not None and plan.rungs:
-        write_json(out, describe(replay(question, plan, runs, largest), timing, runs, data_root))
-    race, asked = replay(question, plan, runs, largest), set[str]()
-    while wanted := [spec for spec in race.missing if spec.id not in asked]:
-        asked.update(spec.id for spec in wanted)  # what does not come now (time is over, it failed) does not come
-        train(wanted, stage_words(race), race)
-        race = replay(question, plan, runs, largest)
-    if race.missing:
-        race = replace(race, failure=_failure(store, race.missing, notes[-1]))
-    return describe(race, timing, runs, data_root)
+        measured = self.train(timed, words, share=RULE.timing_share).timing(len(timed))
+        self.timing = later_timing(self.timing, measured) or _timing_of(self.runs.values())
+        left = self.deadline - time.monotonic()
+        return None if self.timing is None else make_plan(self.timing, left, **asked, seeds=self.question.seeds)
 
 
 def read_tune(question: Question, store: Path, out: Path, *, data_root: Path | None = None) -> Tuned:

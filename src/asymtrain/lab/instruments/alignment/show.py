@@ -23,6 +23,15 @@ LEAD = (
     "zero they pull the same way, below zero against each other. It is measured on training batches before the "
     "update, and measuring changes no weight."
 )
+OVER_SEEDS = (
+    "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
+    "largest: of a single measured step. In conflict: share of measured steps with a negative cosine."
+)
+WITHIN_RUNS = (
+    "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
+    "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
+    "rather than another one. Undefined: epochs in which a gradient was zero at every measured step."
+)
 
 
 def alignment_page(runs: Sequence[Run]) -> Page:
@@ -80,11 +89,7 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str]) -> list[
     old = "" if has_norms else " Conflicts and gradient norms were not recorded yet when these runs were trained."
     conflict = Column("In conflict", "share", digits=0)
     columns = (*head, *signed("Final", "Average", level, "Least", "Largest"), conflict, seeds)
-    note = (
-        "Means over seeds. Final: the last epoch. Average: over epochs, with the t interval over seeds. Least and "
-        "largest: of a single measured step. In conflict: share of measured steps with a negative cosine. "
-        f"Branches: {kinds}.{lost}{old}"
-    )
+    note = f"{OVER_SEEDS} Branches: {kinds}.{lost}{old}"
     tables = [Table("cosine", "Gradient cosine", columns, tuple(cosines), note)]
     if has_norms:
         names = ("Main", f"Main, {level}", "Auxiliary", f"Auxiliary, {level}")
@@ -94,12 +99,7 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str]) -> list[
     seed, blocks, undefined_epochs = (Column(name, "count") for name in ("Seed", "Blocks", "Undefined"))
     average = signed("Average", f"{level} over batches")
     columns = (*head, seed, *average, blocks, *signed("Correlation", digits=2), undefined_epochs)
-    note = (
-        "The interval is by batch means: the t interval of the means of blocks of epochs. Where the correlation "
-        "between neighbouring blocks is well above 0 the cosine drifts, and the interval describes this training "
-        "rather than another one. Undefined: epochs in which a gradient was zero at every measured step."
-    )
-    tables.append(Table("runs", "Within each run", columns, tuple(within), note, detail=True))
+    tables.append(Table("runs", "Within each run", columns, tuple(within), WITHIN_RUNS, detail=True))
     if layers:
         columns = (Column("Layer"), Column("Branches"), *signed("Average cosine", level), seeds)
         note = "Average over epochs of each layer's own cosine, over the weights of the layer that both losses reach."

@@ -22,7 +22,7 @@ from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.normalise import normalise
 from asymtrain.lab.devices import default_device, evaluating
 from asymtrain.lab.engine.setup import build_backbone, run_data
-from asymtrain.lab.engine.states import State
+from asymtrain.lab.engine.states import State, check_state
 from asymtrain.lab.instruments.attention.maps import (
     Read,
     attention_layers,
@@ -34,7 +34,7 @@ from asymtrain.lab.instruments.attention.maps import (
 from asymtrain.lab.instruments.attention.metrics import all_metrics, patch_shares, saliency_region
 from asymtrain.lab.instruments.attention.result import AttentionResult, AttentionSettings, patch_grid
 from asymtrain.lab.runs import RunSpec
-from asymtrain.models import Backbone, Parameters, build
+from asymtrain.models import Backbone, build
 
 CHUNK = 256  # images in one forward pass: bounds the memory of the maps
 MOST_PREFIX = 8  # tokens before the patches that models have: a class token, registers, a distillation token
@@ -80,7 +80,7 @@ def measure_states(
             data = run_data(spec, dataset)
             statistics[trained_on] = (data.mean.to(where), data.std.to(where))
         weights = {name: value.to(where) for name, value in state.backbone.items()}
-        _check_state(spec, weights, backbones[kind])
+        check_state(state, backbones[kind])
         call = partial(functional_call, backbones[kind], weights, strict=False)  # buffers stay the module's
         images = normalise(pixels, *statistics[trained_on])
         result = _measure(backbones[kind], call, images, regions, settings, keep=keep)
@@ -209,17 +209,6 @@ def _check_layers(known: Iterable[str], settings: AttentionSettings) -> None:
     for name in settings.layers:
         if name not in names:
             raise unknown_name("attention layer", name, names)
-
-
-def _check_state(spec: RunSpec, weights: Parameters, backbone: Backbone) -> None:
-    given = {name: value.shape for name, value in weights.items()}
-    wanted = {name: value.shape for name, value in backbone.named_parameters()}
-    if given != wanted:
-        differing = min(name for name in {*given, *wanted} if given.get(name) != wanted.get(name))
-        raise UsageError(
-            f"the state is from another backbone than its spec {spec.id} ({spec.arch}): "
-            f"{differing} differs; load the state that was saved with this spec"
-        )
 
 
 def _spread(

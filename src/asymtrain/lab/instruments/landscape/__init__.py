@@ -29,9 +29,7 @@ Measured = dict[str, tuple["Landscape", "list[RunSpec]"]]
 class LandscapeOptions:
     """What is compared, and how; defaults are those of `LandscapeSettings`, and a test holds them to it."""
 
-    redundancy: Annotated[str, typer.Option("--redundancy", help="Levels to compare, with commas; 0 is Plain.")] = (
-        "0,1,20,300"
-    )
+    redundancy: Annotated[str, typer.Option(help="Levels to compare, with commas; 0 is Plain.")] = "0,1,20,300"
     at: Annotated[int, typer.Option(help="Epoch to look at; 0 is before training, a later one is trained first.")] = 0
     loss: Annotated[str, typer.Option(help="main, or total: main + alpha * auxiliary.")] = "main"
     directions: Annotated[

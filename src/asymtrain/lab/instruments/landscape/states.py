@@ -17,7 +17,7 @@ from asymtrain.lab.engine.losses import Batch, stack_loss
 from asymtrain.lab.engine.parameters import is_branch, parameter_count
 from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.engine.setup import build_backbone, chosen_places, random_labels, run_data
-from asymtrain.lab.engine.states import State, states_at
+from asymtrain.lab.engine.states import State, check_state, states_at
 from asymtrain.lab.instruments.landscape.backbone import Score, main_score
 from asymtrain.lab.instruments.landscape.result import Floats, Level, Loss, Surface
 from asymtrain.lab.instruments.landscape.surface import Parameters
@@ -125,7 +125,9 @@ def subjects_of(
             raise UsageError(
                 f"a landscape is of one backbone on one dataset, got {first} and {_backbone(spec)}: measure them apart"
             )
-        _check_state(state, dataset)
+        check_state(state, build_backbone(spec, dataset))
+        if bool(spec.redundancy) != any(map(is_branch, weights)):
+            raise UsageError(f"the state of a run with redundancy {spec.redundancy} must hold its live branches")
         if (key := (spec.seed, state.epoch, spec.redundancy)) in seen:
             raise UsageError(f"redundancy {spec.redundancy} of seed {spec.seed} is there twice: measure them apart")
         seen.add(key)
@@ -157,20 +159,6 @@ def subjects_of(
 def _backbone(spec: RunSpec) -> str:
     options = ", ".join(f"{name}={value}" for name, value in spec.arch_options)
     return f"{spec.arch}{f' ({options})' if options else ''} on {spec.dataset}"
-
-
-def _check_state(state: State, dataset: Dataset) -> None:
-    expected = {name: value.shape for name, value in build_backbone(state.spec, dataset).named_parameters()}
-    given = {name: value.shape for name, value in state.backbone.items()}
-    for name in [*expected, *given]:
-        if expected.get(name) != given.get(name):
-            has, wants = (f"shape {tuple(side[name])}" if name in side else "none" for side in (given, expected))
-            raise UsageError(
-                f"the state is not one of this {state.spec.arch} on {dataset.name}: of {name} it has {has}, the "
-                f"backbone {wants}"
-            )
-    if bool(state.spec.redundancy) != any(map(is_branch, state.parameters)):
-        raise UsageError(f"the state of a run with redundancy {state.spec.redundancy} must hold its live branches")
 
 
 def _equal(first: Parameters, second: Parameters) -> bool:

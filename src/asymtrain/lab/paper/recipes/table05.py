@@ -53,6 +53,15 @@ BESIDE = (
     number("Plane's R²", 4),
     N,
 )
+BESIDE_NOTE = (
+    "Main loss and total loss, main + alpha * auxiliary, of the same networks, along the same directions, on the "
+    "same images; in the total loss the live branches move too. Plain has no branches, so its two losses are one. "
+    "Alpha is Table 13's for 20 branches at every N, since it has none for 300. Idle branches enter neither loss: "
+    "along directions of unit variance the total loss is the same at every N from 1 on, and its change from Plain "
+    "is that of the live branches. Changes as in the table before; interval and R² are those of the total loss. "
+    "Added on 2026-11-18, after landscapes of the main loss had been seen and before any of the total loss: no "
+    "verdict rests on it."
+)
 VIEWS = {
     ("all", "variance"): "all parameters, unit variance",
     ("all", "norm"): "all parameters, unit norm",
@@ -80,9 +89,8 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
             for reading in study.readings:
                 uses = ("all", "norm") if reading.unit_norm else ("all", "variance")
                 if reading.changes in (None, "instruments") and view == uses and rows:
-                    evidence.setdefault(reading.name, {}).update(
-                        _effects(study, wanted, arch, rows, same=not reading.unit_norm)
-                    )
+                    effects = _effects(study, wanted, arch, rows, same=not reading.unit_norm)
+                    evidence.setdefault(reading.name, {}).update(effects)
     settings = landscapes_wanted(study, known, *CASES[0])[0].settings
     note = (
         f"{settings.grid} x {settings.grid} grid, {settings.sample} images, "
@@ -96,15 +104,6 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
         "gradient are then one number. Difference: our change less the paper's, in points. The paper does not state "
         f"how far its grid reaches, so only changes compare; its own deviations of Plain are {_paper_deviations()}."
     )
-    both = (
-        "Main loss and total loss, main + alpha * auxiliary, of the same networks, along the same directions, on the "
-        "same images; in the total loss the live branches move too. Plain has no branches, so its two losses are one. "
-        "Alpha is Table 13's for 20 branches at every N, since it has none for 300. Idle branches enter neither loss: "
-        "along directions of unit variance the total loss is the same at every N from 1 on, and its change from Plain "
-        "is that of the live branches. Changes as in the table before; interval and R² are those of the total loss. "
-        "Added on 2026-11-18, after landscapes of the main loss had been seen and before any of the total loss: no "
-        "verdict rests on it."
-    )
     made = []
     for name, title, data, more in (
         ("table5", "Table 5: initial loss landscape, MLP", "cifar10", ""),
@@ -112,7 +111,7 @@ def make(study: Study, known: Snapshot) -> RecipeOutput:
     ):
         where = shown_dataset(study, data)
         made.append(Table(name, f"{title}: {where}", COLUMNS, tuple(tables[name]), note + more))
-        made.append(Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), both))
+        made.append(Table(f"{name}-total", f"{title}, total loss: {where}", BESIDE, tuple(beside[name]), BESIDE_NOTE))
     return RecipeOutput(tuple(made), (_figure(study, known),), evidence)
 
 
