@@ -118,28 +118,32 @@ def study_sentence(study: Study) -> str:
 
 def elsewhere(known: Snapshot, study: Study) -> str:
     """What else the store holds; it is never mixed in."""
-    mine = {spec.id for spec in needs_of(RECIPES.values(), study, known).specs}
+    mine = {spec.id: spec for spec in needs_of(RECIPES.values(), study, known).specs}
     others = [run.spec for run in known.runs.values() if run.spec.id not in mine]
     if not others:
         return ""
-    data, epochs, precisions = (
-        ", ".join(map(str, sorted({getattr(spec, name) for spec in others})))
-        for name in ("dataset", "epochs", "precision")
-    )
-    return (
-        f"The store also holds {counted(len(others), 'run')} of another scale, reading, length or precision "
-        f"({data}; {epochs} epochs; {precisions}), which are not part of this."
-    )
+    fields = ("dataset", "epochs", "precision")
+    theirs, ours = ([{getattr(spec, name) for spec in specs} for name in fields] for specs in (others, mine.values()))
+    if all(their <= our for their, our in zip(theirs, ours, strict=True)):
+        differ = "another reading or recipe (`--reading every` shows those of readings)"
+    else:
+        data, epochs, precisions = (", ".join(map(str, sorted(values))) for values in theirs)
+        differ = f"another scale, reading, length or precision ({data}; {epochs} epochs; {precisions})"
+    return f"The store also holds {counted(len(others), 'run')} of {differ}, which are not part of this."
+
+
+def _rows_there(result: RecipeResult) -> str:
+    """How many of its rows there are: trainings, or measurements where it has no others."""
+    if result.runs_needed:
+        return f"{result.runs_there}/{result.runs_needed} trainings"
+    return f"{result.measurements_there}/{result.measurements_needed} measurements"
 
 
 def _show_overview(results: Sequence[RecipeResult], judgements: Sequence[Judgement], rest: str) -> None:
     """A line for each recipe, the claims by verdict, and where the rest is."""
     console = stdout()
-    columns = (Column("Recipe"), Column("Title"), Column("Trainings", "number"), Column("Claims"))
-    rows = (
-        (result.name, result.title, f"{result.runs_there}/{result.runs_needed}", ", ".join(result.claims) or None)
-        for result in results
-    )
+    columns = (Column("Recipe"), Column("Title"), Column("Rows", "number"), Column("Claims"))
+    rows = ((result.name, result.title, _rows_there(result), ", ".join(result.claims) or None) for result in results)
     show_table(Table("overview", "", columns, make_rows(rows)))
     console.print()
     verdicts: dict[str, list[str]] = {}
@@ -167,7 +171,7 @@ def show_results(
         return
     console = stdout()
     for result in results:
-        console.print(f"{result.title} ({result.runs_there}/{result.runs_needed} trainings)")
+        console.print(f"{result.title} ({_rows_there(result)})")
         for table in result.tables:
             if _says_nothing(table):
                 console.print(f"{table.title}: no rows yet")
