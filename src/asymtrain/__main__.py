@@ -4,12 +4,14 @@ import errno
 import io
 import os
 import re
+import shlex
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NoReturn
 
 from asymtrain.errors import UsageError, near_names
-from asymtrain.lab.cli import COMMANDS, DONE, EXTRA, INTERRUPTED, PURPOSE, REFUSED, UNREAD
+from asymtrain.lab.cli import COMMANDS, DONE, EXTRA, INTERRUPTED, PURPOSE, REFUSED, STOPPED, UNREAD
 from asymtrain.lab.texts import printable
 
 
@@ -31,6 +33,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             raise
         _without_lab(arguments, error.name)
     except KeyboardInterrupt:
+        print(STOPPED, file=sys.stderr)
         sys.exit(INTERRUPTED)
     # Click's UsageError, wherever this version of typer keeps it.
     option_error: Any = typer.BadParameter.__mro__[1]
@@ -38,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         status = app(arguments, prog_name="asymtrain", standalone_mode=False, obj=arguments)
         sys.stdout.flush()  # here: at the end of the process a full disk would be a traceback
     except UsageError as error:
-        _complain(str(error))
+        _complain(_as_options(str(error)))
     except option_error as error:
         _complain(_misread(error))
     except (KeyboardInterrupt, typer.Abort):
@@ -48,6 +51,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     except SystemExit as end:  # rich's answer to a pipe that nobody reads
         sys.exit(UNREAD if isinstance(end.__context__, BrokenPipeError) else end.code)
     sys.exit(status or DONE)
+
+
+def _as_options(text: str) -> str:
+    """What the library says of arguments that are options here: layout='BTD' is --layout BTD, and at= is --at."""
+    text = re.sub(r"(?<![\w-])(at|layout)=('[^']*')", lambda found: f"--{found[1]} {_typed(found[2])}", text)
+    return re.sub(r"(?<![\w-])(at|layout)=(?![\w'])", r"--\1", text)
+
+
+def _typed(quoted: str) -> str:
+    return shlex.quote(quoted.strip("'"))
 
 
 def _misread(error: Any) -> str:
@@ -69,10 +82,11 @@ def _misread(error: Any) -> str:
         near = ["--arch"] if option == "--model" and "--arch" in options else near
         text += f". Did you mean {' or '.join(near)}?" if near else ""
     elif extra := re.search(r"unexpected extra argument\S* \((\S+)\)", text):
-        meant = (
-            "--store" if extra[1].endswith(".sqlite") else "--arch" if re.search("^(mlp|cnn|vit)$|:", extra[1]) else ""
-        )
-        text += f". Did you mean {meant} {extra[1]}?" if meant in options else ""
+        value = extra[1]
+        if (store := Path(value) / "runs.sqlite").is_file():  # in the folder of a command's results
+            value = str(store)
+        meant = "--store" if value.endswith(".sqlite") else "--arch" if re.search("^(mlp|cnn|vit)$|:", value) else ""
+        text += f". Did you mean {meant} {value}?" if meant in options else ""
     elif "command 'compare'" in text:  # a name that the library has
         text = "No such command 'compare'. Did you mean 'run'?"
     return text if "Did you mean" in text else f"{text.rstrip('.')}: see `{path} --help`"

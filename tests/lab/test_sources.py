@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 import types
@@ -98,15 +99,18 @@ def test_a_function_of_the_users_own(tmp_path, monkeypatch):
     assert model[1].out_features == 5
     assert isinstance(named_model("my_nets:fixed").build_for(6, images(32)), nn.Linear)
     refuse("did you mean 'net'", "my_nets:nett")
+    refuse("unknown option of my_nets:net 'wdth': did you mean 'width'", "my_nets:net", {"wdth": 5}, build=True)
     refuse(r"lacking cannot be built \(.*\): install no_such_library, or mend", "my_nets:lacking", build=True)
     refuse(
-        r"broken cannot be built \(OSError: weights.pt is not here\): mend the function", "my_nets:broken", build=True
+        r"broken cannot be built \(OSError: weights.pt is not here, at my_nets.py:7\): mend the function",
+        "my_nets:broken",
+        build=True,
     )
     refuse("must return an nn.Module, and returned int", "my_nets:number", build=True)
     refuse("my_nets:built must make a new model at each call: write a function .*, not a Linear", "my_nets:built")
     refuse("no_such_package.nets cannot be imported .*check the name", "no_such_package.nets:net")
     (tmp_path / "my_slip.py").write_text("1 / 0\n")
-    refuse(r"my_slip cannot be imported \(ZeroDivisionError: .*mend the file", "my_slip:net")
+    refuse(r"my_slip cannot be imported \(ZeroDivisionError: .*at my_slip.py:1.*mend the file", "my_slip:net")
     (tmp_path / "my_needs.py").write_text("import no_such_library.nets\n")
     refuse("my_needs cannot be imported .*: install no_such_library, or go to the folder", "my_needs:net")
     assert sys.path == before
@@ -286,6 +290,15 @@ def pair(classes, input_shape):
     return nn.Bilinear(2, 2, classes)
 
 
+class Slip(nn.Module):
+    def __init__(self, classes):
+        super().__init__()
+        self.head = nn.Linear(12, classes)
+
+    def forward(self, x):
+        return self.head(x.flatten(1) @ torch.zeros(3, 3))
+
+
 def gray(classes):
     return nn.Sequential(nn.Conv2d(1, 2, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(2, classes))
 """
@@ -353,6 +366,11 @@ def test_vectors_tokens_lazy_layers_helpers_and_outputs(nets):
         ("tokens", (6,), r"my_nets:tokens (does not take vectors of 6|cannot be built) \(RuntimeError"),
         ("deep", (3, 16, 16), r"images of 16 x 16 are too small for my_nets:deep .*: give images of 48 x 48 or larger"),
         ("few", (3, 5, 5), "my_nets:few does not take images of 5 x 5 .*: give images of another size .--data-option"),
+        (
+            "Slip",
+            (3, 2, 2),
+            r"does not take .*multiplied.*, at my_nets.py:\d+\): mend forward, or give images of another",
+        ),
         ("pair", (3, 2, 2), "pair is called with images of 2 x 2 and nothing else, .*: write a module around it"),
         ("gray", (3, 8, 8), "my_nets:gray takes images of one channel, and these have 3 \\(.* as `channels`"),
     ],
@@ -470,6 +488,33 @@ def test_names_are_checked_without_torch():
             RunSpec(arch=name)
     with pytest.raises(UsageError, match="pretrained would download"):
         RunSpec(arch="timm:resnet18", arch_options={"pretrained": True})
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("./my_package/__init__.py:model", "modules go by name: write my_package:model"),
+        ("my_package/parts/nets.py:model", "modules go by name: write my_package.parts.nets:model"),
+        ("elsewhere/a_package/__init__.py:model", "go to the folder that holds a_package and write a_package:model"),
+        ("my_package", "write my_package:FUNCTION"),
+        ("my_package.model", "write my_package:model"),
+        ("my_package.parts", "write my_package.parts:FUNCTION"),
+        ("my_package.parts.nets", "write my_package.parts.nets:FUNCTION"),
+        ("nowhere.model", "is no model that can be built here"),
+        ("resnet18", "did you mean timm:resnet18"),
+        ("resnet19", "for another model give timm:NAME"),
+        ("vitt", "did you mean 'vit'"),
+    ],
+)
+def test_what_names_without_a_colon_and_paths_may_stand_for(tmp_path, monkeypatch, name, advice):
+    for package in ("my_package", "my_package/parts", "elsewhere/a_package"):
+        (tmp_path / package).mkdir(parents=True)
+        (tmp_path / package / "__init__.py").write_text("1 / 0")  # nothing of it is imported
+    (tmp_path / "my_package" / "parts" / "nets.py").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(is_model=lambda model: model == "resnet18"))
+    with pytest.raises(UsageError, match=re.escape(advice)):
+        sources.check_name(name)
 
 
 def test_a_function_that_no_worker_can_import(nets, monkeypatch):

@@ -6,6 +6,8 @@ What one process alone has, such as arrays or a lambda, gets a name of another f
 import importlib
 import re
 import sys
+import sysconfig
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -58,6 +60,29 @@ def importable_here() -> Iterator[None]:
             sys.path.remove(here)
 
 
+def own_line(error: BaseException) -> str:
+    """`error_line`, with the last place in a file of the user's own, where the error came by one."""
+    place = own_place(error)
+    return f"{error_line(error)}{f', at {place}' if place else ''}"
+
+
+def own_place(error: BaseException) -> str:
+    """File and line; empty where only installed libraries were at work."""
+    places = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
+    own = [(Path(file), line) for file, line in places if not file.startswith("<")]
+    own = [(file, line) for file, line in own if not _is_installed(file)]
+    if not own:
+        return ""
+    file, line = own[-1]
+    return f"{file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file}:{line}"
+
+
+def _is_installed(file: Path) -> bool:
+    """Is it ours, Python's, or one that was installed?"""
+    roots = Path(__file__).parents[1], Path(sysconfig.get_path("stdlib"))
+    return any(map(file.is_relative_to, roots)) or not {"site-packages", "dist-packages"}.isdisjoint(file.parts)
+
+
 def import_function(text: str) -> Any:
     module_name, _, name = text.partition(":")
     try:
@@ -70,7 +95,7 @@ def import_function(text: str) -> Any:
                 cure = f"a module is named without .py: {module_name.removesuffix('.py')}:{name}"
             elif error.name and not f"{module_name}.".startswith(f"{error.name}."):  # it is there; what it needs is not
                 cure = f"install {error.name}, or go to the folder that has it"
-        raise UsageError(f"{module_name} cannot be imported ({error_line(error)}): {cure}") from error
+        raise UsageError(f"{module_name} cannot be imported ({own_line(error)}): {cure}") from error
     spec = module.__spec__
     in_python = spec is not None and spec.origin in ("built-in", "frozen")  # such as os.path
     if module_name == "__main__" or spec is None or not (spec.has_location or in_python):

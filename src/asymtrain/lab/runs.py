@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, get_args, get_origin
 
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError, near_names, unknown_name
 from asymtrain.lab.sources import check_name, is_named
 from asymtrain.models import check_options
 
@@ -320,7 +320,9 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         if value == DEFAULTS[name] or (name == "objective" and value in _OBJECTIVES):
             continue
         if (allowed := choices(name)) and value not in allowed:
-            raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}")
+            near = [repr(known) for known in near_names(str(value), allowed)]
+            meant = f": did you mean {' or '.join(near)}?" if near else ""
+            raise UsageError(f"{name} must be one of {', '.join(map(repr, allowed))}, got {value!r}{meant}")
     for name, least in _LEAST.items():
         value = getattr(spec, name)
         if value is not None and value < least:

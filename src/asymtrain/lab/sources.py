@@ -6,6 +6,7 @@ what it names. No model and no weights are ever downloaded.
 
 import hashlib
 import importlib
+import importlib.util
 import inspect
 import json
 import math
@@ -18,8 +19,16 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
-from asymtrain.lab.functions import import_function, importable_here, is_function, is_here, name_here
+from asymtrain.errors import UsageError, UsageWarning, error_line, near_names, unknown_name
+from asymtrain.lab.functions import (
+    import_function,
+    importable_here,
+    is_function,
+    is_here,
+    name_here,
+    own_line,
+    own_place,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -142,10 +151,12 @@ def check_name(name: str, options: Options = ()) -> None:
     """Refuse what cannot name a model; whether there is one of the name shows when it is built. Needs no torch."""
     kind, colon, rest = name.partition(":")
     if not colon:
-        if "/" in name or "." in name:
-            raise UsageError(f"{name!r} is no model that can be built here: give {FORMS}")
         from asymtrain.models import backbone_names
 
+        if not near_names(name, backbone_names()) and (meant := _meant(name)):
+            raise UsageError(f"{name!r} is no backbone ({', '.join(sorted(backbone_names()))}): {meant}")
+        if "/" in name or "." in name:
+            raise UsageError(f"{name!r} is no model that can be built here: give {FORMS}")
         raise UsageError(f"{unknown_name('backbone', name, backbone_names())} (for another model give {OTHERS})")
     if not rest or not kind:
         raise UsageError(f"{name!r} names no model: give {FORMS}")
@@ -157,11 +168,41 @@ def check_name(name: str, options: Options = ()) -> None:
     if is_here(name):
         return
     if kind.endswith(".py") and "/" in kind:
-        module = kind.rpartition("/")[2].removesuffix(".py")
-        raise UsageError(f"{name!r} is a path, and modules go by name: go to its folder and write {module}:{rest}")
+        folder, module = _module_of(Path(kind))
+        where = "its folder" if Path(kind).stem == module else f"the folder that holds {module.partition('.')[0]}"
+        go = "" if folder.resolve() == Path.cwd() else f"go to {where} and "
+        raise UsageError(f"{name!r} is a path, and modules go by name: {go}write {module}:{rest}")
     if kind not in _LIBRARIES and not all(part.isidentifier() for part in (*kind.split("."), rest)):
         raise UsageError(f"{name!r} names no function: write package.module:function, or {OTHERS.partition(' or ')[0]}")
     _refuse_pretrained(name, dict(options))
+
+
+def _module_of(file: Path) -> tuple[Path, str]:
+    """The folder that a file is imported from, and its name there: in a package it has that of the package too."""
+    names, folder = [file.stem], file.parent
+    if file.stem == "__init__":
+        names, folder = [folder.resolve().name], folder / ".."
+    while (folder / "__init__.py").is_file():
+        names, folder = [folder.resolve().name, *names], folder / ".."
+    return folder, ".".join(names)
+
+
+def _meant(name: str) -> str:
+    """What a name without a colon may have been meant for: a module that is here, or a model of timm."""
+    parts = name.split(".")
+    if all(part.isidentifier() for part in parts):
+        with importable_here(), suppress(ImportError, ValueError):
+            found = importlib.util.find_spec(parts[0])  # imports nothing
+            if found is not None:
+                places = [Path(place, *parts[1:]) for place in found.submodule_search_locations or ()]
+                whole = len(parts) == 1 or any(place.with_suffix(".py").is_file() or place.is_dir() for place in places)
+                if whole:
+                    return f"for a function of this module that builds a model write {name}:FUNCTION"
+                return f"for a function of a module write {'.'.join(parts[:-1])}:{parts[-1]}"
+    with suppress(Exception):  # timm may be absent, or broken
+        if importlib.import_module("timm").is_model(name):
+            return f"did you mean timm:{name}?"
+    return ""
 
 
 def named_model(text: str, options: Options = ()) -> Named:
@@ -382,7 +423,7 @@ def _patch_of(model: "nn.Module") -> int:
 
 
 def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -> UsageError:
-    why = error_line(error)
+    why = own_line(error)
     try:
         inspect.signature(model.forward).bind(None)
     except TypeError:  # no other inputs help
@@ -401,7 +442,8 @@ def _unfit(named: Named, model: "nn.Module", inputs: Inputs, error: Exception) -
             model(inputs.sample(size))
             larger = f"give images of {size} x {size} or larger, or another model"
             return UsageError(f"{inputs} are too small for {named.name} ({why}): {larger}")
-    return UsageError(f"{named.name} does not take {inputs} ({why}): {FIT}")
+    mend = "mend forward, or " if own_place(error) else ""
+    return UsageError(f"{named.name} does not take {inputs} ({why}): {mend}{FIT}")
 
 
 def _load_weights(model: "nn.Module", file: str, classes: int, name: str) -> str:
@@ -572,7 +614,11 @@ def _of_function(name: str, function: Callable[..., Any], options: dict[str, Any
         if inputs.kind == "images":
             channels, height, width = inputs.shape
             given |= {"channels": channels, "image_size": height if height == width else (height, width)}
-        return function(**{**{name: value for name, value in given.items() if name in known}, **options})
+        takes_any = any(parameter.kind is parameter.VAR_KEYWORD for parameter in known.values())
+        for option in options if known and not takes_any else ():
+            if option not in known:
+                raise unknown_name(f"option of {name}", option, known)
+        return function(**{**{key: value for key, value in given.items() if key in known}, **options})
 
     cure = "mend the function, or give what it needs with --arch-option NAME=VALUE"
     return Named(name, make, cure)
@@ -604,4 +650,4 @@ def _explained(make: Callable[[], Any], name: str, cure: str = CHECK_OPTIONS) ->
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name:
             cure = f"install {error.name}, or {cure}"
-        raise UsageError(f"{name} cannot be built ({error_line(error)}): {cure}") from error
+        raise UsageError(f"{name} cannot be built ({own_line(error)}): {cure}") from error

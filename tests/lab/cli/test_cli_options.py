@@ -188,6 +188,25 @@ def test_what_is_given_in_the_way_of_another_command(refused, arguments, told):
     assert told in refused(*arguments.split())
 
 
+def test_the_folder_of_a_store_is_met_with_the_store(refused, tmp_path):
+    (tmp_path / "kept").mkdir()
+    (tmp_path / "kept" / "runs.sqlite").touch()
+    assert "Did you mean --store kept/runs.sqlite?" in refused("status", "kept")
+
+
+def test_what_the_library_says_of_arguments_is_said_of_options():
+    from asymtrain.__main__ import _as_options
+
+    assert _as_options("which cannot be told: pass layout='BTD' (batch, tokens, width), or") == (
+        "which cannot be told: pass --layout BTD (batch, tokens, width), or"
+    )
+    assert _as_options("name places with at=, for example at='layers.*'") == (
+        "name places with --at, for example --at 'layers.*'"
+    )
+    for other in ("give --data-option layout=nchw or layout=nhwc", "format='a'", "write --layout BTD"):
+        assert _as_options(other) == other
+
+
 def test_a_group_is_passed_whole_and_a_derived_one_has_its_own_default():
     seen = []
 

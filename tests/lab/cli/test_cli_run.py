@@ -495,7 +495,7 @@ def test_a_model_of_your_own_until_its_code_changes(own_nets, cli, refused, phot
     [
         (
             "own_nets:broken",
-            "own_nets:broken cannot be built (OSError: the file of my layers is gone): mend the function",
+            "own_nets:broken cannot be built (OSError: the file of my layers is gone, at own_nets.py:11): mend",
         ),
         ("own_nets:drifting", "own_nets:drifting is not deterministic"),
         ("own_nets:other", "gives logits of shape (2, 1000) for two inputs, and the data has 9 classes"),

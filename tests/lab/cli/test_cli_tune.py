@@ -180,12 +180,12 @@ def test_candidates():
         pytest.param(["--minutes", "0"], "--minutes must be above 0", id="no time"),
         pytest.param(["--minutes", "-1"], "--minutes must be above 0", id="less than none"),
         pytest.param(["--minutes", "9", "--whole"], "leave out --whole, or --minutes", id="a limit and none"),
-        pytest.param(["--seeds", "3"], "seeds must be from 5", id="few seeds"),
+        pytest.param(["--seeds", "3"], "seeds must be from 5 to 1000 (fewer", id="few seeds"),
         pytest.param(["--short", "--whole"], "leave out --short, or --whole", id="short and whole"),
         pytest.param(["--short", "--seeds", "5"], "leave out --short, or --seeds", id="seeds of nothing"),
         pytest.param(["--epochs", "0"], "--epochs must be 1 or more", id="no epochs"),
         pytest.param(["--candidate", "softmax"], "such as objective=softmax,alpha=0.3", id="a word"),
-        pytest.param(["--candidate", "objective=sofmax"], "objective must be one of", id="an objective"),
+        pytest.param(["--candidate", "objective=sofmax"], "did you mean 'softmax'?", id="an objective"),
         pytest.param(["--candidate", "objectve=softmax"], "field of a candidate 'objectve'", id="a field"),
         pytest.param(["--candidate", "alpha=much"], "alpha is a number", id="alpha"),
         pytest.param(["--set", "objective=softmax"], "write --candidate objective=", id="a setting of candidates"),
@@ -209,6 +209,18 @@ def test_bad_input(refused, options, said):
 )
 def test_the_limit_of_time(given, minutes):
     assert Effort(**given).limit() == minutes
+
+
+def test_a_model_without_blocks_asks_for_the_option(refused, tmp_path, monkeypatch):
+    (tmp_path / "flat_nets.py").write_text(
+        "from torch import nn\ndef flat(classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(3072, classes))\n"
+    )
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    assert "name places with --at, for example --at 'layers.*'" in refused("tune", "flat_nets:flat")
+
+
+def test_a_folder_of_few_images_hears_how_many_are_needed_in_all(refused, photos):
+    assert "a fifth goes to the test, so 125 in all" in refused("tune", "mlp", "--data", photos)
 
 
 @pytest.mark.parametrize("model", ["mlp,cnn", "resnet", "nowhere:net", ""])

@@ -115,6 +115,21 @@ def test_an_unreadable_image_is_named(tmp_path, content):
     assert "\n" not in str(caught.value)
 
 
+def test_unreadable_images_are_counted_and_the_first_named(tmp_path):
+    write_classes(tmp_path / "train", 4)
+    write_classes(tmp_path / "test", 3)
+    bad = [tmp_path / "train" / "ant" / "01.png", *(tmp_path / "test").glob("*/*.png")]
+    for file in bad:
+        file.write_bytes(b"hello")
+    with pytest.raises(UsageError, match=f"^10 images cannot be used, {bad[0]}, .* and 5 more") as caught:
+        folder.load(tmp_path)
+    told = str(caught.value)
+    named, _, reason = told.partition(". Of the first: ")
+    assert named.count(".png") == 5
+    assert reason.startswith(f"{bad[0]} cannot be read as an image")
+    assert "\n" not in told
+
+
 def test_postscript_in_a_picture_s_name_is_not_run(tmp_path, monkeypatch):
     """Pillow hands PostScript to Ghostscript, a language that reads and writes files."""
     write_classes(tmp_path / "data", 3)

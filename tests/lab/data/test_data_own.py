@@ -259,7 +259,10 @@ def test_functions_take_their_own_options_and_ours():
         ("mine:three", r"returned 3 values: return \(x, y\)"),
         ("mine:nothing", "returned a NoneType"),
         ("mine:ragged", r"x is no array \(ValueError"),
-        ("mine:fails", r"failed \(RuntimeError: no disk\): mend it, or give what it needs with --data-option"),
+        (
+            "mine:fails",
+            r"failed \(RuntimeError: no disk, at mine.py:\d+\): mend it, or give what it needs with --data-option",
+        ),
         ("mine:ends", r"failed \(SystemExit"),
         ("mine:wants", "missing 1 required positional argument: 'path'"),
         ("mine:value", "unknown function in mine 'value'"),

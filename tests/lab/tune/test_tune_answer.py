@@ -13,7 +13,7 @@ from asymtrain.errors import UsageWarning
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.tune import replay
-from asymtrain.lab.tune.answer import budget_words, tune_tables, write_tuned
+from asymtrain.lab.tune.answer import budget_words, tune_figures, tune_tables, write_tuned
 from asymtrain.lab.tune.planning import CONFIRMATION_SEED, short_plan
 from asymtrain.lab.tune.rule import Ruling, leans_to_attach
 from asymtrain.lab.tune.running import describe
@@ -44,6 +44,28 @@ def test_the_sentence_names_what_was_measured(helped):
     told = "Attach nothing: every candidate was clearly worse than Plain in the race."
     assert answer(HURTS).sentence == told
     assert answer(HELPS, left_out=1).sentence.startswith("Undecided: 1 run of the confirmation is missing")
+
+
+def test_curves_of_an_unfinished_confirmation_are_those_of_whole_pairs():
+    asked = question()
+    runs = all_runs(asked, PLAN, HELPS)
+    specs = asked.confirmation_specs(GOOD, PLAN)
+    last = CONFIRMATION_SEED + PLAN.seeds - 1
+    runs[specs[None, last].id] = invent(specs[None, last], 0.9)  # alone it lifts Plain's mean above the other's
+    del runs[specs[GOOD, last].id]
+    unfinished = describe(replay(asked, PLAN, runs), TIMING, runs, None)
+    (panel,) = tune_figures(unfinished)[0].panels
+    ends = {line.colour: line.y[-1] for line in panel.lines}
+    pairs = unfinished.race.pairs
+    assert len(pairs) == PLAN.seeds - 1
+    assert ends["plain"] == pytest.approx(sum(plain for _, plain, _ in pairs) / len(pairs))
+    assert ends["asymmetric"] == pytest.approx(sum(after for _, _, after in pairs) / len(pairs))
+
+
+def test_a_plan_of_the_whole_question_has_one_length(helped):
+    assert budget_words(helped).endswith("for 1 min 0 s: the whole question")
+    fewer = dataclasses.replace(helped.race, plan=dataclasses.replace(PLAN, epochs=8))
+    assert budget_words(dataclasses.replace(helped, race=fewer)).endswith("; the whole question takes about 1 min 0 s")
 
 
 def test_the_tables(helped):

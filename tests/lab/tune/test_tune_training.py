@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from dataclasses import replace
 
@@ -182,6 +183,10 @@ def test_time_that_is_over_keeps_what_was_measured(tmp_path):
     result = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
     assert (result.verdict, result.race.ruling.because) == ("undecided", "time")
     assert not (tmp_path / "tune.json").exists()  # no plan was made
+    prepare(tmp_path, asked, PLAN)
+    stopped = run_tune(asked, store=tmp_path / "runs.sqlite", out=tmp_path)
+    told = r"\d runs of rung 1 of 2 are missing, as the time given, 1e-06 min, was over: give the same command again"
+    assert re.search(told, stopped.sentence)
 
 
 @pytest.mark.parametrize(
@@ -190,7 +195,12 @@ def test_time_that_is_over_keeps_what_was_measured(tmp_path):
         pytest.param({"minutes": 5.0}, "another number of minutes", id="minutes"),
         pytest.param({"candidates": (GOOD,)}, "another list of candidates", id="candidates"),
         pytest.param({"base": RunSpec(**{**vars(TINY), "learning_rate": 0.5})}, "another learning rate", id="rate"),
-        pytest.param({"base": RunSpec(dataset_options=SHAPES)}, "another model|another arch options", id="model"),
+        pytest.param({"base": RunSpec(dataset_options=SHAPES)}, "another model|other options of the model", id="model"),
+        pytest.param(
+            {"base": replace(TINY, dataset_options={**SHAPES, "size": 500})},
+            "a tune with other options of the data:",
+            id="data options",
+        ),
     ],
 )
 def test_a_folder_of_another_question_is_refused(changes, said, tmp_path):

@@ -32,4 +32,5 @@ EXITS = {
     UNREAD: "the program that the output was piped into ended first",
 }
 """The exit status of every command; the last two are what shells report for a program that such a signal ended."""
+STOPPED = "Stopped while libraries were loading: nothing was begun."
 EXTRA = 'pip install "asymtrain[lab]"'

@@ -19,7 +19,7 @@ from typer.core import TyperGroup
 from typer.main import get_command, get_group
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.cli import COMMANDS, EXTRA
+from asymtrain.lab.cli import COMMANDS, EXTRA, STOPPED
 
 HELP = {"help_option_names": ["-h", "--help"]}
 
@@ -33,9 +33,14 @@ class _Announcer(MetaPathFinder):
             print("Loading PyTorch ...", file=sys.stderr, flush=True)
 
 
+def _stop(number: int, frame: object) -> None:
+    os.write(2, f"{STOPPED}\n".encode())  # print could be what was interrupted
+    os._exit(128 + number)
+
+
 @contextmanager
 def loading() -> Iterator[None]:
-    """For imports: what is not installed is named, and Ctrl-C ends the program at once, with status 130.
+    """For imports: what is not installed is named, and Ctrl-C ends the program at once, with a line and status 130.
 
     Nothing has been begun that could be left half done, and an interrupt inside an import would be shown as a
     traceback, or as a broken library where it is raised in compiled code.
@@ -44,7 +49,7 @@ def loading() -> Iterator[None]:
     in_main_thread = threading.current_thread() is threading.main_thread()
     replace = in_main_thread and signal.getsignal(signal.SIGINT) is signal.default_int_handler
     if replace:
-        signal.signal(signal.SIGINT, lambda number, frame: os._exit(128 + number))
+        signal.signal(signal.SIGINT, _stop)
     announcer = _Announcer()
     sys.meta_path.insert(0, announcer)
     try:

@@ -17,6 +17,7 @@ SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".ppm", ".tif", ".tiff", ".
 # Pillow's names of those: by itself it tries every format it knows, and runs Ghostscript on PostScript called x.png.
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
 _MOST_PIXELS = 1 << 26  # of an image: some 20 bytes for each are in use at once
+_NAMED = 5  # of images that cannot be used
 _TILE_SIDES = (322, 323)  # tags of a TIFF
 
 Listing = dict[str, list[Path]]  # class name -> its images, both in order of name
@@ -32,7 +33,16 @@ def load(path: Path, *, image_size: int = 32, seed: int = 0) -> Dataset:
         train, test = _list_parts(path, seed)
     except OSError as error:
         raise UsageError(f"{path} cannot be listed ({error}); check its permissions") from None
-    return Dataset(f"folder:{path}", _read(train, image_size), _read(test, image_size), tuple(train))
+    problems = dict[Path, UsageError]()
+    to_train, to_test = (_read(listing, image_size, problems) for listing in (train, test))
+    if problems:
+        first = next(iter(problems.values()))
+        if len(problems) == 1:
+            raise first
+        named = ", ".join(map(str, list(problems)[:_NAMED]))
+        more = f" and {len(problems) - _NAMED:,} more" if len(problems) > _NAMED else ""
+        raise UsageError(f"{len(problems):,} images cannot be used, {named}{more}. Of the first: {first}")
+    return Dataset(f"folder:{path}", to_train, to_test, tuple(train))
 
 
 def count_classes(path: Path) -> int:
@@ -100,11 +110,15 @@ def _hold_out(listing: Listing, seed: int) -> tuple[Listing, Listing]:
     return train, test
 
 
-def _read(listing: Listing, image_size: int) -> Examples:
+def _read(listing: Listing, image_size: int, problems: dict[Path, UsageError]) -> Examples:
+    """The images; what is wrong with some is added to the problems, so that all are told at once."""
     counts = [len(images) for images in listing.values()]
     pixels = np.empty((sum(counts), 3, image_size, image_size), np.uint8)
     for i, file in enumerate(itertools.chain.from_iterable(listing.values())):
-        pixels[i] = _read_image(file, image_size)
+        try:
+            pixels[i] = _read_image(file, image_size)
+        except UsageError as problem:
+            problems[file] = problem
     return Examples(pixels, np.repeat(np.arange(len(counts), dtype=np.int64), counts))
 
 

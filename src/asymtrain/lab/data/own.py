@@ -17,7 +17,7 @@ import numpy.typing as npt
 from asymtrain.errors import UsageError, error_line, unknown_name
 from asymtrain.lab.data.arrays import Dataset, Examples, Inputs, Labels, whole_number
 from asymtrain.lab.data.resize import resized
-from asymtrain.lab.functions import import_function, importable_here
+from asymtrain.lab.functions import import_function, importable_here, own_line
 from asymtrain.lab.machine import memory
 
 Array = npt.NDArray[Any]
@@ -91,7 +91,7 @@ def _call(text: str, function: Any, options: Mapping[str, object]) -> dict[str, 
         raise
     except (Exception, SystemExit) as error:
         raise UsageError(
-            f"{text} failed ({error_line(error)}): mend it, or give what it needs with --data-option NAME=VALUE"
+            f"{text} failed ({own_line(error)}): mend it, or give what it needs with --data-option NAME=VALUE"
         ) from error
     return _read_forms(f"{text} returned", text, returned, RETURNS)
 

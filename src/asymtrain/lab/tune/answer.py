@@ -10,7 +10,7 @@ from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, duration, interval, make_rows
 from asymtrain.lab.runs import Run
 from asymtrain.lab.texts import counted
-from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Plan, Timing
+from asymtrain.lab.tune.planning import CONFIRMATION_SEED, RACE_SEED, Plan, Timing, whole_plan
 from asymtrain.lab.tune.results import Entry, Race, RungResult
 from asymtrain.lab.tune.rule import RULE, Verdict, is_moving
 from asymtrain.lab.tune.snippet import Removal
@@ -402,7 +402,9 @@ def _curves(result: Tuned) -> Figure:
     from asymtrain.lab.report.frames import history_frame
     from asymtrain.lab.report.run_report import learning_curves
 
-    history = history_frame(result.race.confirmation)
+    # The mean of a few runs beside that of others can have the other sign than the pairs among them.
+    seeds = {seed for seed, _, _ in result.race.pairs}
+    history = history_frame([run for run in result.race.confirmation if run.spec.seed in seeds])
     return learning_curves(history, "s", "confirmation", measure="test_accuracy", asymmetric="With branches")
 
 
@@ -444,10 +446,13 @@ def budget_words(result: Tuned) -> str:
     if plan is None or timing is None or plan.needed is None or plan.seconds is None:
         return f"{given}; no plan was made"
     measured = f"an epoch of a run took {timing.epoch:.2g} s, starting {timing.start:.2g} s"
-    needed = f"the whole question takes {plan.about} {duration(60 * plan.needed)}"
     if not plan.rungs:
         return f"{given}: {measured}. No race fits"
-    return f"{given}: {measured}. Planned: {_planned(plan)}, for {duration(plan.seconds)}; {needed}"
+    planned = f"{given}: {measured}. Planned: {_planned(plan)}, for {duration(plan.seconds)}"
+    whole = whole_plan(candidates=len(question.candidates), epochs=question.base.epochs, seeds=plan.seeds)
+    if (plan.rungs, plan.epochs) == (whole.rungs, whole.epochs):
+        return f"{planned}: the whole question"  # what it needs has a reserve, and would be another number
+    return f"{planned}; the whole question takes {plan.about} {duration(60 * plan.needed)}"
 
 
 def _planned(plan: Plan) -> str:

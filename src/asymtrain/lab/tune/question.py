@@ -50,7 +50,7 @@ class Question:
             raise UsageError(f"minutes must be a number above 0, and finite, got {self.minutes!r}")
         if not isinstance(self.seeds, int) or not RULE.least_seeds <= self.seeds <= MOST_SEEDS:
             raise UsageError(
-                f"seeds must be from {RULE.least_seeds}, of fewer nothing is said, to {MOST_SEEDS}, got {self.seeds!r}"
+                f"seeds must be from {RULE.least_seeds} to {MOST_SEEDS} (fewer give no answer), got {self.seeds!r}"
             )
         for candidate in self.candidates:
             try:

@@ -70,6 +70,7 @@ class Race:
     pairs: tuple[Pair, ...] = ()
     missing: tuple[RunSpec, ...] = ()  # what the rung or the confirmation under way still needs
     failure: str = ""  # why one of these cannot be trained
+    out_of_time: bool = False  # are they missing because the minutes were over?
 
     @cached_property
     def course(self) -> dict[int, float]:
@@ -123,7 +124,8 @@ class Race:
             left = f"{counted(len(self.missing), 'run')} of {self.stage} {are} missing"
             if self.failure:
                 return Ruling("undecided", "failed", f"{left}: {self.failure}")
-            return Ruling("undecided", "time", f"{left}: give the same command again to go on")
+            over = f", as the time given, {self.question.minutes:g} min, was over" if self.out_of_time else ""
+            return Ruling("undecided", "time", f"{left}{over}: give the same command again to go on")
         if (pair := self.best_pair) is not None:
             return judge_pair(pair, len(self.question.candidates))
         asked, limited = self.question.base.epochs, self.question.minutes is not None

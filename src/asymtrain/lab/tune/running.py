@@ -118,7 +118,8 @@ def run_tune(
             work.train(wanted, stage_words(race), race)
             race = replay(question, plan, work.runs, largest)
         if race.missing:
-            race = replace(race, failure=_failure(store, race.missing, work.note))
+            failure = _failure(store, race.missing, work.note)
+            race = replace(race, failure=failure, out_of_time=not failure and question.minutes is not None)
         return describe(race, work.timing, work.runs, data_root)
 
 
@@ -225,12 +226,22 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
         raise UsageError(
             f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and "
             f"{RULE.least_held_out} or more are needed: give at least {5 * RULE.least_held_out} training images"
+            f"{_in_all(question.base.dataset)}"
         )
     if not question.short and len(dataset.test) < RULE.least_held_out:
         raise UsageError(
             f"the winner would be confirmed on {counted(len(dataset.test), 'test image')}, and {RULE.least_held_out} "
             "or more are needed: give more test images"
         )
+
+
+def _in_all(dataset: str) -> str:
+    """Of what the user brings a fifth is tested on, unless a test set comes with it."""
+    if ":" not in dataset:
+        return ""
+    return (
+        f"; without a test set of its own a fifth goes to the test, so {math.ceil(6.25 * RULE.least_held_out)} in all"
+    )
 
 
 def largest_classes(question: Question, data_root: Path | None = None) -> tuple[float, float]:
@@ -292,7 +303,7 @@ def read_plan(out: Path, question: Question) -> Kept:
     ours = json.loads(json.dumps(question.to_dict()))
     if asked != ours:
         differing = _difference(asked, ours)
-        holds = "a tune that is not short" if differing == "short" else f"a tune with another {differing}"
+        holds = f"a tune with {differing}" if differing != "short" else "a tune that is not short"
         raise UsageError(f"{out} holds {holds}: give another folder with --out")
     return timing, plan
 
@@ -313,9 +324,13 @@ def _difference(asked: Any, ours: Mapping[str, Any]) -> str:
         # In the order of a spec, whose defaults are not written: what was typed comes before what follows from it.
         fields = {**dict.fromkeys(RunSpec.__dataclass_fields__), **here, **there}
         name = next(field for field in fields if here.get(field) != there.get(field))
-    words = {"arch": "model", "dataset": "data", "candidates": "list of candidates"}
+    words = {"arch": "model", "arch_options": "options of the model", "dataset": "data", "at": "places"}
+    words |= {"dataset_options": "options of the data", "candidates": "list of candidates"}
     words |= {count: f"number of {count}" for count in ("minutes", "seeds", "epochs")}
-    return words.get(name, name.replace("_", " "))
+    if name == "short":
+        return name
+    word = words.get(name, name.replace("_", " "))
+    return f"{'other' if name.endswith('_options') or name in ('dataset', 'at') else 'another'} {word}"
 
 
 def write_json(out: Path, result: Tuned) -> None:
