@@ -204,7 +204,7 @@ def attach(
     _check_weights(weight_by_place)
 
     told = [place for place in places if layouts[place] is not None or callable(pools[place])]
-    sights, batch = dry_run(model, places, sample, selectors, told)
+    sights, batch = dry_run(model, places, sample, selectors, told, detach=detach)
     readers, features = {}, {}
     for place, module in places.items():
         wanted = Reader(layouts[place], pools[place], selectors[place], detach)
@@ -330,6 +330,8 @@ def _read_place(
             f"place {name!r} gives no floating-point tensor (its output is a {kind}): choose another module, or pick a "
             "part of it with output="
         )
+    if sight.passed_by is not None:
+        raise UsageError(_passed_by(name, *sight.passed_by))
     layout = wanted.layout
     if layout is not None and wanted.pool == "none" and len(layout) > 5:
         raise UsageError(f"place {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
@@ -354,6 +356,23 @@ def _read_place(
         kind = "on the meta device, without values" if rows.is_meta else f"of shape {tuple(rows.shape)}, without values"
         raise UsageError(f"place {name!r} gives a tensor {kind}: choose another module")
     return reader, rows
+
+
+def _passed_by(name: str, own: int | str | None, others: tuple[int | str, ...]) -> str:
+    """What to do where the first of a place's tensors has no gradient, and others have."""
+    meant = "" if own is None else f", or output={own!r} if this one is meant"
+    first = "" if own is None else f" ({own!r})"
+    if not others:
+        return (
+            f"place {name!r} gives several floating-point tensors, and the first{first} has no gradient to train the "
+            f"model by, as others have: pass output=, a function that picks one of them{meant}"
+        )
+    verb = "has" if len(others) == 1 else "have"
+    return (
+        f"place {name!r} gives several floating-point tensors, and the first{first} has no gradient to train the model "
+        f"by, as {' and '.join(map(repr, others))} {verb}: pass "
+        f"{' or '.join(f'output={other!r}' for other in others)}{meant}"
+    )
 
 
 def refuse_wrapped(model: object) -> None:

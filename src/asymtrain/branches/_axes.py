@@ -96,6 +96,8 @@ class Sight:
     output: object = None
     feature: Tensor | None = None
     calls: int = 1  # of the place in one forward
+    # Where the feature is the first of several and has no gradient, as others have: its selector, and theirs
+    passed_by: tuple[int | str | None, tuple[int | str, ...]] | None = None
     by_identity: set[Axis] = field(default_factory=set)  # said by the layers that made the tensor, and by norms
     by_taking: set[Axis] = field(default_factory=set)  # said by other layers that take it
     before: tuple[LayerCall, ...] = ()  # the layers that ran before the place gave its output
