@@ -5,6 +5,7 @@ import inspect
 import math
 import operator
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, get_args
@@ -26,7 +27,7 @@ from asymtrain.branches._nested import Selector
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.branches._tied import output_layers
-from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
 from asymtrain.objectives import ClassReduction, Objective, find_objective, prior_bias
 
 Arguments = ParamSpec("Arguments")
@@ -209,6 +210,16 @@ def attach(
     for place, module in places.items():
         wanted = Reader(layouts[place], pools[place], selectors[place], detach)
         readers[place], features[place] = _read_place(place, module, wanted, sights.get(place), batch)
+    repeated = {place: sights[place].calls for place in places if sights[place].calls > 1}
+    if repeated:
+        told_calls = ", ".join(f"{place!r} {calls} times" for place, calls in list(repeated.items())[:3])
+        more = f" and {len(repeated) - 3} more" if len(repeated) > 3 else ""
+        warnings.warn(
+            f"one forward calls the place {told_calls}{more}, and branches read the last call alone: where every call "
+            "is meant, call it once, on the inputs joined along the batch, or attach to modules that are called once",
+            UsageWarning,
+            stacklevel=4,  # behind the two decorators
+        )
     tokens = any(reader.positions == 1 for reader in readers.values())
     if shift and not tokens:
         raise UsageError("shift moves the targets of tokens: attach with pool='none' at places that give (B, T, D)")
