@@ -23,11 +23,11 @@ from asymtrain.branches._dry_run import dry_run
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
 from asymtrain.branches._masks import Mask, mask_of
-from asymtrain.branches._nested import Selector
+from asymtrain.branches._nested import Selector, named_parts
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.branches._tied import output_layers
-from asymtrain.errors import UsageError, UsageWarning, error_line, unknown_name
+from asymtrain.errors import UsageError, UsageWarning, error_line, near_names, unknown_name
 from asymtrain.objectives import ClassReduction, Objective, find_objective, prior_bias
 
 Arguments = ParamSpec("Arguments")
@@ -336,11 +336,7 @@ def _read_place(
         )
     wanted.check()
     if sight.feature is None:
-        kind = type(sight.output).__name__
-        raise UsageError(
-            f"place {name!r} gives no floating-point tensor (its output is a {kind}): choose another module, or pick a "
-            "part of it with output="
-        )
+        raise UsageError(_no_feature(name, sight.output, wanted.output))
     if sight.passed_by is not None:
         raise UsageError(_passed_by(name, *sight.passed_by))
     layout = wanted.layout
@@ -367,6 +363,28 @@ def _read_place(
         kind = "on the meta device, without values" if rows.is_meta else f"of shape {tuple(rows.shape)}, without values"
         raise UsageError(f"place {name!r} gives a tensor {kind}: choose another module")
     return reader, rows
+
+
+def _no_feature(name: str, output: object, selector: Selector | None) -> str:
+    """What to do where there is no feature in a place's output."""
+    kind, parts = type(output).__name__, named_parts(output)
+    if isinstance(selector, str) and hasattr(output, "_fields"):  # parts of named tuples have names too
+        parts = dict(zip(output._fields, parts.values(), strict=True))
+    counted = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
+    if selector is None or callable(selector) or selector in parts or counted:
+        where = "" if selector is None or callable(selector) else f" at output={selector!r}"
+        return (
+            f"place {name!r} gives no floating-point tensor{where} (its output is a {kind}): choose another module, or "
+            "pick a part of it with output="
+        )
+    if not parts:
+        return f"the output of place {name!r} is a {kind}, in which there is no {selector!r}: leave output= out there"
+    word = "position" if 0 in parts else "key"
+    known = ", ".join(map(str, parts))
+    near = near_names(str(selector), map(str, parts)) if word == "key" else []
+    hint = " or ".join(f"output={other!r}" for other in near) if near else "one of them as output="
+    are = f"its {word}s are" if len(parts) > 1 else f"its only {word} is"
+    return f"the output of place {name!r}, a {kind}, has no {word} {selector!r}; {are} {known}: pass {hint}"
 
 
 def _passed_by(name: str, own: int | str | None, others: tuple[int | str, ...]) -> str:
