@@ -1,6 +1,7 @@
 """Names, globs and modules."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -157,6 +158,22 @@ def test_places_by_names_of_ones_own() -> None:
 def test_wrong_places_are_explained(at: object, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         attach(Cnn(), at, images(), CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("at", "near"),
+    [("conv.*", "convs.*"), ("Convs.[01]", "convs.*"), ("encoder.convs.*", "convs.*"), ("convs.*.weight", "convs.*")],
+)
+def test_globs_near_the_one_without_a_match_are_suggested(at: str, near: str) -> None:
+    with pytest.raises(
+        UsageError, match=re.escape(f"no module matches {at!r} ") + ".*: " + re.escape(f"did you mean {near!r}?")
+    ):
+        find_paths(Cnn(), at)
+
+
+def test_of_near_globs_those_with_the_same_stars_are_suggested() -> None:
+    with pytest.raises(UsageError, match=re.escape("did you mean 'second.*'?")):
+        find_paths(Stages(), "secon.*")
 
 
 def test_a_place_that_does_not_run_is_refused() -> None:
