@@ -253,6 +253,7 @@ class Experiments:
                 whole = all(tensor.size(0) == size for tensor in inputs)
                 sight.rows = row_axis is not None if whole or row_axis is not None else None
         self._trace(base)
+        self._ask_siblings()
         return replace(batch, rows=size) if rows_follow and not tokens_follow else batch
 
     def _shorter(self, base: Seen) -> tuple[Seen | None, list[int]]:
@@ -330,6 +331,29 @@ class Experiments:
                     shape = shapes.pop(name)
                     agreed = len(axes) == 1 and self._unrivalled(base, name, axes, shape)
                     self.full.sights[name].traced = axes.pop() if agreed else None
+
+    def _ask_siblings(self) -> None:
+        """Let a place about which nothing tells be read as others of its class and shape, which agree.
+
+        A last block has nothing behind it that takes its output, as earlier ones have. Sizes that differ from axis to
+        axis make sure that it does not give the same with axes exchanged; containers of torch may hold anything.
+        """
+        alike: dict[tuple[type, torch.Size, int], list[Sight]] = {}
+        for name, place in self.places.items():
+            sight = self.full.sights[name]
+            assert sight.feature is not None
+            others = [size for axis, size in enumerate(sight.feature.shape) if axis != sight.batch_axis]
+            if sight.batch_axis is not None and len(set(others)) == len(others) and not _is_of_torch(place):
+                alike.setdefault((type(place), sight.feature.shape, sight.batch_axis), []).append(sight)
+        for (_, shape, _), sights in alike.items():
+            told = {sight.axis(shape) for sight in sights} - {None}
+            for sight in sights:
+                if (
+                    len(told) == 1
+                    and sight.axis(shape) is None
+                    and {axis % len(shape) for axis in sight.by_taking} <= told
+                ):
+                    sight.traced = next(iter(told))
 
     def _others(self, name: str) -> set[int]:
         """The axes that are not the batch."""
@@ -414,6 +438,10 @@ class Experiments:
         except Exception:  # the end that was asked for, or whatever a model says of such values
             pass
         return outputs
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
 
 
 def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
