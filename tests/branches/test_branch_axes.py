@@ -273,6 +273,52 @@ def test_layouts_that_were_once_refused(
     assert layouts(model, places, sample) == [layout] * len(places) != []
 
 
+class Mixing(nn.Module):
+    """A block of an MLP-Mixer, which may give its axes exchanged."""
+
+    def __init__(self, tokens: int, width: int, exchange: bool = False) -> None:
+        super().__init__()
+        self.norm, self.tokens, self.exchange = nn.LayerNorm(width), nn.Linear(tokens, tokens), exchange
+        self.features = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x + self.tokens(self.norm(x).mT).mT
+        x = x + self.features(x).relu()
+        return x.mT if self.exchange else x
+
+
+class Mixer(nn.Module):
+    def __init__(self, tokens: int, width: int, exchange: bool = False) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(5, width), nn.Linear(width, CLASSES)
+        self.body = nn.ModuleList([Mixing(tokens, width), Mixing(tokens, width), Mixing(tokens, width, exchange)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        for block in self.body:
+            x = block(x)
+        return self.head(x.mean(2 if self.body[-1].exchange else 1))
+
+
+def test_a_last_block_is_read_as_its_siblings() -> None:
+    readers = attach(Mixer(6, 8), "body.*", torch.randn(4, 6, 5), CLASSES).readers
+    assert [reader.layout for reader in readers.values()] == ["BTD", "BTD", "BTD"]
+
+
+@pytest.mark.parametrize(
+    ("tokens", "width", "exchange", "at"),
+    [(6, 8, False, "body.2"), (6, 8, True, "body.*"), (8, 8, False, "body.*"), (8, 8, True, "body.*")],
+    ids=["no siblings", "another shape", "equal sizes", "equal sizes, exchanged"],
+)
+def test_where_siblings_do_not_tell_only_the_features_are_asked_for(
+    tokens: int, width: int, exchange: bool, at: str
+) -> None:
+    with pytest.raises(
+        UsageError, match=r"place 'body.2' .* which of its axes 1 and 2 has the features cannot be told"
+    ):
+        attach(Mixer(tokens, width, exchange), at, torch.randn(4, tokens, 5), CLASSES)
+
+
 def test_a_table_of_steps_and_samples_is_not_taken_for_a_batch() -> None:
     """A sequence-first tagger returns (T, B): its first size is no batch size."""
     sight, batch = Sight(by_identity={-1}), BatchEvidence(frozenset(), frozenset({(6, 3)}), frozenset())

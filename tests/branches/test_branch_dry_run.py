@@ -159,3 +159,75 @@ def test_an_output_that_no_sample_changes_is_refused() -> None:
         UsageError, match="gives 3 rows for a batch of 3: pass layout='BD' if there is one target a row"
     ):
         attach(Positions(), "positions", torch.randn(3, 3, 4), CLASSES)
+
+
+class Parted(nn.Module):
+    """Gives a mask that is no feature beside the features."""
+
+    def __init__(self, kind: str = "dict") -> None:
+        super().__init__()
+        self.layer, self.kind = nn.Linear(7, 7), kind
+        self.register_buffer("seen", torch.zeros(3, 7))
+
+    def forward(self, x: Tensor | dict[str, Tensor] | tuple[object, ...]) -> object:
+        if isinstance(x, dict):
+            x = x["h"]
+        elif isinstance(x, tuple):
+            x = x[-1][-1] if isinstance(x[-1], tuple) else x[-1]
+        assert isinstance(x, Tensor)
+        mask, h = torch.ones(len(x), 1), self.layer(x).relu()
+        self.seen.copy_(h)
+        return {"dict": {"mask": mask, "h": h, "double": h + h}, "tuple": (mask, h), "nested": ((mask, h),)}[self.kind]
+
+
+class OfParts(nn.Module):
+    def __init__(self, kind: str = "dict") -> None:
+        super().__init__()
+        self.b = nn.ModuleList(Parted(kind) for _ in range(2))
+
+    def forward(self, x: object) -> Tensor:
+        for block in self.b:
+            x = block(x)
+        x = x["h"] if isinstance(x, dict) else x[-1]  # type: ignore[index]
+        return x[-1] if isinstance(x, tuple) else x
+
+
+@pytest.mark.parametrize(
+    ("kind", "told"),
+    [
+        (
+            "dict",
+            r"first \('mask'\) .*, as 'h' and 'double' have: pass output='h' or output='double', or output='mask' if",
+        ),
+        ("tuple", r"first \(0\) .*, as 1 has: pass output=1, or output=0 if"),
+        ("nested", r"first \(0\) .*, as others have: pass output=, a function that picks one of them, or output=0 if"),
+    ],
+)
+def test_a_first_tensor_without_gradient_is_refused_where_others_have_one(kind: str, told: str) -> None:
+    model, x = OfParts(kind), rows()
+    with pytest.raises(UsageError, match=f"place 'b.0' gives several floating-point tensors, and the {told}"):
+        attach(model, "b.*", x, CLASSES)
+    assert not any(buffer.requires_grad for buffer in model.buffers())
+
+
+def test_a_tensor_without_gradient_may_be_meant() -> None:
+    model, x, y = OfParts(), rows(), torch.tensor([0, 1, 2])
+    for given in ({"output": "mask"}, {"detach": True}):
+        with attach(model, "b.*", x, CLASSES, **given) as branches:
+            model(x)
+            branches.loss(y).backward()
+    with attach(model, "b.*", x, CLASSES, output="h") as branches:
+        model(x)
+        branches.loss(y).backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+    model.requires_grad_(False)  # nothing has a gradient, so its absence tells nothing
+    assert attach(model, "b.*", x, CLASSES).head("b.0").width == 1
+
+
+def test_the_look_for_gradients_is_no_forward_of_other_branches() -> None:
+    model, x = OfParts(), rows()
+    first = attach(model, "b.*", x, CLASSES, output="h")
+    with pytest.raises(UsageError, match="several floating-point tensors"):
+        attach(model, "b.*", x, CLASSES, name="second", layout="BD")
+    with pytest.raises(UsageError, match="no forward has reached the branches"):
+        first.loss(torch.tensor([0, 1, 2]))

@@ -1,6 +1,7 @@
 """Names, globs and modules."""
 
 import copy
+import re
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ from torch import Tensor, nn
 
 from asymtrain.branches import WithBranches, attach
 from asymtrain.branches._places import ROOT, find_paths, fits, module_at
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, UsageWarning
 
 
 class Deep(nn.Module):
@@ -102,7 +103,8 @@ class Stages(nn.Module):
         self.heads = nn.ModuleList([nn.Linear(7, CLASSES) for _ in range(2)])
 
     def forward(self, x: Tensor) -> Tensor:
-        return sum(head(self.second(self.first(x))) for head in self.heads)
+        x = self.second(self.first(x))
+        return sum(head(x) for head in self.heads)
 
 
 def test_numbers_count_the_repeated_blocks() -> None:
@@ -158,12 +160,49 @@ def test_wrong_places_are_explained(at: object, message: str) -> None:
         attach(Cnn(), at, images(), CLASSES)
 
 
+@pytest.mark.parametrize(
+    ("at", "near"),
+    [("conv.*", "convs.*"), ("Convs.[01]", "convs.*"), ("encoder.convs.*", "convs.*"), ("convs.*.weight", "convs.*")],
+)
+def test_globs_near_the_one_without_a_match_are_suggested(at: str, near: str) -> None:
+    with pytest.raises(
+        UsageError, match=re.escape(f"no module matches {at!r} ") + ".*: " + re.escape(f"did you mean {near!r}?")
+    ):
+        find_paths(Cnn(), at)
+
+
+def test_of_near_globs_those_with_the_same_stars_are_suggested() -> None:
+    with pytest.raises(UsageError, match=re.escape("did you mean 'second.*'?")):
+        find_paths(Stages(), "secon.*")
+
+
 def test_a_place_that_does_not_run_is_refused() -> None:
     model = Cnn()
     model.unused = nn.Linear(2, 2)
     with pytest.raises(UsageError, match="place 'unused' did not run when the model was called on `sample`"):
         attach(model, ["convs.0", "unused"], images(), CLASSES)
     assert not model.convs[0]._forward_hooks
+
+
+class Siamese(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.trunk, self.head = nn.Linear(7, 6), nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.trunk(x) - self.trunk(x + 1))
+
+
+def test_a_place_that_is_called_twice_is_warned_of_once() -> None:
+    model, x = Siamese(), rows()
+    told = (
+        r"one forward calls the place 'trunk' 2 times, and branches read the last call alone: .*joined along the batch"
+    )
+    with pytest.warns(UsageWarning, match=told) as caught:
+        branches = attach(model, ["trunk", "head"], x, CLASSES)
+    assert [warning.filename for warning in caught] == [__file__]
+    model(x)
+    assert torch.equal(branches.logits()["trunk"], model.trunk(x + 1) @ branches.head("trunk").live.T)
 
 
 def test_an_unknown_place_of_branches_is_explained() -> None:

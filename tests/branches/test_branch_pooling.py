@@ -172,7 +172,25 @@ def test_a_part_of_an_output_can_be_chosen(kind: str, output: object, width: int
     assert branches.logits()["pair"].shape == (3, CLASSES)
 
 
-@pytest.mark.parametrize(("kind", "output"), [("ids", None), ("none", None), ("dict", "deep"), ("tuple", 2)])
-def test_a_place_without_a_tensor_is_refused(kind: str, output: object) -> None:
+@pytest.mark.parametrize("kind", ["ids", "none"])
+def test_a_place_without_a_tensor_is_refused(kind: str) -> None:
     with pytest.raises(UsageError, match=r"place 'pair' gives no floating-point tensor \(its output is a"):
+        attach(Two(kind), "pair", rows(), CLASSES)
+
+
+@pytest.mark.parametrize(
+    ("kind", "output", "told"),
+    [
+        ("dict", "deep", "a dict, has no key 'deep'; its keys are KEYS: pass one of them as output="),
+        ("dict", "Wide", "a dict, has no key 'Wide'; its keys are KEYS: pass output='wide'"),
+        ("dict", 1, "a dict, has no key 1; its keys are KEYS"),
+        ("dataclass", "wid", "has no key 'wid'; its keys are KEYS: pass output='wide'"),
+        ("tuple", 2, "a tuple, has no position 2; its positions are 0, 1: pass one of them"),
+        ("tuple", -3, "a tuple, has no position -3; its positions are 0, 1"),
+        ("tuple", "wide", "a tuple, has no position 'wide'; its positions are 0, 1"),
+        ("none", "wide", "is a NoneType, in which there is no 'wide': leave output= out there"),
+    ],
+)
+def test_an_unknown_part_of_an_output_is_explained(kind: str, output: object, told: str) -> None:
+    with pytest.raises(UsageError, match=f"the output of place 'pair'.* {told.replace('KEYS', 'narrow, wide')}"):
         attach(Two(kind), "pair", rows(), CLASSES, output=output)

@@ -5,6 +5,7 @@ import inspect
 import math
 import operator
 import sys
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Literal, ParamSpec, get_args
@@ -22,11 +23,11 @@ from asymtrain.branches._dry_run import dry_run
 from asymtrain.branches._heads import HeadKind, HeadName, Initialization, make_heads
 from asymtrain.branches._losses import Activation, BranchReduction, LossFn, Resize, Settings
 from asymtrain.branches._masks import Mask, mask_of
-from asymtrain.branches._nested import Selector
+from asymtrain.branches._nested import Selector, named_parts
 from asymtrain.branches._places import Where, by_place, find_paths, module_at
 from asymtrain.branches._pooling import Pool, Reader
 from asymtrain.branches._tied import output_layers
-from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.errors import UsageError, UsageWarning, error_line, near_names, unknown_name
 from asymtrain.objectives import ClassReduction, Objective, find_objective, prior_bias
 
 Arguments = ParamSpec("Arguments")
@@ -204,11 +205,21 @@ def attach(
     _check_weights(weight_by_place)
 
     told = [place for place in places if layouts[place] is not None or callable(pools[place])]
-    sights, batch = dry_run(model, places, sample, selectors, told)
+    sights, batch = dry_run(model, places, sample, selectors, told, detach=detach)
     readers, features = {}, {}
     for place, module in places.items():
         wanted = Reader(layouts[place], pools[place], selectors[place], detach)
         readers[place], features[place] = _read_place(place, module, wanted, sights.get(place), batch)
+    repeated = {place: sights[place].calls for place in places if sights[place].calls > 1}
+    if repeated:
+        told_calls = ", ".join(f"{place!r} {calls} times" for place, calls in list(repeated.items())[:3])
+        more = f" and {len(repeated) - 3} more" if len(repeated) > 3 else ""
+        warnings.warn(
+            f"one forward calls the place {told_calls}{more}, and branches read the last call alone: where every call "
+            "is meant, call it once, on the inputs joined along the batch, or attach to modules that are called once",
+            UsageWarning,
+            stacklevel=4,  # behind the two decorators
+        )
     tokens = any(reader.positions == 1 for reader in readers.values())
     if shift and not tokens:
         raise UsageError("shift moves the targets of tokens: attach with pool='none' at places that give (B, T, D)")
@@ -325,11 +336,9 @@ def _read_place(
         )
     wanted.check()
     if sight.feature is None:
-        kind = type(sight.output).__name__
-        raise UsageError(
-            f"place {name!r} gives no floating-point tensor (its output is a {kind}): choose another module, or pick a "
-            "part of it with output="
-        )
+        raise UsageError(_no_feature(name, sight.output, wanted.output))
+    if sight.passed_by is not None:
+        raise UsageError(_passed_by(name, *sight.passed_by))
     layout = wanted.layout
     if layout is not None and wanted.pool == "none" and len(layout) > 5:
         raise UsageError(f"place {name!r} has {len(layout) - 2} position axes, and at most 3 can be kept: pool them")
@@ -354,6 +363,45 @@ def _read_place(
         kind = "on the meta device, without values" if rows.is_meta else f"of shape {tuple(rows.shape)}, without values"
         raise UsageError(f"place {name!r} gives a tensor {kind}: choose another module")
     return reader, rows
+
+
+def _no_feature(name: str, output: object, selector: Selector | None) -> str:
+    """What to do where there is no feature in a place's output."""
+    kind, parts = type(output).__name__, named_parts(output)
+    if isinstance(selector, str) and hasattr(output, "_fields"):  # parts of named tuples have names too
+        parts = dict(zip(output._fields, parts.values(), strict=True))
+    counted = isinstance(selector, int) and -len(parts) <= selector < 0 and 0 in parts
+    if selector is None or callable(selector) or selector in parts or counted:
+        where = "" if selector is None or callable(selector) else f" at output={selector!r}"
+        return (
+            f"place {name!r} gives no floating-point tensor{where} (its output is a {kind}): choose another module, or "
+            "pick a part of it with output="
+        )
+    if not parts:
+        return f"the output of place {name!r} is a {kind}, in which there is no {selector!r}: leave output= out there"
+    word = "position" if 0 in parts else "key"
+    known = ", ".join(map(str, parts))
+    near = near_names(str(selector), map(str, parts)) if word == "key" else []
+    hint = " or ".join(f"output={other!r}" for other in near) if near else "one of them as output="
+    are = f"its {word}s are" if len(parts) > 1 else f"its only {word} is"
+    return f"the output of place {name!r}, a {kind}, has no {word} {selector!r}; {are} {known}: pass {hint}"
+
+
+def _passed_by(name: str, own: int | str | None, others: tuple[int | str, ...]) -> str:
+    """What to do where the first of a place's tensors has no gradient, and others have."""
+    meant = "" if own is None else f", or output={own!r} if this one is meant"
+    first = "" if own is None else f" ({own!r})"
+    if not others:
+        return (
+            f"place {name!r} gives several floating-point tensors, and the first{first} has no gradient to train the "
+            f"model by, as others have: pass output=, a function that picks one of them{meant}"
+        )
+    verb = "has" if len(others) == 1 else "have"
+    return (
+        f"place {name!r} gives several floating-point tensors, and the first{first} has no gradient to train the model "
+        f"by, as {' and '.join(map(repr, others))} {verb}: pass "
+        f"{' or '.join(f'output={other!r}' for other in others)}{meant}"
+    )
 
 
 def refuse_wrapped(model: object) -> None:

@@ -14,7 +14,8 @@ The feature axis, strongest first:
    that takes it: a convolution has its channels on axis 1, a linear layer its features on the last axis;
 2. the axis that alone keeps its size when the input is shorter or smaller;
 3. any other layer that takes the tensor, where no other axis has the width of a layer;
-4. a trace: where one feature of a layer is disturbed, the place's output changes in one index of one axis.
+4. a trace: where one feature of a layer is disturbed, the place's output changes in one index of one axis;
+5. other places of its class that give the same shape, where they agree and no two sizes in it are the same.
 
 Evidence that contradicts itself settles nothing. Everything that is not settled must be given as `layout=`.
 """
@@ -96,13 +97,15 @@ class Sight:
     output: object = None
     feature: Tensor | None = None
     calls: int = 1  # of the place in one forward
+    # Where the feature is the first of several and has no gradient, as others have: its selector, and theirs
+    passed_by: tuple[int | str | None, tuple[int | str, ...]] | None = None
     by_identity: set[Axis] = field(default_factory=set)  # said by the layers that made the tensor, and by norms
     by_taking: set[Axis] = field(default_factory=set)  # said by other layers that take it
     before: tuple[LayerCall, ...] = ()  # the layers that ran before the place gave its output
     batch_axis: int | None = None  # by experiment
     rows: bool | None = None  # whether the output has a row for each sample, by experiment
     resized: frozenset[int] = frozenset()  # axes whose size follows the input's length or height and width
-    traced: int | None = None  # the axis on which a layer's features lie
+    traced: int | None = None  # the axis on which a layer's features lie, or those of a place of the same class
 
     def is_width(self, size: int) -> bool:
         """Whether a layer before the place has features of this number."""
@@ -184,6 +187,11 @@ def infer_layout(place: str, shape: Shape, sight: Sight, batch: BatchEvidence) -
         # Convolutions have the batch on axis 0. Of features that come last, the axis before may be the batch.
         known = feature == 1 or (batch.size in (None, shape[0]) and (axes > 3 or batch.comes_first(shape)))
         first = 0 if known else None
+    if first == 0 and feature is None and axes == 3:
+        raise UsageError(
+            f"place {place!r} gives shape {shape}, and which of its axes 1 and 2 has the features cannot be told: pass "
+            "layout='BTD' (tokens, then features) or 'BCT' (features first, as of 1-d convolutions)"
+        )
     if first is None or feature is None or axes not in _POSITIONS:
         raise UsageError(f"place {place!r} gives shape {shape}, and {_QUESTIONS.get(axes, _OTHER_QUESTION)}")
     letters = iter(_POSITIONS[axes])

@@ -484,6 +484,14 @@ def clean(model: Model) -> Model:
     return model
 
 
+def forget_forwards(model: nn.Module) -> None:
+    """Let every set of branches on a model forget its latest forward."""
+    for module in model.modules():
+        for hook in module._forward_hooks.values():
+            if isinstance(hook, PlaceHook):
+                hook.forward.forget()
+
+
 def _own_hooks(module: nn.Module) -> list[tuple[dict[int, Callable[..., object]], int]]:
     """The hooks of asymtrain on this module, live and dead: where each is kept, and its key there."""
     kinds: list[dict[int, Callable[..., object]]] = [module._forward_pre_hooks, module._forward_hooks]

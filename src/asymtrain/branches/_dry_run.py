@@ -2,7 +2,9 @@
 
 Eval mode, no gradients; afterwards the random state, every buffer and every training flag are as before. The first
 forward is on the sample itself. The others are on two of its rows, on half of its length or of its height and width,
-and with features of single layers disturbed: experiments that tell which axis of a place's output is what.
+and with features of single layers disturbed: experiments that tell which axis of a place's output is what. Where a
+place gives several tensors and nobody said which one to read, one more forward, with gradients, tells whether the first
+of them has any.
 """
 
 import sys
@@ -27,7 +29,8 @@ from asymtrain.branches._axes import (
     feature_axis_of,
     lets_through,
 )
-from asymtrain.branches._nested import Selector, first_feature, select, tensors_in
+from asymtrain.branches._capture import forget_forwards
+from asymtrain.branches._nested import Selector, first_feature, named_parts, select, tensors_in
 from asymtrain.errors import UsageError, error_line
 from asymtrain.streams import random_state_kept
 
@@ -99,10 +102,13 @@ def dry_run(
     sample: object,
     selectors: Mapping[str, Selector | None],
     told: Collection[str],
+    *,
+    detach: bool = False,
 ) -> tuple[dict[str, Sight], BatchEvidence]:
     """Call the model on the sample; what was seen of the places that ran, and of the batch.
 
-    Where the layout of a place is not told, the model is also called on small variations of the sample.
+    Where the layout of a place is not told, the model is also called on small variations of the sample. `detach` says
+    that no gradient is to go into the model.
     """
     try:
         inputs = list(tensors_in(sample))
@@ -128,11 +134,52 @@ def dry_run(
                 + ("; of a data loader, the inputs of one batch: x, _ = next(iter(loader))" if of_loader else "")
             ) from error
         sights, batch = watcher.sights, batch_evidence(model, inputs, list(tensors_in(output)))
+        several = {
+            name: places[name] for name, sight in sights.items() if selectors[name] is None and _many(sight.output)
+        }
+        if several and not detach and any(parameter.requires_grad for parameter in model.parameters()):
+            with attributes_kept(model):
+                _note_gradients(model, several, sample, sights)
         asked = {name: places[name] for name, sight in sights.items() if name not in told and _is_dense(sight.feature)}
         if asked and inputs:
             with attributes_kept(model):
                 batch = Experiments(model, asked, selectors, Seen(sample, sights, output, watcher.calls)).run(batch)
     return sights, batch
+
+
+def _many(output: object) -> bool:
+    return sum(tensor.is_floating_point() for tensor in tensors_in(output)) > 1
+
+
+def _note_gradients(
+    model: nn.Module, places: Mapping[str, nn.Module], sample: object, sights: Mapping[str, Sight]
+) -> None:
+    """Note in the sights where the first of several tensors has no gradient, and others have; a failure tells nothing.
+
+    Where all are frozen, none has any.
+    """
+
+    def look(name: str, place: nn.Module, args: object, output: object) -> None:
+        first, sight = first_feature(output), sights[name]
+        sight.passed_by = None  # of several calls the last counts
+        floats = [tensor for tensor in tensors_in(output) if tensor.is_floating_point()]
+        if first is not None and not first.requires_grad and any(tensor.requires_grad for tensor in floats):
+            by_name = {part: first_feature(value) for part, value in named_parts(output).items()}
+            own = next((part for part, feature in by_name.items() if feature is first), None)
+            others = [part for part, feature in by_name.items() if feature is not None and feature.requires_grad]
+            sight.passed_by = own, tuple(others)
+
+    try:
+        with ExitStack() as hooks, warnings.catch_warnings(), torch.enable_grad():
+            warnings.simplefilter("ignore")
+            for name, module in places.items():
+                hooks.callback(module.register_forward_hook(partial(look, name)).remove)
+            # What a backward would need is not kept: there is none.
+            hooks.enter_context(torch.autograd.graph.saved_tensors_hooks(lambda _: None, lambda _: torch.empty(0)))
+            call(model, sample)
+    except Exception:  # as where a model changes a weight in its forward
+        pass
+    forget_forwards(model)  # those of branches that are there already, which must not take this one for the loop's
 
 
 def _is_dense(feature: Tensor | None) -> bool:
@@ -206,6 +253,7 @@ class Experiments:
                 whole = all(tensor.size(0) == size for tensor in inputs)
                 sight.rows = row_axis is not None if whole or row_axis is not None else None
         self._trace(base)
+        self._ask_siblings()
         return replace(batch, rows=size) if rows_follow and not tokens_follow else batch
 
     def _shorter(self, base: Seen) -> tuple[Seen | None, list[int]]:
@@ -283,6 +331,29 @@ class Experiments:
                     shape = shapes.pop(name)
                     agreed = len(axes) == 1 and self._unrivalled(base, name, axes, shape)
                     self.full.sights[name].traced = axes.pop() if agreed else None
+
+    def _ask_siblings(self) -> None:
+        """Let a place about which nothing tells be read as others of its class and shape, which agree.
+
+        A last block has nothing behind it that takes its output, as earlier ones have. Sizes that differ from axis to
+        axis make sure that it does not give the same with axes exchanged; containers of torch may hold anything.
+        """
+        alike: dict[tuple[type, torch.Size, int], list[Sight]] = {}
+        for name, place in self.places.items():
+            sight = self.full.sights[name]
+            assert sight.feature is not None
+            others = [size for axis, size in enumerate(sight.feature.shape) if axis != sight.batch_axis]
+            if sight.batch_axis is not None and len(set(others)) == len(others) and not _is_of_torch(place):
+                alike.setdefault((type(place), sight.feature.shape, sight.batch_axis), []).append(sight)
+        for (_, shape, _), sights in alike.items():
+            told = {sight.axis(shape) for sight in sights} - {None}
+            for sight in sights:
+                if (
+                    len(told) == 1
+                    and sight.axis(shape) is None
+                    and {axis % len(shape) for axis in sight.by_taking} <= told
+                ):
+                    sight.traced = next(iter(told))
 
     def _others(self, name: str) -> set[int]:
         """The axes that are not the batch."""
@@ -367,6 +438,10 @@ class Experiments:
         except Exception:  # the end that was asked for, or whatever a model says of such values
             pass
         return outputs
+
+
+def _is_of_torch(module: nn.Module) -> bool:
+    return type(module).__module__.startswith("torch.")
 
 
 def _mapped(value: object, change: Callable[[Tensor], Tensor]) -> object:
@@ -490,6 +565,8 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
                 module.training = was
             for module, name, buffer, content in buffers:
                 module._buffers[name] = buffer
+                if buffer.requires_grad and not content.requires_grad:
+                    buffer.detach_()  # a forward with gradients wrote into it
                 if not _equal(buffer, content):
                     buffer.copy_(content)
 

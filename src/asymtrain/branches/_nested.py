@@ -45,6 +45,16 @@ def _parts(value: object) -> Iterable[object]:
     return [getattr(value, name, None) for name in fields]
 
 
+def named_parts(value: object) -> dict[int | str, object]:
+    """What a container holds, each part by the selector that picks it."""
+    if isinstance(value, tuple | list):
+        return dict(enumerate(value))
+    if isinstance(value, Mapping):
+        return {name: part for name, part in value.items() if isinstance(name, str)}
+    fields: Iterable[str] = getattr(type(value), "__dataclass_fields__", ())
+    return {name: getattr(value, name, None) for name in fields}
+
+
 def select(value: object, selector: Selector | None) -> Tensor | None:
     """The feature in a module's output; None where there is none."""
     if selector is None:

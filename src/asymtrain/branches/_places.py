@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError, near_names, unknown_name
 
 T = TypeVar("T")
 Target = str | int | nn.Module
@@ -146,11 +146,29 @@ def _names(modules: dict[str, nn.Module], item: object) -> list[str]:
         return [name]
     names = [name for name in modules if name != ROOT and fits(item, name)]
     if not names:
-        raise UsageError(
-            f"no module matches {item!r} (`*` stays within one dotted segment): the model's children are "
-            f"{_children(modules)}"
-        )
+        globs = _globs(modules)
+        alike = [glob for glob in globs if _starred(glob) == _starred(item)]
+        near = near_names(item, alike) or near_names(item, globs)
+        told = f"the model's children are {_children(modules)}"
+        if near:
+            told = f"did you mean {' or '.join(map(repr, near))}?"
+        raise UsageError(f"no module matches {item!r} (`*` stays within one dotted segment): {told}")
     return names
+
+
+def _globs(modules: Iterable[str]) -> list[str]:
+    """Globs that fit modules: a star for each number in their names, and for the children of one module."""
+    globs = set()
+    for name in modules:
+        segments = ["*" if segment.isdecimal() else segment for segment in name.split(".")]
+        globs |= {".".join(segments), ".".join([*segments[:-1], "*"])}
+    return sorted(glob for glob in globs if "*" in glob)
+
+
+def _starred(glob: str) -> tuple[int, bool]:
+    """How many segments of a glob have a mark of globs, and whether the last has one."""
+    marked = [any(mark in segment for mark in "*?[") for segment in glob.split(".")]
+    return sum(marked), marked[-1]
 
 
 def _children(modules: Mapping[str, nn.Module]) -> str:
