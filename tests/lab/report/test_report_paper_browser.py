@@ -67,10 +67,10 @@ def test_a_cell_is_read_and_nothing_overflows(opened, results, width, scheme):
     cell = page.locator("#table-table1 tbody tr").nth(4).locator("td").nth(1)
     assert cell.inner_text() == table.texts()[4][2]
     assert page.locator(".claim").first.locator("h3").inner_text().startswith("Effect depends on architecture")
-    # Wide tables and figures are scrolled in a box of their own; the page is not.
+    # Wide tables and figures, and contents on a phone, are scrolled in a box of their own; the page is not.
     overflow = page.evaluate(
         """() => [document.documentElement.scrollWidth - innerWidth, ...[...document.querySelectorAll(
-            'main > *, section > *, .claim > *, .above > *, .scroll, figure, dl div, .contents li,'
+            'main > *, section > *, .claim > *, .above > *, .scroll, figure, dl div,'
             + 'button:not(.sort)')].map(e => e.getBoundingClientRect().right - innerWidth)]"""
     )
     assert max(overflow) <= 0
@@ -121,6 +121,8 @@ def test_contents_stay_in_sight_missing_rows_are_folded_and_first_columns_stay(o
     page = opened(390)
     page.locator("#table-table1").evaluate("table => table.scrollIntoView()")
     assert page.locator("nav").evaluate("nav => nav.getBoundingClientRect().top") == 0
+    page.locator("nav li a").last.click()  # in one line, which is scrolled to it
+    assert page.locator("nav").evaluate("nav => nav.clientHeight") < 50
     folded = page.locator("tbody tr[hidden]").count()
     assert folded > 0
     button = page.locator(".fold").first
@@ -158,6 +160,9 @@ def test_what_came_out_stands_beside_its_figure(browser, with_verdicts, width):
     words, figure = (page.locator(f".hero > {name}").bounding_box(timeout=20_000) for name in ("div", "figure"))
     if width == 1280:
         assert words["y"] == figure["y"] < 300
+        # Neither leaves room empty below it.
+        assert words["height"] == pytest.approx(figure["height"], abs=1)
+        assert page.locator(".shares").bounding_box()["height"] > 0.6 * words["height"]
         assert figure["x"] + figure["width"] > 1200  # no half of the screen is left empty
     else:
         assert figure["y"] >= words["y"] + words["height"]

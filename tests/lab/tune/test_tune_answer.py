@@ -13,7 +13,7 @@ from asymtrain.errors import UsageWarning
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.engine.schedule import alpha_at
 from asymtrain.lab.tune import replay
-from asymtrain.lab.tune.answer import budget_words, tune_tables, write_tuned
+from asymtrain.lab.tune.answer import budget_words, tune_figures, tune_tables, write_tuned
 from asymtrain.lab.tune.planning import CONFIRMATION_SEED, short_plan
 from asymtrain.lab.tune.rule import Ruling, leans_to_attach
 from asymtrain.lab.tune.running import describe
@@ -53,6 +53,9 @@ def test_the_tables(helped):
     assert [row[-1] for row in texts] == ["goes on", "goes on", "clearly worse", "winner", "dropped"]
     assert len(pairs.rows) == 5
     assert [row[-1] for row in removal.texts()] == ["—", "—", "bit-equal"]
+    assert all(row[1] == f"{cells[1].value:,}" for row, cells in zip(removal.texts(), removal.rows, strict=True))
+    first_rung = next(figure for figure in tune_figures(helped) if figure.name == "rung1")
+    assert [bar.label for bar in first_rung.panels[0].bars] == [row[0] for row in texts[:3]]  # one name for one thing
     assert "Prior bias" not in race.note
     assert tune_tables(answer(HURTS))[0].rows
     assert len(tune_tables(answer(HURTS))) == 1
