@@ -72,7 +72,7 @@ def test_nothing_overflows_and_no_request_leaves_the_page(open_page, pages, name
     assert pages[name].stat().st_size < 1_000_000
 
 
-def test_ten_columns_fit_a_screen_and_on_a_phone_the_first_one_stays(open_page, tmp_path):
+def test_ten_columns_fit_a_screen_and_a_phone_and_in_a_long_table_the_first_one_stays(open_page, tmp_path):
     numbers = [
         Column(name, "number", digits=1) for name in ("Plain", "With branches", "Difference (points)", "Interval")
     ]
@@ -80,11 +80,16 @@ def test_ten_columns_fit_a_screen_and_on_a_phone_the_first_one_stays(open_page, 
     columns = (Column("Candidate"), *counts, *numbers, Column("At chance"), Column("Result"))
     values = (10, 300, 10, Mean(0.5, 0.1), Mean(0.5, 0.1), -16.8, Interval(-16.8, -10.1), "10 of 20")
     row = ("sigmoid with prior bias, alpha 10, later places", *values, "10 diverged, clearly worse")
-    race = Table("race", "The race", columns, make_rows([row] * 9))
-    page = write_page(tmp_path, "race", title="", lead="", tables=[race], figures=[], facts={}, document={})["page"]
+
+    def box_at(width, rows):
+        race = Table("race", "The race", columns, make_rows([row] * rows))
+        page = write_page(tmp_path, "race", title="", lead="", tables=[race], figures=[], facts={}, document={})["page"]
+        return open_page(page, width).locator(".scroll")
+
     hidden = "box => box.scrollWidth - box.clientWidth"
-    assert open_page(page, 1280).locator(".scroll").evaluate(hidden) == 0
-    box = open_page(page, 390).locator(".scroll")
+    for width in (1280, 390):  # on a phone as cards
+        assert box_at(width, 17).evaluate(hidden) == 0
+    box = box_at(390, 30)
     assert box.evaluate(hidden) > 150
     moved = "box => { box.scrollLeft = 150; return box.querySelector('th').getBoundingClientRect().left; }"
     assert box.evaluate(moved) == box.evaluate("box => box.getBoundingClientRect().left")

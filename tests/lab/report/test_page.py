@@ -111,6 +111,17 @@ def test_a_wide_figure_gets_the_whole_row(tmp_path):
     assert re.search(rf'<figure class="wide" style="max-width: {7.5 * size_of(TWO)[0]:.1f}rem"><h3>Two</h3>', text)
 
 
+def test_names_in_a_title_break_between_their_parts(tmp_path):
+    text = written(tmp_path, title="<Branches> for a.deep_network:build on 0.5: x")["page"].read_text()
+    assert "<h1>&lt;Branches&gt; for a.<wbr>deep_<wbr>network:<wbr>build on 0.5: x</h1>" in text
+
+
+def test_a_caption_that_several_figures_share_is_said_once(tmp_path):
+    figures = [figure(name, name, caption=caption) for name, caption in zip("abc", ("A.", "A.", "B."), strict=True)]
+    text = written(tmp_path, figures=figures)["page"].read_text()
+    assert re.findall("<figcaption>(.*?)</figcaption>", text) == ["A.", "B."]
+
+
 def test_short_tables_become_cards_on_a_phone_and_long_ones_scroll(tmp_path):
     long = Table("long", "Long", COLUMNS, make_rows((str(i), 1, "x") for i in range(30)))
     text = written(tmp_path, tables=[long])["page"].read_text()

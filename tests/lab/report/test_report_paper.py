@@ -234,6 +234,20 @@ def test_the_headline_comes_first_then_verdicts_in_their_order(made):
     assert {one.judgement.claim.id for one in shown} == {name for result in results for name in result.claims}
 
 
+def test_a_claim_has_one_filter_which_is_called_as_its_verdict_is(made):
+    results, behind = made
+    first, second, *others = judge_results(results)
+    first = dataclasses.replace(first, verdict="Only under", reading="instruments", preliminary=None)
+    judged = [first, dataclasses.replace(second, verdict="Not yet run", preliminary="Cannot differ"), *others]
+    choices = {one.words: one.count for one in filters(shown_claims(results, judged))}
+    assert choices["Only under instruments"] == 1
+    assert choices["Not yet run, so far cannot differ"] > 0
+    assert choices.pop("All") == sum(choices.values())
+    page = render_paper(results, judged, STUDY, "asymtrain paper show", behind)
+    assert '<li class="only-under" style' in page  # the bar has the colour of the claim
+    assert '<li class="claim only-under' in page
+
+
 def test_a_claim_shows_paper_ours_interval_n_verdict_sentence_and_table(made, page):
     results, _ = made
     (headline, *_) = shown_claims(results, judge_results(results))

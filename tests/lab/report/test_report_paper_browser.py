@@ -67,10 +67,10 @@ def test_a_cell_is_read_and_nothing_overflows(opened, results, width, scheme):
     cell = page.locator("#table-table1 tbody tr").nth(4).locator("td").nth(1)
     assert cell.inner_text() == table.texts()[4][2]
     assert page.locator(".claim").first.locator("h3").inner_text().startswith("Effect depends on architecture")
-    # Wide tables and figures are scrolled in a box of their own; the page is not.
+    # Wide tables and figures, and contents on a phone, are scrolled in a box of their own; the page is not.
     overflow = page.evaluate(
         """() => [document.documentElement.scrollWidth - innerWidth, ...[...document.querySelectorAll(
-            'main > *, section > *, .claim > *, .above > *, .scroll, figure, dl div, .contents li,'
+            'main > *, section > *, .claim > *, .above > *, .scroll, figure, dl div,'
             + 'button:not(.sort)')].map(e => e.getBoundingClientRect().right - innerWidth)]"""
     )
     assert max(overflow) <= 0
@@ -121,6 +121,8 @@ def test_contents_stay_in_sight_missing_rows_are_folded_and_first_columns_stay(o
     page = opened(390)
     page.locator("#table-table1").evaluate("table => table.scrollIntoView()")
     assert page.locator("nav").evaluate("nav => nav.getBoundingClientRect().top") == 0
+    page.locator("nav li a").last.click()  # in one line, which is scrolled to it
+    assert page.locator("nav").evaluate("nav => nav.clientHeight") < 50
     folded = page.locator("tbody tr[hidden]").count()
     assert folded > 0
     button = page.locator(".fold").first
@@ -168,6 +170,10 @@ def test_what_came_out_stands_beside_its_figure(browser, with_verdicts, width):
     assert all(one["y"] + one["height"] <= after["y"] for one, after in itertools.pairwise(boxes))
     assert boxes[-1]["height"] > 2 * max(box["height"] for box in boxes[:-1])
     assert parts.evaluate_all("parts => parts.every(part => part.scrollHeight <= part.clientHeight)")
+    if width == 1280:  # beside the figure of a whole study nothing is left empty either
+        page.locator(".hero figure").evaluate("figure => { figure.style.minHeight = '1100px'; }")
+        last = page.locator(".hero > div > p").last.bounding_box()
+        assert last["y"] + last["height"] == pytest.approx(words["y"] + 1100, abs=2)
     page.close()
 
 

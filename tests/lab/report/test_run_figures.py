@@ -24,6 +24,15 @@ def test_each_seed_stands_beside_the_mean(history):
     assert plain.y == pytest.approx([sum(values) / 3 for values in zip(*plain.seeds, strict=True)])
 
 
+def test_chance_has_a_line_unless_it_lies_far_below_the_curves(history):
+    values = history["validation_accuracy"]
+    near = float(values.min() - 0.4 * (values.max() - values.min()))
+    for chance, labels in ((near, ["chance"]), (near - 0.2 * float(values.max() - values.min()), []), (None, [])):
+        (panel,) = learning_curves(history, "0", "ViT", chance=chance).panels
+        assert [line.label for line in panel.lines[2:]] == labels
+        assert all(line.y == (chance, chance) for line in panel.lines[2:])
+
+
 def test_a_diverged_run_ends_and_the_mean_ends_with_it(make_run):
     specs = pairs(RunSpec(arch="vit", epochs=5), [42, 43])
     runs = [make_run(spec) for spec in specs[:3]] + [make_run(specs[3], epochs=2, diverged=True)]

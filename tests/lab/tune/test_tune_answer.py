@@ -75,6 +75,9 @@ def test_the_tables(helped):
     assert [row[-1] for row in texts] == ["goes on", "goes on", "clearly worse", "winner", "dropped"]
     assert len(pairs.rows) == 5
     assert [row[-1] for row in removal.texts()] == ["—", "—", "bit-equal"]
+    assert all(row[1] == f"{cells[1].value:,}" for row, cells in zip(removal.texts(), removal.rows, strict=True))
+    first_rung = next(figure for figure in tune_figures(helped) if figure.name == "rung1")
+    assert [bar.label for bar in first_rung.panels[0].bars] == [row[0] for row in texts[:3]]  # one name for one thing
     assert "Prior bias" not in race.note
     assert tune_tables(answer(HURTS))[0].rows
     assert len(tune_tables(answer(HURTS))) == 1

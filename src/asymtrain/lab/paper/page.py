@@ -33,7 +33,7 @@ from asymtrain.lab.paper.summary import (
     verdict_table,
 )
 from asymtrain.lab.paper.tables import READING
-from asymtrain.lab.paper.verdicts import LIMITS, WEAKEST_LAST, JudgedPart, Judgement, tested_by
+from asymtrain.lab.paper.verdicts import LIMITS, JudgedPart, Judgement, tested_by
 from asymtrain.lab.report.drawing import as_file, draw, is_wide
 from asymtrain.lab.report.export import FORMATS, LATEX, MARKDOWN, around_latex, around_markdown, as_csv
 from asymtrain.lab.report.figure import Figure
@@ -174,8 +174,9 @@ def render_paper(
         title=title(judged),
         conclusion=conclusion(judged, counted=False),  # the bar beside it has the counts
         shares=[
-            (words, slug(words.partition(" under ")[0]), [one.claim.id for one in judged if one.words == words])
+            (words, slug(ones[0].verdict), MEANINGS[ones[0].verdict], [one.claim.id for one in ones])
             for words in verdict_counts(judged)
+            for ones in [[one for one in judged if one.words == words]]
         ],
         forest=overview,
         lead=lead(study),
@@ -296,7 +297,7 @@ class ShownClaim:
     of: str
     interval: str
     so_far: str
-    tags: str
+    chosen_by: str  # words of its `Filter`
     strip: Markup
     recipe: str
     tested_in: str
@@ -305,10 +306,14 @@ class ShownClaim:
     def look(self) -> str:
         return slug(self.judgement.verdict)  # a class of the style sheet
 
+    @property
+    def tag(self) -> str:
+        return slug(self.chosen_by)
+
 
 @dataclass(frozen=True)
 class Filter:
-    """A choice of claims: its tag, its words, and how many claims have it."""
+    """A choice of claims: its tag, its words, and how many claims have it. A claim has one besides "All"."""
 
     tag: str
     words: str
@@ -325,13 +330,11 @@ def shown_claims(results: Sequence[RecipeResult], judgements: Sequence[Judgement
 
 
 def filters(claims: Sequence[ShownClaim]) -> list[Filter]:
-    """All claims, then each verdict that occurs, then what the numbers so far would say."""
-    verdicts: Counter[str] = Counter(claim.judgement.verdict for claim in claims)
-    so_far = Counter(claim.judgement.preliminary for claim in claims)
-    choices = [Filter("", "All", len(claims))]
-    choices += [Filter(slug(name), name, verdicts[name]) for name in MEANINGS]
-    choices += [Filter(f"so-far-{slug(name)}", f"so far {name.lower()}", so_far[name]) for name in WEAKEST_LAST]
-    return [choice for choice in choices if choice.count or not choice.tag]
+    """All claims, then each verdict that occurs, at last with what the numbers so far would say."""
+    order = list(MEANINGS)
+    by_verdict = sorted(claims, key=lambda claim: (order.index(claim.judgement.verdict), claim.chosen_by))
+    counts = Counter(claim.chosen_by for claim in by_verdict)
+    return [Filter("", "All", len(claims)), *(Filter(slug(words), words, count) for words, count in counts.items())]
 
 
 def shown_contradictions(results: Sequence[RecipeResult]) -> list[Contradiction]:
@@ -368,7 +371,7 @@ def _shown(judgement: Judgement, result: RecipeResult) -> ShownClaim:
         of=of,
         interval=interval_words(judgement) or "",
         so_far=so_far,
-        tags=f"{slug(judgement.verdict)} so-far-{slug(so_far)}" if so_far else slug(judgement.verdict),
+        chosen_by=f"{judgement.words}, so far {so_far.lower()}" if so_far else judgement.words,
         strip=Markup() if part is None else strip(part),
         recipe=result.name,
         tested_in=result.title.partition(":")[0],

@@ -349,7 +349,8 @@ def ends_of(panel: Bars) -> tuple[float, float]:
         return panel.ends
     reach = reach_of(panel)
     values = [0.0, *(v or 0.0 for bar in panel.bars for v in (*bar.seeds, bar.estimate, bar.low, bar.high))]
-    left, right = (min(max(1.1 * side, 0.05 * reach), reach) for side in (-min(values), max(values)))
+    least = 0.05 if any(values) else 1.0  # where all are equal, small steps would be read as differences
+    left, right = (min(max(1.1 * side, least * reach), reach) for side in (-min(values), max(values)))
     return -left, right
 
 

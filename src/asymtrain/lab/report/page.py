@@ -97,8 +97,13 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.globals |= {"spans": spans, "sort_order": sort_order, "leading_words": leading_words}
-    environment.filters |= {"packed": packed_html, "dense": lambda code: Markup(dense(code))}
+    environment.filters |= {"packed": packed_html, "dense": lambda code: Markup(dense(code)), "breakable": breakable}
     return environment
+
+
+def breakable(text: str) -> Markup:
+    """A text whose long names, such as examples.deep_network:build, break between their parts."""
+    return Markup("<wbr>").join(re.split(r"(?<=\w[._:])(?=[^\W\d])", text))
 
 
 def packed_html(html: str, kind: str) -> Markup:

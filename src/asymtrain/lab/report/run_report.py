@@ -127,12 +127,18 @@ def effect_figure(summary: Summary) -> Figure:
 
 
 def learning_curves(
-    history: pd.DataFrame, name: str, label: str, measure: str | None = None, asymmetric: str = "Asymmetric"
+    history: pd.DataFrame,
+    name: str,
+    label: str,
+    measure: str | None = None,
+    asymmetric: str = "Asymmetric",
+    chance: float | None = None,
 ) -> Figure:
     """Accuracy over training: each seed as a thin line, the mean of a variant as a thick one.
 
     `history` holds the epochs of one comparison. Where no column is named to `measure`, validation accuracy if there is
-    any, else training accuracy. `asymmetric` is what runs with branches are called.
+    any, else training accuracy. `asymmetric` is what runs with branches are called. `chance`, the accuracy of
+    guessing, has a line where that leaves two thirds of the axis to the curves.
     """
     if measure is None:
         measure = "validation_accuracy" if history["validation_accuracy"].notna().any() else "train_accuracy"
@@ -140,6 +146,10 @@ def learning_curves(
         _mean_line(history[history["variant"] == variant], measure, variant, called)
         for variant, called in (("plain", "Plain"), ("asymmetric", asymmetric))
     )
+    values = [value for line in lines for seed in line.seeds for value in seed if value is not None]
+    if chance is not None and values and chance >= 1.5 * min(values) - 0.5 * max(values):
+        ends = (float(history["epoch"].min()), float(history["epoch"].max()))
+        lines += (Line("chance", "ink", ends, (chance, chance), dash="dotted", thin=True),)
     panel = Lines("", "epoch", measure.replace("_", " "), lines)
     return Figure(f"curve{name}", f"Learning curves, {label}", [panel])
 

@@ -344,7 +344,8 @@ def removal_table(removal: Removal) -> Table:
         Column("Logits"),
     )
     same = "bit-equal" if removal.difference == 0 else f"differ by {removal.difference:.2g}"
-    states = zip(("before", "with branches", "after strip"), removal.parameters, removal.hooks, strict=True)
+    parameters = (Cell(count, words=f"{count:,}") for count in removal.parameters)
+    states = zip(("before", "with branches", "after strip"), parameters, removal.hooks, strict=True)
     rows = [(*state, same if state[0] == "after strip" else NOTHING) for state in states]
     note = (
         "Checked by a step of training with the branches above, on a new model. Logits: of "
@@ -367,7 +368,7 @@ def _rung_figure(number: int, result: RungResult, *, short: bool) -> Figure:
     """The best candidate on top."""
     seen = sorted((entry for entry in result.entries if entry.row), key=lambda entry: entry.standing.rank)
     bars = tuple(
-        Bar(_short(entry.candidate), standing.points, standing.low, standing.high, () if short else entry.differences)
+        Bar(entry.candidate.label, standing.points, standing.low, standing.high, () if short else entry.differences)
         for entry in seen
         for standing in [entry.standing]
     )
@@ -377,14 +378,6 @@ def _rung_figure(number: int, result: RungResult, *, short: bool) -> Figure:
     if short:
         caption = "Validation accuracy, one pair each: there is no interval."
     return Figure(f"rung{number}", title, [panel], caption=caption)
-
-
-def _short(candidate: Candidate) -> str:
-    """A label that fits beside the rows of a figure: "sigmoid+prior 0.1", "softmax 0.3 later falling"."""
-    objective = candidate.objective + {"prior": "+prior"}.get(candidate.branch_bias, "")
-    where = {"all": ""}.get(candidate.places, candidate.places)
-    when = {"constant": "", "cosine": "falling"}.get(candidate.alpha_schedule, candidate.alpha_schedule)
-    return " ".join(filter(None, [objective, f"{candidate.alpha:g}", where, when]))
 
 
 def _course_figure(result: Tuned) -> Figure:
@@ -399,13 +392,16 @@ def _course_figure(result: Tuned) -> Figure:
 
 
 def _curves(result: Tuned) -> Figure:
+    from asymtrain.lab.comparisons import chance_accuracy
     from asymtrain.lab.report.frames import history_frame
     from asymtrain.lab.report.run_report import learning_curves
 
     # The mean of a few runs beside that of others can have the other sign than the pairs among them.
     seeds = {seed for seed, _, _ in result.race.pairs}
-    history = history_frame([run for run in result.race.confirmation if run.spec.seed in seeds])
-    return learning_curves(history, "s", "confirmation", measure="test_accuracy", asymmetric="With branches")
+    runs = [run for run in result.race.confirmation if run.spec.seed in seeds]
+    classes, largest = runs[0].noted_classes if runs else (None, 0.0)
+    chance = float(chance_accuracy(classes, largest)) if classes else None
+    return learning_curves(history_frame(runs), "s", "confirmation", "test_accuracy", "With branches", chance)
 
 
 def _lead(result: Tuned) -> str:
