@@ -213,9 +213,9 @@ def attend(metric, paper, before, after, cells, layer, own):
     return paper, change(*ends, own), cells
 
 
-def judge_attention(layer="mean", own=False):
+def judge_attention(layer="mean", own=False, panels=4):
     """The claims on Table 14 and Figure 9, which has four panels."""
-    end, by_epoch, chosen = (LAST, LAST, 4), table14.loc["map_entropy"], {"layer": layer, "own": own}
+    end, by_epoch, chosen = (LAST, LAST, panels), table14.loc["map_entropy"], {"layer": layer, "own": own}
     asymmetric, plain = map(float, claims.paper_value["c22"].split(";"))
     numbers = {claim: float(claims.paper_value[claim]) for claim in ("c23", "c24", "c25")}
     coverage = table14.loc["object_coverage"]
@@ -466,6 +466,7 @@ for name, judged_so in {
     "attention of the first layer": judge_attention("blocks.0.attention"),
     "attention of the last layer": judge_attention("blocks.5.attention"),
     "attention by rollout": rolled,
+    "three panels of Figure 9": judge_attention(panels=3),
     "of each seed's own Plain": judge_trajectories(own=True) | judge_attention(own=True),
 }.items():
     for claim, (numbers, verdict, _) in judged_so.items():
