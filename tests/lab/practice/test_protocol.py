@@ -11,10 +11,13 @@ from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.paper.running import image_steps
 from asymtrain.lab.practice.protocol import (
     BLOCKS,
+    CONTROLS,
     FORMS,
     FULL,
     MODELS,
     QUICK,
+    TUNED,
+    TUNED_BRANCHES,
     Task,
     at_alpha,
     final_specs,
@@ -38,6 +41,14 @@ PINNED = {
     "vit-tiny": (64, "5cf9e29460fe"),
     "fixed": (50, "6790cf73e65a"),
     "fixed-large": (40, "c5648295962a"),
+    "tuned-mlp": (32, "ffff7170a58a"),
+    "tuned-mixer": (34, "9b07be907715"),
+    "tuned-vit-tiny": (34, "b9dd619669c0"),
+    "tuned-swin": (24, "3e689d6113b0"),  # by the invented rows nothing tunes its baseline
+    "signal-mlp": (30, "5d4b5c571313"),
+    "signal-mixer": (30, "2a1bf58711d1"),
+    "signal-vit-tiny": (30, "0c67c2fa3950"),
+    "signal-swin": (30, "54f030fded10"),
     "cifar100-tenth": (120, "f39284efb8d9"),
     "cifar10-tenth": (120, "474acdbd524d"),
     "cifar10": (100, "277b5bd3935b"),
@@ -65,7 +76,8 @@ def test_the_specs_of_a_block_are_those_of_the_protocol(name, selected):
 
 def test_the_selection_reads_no_test_image_and_shares_no_seed_with_the_final_runs():
     for name in MODELS:
-        arms = [*first_wave(), *second_wave(FORMS), *plain_trials(name)]
+        trials = plain_trials(Task(name, part="tuned"))
+        arms = [*first_wave(), *second_wave(FORMS), *trials]
         selection = selection_specs(FULL, Task(name), arms)
         final = final_specs(FULL, Task(name), arms)
         assert {(spec.test, spec.validation, spec.epochs) for spec in selection} == {("never", "split", 10)}
@@ -155,6 +167,35 @@ def test_controls_are_of_the_selected_form_and_plain_has_trials_too():
     assert list(arms) == ["none", "softmax", "random labels", "frozen branches", "Plain, changed"]
     assert arms["random labels"].fields["branch_labels"] == "random"
     assert arms["Plain, changed"].label == "Plain, label smoothing 0.1"
+
+
+def test_branches_come_on_top_of_the_change_that_tunes_the_baseline_best():
+    task = Task("mixer", part="tuned")
+    known = invented_study(QUICK, [Task("mixer")])
+    # Without a better trial the baseline stays as it is, and there is nothing to train.
+    level = invented_study(QUICK, [task], lambda spec: softmax_helps(spec) - 0.05, known)
+    assert [arm.name for arm in final_arms(QUICK, task, level)] == ["none", "softmax"]
+
+    def slow_start_helps(spec):
+        return softmax_helps(spec) + 0.05 * (spec.warmup > spec.epochs / 10)
+
+    known = invented_study(QUICK, [task], slow_start_helps, known)
+    arms = {arm.name: arm for arm in final_arms(QUICK, task, known)}
+    assert list(arms) == ["none", "softmax", TUNED, TUNED_BRANCHES]
+    assert arms[TUNED].label == "Plain, twice the warm-up"
+    assert arms[TUNED_BRANCHES].label == f"{arms['softmax'].label}; twice the warm-up"
+    plain, tuned, both = (final_specs(FULL, task, [arms[name]])[0] for name in ("none", TUNED, TUNED_BRANCHES))
+    assert (plain.warmup, tuned.warmup, both.warmup) == (3, 6, 6)
+    assert both.plain() == tuned
+
+
+def test_each_control_takes_one_part_of_the_signal_away():
+    known = invented_study(FULL, [Task("swin")])
+    arms = final_arms(FULL, Task("swin", part="signal"), known)
+    assert [arm.name for arm in arms] == ["none", "softmax", *CONTROLS]
+    own, *controls = (final_specs(FULL, Task("swin"), [arm])[0] for arm in arms[1:])
+    for control, change in zip(controls, CONTROLS.values(), strict=True):
+        assert dataclasses.replace(own, **change) == control != own
 
 
 def test_a_block_that_takes_a_selection_waits_for_it(tmp_path):

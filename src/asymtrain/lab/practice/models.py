@@ -40,12 +40,13 @@ def convnext(classes: int, drop_rate: float = 0.0) -> nn.Module:
     return cast(nn.Module, model)
 
 
-def mixer(classes: int, image_size: int = 32, drop_rate: float = 0.0) -> nn.Module:
+def mixer(classes: int, image_size: int = 32, drop_rate: float = 0.0, drop_path_rate: float = 0.0) -> nn.Module:
     """MLP-Mixer of 8 blocks, 256 wide, with patches of 4 x 4."""
     from timm.models.mlp_mixer import MlpMixer
 
     sizes = {"img_size": image_size, "patch_size": 4, "num_blocks": 8, "embed_dim": 256}
-    return cast(nn.Module, MlpMixer(num_classes=classes, drop_rate=drop_rate, **sizes))
+    rates = {"drop_rate": drop_rate, "drop_path_rate": drop_path_rate}
+    return cast(nn.Module, MlpMixer(num_classes=classes, **sizes, **rates))
 
 
 def _resnet(block: Any, classes: int, widths: tuple[int, ...], drop_rate: float) -> nn.Module:

@@ -26,7 +26,7 @@ class Model:
     family: str  # left out as a whole where a fixed setting is scored
     arch: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    dropout: Mapping[str, Any] = field(default_factory=dict)  # options that change its dropout, where it has any
+    dropout: Mapping[str, Any] = field(default_factory=dict)  # options that change its dropout or stochastic depth
 
 
 MODELS: Mapping[str, Model] = {
@@ -36,14 +36,21 @@ MODELS: Mapping[str, Model] = {
     "resnet18": Model("ResNet-18", "residual convolutions", f"{_OWN}:resnet18", dropout={"drop_rate": 0.2}),
     "plain18": Model("Plain-18", "plain convolutions", f"{_OWN}:plain18"),
     "convnext": Model("ConvNeXt", "residual convolutions", f"{_OWN}:convnext"),
-    "vit_tiny": Model("ViT-Tiny", "transformer", "timm:vit_tiny_patch16_224", {"img_size": 32, "patch_size": 4}),
+    "vit_tiny": Model(
+        "ViT-Tiny",
+        "transformer",
+        "timm:vit_tiny_patch16_224",
+        {"img_size": 32, "patch_size": 4},
+        {"drop_path_rate": 0.1},
+    ),
     "swin": Model(
         "Swin",
         "transformer",
         "timm:swin_tiny_patch4_window7_224",
         {"img_size": 32, "patch_size": 2, "window_size": 4, "embed_dim": 48},
+        {"proj_drop_rate": 0.1},  # timm's Swin has a stochastic depth of 0.1 already
     ),
-    "mixer": Model("MLP-Mixer", "mlp", f"{_OWN}:mixer"),
+    "mixer": Model("MLP-Mixer", "mlp", f"{_OWN}:mixer", dropout={"drop_path_rate": 0.1}),
 }
 
 
@@ -113,8 +120,23 @@ PLAIN_TRIALS: Mapping[str, Mapping[str, Any]] = {
     "learning rate x 3": {"learning_rate": 3e-3},
 }
 """What the same trials could have bought Plain; a model's dropout is added to it."""
+TUNING: Mapping[str, Mapping[str, Any]] = {
+    "learning rate x 0.1": {"learning_rate": 1e-4},
+    **PLAIN_TRIALS,
+    "twice the warm-up": {"warmup_factor": 2},  # of the recipe's, which depends on the length of a run
+    "weight decay x 0.2": {"weight_decay": 0.01},
+}
+"""How the baseline of the part `tuned` is tuned, one change at a time; a model's dropout is added to it."""
+CONTROLS: Mapping[str, Mapping[str, Any]] = {
+    "random labels": {"branch_labels": "random"},
+    "frozen branches": {"branch_weights": "frozen"},
+    "detached": {"signal": "detached"},
+    "noise": {"signal": "noise"},
+}
+"""What is changed of the selected form, one at a time, to see what carries its effect."""
+TUNED, TUNED_BRANCHES = "tuned baseline", "tuned, with branches"  # names of the arms of the part `tuned`
 
-Part = Literal["study", "transfer", "strong", "controls", "fixed"]
+Part = Literal["study", "transfer", "strong", "controls", "fixed", "tuned", "signal"]
 
 
 @dataclass(frozen=True)
@@ -123,7 +145,8 @@ class Task:
 
     `study` selects candidates and trains the final runs. The others take what the study selected for the model on
     CIFAR-100: `transfer` trains it on other data, `strong` by another recipe, `controls` beside what could explain it,
-    `fixed` beside the one setting that is best for all models.
+    `fixed` beside the one setting that is best for all models, `tuned` on top of a recipe tuned for the baseline,
+    `signal` with parts of its signal taken away.
     """
 
     model: str
@@ -156,6 +179,7 @@ def _block(name: str, title: str, *models: str, data: str = "cifar100", **fields
 
 _SMALL = ("mlp", "cnn", "vit", "plain18", "convnext")
 _SUBSET = ("cnn", "vit", "resnet18")
+_GAINED = ("mlp", "mixer", "vit_tiny", "swin")  # the models with large effects
 _TENTH = ("cifar100-tenth", "cifar10-tenth")
 # By information a minute: new models first, the cheap ones before the dear.
 BLOCKS: Mapping[str, Block] = {
@@ -175,6 +199,11 @@ BLOCKS: Mapping[str, Block] = {
             "resnet18",
             "vit_tiny",
             part="fixed",
+        ),
+        *(
+            _block(f"{part}-{model.replace('_', '-')}", f"{title}: {MODELS[model].title}", model, part=part)
+            for part, title in (("tuned", "a tuned baseline"), ("signal", "what carries the effect"))
+            for model in _GAINED
         ),
         *(_block(data, FULL.data[data].title, *_SMALL, "swin", data=data, part="transfer") for data in _TENTH),
         _block("cifar10", FULL.data["cifar10"].title, *_SMALL, data="cifar10", part="transfer"),
@@ -238,12 +267,13 @@ def second_wave(best: Mapping[str, Candidate]) -> list[Arm]:
     ]
 
 
-def plain_trials(model: str) -> list[Arm]:
-    dropout = MODELS[model].dropout
-    trials = {**PLAIN_TRIALS, **({"dropout": {"arch_options": tuple(dropout.items())}} if dropout else {})}
-    return [
-        Arm("Plain, changed", f"Plain, {label}", (*NONE.settings, *fields.items())) for label, fields in trials.items()
-    ]
+def plain_trials(task: Task) -> list[Arm]:
+    """The changes of Plain that a task tries; none where it tries nothing."""
+    tried = {"controls": PLAIN_TRIALS, "tuned": TUNING}.get(task.part, {})
+    dropout = MODELS[task.model].dropout
+    trials = {**tried, **({"dropout": {"arch_options": tuple(dropout.items())}} if tried and dropout else {})}
+    name = TUNED if task.part == "tuned" else "Plain, changed"
+    return [Arm(name, f"Plain, {label}", (*NONE.settings, *fields.items())) for label, fields in trials.items()]
 
 
 def selection_specs(study: Study, task: Task, arms: Iterable[Arm]) -> list[RunSpec]:
@@ -266,4 +296,5 @@ def _specs(study: Study, task: Task, arm: Arm, *, final: bool) -> tuple[RunSpec,
         **recipe_fields(task.recipe, epochs, {}), **study.fields, **data.fields, **measured, **arm.fields,
         "arch": model.arch, "arch_options": options, "epochs": epochs,
     }  # fmt: skip
+    fields["warmup"] *= fields.pop("warmup_factor", 1)
     return tuple(RunSpec(**fields, seed=seed) for seed in (study.seeds if final else study.selection_seeds))

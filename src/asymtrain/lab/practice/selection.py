@@ -4,12 +4,22 @@ import dataclasses
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from asymtrain.lab.candidates import Candidate
 from asymtrain.lab.data import class_count
 from asymtrain.lab.practice import protocol
-from asymtrain.lab.practice.protocol import ELSEWHERE, FORMS, MODELS, NONE, Arm, Study, Task, arm_of
+from asymtrain.lab.practice.protocol import (
+    CONTROLS,
+    ELSEWHERE,
+    FORMS,
+    MODELS,
+    NONE,
+    TUNED_BRANCHES,
+    Arm,
+    Study,
+    Task,
+    arm_of,
+)
 from asymtrain.lab.runs import Run, RunSpec
 
 Known = Mapping[str, Run]  # by spec id
@@ -69,6 +79,13 @@ def select(study: Study, task: Task, known: Known) -> Selection | None:
     half = Selection(task, first)
     second = _trials(study, task, protocol.second_wave(half.forms), known)
     return half if second is None else Selection(task, first, second, complete=True)
+
+
+def _on_top(tuned: Arm, candidate: Candidate) -> Arm:
+    """A form of branches on top of a tuned baseline."""
+    changes = dict(tuned.settings[len(NONE.settings) :])
+    arm = arm_of(TUNED_BRANCHES, candidate, **changes)
+    return dataclasses.replace(arm, label=f"{candidate.label}; {tuned.label.removeprefix('Plain, ')}")
 
 
 def _trials(study: Study, task: Task, arms: Iterable[Arm], known: Known) -> tuple[Trial, ...] | None:
@@ -139,11 +156,12 @@ def _study_needs(study: Study, task: Task, known: Known) -> Needs:
 
 
 def _other_needs(study: Study, task: Task, known: Known) -> Needs:
-    trials = protocol.selection_specs(study, task, protocol.plain_trials(task.model)) if task.part == "controls" else []
+    trials = protocol.selection_specs(study, task, protocol.plain_trials(task))
     arms = final_arms(study, task, known)
     if arms is not None:
         return Needs((*trials, *protocol.final_specs(study, task, arms)))
-    new = {"transfer": 4, "strong": 2, "fixed": 2, "controls": 3}[task.part]  # arms that no other task trains
+    # Arms that no other task trains.
+    new = {"transfer": 4, "strong": 2, "fixed": 2, "controls": 3, "tuned": 2, "signal": 4}[task.part]
     alike = [arm_of(f"{i}", protocol.at_alpha("sigmoid", 1.0 + i)) for i in range(new)]
     waits = tuple(origin for origin in _origins(task) if not _is_selected(study, origin, known))
     return Needs(tuple(trials), tuple(protocol.final_specs(study, task, alike)), waits)
@@ -169,17 +187,18 @@ def final_arms(study: Study, task: Task, known: Known) -> list[Arm] | None:
         return [NONE, *(arm_of(form, candidate) for form, candidate in forms.items())]
     if task.part == "strong":
         return [NONE, arm_of(selected, forms[selected])]
-    if task.part == "controls":
-        trials = _trials(study, task, [NONE, *protocol.plain_trials(task.model)], known)
+    if task.part in ("controls", "tuned", "signal"):
+        trials = _trials(study, task, [NONE, *protocol.plain_trials(task)], known)
         if trials is None:
             return None
         best = max(trials, key=lambda trial: trial.mean).arm
-        changes: dict[str, dict[str, Any]] = {
-            "random labels": {"branch_labels": "random"},
-            "frozen branches": {"branch_weights": "frozen"},
-        }
-        controls = [arm_of(name, forms[selected], **change) for name, change in changes.items()]
-        return [NONE, arm_of(selected, forms[selected]), *controls, *([best] if best is not NONE else [])]
+        changed = [] if best is NONE else [best]
+        own = arm_of(selected, forms[selected])
+        if task.part == "tuned":
+            on_top = [_on_top(arm, forms[selected]) for arm in changed]
+            return [NONE, own, *changed, *on_top]
+        names = ("random labels", "frozen branches") if task.part == "controls" else tuple(CONTROLS)
+        return [NONE, own, *(arm_of(name, forms[selected], **CONTROLS[name]) for name in names), *changed]
     if not all(_is_selected(study, origin, known) for origin in _origins(task)):
         return None
     every = [other for origin in _origins(task) if (other := select(study, origin, known)) is not None]
