@@ -34,6 +34,7 @@ from asymtrain.lab.practice.protocol import (
     MODELS,
     NONE,
     QUICK,
+    SELECTED,
     Task,
     arm_of,
     at_alpha,
@@ -71,14 +72,14 @@ def test_verdicts_follow_the_rule(gain, verdict):
         spec.id: invented_run(spec, lambda spec: gain * bool(spec.redundancy))
         for spec in final_specs(FULL, task, [NONE, arm])
     }
-    effect = corrected(compare_arms(FULL, [(task, arm)], runs))[0]
+    effect = corrected(compare_arms(FULL, [(task, arm, NONE)], runs))[0]
     assert effect.verdict == verdict
     wide = dataclasses.replace(effect, p_holm=0.5, row={**effect.row, "points_low": -0.6})
     assert wide.verdict == "open"
     few = {spec_id: run for spec_id, run in runs.items() if run.spec.seed != 42}
-    assert compare_arms(FULL, [(task, arm)], few)[0].verdict == "few seeds"
-    assert compare_arms(FULL, [(task, NONE)], runs) == []
-    assert compare_arms(FULL, [(task, arm)], {}) == []
+    assert compare_arms(FULL, [(task, arm, NONE)], few)[0].verdict == "few seeds"
+    assert compare_arms(FULL, [(task, NONE, NONE)], runs) == []
+    assert compare_arms(FULL, [(task, arm, NONE)], {}) == []
 
 
 @pytest.mark.parametrize(
@@ -95,7 +96,7 @@ def test_a_preset_helps_some_and_harms_none(results, points, recommended):
     arms = {name: arm_of(name, at_alpha("sigmoid", 1.0)) for name in ("fixed", ELSEWHERE)}
     task = TASKS[0]
     runs = {spec.id: invented_run(spec, lambda spec: 0.0) for spec in final_specs(FULL, task, [NONE, arms["fixed"]])}
-    made = compare_arms(FULL, [(task, arm) for arm in arms.values()], runs)
+    made = compare_arms(FULL, [(task, arm, NONE) for arm in arms.values()], runs)
 
     def with_gain(effect, gain):
         known = {"points": gain or 0.0, "points_low": -1.0 if gain is None else 0.0}
@@ -191,7 +192,7 @@ def test_costs_are_read_and_of_equal_rows_the_last_counts(tmp_path):
 
 def test_controls_and_other_data_have_tables_of_their_own(results):
     controls = results.parts["controls"]
-    assert [effect.arm.name for effect in controls][:3] == ["softmax", "random labels", "frozen branches"]
+    assert [effect.arm.name for effect in controls][:3] == [SELECTED, "random labels", "frozen branches"]
     assert [effect.task.data for effect in results.parts["transfer"]] == ["cifar10"] * 3
     names = [table.name for table in tables(results)]
     assert names == [
@@ -220,7 +221,7 @@ def test_selected_forms_are_one_family_whatever_their_objectives():
 
     tasks = [*TASKS, *(Task(task.model, recipe="strong", part="strong") for task in TASKS)]
     strong = analyse(FULL, invented_study(FULL, tasks, gain)).parts["strong"]
-    assert [effect.arm.name for effect in strong] == ["softmax", "prior"]
+    assert [effect.arm.fields["objective"] for effect in strong] == ["softmax", "sigmoid"]
     low, high = sorted(strong, key=lambda effect: effect.row["p"])
     assert low.p_holm == pytest.approx(min(1.0, 2 * low.row["p"]))
     assert high.p_holm == pytest.approx(max(low.p_holm, high.row["p"]))
@@ -234,7 +235,7 @@ def test_calibration_errors_are_means_over_the_pairs_that_have_both():
     }
     lost = final_specs(FULL, TASKS[0], [arm])[-1]
     runs[lost.id] = dataclasses.replace(runs[lost.id], outcome="diverged", calibration_error=None)
-    (effect,) = compare_arms(FULL, [(TASKS[0], arm)], runs)
+    (effect,) = compare_arms(FULL, [(TASKS[0], arm, NONE)], runs)
     assert effect.calibration.n == 4
     assert effect.calibration_errors == (pytest.approx(0.025), pytest.approx(0.025))
 

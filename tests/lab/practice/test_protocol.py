@@ -16,6 +16,7 @@ from asymtrain.lab.practice.protocol import (
     FULL,
     MODELS,
     QUICK,
+    SELECTED,
     TUNED,
     TUNED_BRANCHES,
     Task,
@@ -164,7 +165,7 @@ def test_controls_are_of_the_selected_form_and_plain_has_trials_too():
 
     known = invented_study(QUICK, [task], smoothing_helps, known)
     arms = {arm.name: arm for arm in final_arms(QUICK, task, known)}
-    assert list(arms) == ["none", "softmax", "random labels", "frozen branches", "Plain, changed"]
+    assert list(arms) == ["none", SELECTED, "random labels", "frozen branches", "Plain, changed"]
     assert arms["random labels"].fields["branch_labels"] == "random"
     assert arms["Plain, changed"].label == "Plain, label smoothing 0.1"
 
@@ -174,16 +175,16 @@ def test_branches_come_on_top_of_the_change_that_tunes_the_baseline_best():
     known = invented_study(QUICK, [Task("mixer")])
     # Without a better trial the baseline stays as it is, and there is nothing to train.
     level = invented_study(QUICK, [task], lambda spec: softmax_helps(spec) - 0.05, known)
-    assert [arm.name for arm in final_arms(QUICK, task, level)] == ["none", "softmax"]
+    assert [arm.name for arm in final_arms(QUICK, task, level)] == ["none", SELECTED]
 
     def slow_start_helps(spec):
         return softmax_helps(spec) + 0.05 * (spec.warmup > spec.epochs / 10)
 
     known = invented_study(QUICK, [task], slow_start_helps, known)
     arms = {arm.name: arm for arm in final_arms(QUICK, task, known)}
-    assert list(arms) == ["none", "softmax", TUNED, TUNED_BRANCHES]
+    assert list(arms) == ["none", SELECTED, TUNED, TUNED_BRANCHES]
     assert arms[TUNED].label == "Plain, twice the warm-up"
-    assert arms[TUNED_BRANCHES].label == f"{arms['softmax'].label}; twice the warm-up"
+    assert arms[TUNED_BRANCHES].label == f"{arms[SELECTED].label}; twice the warm-up"
     plain, tuned, both = (final_specs(FULL, task, [arms[name]])[0] for name in ("none", TUNED, TUNED_BRANCHES))
     assert (plain.warmup, tuned.warmup, both.warmup) == (3, 6, 6)
     assert both.plain() == tuned
@@ -192,7 +193,7 @@ def test_branches_come_on_top_of_the_change_that_tunes_the_baseline_best():
 def test_each_control_takes_one_part_of_the_signal_away():
     known = invented_study(FULL, [Task("swin")])
     arms = final_arms(FULL, Task("swin", part="signal"), known)
-    assert [arm.name for arm in arms] == ["none", "softmax", *CONTROLS]
+    assert [arm.name for arm in arms] == ["none", SELECTED, *CONTROLS]
     own, *controls = (final_specs(FULL, Task("swin"), [arm])[0] for arm in arms[1:])
     for control, change in zip(controls, CONTROLS.values(), strict=True):
         assert dataclasses.replace(own, **change) == control != own

@@ -40,6 +40,7 @@ _COMPARED = ["id", "seed", "outcome", "classes", "test_accuracy", "mean_cosine"]
 _FORM = ("objective", "branch_bias", "places")  # what a step's cost depends on: alpha and its schedule cost nothing
 _MODES = ("eager", "compiled")
 
+Comparison = tuple[Task, Arm, Arm]  # of the second arm with the third
 Verdict = Literal["helps", "hurts", "harmless", "open", "few seeds"]
 
 
@@ -87,7 +88,7 @@ def _step_cost(row: Mapping[str, Any]) -> StepCost:
 
 @dataclass(frozen=True)
 class Effect:
-    """An arm against Plain, seed by seed."""
+    """An arm against another, Plain by default, seed by seed."""
 
     task: Task
     arm: Arm
@@ -100,6 +101,7 @@ class Effect:
     wanted: int  # seeds of the protocol
     p_holm: float | None = None
     step_costs: tuple[StepCost, ...] = ()  # of this form on this model: one for each mode, where they are known
+    against: Arm = NONE
 
     @property
     def reached(self) -> list[tuple[int, int]]:
@@ -146,9 +148,9 @@ def analyse(study: Study, known: Known, costs: Sequence[StepCost] = ()) -> Resul
 
     `costs` of steps go to the effects of the main table.
     """
-    arms = {part: _part_arms(study, part, known) for part in get_args(Part)}
-    plain = dict.fromkeys(arm.name for _, arm in arms["fixed"] if not arm.fields["redundancy"])
-    effects = {part: _part_effects(study, part, arms[part], known) for part in arms}
+    asked = {part: _comparisons(study, part, known) for part in get_args(Part)}
+    plain = dict.fromkeys(arm.name for _, arm, _ in asked["fixed"] if not arm.fields["redundancy"])
+    effects = {part: _part_effects(study, asked[part], known) for part in asked}
     selections = [select(study, task, known) for task in _tasks("study")]
     made = tuple(selection for selection in selections if selection is not None)
     chosen = {(selection.task, selection.selected) for selection in made}
@@ -187,18 +189,25 @@ def _tasks(part: Part) -> list[Task]:
     return sorted(tasks, key=lambda task: (datasets.index(task.data), models.index(task.model)))
 
 
-def _part_arms(study: Study, part: Part, known: Known) -> list[tuple[Task, Arm]]:
-    """What is compared with Plain."""
-    return [(task, arm) for task in _tasks(part) for arm in (final_arms(study, task, known) or [])[1:]]
+def _comparisons(study: Study, part: Part, known: Known) -> list[Comparison]:
+    """What is compared with what."""
+    arms = [(task, final_arms(study, task, known) or []) for task in _tasks(part)]
+    if part != "tuned":
+        return [(task, arm, NONE) for task, own in arms for arm in own[1:]]
+    tuned = [(task, *own) for task, own in arms if len(own) == 4]  # fewer where no change tunes the baseline
+    return [
+        *((task, both, baseline) for task, _, _, baseline, both in tuned),
+        *((task, baseline, none) for task, none, _, baseline, _ in tuned),
+        *((task, selected, baseline) for task, _, selected, baseline, _ in tuned),
+    ]
 
 
-def _part_effects(study: Study, part: Part, arms: Iterable[tuple[Task, Arm]], known: Known) -> tuple[Effect, ...]:
-    effects = compare_arms(study, arms, known)
+def _part_effects(study: Study, asked: Iterable[Comparison], known: Known) -> tuple[Effect, ...]:
+    """Effects, corrected over the models that have the same arm on the same data."""
+    effects = compare_arms(study, asked, known)
     families: dict[tuple[str, str], list[int]] = {}
     for i, effect in enumerate(effects):
-        # Where a model has one form, the selected one, it is one arm whichever objective that has.
-        selected = part in ("strong", "controls") and effect.arm.name in FORMS
-        families.setdefault(("selected" if selected else effect.arm.name, effect.task.data), []).append(i)
+        families.setdefault((effect.arm.name, effect.task.data), []).append(i)
     for members in families.values():
         for i, effect in zip(members, corrected([effects[i] for i in members]), strict=True):
             effects[i] = effect
@@ -214,21 +223,21 @@ def corrected(effects: Sequence[Effect]) -> list[Effect]:
     ]
 
 
-def compare_arms(study: Study, asked: Iterable[tuple[Task, Arm]], known: Known) -> list[Effect]:
-    """Arms against Plain, each over the seeds of which both are stored; one without such a seed is left out."""
+def compare_arms(study: Study, asked: Iterable[Comparison], known: Known) -> list[Effect]:
+    """Each over the seeds of which both arms are stored; one without such a seed is left out."""
     from asymtrain.lab.comparisons import compare, paired
     from asymtrain.lab.report.frames import rows_frame
     from asymtrain.lab.report.summary import records
 
-    sides = []  # task, arm, and the two runs of each seed
-    for task, arm in asked:
-        plain, other = (
+    sides = []  # task, arm, what it is compared with, and the two runs of each seed
+    for task, arm, against in asked:
+        first, other = (
             {spec.seed: known[spec.id] for spec in final_specs(study, task, [side]) if spec.id in known}
-            for side in (NONE, arm)
+            for side in (against, arm)
         )
-        pairs = [(plain[seed], other[seed]) for seed in study.seeds if seed in plain and seed in other]
+        pairs = [(first[seed], other[seed]) for seed in study.seeds if seed in first and seed in other]
         if pairs and pairs[0][0].spec != pairs[0][1].spec:  # an arm may turn out to be Plain
-            sides.append((task, arm, pairs))
+            sides.append((task, arm, against, pairs))
     if not sides:
         return []
     rows = rows_frame([run for *_, pairs in sides for pair in pairs for run in pair])[_COMPARED]
@@ -246,7 +255,7 @@ def compare_arms(study: Study, asked: Iterable[tuple[Task, Arm]], known: Known) 
     differences = 100 * (seeds["asymmetric"] - seeds["plain"])
     effects = []
     for number, row in enumerate(records(compare(frame, ["comparison"]))):
-        task, arm, pairs = sides[number]
+        task, arm, against, pairs = sides[number]
         errors = [(plain.calibration_error, other.calibration_error) for plain, other in pairs]
         both = [(a, b) for a, b in errors if a is not None and b is not None]
         effects.append(
@@ -260,6 +269,7 @@ def compare_arms(study: Study, asked: Iterable[tuple[Task, Arm]], known: Known) 
                 (estimate(a for a, _ in both).mean, estimate(b for _, b in both).mean),
                 tuple(run.spec.id for pair in pairs for run in pair),
                 len(study.seeds),
+                against=against,
             )
         )
     return effects

@@ -134,6 +134,7 @@ CONTROLS: Mapping[str, Mapping[str, Any]] = {
     "noise": {"signal": "noise"},
 }
 """What is changed of the selected form, one at a time, to see what carries its effect."""
+SELECTED = "selected form"  # name of the arm of a later part that has a model's selected form, of any objective
 TUNED, TUNED_BRANCHES = "tuned baseline", "tuned, with branches"  # names of the arms of the part `tuned`
 
 Part = Literal["study", "transfer", "strong", "controls", "fixed", "tuned", "signal"]

@@ -14,6 +14,7 @@ from asymtrain.lab.practice.protocol import (
     FORMS,
     MODELS,
     NONE,
+    SELECTED,
     TUNED_BRANCHES,
     Arm,
     Study,
@@ -182,27 +183,27 @@ def final_arms(study: Study, task: Task, known: Known) -> list[Arm] | None:
     selection = select(study, task.origin, known)
     if selection is None or not selection.complete:
         return None
-    forms, selected = selection.forms, selection.selected
+    forms = selection.forms
+    selected = forms[selection.selected]
+    own = arm_of(SELECTED, selected)
     if task.part in ("study", "transfer"):
         return [NONE, *(arm_of(form, candidate) for form, candidate in forms.items())]
     if task.part == "strong":
-        return [NONE, arm_of(selected, forms[selected])]
+        return [NONE, own]
     if task.part in ("controls", "tuned", "signal"):
         trials = _trials(study, task, [NONE, *protocol.plain_trials(task)], known)
         if trials is None:
             return None
         best = max(trials, key=lambda trial: trial.mean).arm
         changed = [] if best is NONE else [best]
-        own = arm_of(selected, forms[selected])
         if task.part == "tuned":
-            on_top = [_on_top(arm, forms[selected]) for arm in changed]
-            return [NONE, own, *changed, *on_top]
+            return [NONE, own, *changed, *(_on_top(arm, selected) for arm in changed)]
         names = ("random labels", "frozen branches") if task.part == "controls" else tuple(CONTROLS)
-        return [NONE, own, *(arm_of(name, forms[selected], **CONTROLS[name]) for name in names), *changed]
+        return [NONE, own, *(arm_of(name, selected, **CONTROLS[name]) for name in names), *changed]
     if not all(_is_selected(study, origin, known) for origin in _origins(task)):
         return None
     every = [other for origin in _origins(task) if (other := select(study, origin, known)) is not None]
-    own = MODELS[task.model].family
-    others = [other for other in every if MODELS[other.task.model].family != own]
+    family = MODELS[task.model].family
+    others = [other for other in every if MODELS[other.task.model].family != family]
     settings = {"chosen by all models": fixed_setting(every), ELSEWHERE: fixed_setting(others)}
     return [NONE, *(dataclasses.replace(arm, name=name) for name, arm in settings.items())]
