@@ -38,7 +38,7 @@ from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines
 from asymtrain.lab.report.table import Column
 
 DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
-EXACT = 9  # of a value that a table has too: rounded once, under the pointer, it has the digits of the table
+EXACT = 7  # of a value that a table has too: rounded once, under the pointer, it has the digits of the table
 FEW = 8  # numbers of a list that is left as it is
 SEEN = 250  # parts of an axis that can be told apart: its pixels
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
