@@ -118,7 +118,8 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
         ends = sorted(share for share in (shares[0], shares[2]) if share is not None)
         colour = COLOURS.get(judgement.verdict, "soft")
         says = f"{name} {judgement.claim.text.partition(' (')[0]}"
-        bars.append(Bar(says, shares[1], *(ends or (None, None)), colour=colour, more=_numbers(judgement, part)))
+        low, high = ends or (None, None)
+        bars.append(Bar(says, shares[1], low, high, colour=colour, more=_numbers(judgement, part)))
     if not bars:
         return Figure("verdicts", title, (), caption="Waits for claims with a verdict.")
     marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
