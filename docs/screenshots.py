@@ -20,7 +20,7 @@ OUT = Path(__file__).parent / "figures"
 SHOTS = {
     "tune": ("tune/report.html", "main", None),
     "tune-figures": ("tune/report.html", "#figures", (0.5, 0.4)),
-    "report": ("run/report.html", "#curves", (0.7, 0.4)),
+    "report": ("run/report.html", "main", (0.7, 0.3)),
     "trajectory": ("trajectory/trajectory.html", "#figures", (0.7, 0.4)),
     "landscape": ("landscape/landscape.html", "figure:has-text('unit norm'):nth-of-type(5)", (0.5, 0.55)),
     "attention": ("attention/attention.html", "figure:has-text('Maps of layer 3')", None),
@@ -47,7 +47,7 @@ def shoot(browser: Browser, file: Path, top: str, pointer: tuple[float, float] |
         place.evaluate("element => element.scrollIntoView({ block: 'start' })")
         page.wait_for_function(SETTLED)
     if pointer and size == "wide":
-        figure = top if top.startswith(("figure", "#figure-")) else f"section:has({top})"
+        figure = top if top.startswith(("figure", "#figure-", "main")) else f"section:has({top})"
         chart = page.locator(f"{figure} .chart").first
         box = chart.bounding_box()
         assert box is not None

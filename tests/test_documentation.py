@@ -173,6 +173,17 @@ def test_files_that_pages_name_exist():
     assert not [(page, name) for page, name in named if not any((ROOT / top / name).exists() for top in ("", SOURCE))]
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_the_paper_is_named_by_its_own_terms(page):
+    text = " ".join((ROOT / page).read_text().split())
+    for words in (
+        "*Asymmetric Training Paradigm*",
+        "*Principle of Architectural Resonance*",
+        "neither title nor authors",
+    ):
+        assert words in text
+
+
 def test_badges_say_what_the_package_declares():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     badges = dict(re.findall(r"!\[(\w+)[^\]]*\]\(https://img.shields.io/badge/\w+-(.+?)-blue\)", README))

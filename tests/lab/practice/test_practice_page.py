@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+from collections import Counter
 
 import pytest
 from invented_study import invented_run, invented_study, softmax_helps
@@ -254,10 +255,15 @@ def test_the_page_is_the_same_when_it_is_written_again(results, tmp_path):
     first, second = (write_practice(tmp_path / name, results, {"Command": "x"}) for name in "ab")
     assert first["page"].read_bytes() == second["page"].read_bytes()
     page = first["page"].read_text()
-    for sentence in sentences(results):
-        verdict, _, rest = sentence.partition(", ")
-        assert f'<strong class="badge">{verdict}</strong> {rest}' in page
-    assert '<li class="helped"><strong class="badge">MLP: helps</strong> +' in page
+    # The verdicts are those of the plot and of the table: no cards repeat them.
+    assert 'class="answers"' not in page
+    counts = Counter(effect.verdict for effect in results.selected)
+    said = f"<b>{counts['helps']} of {counts.total()} helped</b> {counts['hurts']} hurt"
+    assert f'<p class="headline helped">{said}' in page
+    (panel,) = figures(results)[0].panels
+    ordered = sorted(results.selected, key=lambda effect: -effect.row["points"])
+    colours = {"helps": "good", "hurts": "bad", "harmless": "soft", "open": "soft"}
+    assert [bar.colour for bar in panel.bars] == [colours[effect.verdict] for effect in ordered]
     assert '<p class="lead">Test accuracy after 30 epochs of CIFAR-100 by the recipe ordinary, as the diff' in page
     assert page.index('<h2 id="figures">') < page.index("The form that validation selected</h2>")
     assert (tmp_path / "a" / "practice-forest.svg").exists()
@@ -272,6 +278,8 @@ def test_an_empty_store_has_an_empty_page(tmp_path):
     assert "No model is finished yet." in write_practice(tmp_path, empty, {})["page"].read_text()
 
 
-def test_where_validation_prefers_none_the_sentence_says_so():
+def test_where_validation_prefers_none_the_sentence_and_the_table_say_so():
     known = invented_study(FULL, TASKS[:1], lambda spec: -0.05 * bool(spec.redundancy))
-    assert sentences(analyse(FULL, known))[0].endswith("Validation accuracy was no better than without branches.")
+    results = analyse(FULL, known)
+    assert sentences(results)[0].endswith("Validation accuracy was no better than without branches.")
+    assert tables(results)[0].note.endswith("no better than without branches: MLP.")

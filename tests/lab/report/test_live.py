@@ -10,7 +10,7 @@ from test_drawing import PANELS, X, figure, images
 
 from asymtrain.lab.report.compact import compact
 from asymtrain.lab.report.drawing import draw
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Image, Line, Lines
+from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Image, Line, Lines
 from asymtrain.lab.report.live import LETTERS, embed, library, live_values, packed_script
 from asymtrain.lab.report.page import sort_order
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
@@ -27,7 +27,7 @@ def test_a_line_keeps_its_values_its_intervals_and_its_seeds():
     (panel,) = live_values(Figure("f", "A title", [Lines("", "epoch", "accuracy", (line,), zero=True)]))["panels"]
     assert (panel["xLabel"], panel["yLabel"], panel["zero"]) == ("epoch", "accuracy", True)
     (shown,) = panel["lines"]
-    assert shown["y"] == [0.1235, None, 0, 4e-7]
+    assert shown["y"] == [0.1234567, None, 0, 4e-7]
     assert shown["low"] == [0.1, None, -1, 0]
     assert shown["x"] == {"first": 1, "count": 4}
     assert (shown["seeds"], shown["names"]) == ([[0.1, 0.2, 0.3, 0.4]], ("42",))
@@ -45,6 +45,24 @@ def test_bars_keep_a_mean_of_nought():
     bars = Bars("", "effect", "mlp", (Bar("a", 0.0, -1.0, 1.0, (0.0,)), Bar("b", None)))
     (panel,) = live_values(Figure("f", "", [bars]))["panels"]
     assert panel["bars"] == [{"label": "a", "at": 0, "low": -1, "high": 1, "seeds": [0]}, {"label": "b"}]
+
+
+@pytest.mark.parametrize(
+    ("column", "expected"),
+    [
+        (POINTS, {"digits": 1, "signed": True, "unit": " points"}),
+        (Column("", "share", digits=0), {"digits": 0, "unit": "%", "times": 100.0}),
+        (Column("", "number", digits=None), None),
+    ],
+)
+def test_a_figure_says_how_its_values_are_written(column, expected):
+    bars = Bars("", "effect", "mlp", (Bar("a", 1 / 3, colour="good"),), written=column)
+    for panel in (bars, Lines("", "x", "y", (), written=column)):
+        (shown,) = live_values(Figure("f", "", [panel]))["panels"]
+        assert shown.get("written") == expected
+    (bar,) = live_values(Figure("f", "", [bars]))["panels"][0]["bars"]
+    assert bar["at"] == pytest.approx(1 / 3, abs=1e-6)  # rounded once, where it is read
+    assert "--good" in bar["paint"]
 
 
 def test_a_picture_is_there_once_however_many_maps_lie_over_it():

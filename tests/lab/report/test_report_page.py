@@ -71,6 +71,27 @@ def test_the_page_says_what_was_run_and_how(study, tmp_path):
         assert run.spec.id in text
 
 
+@pytest.mark.parametrize(("gain", "look"), [(0.1, "helped"), (-0.1, "hurt")])
+def test_the_page_begins_with_its_number_and_folds_its_settings(make_run, tmp_path, gain, look):
+    specs = pairs(RunSpec(epochs=2), range(5))
+    summary = write_report([make_run(spec, gain=gain) for spec in specs], tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    (row,) = summary.comparisons
+    header = text[text.index("<header") : text.index("</header>")]
+    assert f'<p class="headline {look}"><b>{row["points"]:+.1f} points</b> {row["sentence"]}' in header
+    assert "<svg" in header
+    assert text.count(row["sentence"]) == 1
+    folded = text[text.index('<details class="fold">') : text.index("</details>")]
+    assert folded.count("<dt>") > 40
+    assert text[text.index("</details>") :].count("<dt>") == 0
+
+
+def test_of_several_comparisons_the_page_begins_with_how_many_were_helped(study, tmp_path):
+    write_report(study, tmp_path)
+    text = (tmp_path / "report.html").read_text()
+    assert re.search(r'<p class="headline"><b>0 of 3 helped</b> 0 hurt, 3 not clear\.', text)  # three seeds each
+
+
 def test_nothing_to_compare_is_said(make_run, tmp_path):
     write_report([make_run(RunSpec(epochs=2))], tmp_path)
     text = (tmp_path / "report.html").read_text()

@@ -14,6 +14,7 @@ from asymtrain.lab.paper.page import (
     HEADLINE,
     document,
     filters,
+    is_folded,
     primary_rows,
     render_paper,
     shown_claims,
@@ -23,6 +24,7 @@ from asymtrain.lab.paper.page import (
 )
 from asymtrain.lab.paper.spec_index import ALWAYS, SpecsUsed, index_specs
 from asymtrain.lab.paper.study import PRIMARY
+from asymtrain.lab.paper.summary import forest
 from asymtrain.lab.paper.tables import READING
 from asymtrain.lab.paper.verdicts import judge_results
 from asymtrain.lab.report.drawing import draw
@@ -36,13 +38,14 @@ LISTED, TABLES = (
     re.compile(rf'<script type="application/gzip" class="{name}">(.*?)</script>') for name in ("listed", "tables")
 )
 TABLE = re.compile(r"<table.*?</table>", re.DOTALL)
+PLACE = re.compile(r"<table.*?</table>|<noscript>It is in .*?</noscript>", re.DOTALL)  # of a table, also a folded one
 
 
 def with_whole_tables(page):
     """The page with the tables that come packed, each in its place."""
     whole = iter(TABLE.findall(json.loads(unpacked(TABLES.search(page)[1]))))
     start = page.index('<section class="recipe"')
-    return page[:start] + TABLE.sub(lambda _: next(whole), page[start:])
+    return page[:start] + PLACE.sub(lambda _: next(whole), page[start:])
 
 
 class Outline(HTMLParser):
@@ -146,7 +149,13 @@ def test_every_number_of_ours_links_to_exactly_its_specs(made, outline):
 def test_without_the_script_the_tables_have_the_primary_reading(made, page):
     results, _ = made
     shown = TABLE.findall(page[page.index('<section class="recipe"') :])
-    tables = [table for result in map(with_useful_columns, results) for table in result.tables]
+    every = [(table, result) for result in map(with_useful_columns, results) for table in result.tables]
+    tables = [table for table, result in every if not is_folded(table, result)]
+    folded = {table.name for table, _ in every} - {table.name for table in tables}
+    assert {"table1-sizes", "table5-total"} < folded
+    assert not {"table1", "table5", "table6"} & folded
+    for name in folded:  # which page says where to find it
+        assert re.search(rf'<details class="table" id="table-{name}">.*?paper-{name}\.md', page, re.DOTALL)
     for text, table in zip(shown, tables, strict=True):
         assert "href" not in text
         assert text.count("<tr><th>") == len(primary_rows(table).rows)
@@ -286,6 +295,35 @@ def test_the_strip_has_ours_the_papers_and_the_band_where_they_belong(made):
     assert f'class="band" x="{float(x(0.5))}"' in text
     assert text.count('class="arrow"') == 1
     assert strip(dataclasses.replace(part, estimate=None)) == ""
+
+
+def test_bars_of_the_forest_are_named_by_their_claims_and_coloured_by_verdict(made):
+    results, _ = made
+    judged = {one.claim.id: one for one in judge_results(results)}
+    verdicts = {"Reproduced": "good", "Right direction, different size": "plain", "Contradicted": "bad"}
+    ruling = judged["c06"].parts[0]
+    shown = [
+        dataclasses.replace(
+            judged["c06"],
+            claim=claim,
+            verdict=verdict,
+            preliminary=None,
+            parts=(dataclasses.replace(ruling, ruling=verdict),),
+        )
+        for claim, verdict in zip((judged[name].claim for name in ("c22", "c23", "c06")), verdicts, strict=True)
+    ]
+    figure = forest(shown)
+    (panel,) = figure.panels
+    assert [bar.colour for bar in panel.bars] == list(verdicts.values())
+    assert [bar.label for bar in panel.bars] == [
+        "c22 ViT(20x) object coverage higher than Plain", "c23 attention coverage change",
+        "c06 effect depends on architecture",
+    ]  # fmt: skip
+    for bar, one in zip(panel.bars, shown, strict=True):
+        assert (
+            bar.more == f"{one.words}: ours {one.effect:+.1f} points ({one.low:+.1f} to {one.high:+.1f} points), "
+            "paper +40.7 points"
+        )
 
 
 def test_all_contradictions_are_there(page):

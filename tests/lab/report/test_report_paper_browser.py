@@ -12,8 +12,10 @@ from asymtrain.lab.paper.page import write_paper
 from asymtrain.lab.paper.recipe import RecipeResult, build_result
 from asymtrain.lab.paper.recipes import RECIPES
 from asymtrain.lab.paper.snapshot import Snapshot
+from asymtrain.lab.paper.study import PRIMARY
+from asymtrain.lab.paper.tables import READING
 from asymtrain.lab.paper.verdicts import judge_all, judge_results
-from asymtrain.lab.report.table import Cell, Interval
+from asymtrain.lab.report.table import Cell, Column, Interval, Table
 from live_pages import luminance
 
 A4 = 673  # less its margins, in CSS pixels
@@ -58,6 +60,36 @@ def opened(browser, files):
 def keep_what_is_told(page):
     """A message goes away after some seconds: a busy machine may look later than that."""
     page.evaluate("() => { window.setTimeout = () => 0; }")
+
+
+def test_other_readings_and_tables_beside_others_are_folded(opened, results):
+    page = opened(1200)
+    (difficult,) = results[0][-1].tables
+    readings = [row[1].value for row in difficult.rows]
+    place = page.locator("#table-difficult")
+    place.locator("tbody a").first.wait_for()
+    assert PRIMARY.title not in readings
+    assert place.locator("tbody tr:visible").count() == len(readings)  # where the primary one has none, all are shown
+
+    folded = page.locator("#table-table1-sizes")
+    assert folded.locator("table").is_hidden()
+    folded.locator("summary").click()
+    assert folded.locator("tbody tr").first.is_visible()
+
+
+def test_rows_of_other_readings_are_behind_a_button(browser, tmp_path):
+    rows = tuple((Cell(f"row {i}"), Cell(PRIMARY.title if i % 3 == 0 else "another"), Cell(i)) for i in range(6))
+    table = Table("t", "T", (Column("Name"), READING, Column("Value", "count")), rows)
+    result = RecipeResult("t", "T", "Why?", "So.", (table,), ())
+    page = browser.new_page(viewport={"width": 1280, "height": 800})
+    page.goto(write_paper(tmp_path, [result], [], STUDY, "asymtrain paper show")["page"].as_uri())
+    shown = page.locator("#table-t tbody tr:visible")
+    button = page.get_by_role("button", name="Show 4 rows of other readings")
+    button.wait_for()
+    assert shown.count() == 2
+    button.click()
+    assert shown.count() == 6
+    page.close()
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(1200, "light"), (390, "dark")])
@@ -161,6 +193,8 @@ def test_what_came_out_stands_beside_its_figure(browser, with_verdicts, width):
     if width == 1280:
         assert words["y"] == figure["y"] < 300
         assert figure["x"] + figure["width"] > 1200  # no half of the screen is left empty
+        legend = page.locator(".hero figcaption").bounding_box()
+        assert legend["y"] + legend["height"] < 500  # on the first screen
     else:
         assert figure["y"] >= words["y"] + words["height"]
     # Parts of the bar stand one below the other, the largest share is the tallest, and no words are cut off.

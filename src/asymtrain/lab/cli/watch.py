@@ -206,7 +206,7 @@ def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[tuple[st
     As in the report where all runs of a variant differ by their seed alone; else each run is a line of its own.
     """
     from asymtrain.lab.report import Figure, history_frame
-    from asymtrain.lab.report.figure import Line, Lines
+    from asymtrain.lab.report.figure import VALUE, Line, Lines
     from asymtrain.lab.report.run_report import learning_curves
     from asymtrain.lab.runs import Run
     from asymtrain.models import display_name
@@ -234,7 +234,7 @@ def unfinished_curves(histories: "dict[RunSpec, list[Epoch]]") -> "list[tuple[st
             )
             for run in runs
         )
-        panel = Lines("", "epoch", measure.replace("_", " "), lines)
+        panel = Lines("", "epoch", measure.replace("_", " "), lines, written=VALUE)
         figures.append((label, Figure(f"curve-unfinished-{i}", f"Learning curves, {label}", [panel])))
     return figures
 

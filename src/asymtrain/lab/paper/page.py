@@ -195,6 +195,8 @@ def render_paper(
         figures=shown,
         plots={figure.name: embed(figure, drawings.get(figure.name)) for figure in shown},
         primary=primary_rows,
+        reading=(READING.name, PRIMARY.title),
+        folded=is_folded,
         is_wide=is_wide,
         duration=duration,
         versions=lambda result: ", ".join(f"{name} {text}" for name, text in result.versions.items()),
@@ -249,6 +251,11 @@ def primary_rows(table: Table) -> Table:
     at = table.columns.index(READING)
     rows = tuple(row for row in table.rows if row[at].value == PRIMARY.title)
     return dataclasses.replace(table, rows=rows or table.rows)
+
+
+def is_folded(table: Table, result: RecipeResult) -> bool:
+    """Does it stand beside another one of its recipe, as `table1-sizes` does beside `table1`?"""
+    return any(table.name.startswith(f"{other.name}-") for other in result.tables)
 
 
 def _facts(results: Sequence[RecipeResult], study: Study, command: str) -> dict[str, str]:

@@ -12,8 +12,8 @@ from asymtrain.lab.paper.claims import Claim
 from asymtrain.lab.paper.verdicts import (
     LIMITS,
     WEAKEST_LAST,
+    JudgedPart,
     Judgement,
-    cell_words,
     deciding_part,
     number,
     ours_words,
@@ -24,6 +24,13 @@ from asymtrain.lab.report.table import Column, Table, make_rows
 
 HEADLINE = "c06"
 BANDED = ("effect", "difference")  # parts that are held against the size of the paper's number
+COLOURS = {  # of verdicts, as in paper.css; others are grey
+    "Reproduced": "good",
+    "Right direction, different size": "plain",
+    "Only under": "plain",
+    "Contradicted": "bad",
+}
+SHARE = Column("", "number", digits=2, signed=True)
 
 COLUMNS = (
     *map(Column, ("Claim", "The paper says", "Paper", "Ours", "Interval")),
@@ -109,20 +116,29 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
             continue
         shares = [None if end is None else end / part.part.paper for end in (part.low, part.estimate, part.high)]
         ends = sorted(share for share in (shares[0], shares[2]) if share is not None)
-        bars.append(Bar(f"{name} {cell_words(part.part.labels[-1])}", shares[1], *(ends or (None, None))))
+        colour = COLOURS.get(judgement.verdict, "soft")
+        says = f"{name} {judgement.claim.text.partition(' (')[0]}"
+        low, high = ends or (None, None)
+        bars.append(Bar(says, shares[1], low, high, colour=colour, more=_numbers(judgement, part)))
     if not bars:
         return Figure("verdicts", title, (), caption="Waits for claims with a verdict.")
     marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
-    panel = Bars("", "ours / the paper's", "ink", tuple(bars), marks, (-2.0, 3.0))
+    panel = Bars("", "ours / the paper's", "soft", tuple(bars), marks, (-2.0, 3.0), SHARE)
     caption = (
-        "One bar for each claim with a verdict and an effect to compare, named by the cell of the paper that decides; "
-        "where two cells are compared, by the second of them. At 1 it is the paper's number, at 0 there is no effect, "
-        f"below 0 it is of the other sign; dotted lines are at {marks[0]:g}, 1 and {marks[2]:g}. "
-        "Intervals are those of the verdicts; an arrow marks one that goes on."
+        "1: the paper's number. 0: no effect. Below 0: the other sign. "
+        f"Dotted: {marks[0]:g}, 1 and {marks[2]:g}. Bars: intervals of the verdicts; an arrow: it goes on. "
+        "Green: reproduced; blue: right direction, or under another reading; red: contradicted; grey: other verdicts."
     )
     if left_out:
-        caption += f" Judged otherwise: {', '.join(left_out)}."
+        caption += f" Without an effect to compare: {', '.join(left_out)}."
     return Figure("verdicts", title, (panel,), caption=caption)
+
+
+def _numbers(judgement: Judgement, part: JudgedPart) -> str:
+    """Both numbers of a claim and its verdict, as its row of the table has them."""
+    interval = interval_words(judgement)
+    ours = f"{ours_words(part)} ({interval})" if interval else ours_words(part)
+    return f"{judgement.words}: ours {ours}, paper {paper_words(judgement.claim, part)}"
 
 
 # How the verdicts changed with the rule

@@ -11,17 +11,18 @@ from asymtrain.lab.practice.protocol import ALPHAS, ELSEWHERE, FORMS, TITLES, VA
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.summary import accuracy_cell
-from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json
+from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
 from asymtrain.lab.texts import counted
 
-POINTS = "difference to Plain (points of accuracy)"
+AXIS = "difference to Plain (points of accuracy)"
+POINTS = Column("Difference (points)", "number", digits=2, signed=True, short="Points")
 PARTS: Mapping[Part, str] = {
     "fixed": "One setting for all models",
     "transfer": "Other data",
     "strong": "The recipe strong",
     "controls": "Controls",
 }
-BADGES = {"helps": "helped", "hurts": "hurt"}  # classes of a page's style
+COLOURS = {"helps": "good", "hurts": "bad"}  # of verdicts; others are grey
 RULE = (
     f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
     f"it is harmless where its interval lies above -{MARGIN:g} points, and otherwise open."
@@ -37,7 +38,7 @@ def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dic
         "practice",
         title="Branches in practice",
         lead=_lead(results),
-        answers=[(BADGES.get(effect.verdict, ""), *_said(effect, results)) for effect in _by_gain(results)],
+        headline=_headline(results),
         tables=tables(results),
         figures=figures(results),
         facts=facts,
@@ -45,8 +46,24 @@ def write_practice(out: Path, results: Results, facts: Mapping[str, str]) -> dic
     )
 
 
+def _headline(results: Results) -> tuple[str, str, str] | None:
+    """How many models were helped, and the largest difference."""
+    if not results.selected:
+        return None
+    counts = Counter(effect.verdict for effect in results.selected)
+    best = _by_gain(results)[0]
+    ends = interval(best.row["points_low"], best.row["points_high"])
+    of = f"95% interval {value_text(ends, POINTS)}, " if ends else ""
+    words = (
+        f"{counts['hurts']} hurt, {counts.total() - counts['helps'] - counts['hurts']} not clear. Largest gain: "
+        f"{best.task.title}, {value_text(best.row['points'], POINTS)} points "
+        f"({of}{counted(best.row['n'], 'seed')}) with {best.arm.label}."
+    )
+    return "helped" if counts["helps"] else "", f"{counts['helps']} of {counts.total()} helped", words
+
+
 def _lead(results: Results) -> str:
-    """What the numbers are, for who meets the page without the docs; and the answer on a preset."""
+    """What the numbers are, for readers who have not seen the docs; and the answer on a preset."""
     if not results.selected:
         return "No model is finished yet."
     task = results.selected[0].task
@@ -92,20 +109,26 @@ def _by_gain(results: Results) -> list[Effect]:
 
 def _said(effect: Effect, results: Results) -> tuple[str, str]:
     """The verdict on a model, and what it rests on."""
-    selection = next(selection for selection in results.selections if selection.task == effect.task)
-    no_better = selection.first[0].mean >= selection.best(selection.selected).mean
     row = effect.row
     ends = "" if row["points_low"] is None else f"95% interval {row['points_low']:+.1f} to {row['points_high']:+.1f}, "
     text = f"{row['points']:+.1f} points ({ends}{counted(row['n'], 'seed')}) with {effect.arm.label}."
-    more = " Validation accuracy was no better than without branches." if no_better else ""
+    more = " Validation accuracy was no better than without branches." if _is_no_better(effect, results) else ""
     return f"{effect.task.title}: {effect.verdict}", text + more
+
+
+def _is_no_better(effect: Effect, results: Results) -> bool:
+    """Did validation select branches that were no better there than none?"""
+    selection = next(selection for selection in results.selections if selection.task == effect.task)
+    return selection.first[0].mean >= selection.best(selection.selected).mean
 
 
 def tables(results: Results) -> list[Table]:
     """The main table and what it rests on; a table without rows is left out."""
+    no_better = ", ".join(effect.task.title for effect in results.selected if _is_no_better(effect, results))
+    note = f"{RULE} Validation accuracy was no better than without branches: {no_better}." if no_better else RULE
     forms = [effect for effects in results.forms.values() for effect in effects]
     made = [
-        effects_table("selected", "The form that validation selected", results.selected, results.study, note=RULE),
+        effects_table("selected", "The form that validation selected", results.selected, results.study, note=note),
         target_table(results.selected),
         cost_table(results.selected),
         calibration_table(results.selected),
@@ -135,7 +158,7 @@ def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study
         Column("Branches"),
         Column("Plain", "number"),
         Column("With it", "number"),
-        Column("Difference (points)", "number", digits=2, signed=True, short="Points"),
+        POINTS,
         Column("95% interval", "number", digits=2, signed=True),
         Column("Verdict"),
         Column("p (Holm)", "p"),
@@ -310,8 +333,9 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Fig
     """Effects below each other with their intervals; the dots are the seeds."""
     from asymtrain.lab.report.drawing import ends_of  # here: matplotlib is loaded to draw, not to print
 
+    written = dataclasses.replace(POINTS, unit=" points")
     made = [
-        Bars(heading, POINTS, "asymmetric", tuple(_bar(effect, effects) for effect in effects))
+        Bars(heading, AXIS, "asymmetric", tuple(_bar(effect, effects) for effect in effects), written=written)
         for heading, effects in panels.items()
     ]
     lefts, rights = zip(*map(ends_of, made), strict=True) if made else ((), ())
@@ -321,7 +345,7 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Fig
         # On one scale, or what an arm gains could not be seen beside the others.
         [dataclasses.replace(bars, ends=(min(lefts), max(rights))) for bars in made],
         columns=max(1, len(panels)),
-        caption="Means with 95% intervals; the dots are the seeds.",
+        caption="Means with 95% intervals; the dots are the seeds. Green: helps; red: hurts; grey: not clear.",
     )
 
 
@@ -342,7 +366,8 @@ def _bar(effect: Effect, beside: Sequence[Effect]) -> Bar:
     if any(other.task == effect.task and other.arm.name != effect.arm.name for other in beside):
         label.append(TITLES.get(effect.arm.name, effect.arm.name))
     row = effect.row
-    return Bar(", ".join(label), row["points"], row["points_low"], row["points_high"], effect.differences)
+    colour = COLOURS.get(effect.verdict, "soft")
+    return Bar(", ".join(label), row["points"], row["points_low"], row["points_high"], effect.differences, colour)
 
 
 def _effect_json(effect: Effect) -> dict[str, Any]:

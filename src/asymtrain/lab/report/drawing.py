@@ -34,11 +34,15 @@ Floats = npt.NDArray[np.float64]
 # Okabe and Ito's blue and vermillion: told apart with every kind of colour vision. Asymmetric is solid, Plain dashed.
 BLUE, VERMILLION = "#0072b2", "#d55e00"
 INK, GRID = "#010203", "#040506"
+GOOD, BAD, SOFT = "#00795a", "#b3261e", "#59616b"  # verdicts, as in style.css
 VARIABLES = {
     INK: "var(--ink, #222)",
     GRID: "var(--rule, #ccc)",
     BLUE: f"var(--plain, {BLUE})",
     VERMILLION: f"var(--asymmetric, {VERMILLION})",
+    GOOD: f"var(--good, {GOOD})",
+    BAD: f"var(--bad, {BAD})",
+    SOFT: f"var(--soft, {SOFT})",
 }
 DASHES: dict[str, Any] = {"solid": "-", "dashed": (0, (4, 1.5)), "dotted": (0, (1, 1.5))}
 ROLES: dict[str, tuple[str, Any]] = {
@@ -48,6 +52,9 @@ ROLES: dict[str, tuple[str, Any]] = {
     "cnn": (VERMILLION, "-"),
     "vit": ("#009e73", "-"),
     "ink": (INK, "-"),
+    "good": (GOOD, "-"),
+    "bad": (BAD, "-"),
+    "soft": (SOFT, "-"),
 }
 # Legible on light and dark pages, and none of them Plain's or Asymmetric's. Dashes tell them apart as well.
 LIST: tuple[tuple[str, Any], ...] = (
@@ -358,7 +365,6 @@ def _draw_bars(canvas: Canvas, figure: Figure, panels: Sequence[Bars]) -> None:
     labels = {tuple(bar.label for bar in panel.bars) for panel in panels}
     words = {panel.x_label for panel in panels}
     for axes, panel in zip(_subplots(canvas, figure, sharey=len(labels) == 1), panels, strict=True):
-        paint = look(panel.colour)[0]
         axes.grid(visible=False, axis="y")
         axes.grid(visible=True, axis="x")
         axes.spines["left"].set_visible(False)
@@ -372,7 +378,7 @@ def _draw_bars(canvas: Canvas, figure: Figure, panels: Sequence[Bars]) -> None:
         axes.set_yticks(range(len(panel.bars)), [bar.label for bar in panel.bars])
         axes.set_ylim(len(panel.bars) - 0.5, -0.5)  # the first on top
         for at, bar in enumerate(panel.bars):
-            _draw_bar(axes, at, bar, left, right, paint)
+            _draw_bar(axes, at, bar, left, right, look(panel.colour if bar.colour is None else bar.colour)[0])
         if len(words) > 1 or len(panels) == 1:
             axes.set_xlabel(panel.x_label)
     if len(words) == 1 and len(panels) > 1:

@@ -2,12 +2,15 @@
 
 `drawing.draw` makes SVG of any of them, `live.embed` the form that answers the pointer.
 
-Colours are roles, not paint: "plain" and "asymmetric", a backbone's name, "ink", or a number for the next of a list.
+Colours are roles, not paint: "plain" and "asymmetric", "good" and "bad" for verdicts, a backbone's name, "ink", or a
+number for the next of a list.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
+
+from asymtrain.lab.report.table import Column
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -15,6 +18,13 @@ if TYPE_CHECKING:
 Colour = str | int
 Dash = Literal["solid", "dashed", "dotted"]
 Numbers = tuple[float | None, ...]
+
+# How values are written under the pointer: as the tables of the page write them.
+AS_NEEDED = Column("", "number", digits=None)
+VALUE = Column("", "number")
+SIGNED = Column("", "number", signed=True)
+POINTS = Column("", "number", " points", 1, signed=True)
+PERCENT = Column("", "number", "%", 1, signed=True)
 
 
 @dataclass(frozen=True)
@@ -57,6 +67,7 @@ class Lines:
     ring: tuple[float, float] | None = None  # the point around which a ring is drawn
     kinds: tuple[str, str] | None = None  # what thick and thin lines are, for the legend
     about: str = ""
+    written: Column = AS_NEEDED
 
 
 @dataclass(frozen=True)
@@ -68,6 +79,8 @@ class Bar:
     low: float | None = None
     high: float | None = None
     seeds: tuple[float, ...] = ()
+    colour: Colour | None = None  # such as a verdict's; None for that of all bars
+    more: str = ""  # is said under the pointer
 
 
 @dataclass(frozen=True)
@@ -80,6 +93,7 @@ class Bars:
     bars: tuple[Bar, ...]
     marks: tuple[float, ...] = ()  # x of dotted lines
     ends: tuple[float, float] | None = None  # of the axis; None for those that the bars need
+    written: Column = AS_NEEDED
 
 
 @dataclass(frozen=True)

@@ -35,8 +35,10 @@ from asymtrain.lab.report.drawing import (
     top_of,
 )
 from asymtrain.lab.report.figure import Bars, Colour, Figure, Image, Line, Lines, Numbers, Surface
+from asymtrain.lab.report.table import Column
 
 DIGITS = 4  # of a value, significant ones: as many as are shown under the pointer
+EXACT = 7  # of a value that a table has too: rounded once, under the pointer, it has the digits of the table
 FEW = 8  # numbers of a list that is left as it is
 SEEN = 250  # parts of an axis that can be told apart: its pixels
 LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
@@ -134,9 +136,18 @@ def _lines(panel: Lines) -> dict[str, Any]:
             "tickLabels": panel.tick_labels,
             "ring": panel.ring and _rounded(panel.ring),
             "kinds": panel.kinds if any(line.thin for line in panel.lines) else None,
+            "written": _writing(panel.written),
             "lines": [_line(line, panel.log, _part(panel, log)) for line in panel.lines],
         }
     )
+
+
+def _writing(column: Column) -> dict[str, Any]:
+    """How the script writes a value; nothing where it has as many digits as it needs."""
+    if column.digits is None:
+        return {}
+    writing = {"digits": column.digits, "signed": column.signed, "significant": column.significant}
+    return _present({**writing, "unit": column.ending, "times": column.factor if column.factor != 1 else None})
 
 
 def _part(panel: Lines, log: bool) -> float:
@@ -187,10 +198,20 @@ def _band(line: Line, log: bool) -> dict[str, Any]:
 
 def _bars(panel: Bars) -> dict[str, Any]:
     bars = [
-        _present({"label": bar.label, "at": _round(bar.estimate), "low": _round(bar.low), "high": _round(bar.high),
-                  "seeds": _rounded(bar.seeds)})
+        _present(
+            {
+                "label": bar.label,
+                **{
+                    name: _round(value, EXACT)
+                    for name, value in (("at", bar.estimate), ("low", bar.low), ("high", bar.high))
+                },
+                "seeds": _rounded(bar.seeds, EXACT),
+                "paint": "" if bar.colour is None else _paint(bar.colour),
+                "more": bar.more,
+            }
+        )
         for bar in panel.bars
-    ]  # fmt: skip
+    ]
     ends = _rounded(ends_of(panel))
     return _present(
         {
@@ -200,6 +221,7 @@ def _bars(panel: Bars) -> dict[str, Any]:
             "ends": ends,
             "bars": bars,
             "marks": _rounded(panel.marks),
+            "written": _writing(panel.written),
         }
     )
 
@@ -273,7 +295,7 @@ def _steps(values: Numbers, log: bool = False, digits: int = DIGITS) -> Any:
     A step is the last digit of the largest number; on a logarithmic axis of the smallest, which has one digit less.
     """
     per = _per(values, log, digits)
-    return _rounded(values, digits) if per is None else _stepwise(values, per)
+    return _rounded(values, EXACT if len(values) <= FEW else digits) if per is None else _stepwise(values, per)
 
 
 def _per(values: Numbers, log: bool, digits: int = DIGITS) -> float | None:

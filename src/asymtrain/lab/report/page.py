@@ -36,15 +36,15 @@ def write_page(
     document: Mapping[str, Any],
     page: str = "",
     answers: Sequence[tuple[str, str, str]] = (),
-    headline: tuple[str, str] | None = None,
+    headline: tuple[str, str, str] | None = None,
     code: str = "",
 ) -> dict[str, Path]:
     """Write name.html, name.json and name-FIGURE.svg into the folder `out`; the paths by "page", "json", FIGURE.
 
     `document` is the measurement as JSON values, all of them finite. A fact called "Command" is set as code. An empty
     line in `lead` starts a new paragraph. `page` is another name for name.html. `answers` stand above everything: of
-    each the class of its style (helped, hurt or none), a word or two and a sentence. `headline` is a gain that is set
-    large, and what it is of; `code` is to be copied.
+    each the class of its style (helped, hurt or none), a word or two and a sentence. `headline` is a class too, what
+    is set large, and what it is of; `code` is to be copied.
     """
     drawings = {figure.name: draw(figure) for figure in figures}
     for stem in (name, *drawings):

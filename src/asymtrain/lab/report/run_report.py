@@ -5,17 +5,18 @@ same runs it has the same bytes.
 """
 
 import platform
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines, Numbers
+from asymtrain.lab.report.figure import POINTS, SIGNED, VALUE, Bar, Bars, Figure, Line, Lines, Numbers
 from asymtrain.lab.report.live import embed
 from asymtrain.lab.report.page import render_template, write_files
 from asymtrain.lab.report.summary import Summary, comparison_table, summarise
-from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows
+from asymtrain.lab.report.table import NOTHING, Cell, Column, Table, duration, make_rows, value_text
 from asymtrain.lab.runs import AUXILIARY, DEFAULTS, Run
 from asymtrain.lab.store.provenance import torch_version
 from asymtrain.lab.texts import counted, csv_cell
@@ -24,6 +25,7 @@ from asymtrain.version import VERSION
 
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
 
+COLOURS = {"helped": "good", "hurt": "bad"}  # of verdicts; others are grey
 # What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
 KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every", "cosine_by")]
 
@@ -71,6 +73,7 @@ def render(
         figures=[*figures, *effects, *(figure for _, figure in (*curves, *cosines))],
         title=f"Plain and Asymmetric on {datasets}" if datasets else "Plain and Asymmetric",
         lead=_lead(summary),
+        headline=_headline(summary),
         answers=[(row["verdict"], row["sentence"]) for row in summary.comparisons],
         waiting=summary.waiting,
         untested=summary.untested,
@@ -121,9 +124,13 @@ def effect_figure(summary: Summary) -> Figure:
     bars = []
     for row, pairs in zip(summary.comparisons, summary.pairs, strict=True):
         seeds = tuple(map(float, 100 * (pairs["asymmetric"] - pairs["plain"])))
-        bars.append(Bar(row["label"], row["points"], row["points_low"], row["points_high"], seeds))
-    panel = Bars("", "difference to Plain (points of accuracy)", "asymmetric", tuple(bars))
-    return Figure("effect", "Difference to Plain", [panel])
+        colour = COLOURS.get(row["verdict"], "soft")
+        bars.append(Bar(row["label"], row["points"], row["points_low"], row["points_high"], seeds, colour))
+    panel = Bars("", "difference to Plain (points of accuracy)", "asymmetric", tuple(bars), written=POINTS)
+    caption = (
+        "Diamonds are means, bars their 95% intervals, dots single seeds. Green: helped; red: hurt; grey: not clear."
+    )
+    return Figure("effect", "Difference to Plain", [panel], caption=caption)
 
 
 def learning_curves(
@@ -150,7 +157,7 @@ def learning_curves(
     if chance is not None and values and chance >= 1.5 * min(values) - 0.5 * max(values):
         ends = (float(history["epoch"].min()), float(history["epoch"].max()))
         lines += (Line("chance", "ink", ends, (chance, chance), dash="dotted", thin=True),)
-    panel = Lines("", "epoch", measure.replace("_", " "), lines)
+    panel = Lines("", "epoch", measure.replace("_", " "), lines, written=VALUE)
     return Figure(f"curve{name}", f"Learning curves, {label}", [panel])
 
 
@@ -158,7 +165,7 @@ def cosine_over_training(history: pd.DataFrame, name: str, label: str) -> Figure
     """Cosine between the gradients of the two objectives: each seed, their mean, and the range within epochs."""
     measured = history[(history["variant"] == "asymmetric") & history["cosine"].notna()]
     line = _mean_line(measured, "cosine", "asymmetric", "", ("cosine_min", "cosine_max"))
-    panels = [Lines("", "epoch", "gradient cosine", (line,), zero=True)] if len(measured) else []
+    panels = [Lines("", "epoch", "gradient cosine", (line,), zero=True, written=SIGNED)] if len(measured) else []
     return Figure(f"cosine{name}", f"Gradient cosine, {label}", panels)
 
 
@@ -190,6 +197,20 @@ def _figures(summary: Summary, figure_of: Callable[[pd.DataFrame, str, str], Fig
         if not figure.missing:
             figures.append((row["label"], figure))
     return figures
+
+
+def _headline(summary: Summary) -> tuple[str, str, str] | None:
+    """The difference of one comparison; of several, how many were helped, and the largest difference."""
+    if not summary.comparisons:
+        return None
+    largest = max(summary.comparisons, key=lambda row: abs(row["points"]))
+    if len(summary.comparisons) == 1:
+        return largest["verdict"], value_text(largest["points"], POINTS), largest["sentence"]
+    counts = Counter(row["verdict"] for row in summary.comparisons)
+    look = "helped" if counts["helped"] else "hurt" if counts["hurt"] else ""
+    unclear = counts.total() - counts["helped"] - counts["hurt"]
+    words = f"{counts['hurt']} hurt, {unclear} not clear. Largest difference: {largest['sentence']}"
+    return look, f"{counts['helped']} of {counts.total()} helped", words
 
 
 def _lead(summary: Summary) -> str:

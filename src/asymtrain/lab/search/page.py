@@ -6,7 +6,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
-from asymtrain.lab.report.figure import Figure, Line, Lines
+from asymtrain.lab.report.figure import VALUE, Figure, Line, Lines
 from asymtrain.lab.report.page import write_page
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, Value, make_rows
 from asymtrain.lab.search import SearchResult, StageResult, Trial
@@ -166,7 +166,9 @@ def _accuracy_by_setting(stage: StageResult, name: str) -> Lines:
     labels = tuple(f"{value:g}" for value in values)
     best = stage.best
     ring = None if best is None or best.mean is None else (x[stage.trials.index(best)], best.mean)
-    return Lines("", _words(name), "validation accuracy", (line,), ticks=x, tick_labels=labels, ring=ring)
+    return Lines(
+        "", _words(name), "validation accuracy", (line,), ticks=x, tick_labels=labels, ring=ring, written=VALUE
+    )
 
 
 def _ends(stage: StageResult) -> dict[str, str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from asymtrain.lab.candidates import Candidate
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
+from asymtrain.lab.report.figure import POINTS, Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.table import NOTHING, Cell, Column, Mean, Table, duration, interval, make_rows
 from asymtrain.lab.runs import Run
 from asymtrain.lab.texts import counted
@@ -199,11 +199,11 @@ def write_tuned(out: Path, result: Tuned) -> dict[str, Path]:
     )
 
 
-def _headline(result: Tuned) -> tuple[str, str] | None:
+def _headline(result: Tuned) -> tuple[str, str, str] | None:
     """What was confirmed."""
     if result.verdict != "attach" or result.race.row is None or result.candidate is None:
         return None
-    return f"{result.race.row['points']:+.1f} points", f"of test accuracy, with {result.candidate.label}"
+    return "helped", f"{result.race.row['points']:+.1f} points", f"of test accuracy, with {result.candidate.label}"
 
 
 def title_of(result: Tuned) -> str:
@@ -372,7 +372,7 @@ def _rung_figure(number: int, result: RungResult, *, short: bool) -> Figure:
         for entry in seen
         for standing in [entry.standing]
     )
-    panel = Bars("", "points above Plain", "asymmetric", bars)
+    panel = Bars("", "points above Plain", "asymmetric", bars, written=POINTS)
     title = f"{'Short pairs' if short else f'Rung {number}'}: {counted(result.rung.epochs, 'epoch')}"
     caption = "Validation accuracy: diamonds are means, bars their 95% intervals, dots single pairs."
     if short:
@@ -384,7 +384,7 @@ def _course_figure(result: Tuned) -> Figure:
     """The winner's difference at each length: does it move?"""
     course, asked = result.race.course, counted(result.race.question.base.epochs, "epoch")
     line = Line("", "asymmetric", tuple(map(float, course)), tuple(course.values()), marker=True)
-    panel = Lines("", "epochs of the training", "points above Plain", (line,), zero=True)
+    panel = Lines("", "epochs of the training", "points above Plain", (line,), zero=True, written=POINTS)
     caption = f"The winner of the race, trained anew for each number of epochs; the question is about {asked}."
     if result.race.row is not None:
         caption += " The longest is the confirmation, on test images; the others are on validation images."

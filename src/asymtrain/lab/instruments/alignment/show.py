@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from asymtrain.lab.instruments.alignment.measure import Conflict, conflicts, cosine_curve
 from asymtrain.lab.instruments.curves import Curve, cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import Bar, Bars, Figure, Line, Lines
+from asymtrain.lab.report.figure import SIGNED, Bar, Bars, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table, interval
 from asymtrain.lab.runs import Run
 
@@ -119,7 +119,12 @@ def _curve_figures(groups: Sequence[Conflict], labels: Sequence[str], curves: Se
         lines = panels.setdefault(key, [])
         lines.append(curve.line(name, len(lines)))
     return [
-        Figure(name, words, [Lines("", "epoch", "gradient cosine", tuple(lines), zero=True)], caption=caption)
+        Figure(
+            name,
+            words,
+            [Lines("", "epoch", "gradient cosine", tuple(lines), zero=True, written=SIGNED)],
+            caption=caption,
+        )
         for (name, words), lines in panels.items()
     ]
 
@@ -135,7 +140,7 @@ def _layer_figures(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Fi
         )
         if bars:
             title = f"Layers of {label}, {group.variant}" if several else f"Layers of {label}"
-            panel = Bars("", "average gradient cosine", "asymmetric", bars)
+            panel = Bars("", "average gradient cosine", "asymmetric", bars, written=SIGNED)
             caption = "Diamonds are means, bars their intervals, dots single seeds."
             figures.append(Figure(f"layers-{i}", title, [panel], caption=caption))
     return figures

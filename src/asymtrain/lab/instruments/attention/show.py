@@ -20,7 +20,7 @@ from asymtrain.lab.instruments.attention.result import (
 )
 from asymtrain.lab.instruments.curves import by_setting, line_of
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import Colour, Figure, Image, Lines
+from asymtrain.lab.report.figure import VALUE, Colour, Figure, Image, Lines
 from asymtrain.lab.report.table import Cell, Column, Interval, Mean, Table
 from asymtrain.lab.statistics.estimates import Estimate
 
@@ -200,7 +200,7 @@ def _metric_figure(
             chosen = [summary for summary in summaries if (summary.group, summary.metric) == (group, metric)]
             chosen.sort(key=x_of)
             lines.append(line_of(group, colour, map(x_of, chosen), [summary.estimate for summary in chosen]))
-        panels.append(Lines(LABELS[metric], x_label, "", tuple(lines)))
+        panels.append(Lines(LABELS[metric], x_label, "", tuple(lines), written=VALUE))
     return Figure(name, title, panels, 2 if len(panels) <= 4 else 3, BANDS)
 
 

@@ -147,7 +147,9 @@ def _figures(groups: Sequence[FeatureGroup]) -> list[Figure]:
                 values = tuple(group.over_seeds(step, quantity).mean for step in steps)
                 lines.append(Line(WORDS[group.variant], colour, tuple(map(float, steps)), values, marker=True))
             if any(value for line in lines for value in line.y):  # no unit of a ViT is ever silent
-                panel = Lines("", "steps", name, tuple(lines), log=name == "scale", from_zero=True)
+                panel = Lines(
+                    "", "steps", name, tuple(lines), log=name == "scale", from_zero=True, written=COLUMNS[name]
+                )
                 caption = "Means over seeds, by the kind of branches."
                 figures.append(Figure(f"{name}-{i}", f"{title}, {label}", [panel], caption=caption))
     return figures

@@ -7,7 +7,7 @@ import numpy as np
 from asymtrain.lab.instruments.curves import cells
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.instruments.landscape.result import Floats, Landscape, Summary, View, finite_values, middle_loss
-from asymtrain.lab.report.figure import Figure, Line, Lines, Surface
+from asymtrain.lab.report.figure import PERCENT, Figure, Line, Lines, Surface
 from asymtrain.lab.report.table import Column, Table, interval
 from asymtrain.lab.runs import RunSpec
 
@@ -104,7 +104,8 @@ def landscape_figures(label: str, landscape: Landscape) -> list[Figure]:
         levels = sorted({summary.redundancy for summary in summaries})
         if lines := _change_lines(summaries, levels):
             panel = Lines("", "redundancy", "change of the deviation (%)", lines, zero=True,
-                          ticks=tuple(map(float, range(len(levels)))), tick_labels=tuple(map(str, levels)))  # fmt: skip
+                          ticks=tuple(map(float, range(len(levels)))), tick_labels=tuple(map(str, levels)),
+                          written=PERCENT)  # fmt: skip
             title = f"{label}: change of the deviation against Plain, epoch {epoch}"
             caption = "Diamonds are measured, circles predicted from the number of parameters alone."
             figures.append(Figure(f"changes-{_stem(label)}-{epoch}", title, [panel], caption=caption))

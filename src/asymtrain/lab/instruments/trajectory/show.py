@@ -6,7 +6,7 @@ from dataclasses import replace
 from asymtrain.lab.instruments.curves import cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
 from asymtrain.lab.instruments.trajectory.measure import Trajectories, Trajectory, compare_trajectories
-from asymtrain.lab.report.figure import Figure, Lines
+from asymtrain.lab.report.figure import AS_NEEDED, SIGNED, VALUE, Figure, Lines
 from asymtrain.lab.report.table import Column, Table, Value
 from asymtrain.lab.runs import Run
 from asymtrain.lab.statistics.estimates import Estimate
@@ -119,12 +119,13 @@ def trajectory_figures(result: Trajectories, groups: Sequence[Group]) -> list[Fi
             )
             words = "gradient norms" if kind == "norm" else kind
             panel = Lines("", "epoch", axis, lines, marks if kind == "accuracy" else (), zero=kind == "gap",
-                          log=kind in ("loss", "norm"), kinds=kinds)  # fmt: skip
+                          log=kind in ("loss", "norm"), kinds=kinds,
+                          written=AS_NEEDED if kind in ("loss", "norm") else VALUE)  # fmt: skip
             if lines:
                 figures.append(Figure(f"{kind}-{i}", f"{label}: {words}", [panel], caption=caption))
             if kind == "accuracy" and parting and parting.pairs:
                 line = parting.difference.line("Asymmetric", "asymmetric")
-                panel = Lines("", "epoch", "difference in accuracy", (line,), marks, zero=True)
+                panel = Lines("", "epoch", "difference in accuracy", (line,), marks, zero=True, written=SIGNED)
                 caption = "Asymmetric less Plain of one seed, validation accuracy."
                 figures.append(Figure(f"difference-{i}", f"{label}: difference", [panel], caption=caption))
     return figures

@@ -48,7 +48,10 @@ def usage_page(measured: Measured, images: int) -> Page:
     columns = (Column("Backbone"), Column("Training"), *counts, *percents, Column("Seeds", "count"))
     figures = []
     for i, (label, epoch) in enumerate(dict.fromkeys(key[:2] for key in lines)):
-        panels = [Lines(name, "point", words, tuple(lines[label, epoch, name])) for name, words in WORDS.items()]
+        panels = [
+            Lines(name, "point", words, tuple(lines[label, epoch, name]), written=percents[0])
+            for name, words in WORDS.items()
+        ]
         figures.append(Figure(f"points-{i}", f"{label}, epoch {epoch}", panels, 2, "Means over seeds, with intervals."))
     runs = [
         {"id": spec.id, "variant": spec.variant, "seed": spec.seed, "epoch": epoch, "points": list(map(asdict, points))}

@@ -20,7 +20,7 @@ from asymtrain.lab.paper.recipe import Measuring, Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import Reading, Study, readings_for, shown_dataset, stands_note
 from asymtrain.lab.paper.tables import DIFFERENCE_NOTE, READING, difference_cells, difference_columns, headings_of
-from asymtrain.lab.report.figure import Figure, Image, Line, Lines
+from asymtrain.lab.report.figure import VALUE, Figure, Image, Line, Lines
 from asymtrain.lab.report.table import Cell, Table
 from asymtrain.lab.statistics.estimates import estimate
 
@@ -126,7 +126,7 @@ def make_figure9(study: Study, known: Snapshot) -> RecipeOutput:
     evidence: dict[str, dict[str, Evidence]] = {}
     for paper_name, (metric, words, unit, _) in METRICS.items():
         lines = [_line(study, known, variant, metric, epochs) for variant in VARIANTS]
-        panels.append(Lines(f"{words}{unit}", "epoch", words.lower(), tuple(lines), ticks=ticks))
+        panels.append(Lines(f"{words}{unit}", "epoch", words.lower(), tuple(lines), ticks=ticks, written=VALUE))
         for reading in readings_of(study):
             measured = effect(study, known, reading, metric, study.epochs, f"figure9/{paper_name}")
             if measured:

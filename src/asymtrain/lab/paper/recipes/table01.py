@@ -14,7 +14,7 @@ from asymtrain.lab.paper.recipe import Needs, Recipe, RecipeOutput
 from asymtrain.lab.paper.snapshot import Snapshot
 from asymtrain.lab.paper.study import ARCHS, Study, readings_for, table_values
 from asymtrain.lab.paper.tables import OVER_IMAGES_NOTE, cosine_table, effect_table, sizes_table
-from asymtrain.lab.report.figure import Figure, Line, Lines
+from asymtrain.lab.report.figure import PERCENT, Figure, Line, Lines
 from asymtrain.models import display_name
 
 LEVELS = (1, 7, 10, 20)
@@ -85,7 +85,15 @@ def _figure(study: Study, known: Snapshot, main: list[Comparison]) -> Figure:
         lines.append(Line(f"{display_name(arch)}, paper", arch, x, paper, dash="dotted"))
     if not has_points(lines[::2]):
         return Figure("figure5", title, (), caption="Waits for the runs of Table 1.")
-    panel = Lines("", "branches at each point (N)", "improvement over Plain (%)", tuple(lines), zero=True, ticks=LEVELS)
+    panel = Lines(
+        "",
+        "branches at each point (N)",
+        "improvement over Plain (%)",
+        tuple(lines),
+        zero=True,
+        ticks=LEVELS,
+        written=PERCENT,
+    )
     caption = "Bars are 95% intervals over seeds, not corrected. Dotted: the paper's. Settings are those of Table 13."
     return Figure("figure5", title, (panel,), caption=caption)
 

@@ -11,7 +11,7 @@ from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.snapshot import Snapshot, first_epochs
 from asymtrain.lab.paper.study import ARCHS, Reading, Study, readings_for
 from asymtrain.lab.paper.tables import READING, N, arch_cell, number
-from asymtrain.lab.report.figure import Figure, Lines
+from asymtrain.lab.report.figure import SIGNED, Figure, Lines
 from asymtrain.lab.report.table import Cell, Column, Table, interval, missing_cells
 from asymtrain.lab.runs import RunSpec
 from asymtrain.models import display_name
@@ -117,7 +117,7 @@ def _figure(study: Study, known: Snapshot) -> Figure:
         lines.append(curve_line(display_name(arch), arch, shown, seeds=True))
     if not has_points(lines):
         return Figure("figure2", title, (), caption="Waits for the runs of Table 2.")
-    panel = Lines("", "epoch", "gradient cosine", tuple(lines), zero=True)
+    panel = Lines("", "epoch", "gradient cosine", tuple(lines), zero=True, written=SIGNED)
     caption = "Mean over each epoch's measured steps, branches as trained; thin lines are seeds, thick ones their mean."
     return Figure("figure2", title, (panel,), caption=caption)
 

@@ -13,7 +13,7 @@ from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.snapshot import Snapshot, class_count, first_epochs
 from asymtrain.lab.paper.study import ARCHS, LONG, Part, Study, readings_for, stands_note, table_values
 from asymtrain.lab.paper.tables import DIFFERENCE_NOTE, READING, arch_cell, difference_cells, difference_columns
-from asymtrain.lab.report.figure import Dash, Figure, Line, Lines
+from asymtrain.lab.report.figure import VALUE, Dash, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table
 from asymtrain.lab.runs import Run
 from asymtrain.models import display_name
@@ -197,9 +197,9 @@ def make_figure3(study: Study, known: Snapshot) -> RecipeOutput:
         accuracy = [*_lines(sides, "validation_accuracy"), *_lines(sides, "train_accuracy", "dashed", ", training")]
         loss, gaps = _lines(sides, "main_loss"), _lines(sides, "gap")
         panels += [
-            Lines(f"{name}: accuracy", "epoch", "accuracy", tuple(accuracy), marks, about=arch),
+            Lines(f"{name}: accuracy", "epoch", "accuracy", tuple(accuracy), marks, about=arch, written=VALUE),
             Lines(f"{name}: main loss", "epoch", "main loss", tuple(loss), log=True, about=arch),
-            Lines(f"{name}: gap", "epoch", "training - validation", tuple(gaps), zero=True, about=arch),
+            Lines(f"{name}: gap", "epoch", "training - validation", tuple(gaps), zero=True, about=arch, written=VALUE),
         ]
     caption = (
         "Mean over seeds with its 95% interval, or with each seed where there are few; dashed is training "

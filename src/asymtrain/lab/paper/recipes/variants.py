@@ -25,7 +25,7 @@ from asymtrain.lab.paper.recipes.table01 import DOSE
 from asymtrain.lab.paper.snapshot import Snapshot, accuracy
 from asymtrain.lab.paper.study import ARCHS, PRIMARY, SIZES, Study, readings_for, shown_dataset, table_values
 from asymtrain.lab.paper.tables import EFFECT, READING, N, P, number, percent
-from asymtrain.lab.report.figure import Bar, Bars, Figure
+from asymtrain.lab.report.figure import PERCENT, Bar, Bars, Figure
 from asymtrain.lab.report.table import Cell, Table, missing_cells
 from asymtrain.lab.statistics import t_interval
 from asymtrain.models import display_name
@@ -116,8 +116,9 @@ def _table(
 def _figure(known: Snapshot, shown: Sequence[Comparison], name: str, title: str, partner: str) -> Figure:
     label = f"effect against {partner} (%)"
     panels = [
-        Bars(display_name(arch), label, arch, tuple(_bar(known, row, len(shown)) for row in shown if row.arch == arch))
+        Bars(display_name(arch), label, arch, bars, written=PERCENT)
         for arch in ARCHS
+        for bars in [tuple(_bar(known, row, len(shown)) for row in shown if row.arch == arch)]
     ]
     if not any(bar.estimate is not None for panel in panels for bar in panel.bars):
         return Figure(name, title, (), caption="Waits for its runs.")

@@ -23,20 +23,30 @@
   const escaped = (text) => String(text).replace(/[&<>"]/g, (sign) => `&#${sign.charCodeAt(0)};`);
   const there = (value) => value !== null && value !== undefined;
 
-  function number(value) {
+  function number(value, digits = 4) {
     if (!there(value)) return "—";
     if (value === 0) return "0";
     const size = Math.abs(value);
-    const short = Number(value.toPrecision(size >= 1e5 || size < 1e-3 ? 3 : 4));
-    return (size >= 1e5 || size < 1e-3 ? short.toExponential() : String(short)).replace("e+", "e").replace(/^-/, "−");
+    const short = Number(value.toPrecision(size >= 1e5 || size < 1e-3 ? 3 : digits));
+    return (size >= 1e5 || size < 1e-3 ? short.toExponential() : String(short)).replace("e+", "e");
   }
-  const span = (low, high) => there(low) && there(high) ? `${number(low)} to ${number(high)}` : "";
+  const tick = (value) => number(value).replace(/^-/, "−");
+  // A value as the tables of the page write it, with its unit where that is wanted
+  function written(value, { written: how }, unit = how?.unit) {
+    if (!how || !there(value)) return number(value);
+    const text = how.significant ? number(value, how.digits) : (value * (how.times || 1)).toFixed(how.digits);
+    return `${how.signed && !text.startsWith("-") ? "+" : ""}${text}${unit || ""}`;
+  }
+  // The unit once, but for a percent sign
+  const listed = (values, panel, between) => values.map((value, i) =>
+    written(value, panel, i + 1 < values.length && panel.written?.unit !== "%" ? "" : undefined)).join(between);
+  const span = (low, high, panel) => there(low) && there(high) ? listed([low, high], panel, " to ") : "";
   const xs = (line) => Array.isArray(line.x) ? line.x : Array.from({ length: line.x.count }, (_, i) => line.x.first + i);
 
-  function tip(title, rows) {
+  function tip(title, rows, more = "") {
     const body = rows.map(([colour, label, value, more]) => `<tr><td><i style="background:${colour || "transparent"}"></i>`
       + `${escaped(label)}</td><td>${escaped(value)}</td><td>${escaped(more || "")}</td></tr>`).join("");
-    return `<b>${escaped(title)}</b><table>${body}</table>`;
+    return `<b>${escaped(title)}</b><table>${body}</table>${escaped(more)}`;
   }
 
   function common(colours) {
@@ -53,7 +63,7 @@
   function axis(colours, more) {
     return { axisLine: { show: false }, axisTick: { show: false }, splitLine: { lineStyle: { color: colours.rule } },
       nameLocation: "middle", nameTextStyle: { color: colours.ink, fontSize: 12 },
-      axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: number }, ...more };
+      axisLabel: { color: colours.ink, fontSize: 11, hideOverlap: true, formatter: tick }, ...more };
   }
 
   // Many numbers come as steps from each to the next, in letters as source maps have them, and intervals around a mean as
@@ -126,7 +136,7 @@
         axisLine: { show: true, onZero: false, lineStyle: { color: colours.rule } }, minInterval: whole ? 1 : undefined,
         min: every.length ? low - beside : 0, max: every.length ? (high === low ? high + 1 : high + beside) : 1,
         axisLabel: { ...axis(colours).axisLabel, ...ticks, rotate: words.size > 6 ? 45 : 0,
-          formatter: (value) => words.get(value) ?? number(value) } }),
+          formatter: (value) => words.get(value) ?? tick(value) } }),
       yAxis: axis(colours, { type: panel.log ? "log" : "value", name: panel.yLabel, nameGap: 44, scale: !panel.fromZero,
         logBase: values.length && Math.max(...values) / Math.min(...values) < 100 ? 2 : 10,
         min: panel.log ? Math.min(...values) / 1.3 : panel.fromZero ? 0 : undefined,
@@ -141,8 +151,8 @@
             const line = one.seriesId.startsWith("mean-") ? panel.lines[one.seriesId.slice(5)] : null;
             const i = one.dataIndex;
             const kind = line && panel.kinds ? `, ${panel.kinds[line.thin ? 1 : 0]}` : "";
-            return [paint(line ? line.paint : one.color), `${one.seriesName}${kind}`, number(one.value[1]),
-              line && line.low ? span(line.low[i], line.high[i]) : ""];
+            return [paint(line ? line.paint : one.color), `${one.seriesName}${kind}`, written(one.value[1], panel),
+              line && line.low ? span(line.low[i], line.high[i], panel) : ""];
           }));
         } } };
   }
@@ -180,32 +190,35 @@
 
   function bars(panel, state) {
     const colours = theme();
-    const colour = paint(panel.paint);
+    const colourOf = ({ paint: own }) => paint(own || panel.paint);
     const [left, right] = panel.ends;
     const seeds = state.seeds === "none" ? [] : panel.bars.flatMap((bar, i) => (bar.seeds || []).map((value) => [value, i]));
     const intervals = panel.bars.map((bar, i) => [bar.low, bar.high, i]).filter(([low, high]) => there(low) && there(high));
     // A width to break long labels at is taken up by short ones too.
-    const broken = panel.bars.some((bar) => bar.label.length > 25) && { width: 150, overflow: "break", lineHeight: 13 };
+    const longest = Math.max(...panel.bars.map((bar) => bar.label.length));
+    const broken = longest > 25 && { width: longest > 50 ? 180 : 150, overflow: "break", lineHeight: 13 };
     return { ...common(colours),
       xAxis: axis(colours, { type: "value", name: panel.xLabel, nameGap: 26, min: left, max: right, splitNumber: 4,
+        position: panel.bars.length > 12 ? "top" : "bottom", // in sight where the figure is taller than a screen
         axisLabel: { ...axis(colours).axisLabel, showMinLabel: false, showMaxLabel: false } }),
       yAxis: axis(colours, { type: "category", inverse: true, data: panel.bars.map((bar) => bar.label), splitLine: { show: false },
         axisLabel: { color: colours.ink, fontSize: 11, interval: 0, ...broken } }),
       tooltip: { ...common(colours).tooltip, trigger: "axis", axisPointer: { type: "shadow", axis: "y", shadowStyle: { color: colours.rule, opacity: 0.35 } },
         formatter: ([{ dataIndex }]) => {
           const bar = panel.bars[dataIndex];
-          const rows = [[colour, "mean", number(bar.at)]];
-          if (there(bar.low)) rows.push(["", "interval", span(bar.low, bar.high)]);
-          if (bar.seeds) rows.push(["", bar.seeds.length > 1 ? "seeds" : "seed", bar.seeds.map(number).join(", ")]);
-          return tip(bar.label, rows);
+          const rows = [[colourOf(bar), bar.more ? panel.xLabel : "mean", written(bar.at, panel)]];
+          if (there(bar.low)) rows.push(["", "interval", span(bar.low, bar.high, panel)]);
+          if (bar.seeds) rows.push(["", bar.seeds.length > 1 ? "seeds" : "seed", listed(bar.seeds, panel, ", ")]);
+          return tip(bar.label, rows, bar.more);
         } },
       series: [
         // What the row under the pointer is known by
-        { type: "scatter", symbol: "diamond", symbolSize: 12, z: 4, itemStyle: { color: colour }, emphasis: { disabled: true },
-          data: panel.bars.map((bar, i) => [bar.at ?? 0, i]), symbolSize: (_, { dataIndex }) => there(panel.bars[dataIndex].at) ? 12 : 0 },
+        { type: "scatter", symbol: "diamond", z: 4, emphasis: { disabled: true },
+          data: panel.bars.map((bar, i) => ({ value: [bar.at ?? 0, i], itemStyle: { color: colourOf(bar) } })), symbolSize: (_, { dataIndex }) => there(panel.bars[dataIndex].at) ? 12 : 0 },
         { type: "custom", silent: true, z: 3, data: intervals, encode: { x: [0, 1], y: 2 }, tooltip: { show: false },
           renderItem: (_, api) => {
             const [low, high] = [api.value(0), api.value(1)];
+            const colour = colourOf(panel.bars[api.value(2)]);
             const inside = (value) => Math.min(Math.max(value, left), right);
             const [x1, y] = api.coord([inside(low), api.value(2)]);
             const [x2] = api.coord([inside(high), api.value(2)]);
@@ -215,7 +228,7 @@
               ...(low < left ? [arrow(x1, -6)] : []), ...(high > right ? [arrow(x2, 6)] : [])] };
           } },
         { type: "scatter", silent: true, z: 5, data: seeds, symbolSize: 6, symbolOffset: [0, 9], tooltip: { show: false },
-          itemStyle: { color: colour, opacity: 0.55 } },
+          itemStyle: { color: ({ value: [, i] }) => colourOf(panel.bars[i]), opacity: 0.55 } },
         straight([{ x: 0 }, ...dotted(panel.marks)], colours.ink),
       ] };
   }
@@ -252,7 +265,7 @@
     const data = panel.values.flatMap((row, i) => row.map((value, j) => [i, j, value]));
     const side = (values, name, gap) => axis(colours, { type: "category", data: values, name, nameGap: gap, splitLine: { show: false },
       axisLabel: { ...axis(colours).axisLabel, interval: (i) => [0, (values.length - 1) / 2, values.length - 1].includes(i),
-        formatter: (value) => number(Number(value)) } });
+        formatter: (value) => tick(Number(value)) } });
     return { ...common(colours), xAxis: side(panel.x, panel.xLabel, 24), yAxis: side(panel.y, panel.yLabel, 34),
       tooltip: { ...common(colours).tooltip, formatter: ({ value: [i, j, value] }) => place(panel, panel.x[i], panel.y[j], value) },
       series: [cells(data, spec.colours, panel.limits, 1, colours.ink)] };
@@ -280,9 +293,9 @@
     return { animation: false, textStyle: common(colours).textStyle,
       tooltip: { ...common(colours).tooltip, formatter: ({ value: [x, y, z] }) => place(panel, x, y, z) },
       visualMap: { show: false, min: panel.limits[0], max: panel.limits[1], inRange: { color: spec.colours }, dimension: 2 },
-      xAxis3D: { ...side((x) => x === panel.x[0] ? "" : number(x)), min: panel.x[0], max: panel.x.at(-1), interval: panel.x.at(-1) / 2 },
-      yAxis3D: { ...side((y) => y === panel.y[0] ? "" : number(y)), min: panel.y[0], max: panel.y.at(-1), interval: panel.y.at(-1) / 2 },
-      zAxis3D: { ...side((z) => number(z / unit(panel))), ...even(...panel.limits) },
+      xAxis3D: { ...side((x) => x === panel.x[0] ? "" : tick(x)), min: panel.x[0], max: panel.x.at(-1), interval: panel.x.at(-1) / 2 },
+      yAxis3D: { ...side((y) => y === panel.y[0] ? "" : tick(y)), min: panel.y[0], max: panel.y.at(-1), interval: panel.y.at(-1) / 2 },
+      zAxis3D: { ...side((z) => tick(z / unit(panel))), ...even(...panel.limits) },
       grid3D: { boxWidth: 100, boxDepth: 100, boxHeight: 70, top: -14, left: 0, right: 0, bottom: 0,
         viewControl: { alpha: state.alpha, beta: state.beta, distance: 205, minDistance: 205, maxDistance: 205, damping: 0, animation: false,
           panSensitivity: 0, zoomSensitivity: 0 }, light: { main: { intensity: 1 }, ambient: { intensity: 0.4 } } },

@@ -85,14 +85,18 @@
 
   // Tables come a second time, with their links and with the rows of all readings: compressed they take little room.
   const filled = (async () => {
-    const plain = all(".table table");
+    const boxes = all(".table .scroll");
     const whole = document.createElement("template");
     whole.innerHTML = JSON.parse(await unpacked(document.querySelector(".tables")));
     [...whole.content.children].forEach((table, i) => {
-      plain[i].replaceWith(table);
+      boxes[i].replaceChildren(table);
       cells.set(table.closest(".table").id.slice("table-".length), [...table.tBodies[0].rows].map(textsOf));
       link(table);
-      fold(table);
+      const others = otherReadings(table);
+      const absent = all("tbody tr", table).filter((row) =>
+        !others.includes(row) && row.querySelector(".missing") && !row.querySelector(NUMBER));
+      fold(table, others, "row", " of other readings");
+      fold(table, absent, "missing row");
       table.parentElement.dispatchEvent(new Event("fresh", { bubbles: true }));
     });
   })();
@@ -117,23 +121,32 @@
     }
   }
 
-  // Rows without a number of ours are folded; without this script they are there.
-  function fold(table) {
-    const absent = all("tbody tr", table).filter((row) => row.querySelector(".missing") && !row.querySelector(NUMBER));
-    if (!absent.length) return;
+  // Rows of readings other than the primary one, where that has any
+  function otherReadings(table) {
+    const [name, primary] = READING;
+    const at = [...table.tHead.rows[0].cells].findIndex((head) => head.textContent.trim() === name);
+    const rows = [...table.tBodies[0].rows];
+    const others = at < 0 ? [] : rows.filter((row) => row.cells[at].textContent.trim() !== primary);
+    return others.length < rows.length ? others : [];
+  }
+
+  // Rows of other readings, and those without a number of ours, are folded.
+  function fold(table, rows, words, more = "") {
+    if (!rows.length) return;
     const button = document.createElement("button");
     const set = (folded) => {
-      absent.forEach((row) => { row.hidden = folded; });
+      rows.forEach((row) => { row.hidden = folded; });
       button.setAttribute("aria-expanded", String(!folded));
-      button.textContent = `${folded ? "Show" : "Hide"} ${absent.length} missing row${absent.length > 1 ? "s" : ""}`;
+      button.textContent = `${folded ? "Show" : "Hide"} ${rows.length} ${words}${rows.length > 1 ? "s" : ""}${more}`;
     };
     button.type = "button";
     button.className = "fold";
-    button.addEventListener("click", () => set(!absent[0].hidden));
+    button.addEventListener("click", () => set(!rows[0].hidden));
     table.closest(".scroll").after(button);
     set(true);
     addEventListener("beforeprint", () => set(false));
   }
+  addEventListener("beforeprint", () => all("details.table").forEach((one) => { one.open = true; }));
 
   async function reveal(hash) {
     await Promise.all([filled, listed]);

@@ -19,10 +19,12 @@
   function replace(shown, part, previous) {
     const fresh = document.importNode(part, true);
     const scrolled = shown ? [...shown.querySelectorAll(".scroll")].map((box) => box.scrollLeft) : [];
+    const opened = shown ? [...shown.querySelectorAll("details")].map((box) => box.open) : [];
     if (shown) shown.replaceWith(fresh);
     else if (previous) previous.after(fresh);
     else main.prepend(fresh);
     [...fresh.querySelectorAll(".scroll")].forEach((box, i) => { box.scrollLeft = scrolled[i] || 0; });
+    [...fresh.querySelectorAll("details")].forEach((box, i) => { box.open = opened[i] || false; });
     fresh.dispatchEvent(new Event("fresh", { bubbles: true }));
     return fresh;
   }
