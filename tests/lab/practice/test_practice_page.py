@@ -36,6 +36,8 @@ from asymtrain.lab.practice.protocol import (
     NONE,
     QUICK,
     SELECTED,
+    TUNED,
+    TUNED_BRANCHES,
     Task,
     arm_of,
     at_alpha,
@@ -212,6 +214,29 @@ def test_controls_and_other_data_have_tables_of_their_own(results):
     panels = drawn["forms"].panels
     ((left, right),) = {panel.ends for panel in panels}  # one scale for all objectives, which holds every seed
     assert all(left < seed < right for panel in panels for bar in panel.bars for seed in bar.seeds)
+
+
+def test_branches_on_a_tuned_recipe_are_compared_with_that_recipe():
+    def gain(spec):
+        """A slow start gives 4 points, and a form of branches 3 without it and 1 with it."""
+        slow = spec.warmup > spec.epochs / 10
+        return 0.04 * slow + (0.01 if slow else 0.03) * (spec.redundancy and spec.objective == "softmax")
+
+    tasks = [Task("mlp"), Task("mlp", part="tuned")]
+    results = analyse(FULL, invented_study(FULL, tasks, gain))
+    assert [(effect.arm.name, effect.against.name) for effect in results.parts["tuned"]] == [
+        (TUNED_BRANCHES, TUNED),
+        (TUNED, "none"),
+        (SELECTED, TUNED),
+    ]
+    points = [effect.row["points"] for effect in results.parts["tuned"]]
+    assert points == pytest.approx([1.0, 4.0, -1.0], abs=0.3)
+    table = next(table for table in tables(results) if table.name == "tuned")
+    assert "Without it" in [column.name for column in table.columns]
+    (figure,) = (figure for figure in figures(results) if figure.name == "tuned")
+    labels = [panel.x_label for panel in figure.panels]
+    assert ["Plain" in label for label in labels] == [False, True, False]
+    assert [row["against"] for row in document(results)["parts"]["tuned"]][1] == "none"
 
 
 def test_selected_forms_are_one_family_whatever_their_objectives():

@@ -192,6 +192,10 @@ def _tasks(part: Part) -> list[Task]:
 def _comparisons(study: Study, part: Part, known: Known) -> list[Comparison]:
     """What is compared with what."""
     arms = [(task, final_arms(study, task, known) or []) for task in _tasks(part)]
+    if part == "signal":  # without a control, the selected form would only repeat the main table
+        arms = [
+            (task, own) for task, own in arms if any(spec.id in known for spec in final_specs(study, task, own[2:]))
+        ]
     if part != "tuned":
         return [(task, arm, NONE) for task, own in arms for arm in own[1:]]
     tuned = [(task, *own) for task, own in arms if len(own) == 4]  # fewer where no change tunes the baseline

@@ -7,16 +7,29 @@ from pathlib import Path
 from typing import Any, get_args
 
 from asymtrain.lab.practice.analysis import LEVEL, MARGIN, Effect, Results, StepCost, Verdict, is_recommended
-from asymtrain.lab.practice.protocol import ALPHAS, ELSEWHERE, FORMS, TITLES, VARIATIONS, Part, Study
+from asymtrain.lab.practice.protocol import (
+    ALPHAS,
+    ELSEWHERE,
+    FORMS,
+    NONE,
+    SELECTED,
+    TITLES,
+    TUNED,
+    TUNED_BRANCHES,
+    VARIATIONS,
+    Part,
+    Study,
+)
 from asymtrain.lab.practice.selection import Selection, Trial, mean_ranks
 from asymtrain.lab.report.figure import Bar, Bars, Figure
 from asymtrain.lab.report.summary import accuracy_cell
 from asymtrain.lab.report.table import Cell, Column, Table, interval, make_rows, table_json, value_text
 from asymtrain.lab.texts import counted
 
-AXIS = "difference to Plain (points of accuracy)"
 POINTS = Column("Difference (points)", "number", digits=2, signed=True, short="Points")
 PARTS: Mapping[Part, str] = {
+    "tuned": "A tuned baseline",
+    "signal": "What carries the effect",
     "fixed": "One setting for all models",
     "transfer": "Other data",
     "strong": "The recipe strong",
@@ -26,6 +39,12 @@ COLOURS = {"helps": "good", "hurts": "bad"}  # of verdicts; others are grey
 RULE = (
     f"An arm helps or hurts where p, corrected over the rows of its family by Holm's method, is below {LEVEL:g}; else "
     f"it is harmless where its interval lies above -{MARGIN:g} points, and otherwise open."
+)
+
+_TUNED_NOTE = (
+    f"{TUNED_BRANCHES}: the recipe that suits the baseline best, with branches against without. {TUNED}: that recipe "
+    f"against the unchanged one, both without branches. {SELECTED}: branches under the unchanged recipe, against the "
+    f"{TUNED}."
 )
 
 
@@ -80,6 +99,7 @@ def document(results: Results) -> dict[str, Any]:
     return {
         "sentences": sentences(results),
         "effects": [_effect_json(effect) for effect in results.selected],
+        "parts": {part: [_effect_json(effect) for effect in results.parts[part]] for part in PARTS},
         "tables": [table_json(table) for table in tables(results)],
     }
 
@@ -142,8 +162,8 @@ def tables(results: Results) -> list[Table]:
 
 
 def _part_table(part: Part, results: Results) -> Table:
-    note = " ".join(preset_sentence(results)) if part == "fixed" else ""
-    return effects_table(part, PARTS[part], results.parts[part], results.study, note=note)
+    notes = {"fixed": " ".join(preset_sentence(results)), "tuned": _TUNED_NOTE}
+    return effects_table(part, PARTS[part], results.parts[part], results.study, note=notes.get(part, ""))
 
 
 def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study, note: str = "") -> Table:
@@ -156,7 +176,7 @@ def effects_table(name: str, title: str, effects: Sequence[Effect], study: Study
         Column("Model"),
         *map(Column, varied),
         Column("Branches"),
-        Column("Plain", "number"),
+        Column("Plain" if _against_plain(effects) else "Without it", "number"),
         Column("With it", "number"),
         POINTS,
         Column("95% interval", "number", digits=2, signed=True),
@@ -335,7 +355,7 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Fig
 
     written = dataclasses.replace(POINTS, unit=" points")
     made = [
-        Bars(heading, AXIS, "asymmetric", tuple(_bar(effect, effects) for effect in effects), written=written)
+        Bars(heading, _axis(effects), "asymmetric", tuple(_bar(effect, effects) for effect in effects), written=written)
         for heading, effects in panels.items()
     ]
     lefts, rights = zip(*map(ends_of, made), strict=True) if made else ((), ())
@@ -347,6 +367,14 @@ def forest(name: str, title: str, panels: Mapping[str, Sequence[Effect]]) -> Fig
         columns=max(1, len(panels)),
         caption="Means with 95% intervals; the dots are the seeds. Green: helps; red: hurts; grey: not clear.",
     )
+
+
+def _against_plain(effects: Sequence[Effect]) -> bool:
+    return all(effect.against == NONE for effect in effects)
+
+
+def _axis(effects: Sequence[Effect]) -> str:
+    return f"difference to {'Plain' if _against_plain(effects) else TUNED} (points of accuracy)"
 
 
 def _by_arm(effects: Sequence[Effect]) -> dict[str, list[Effect]]:
@@ -376,7 +404,9 @@ def _effect_json(effect: Effect) -> dict[str, Any]:
         "model": effect.task.model,
         "data": effect.task.data,
         "recipe": effect.task.recipe,
+        "arm": effect.arm.name,
         "branches": effect.arm.label,
+        "against": effect.against.label,
         **{name: effect.row[name] for name in names},
         "p_holm": effect.p_holm,
         "verdict": effect.verdict,
