@@ -12,7 +12,7 @@ from asymtrain.lab.practice.protocol import MODELS
 ROOT = Path(__file__).parents[3]
 PAGE, README = ROOT / "docs/practice.md", ROOT / "README.md"
 COSTS = sorted(ROOT.glob("results/benchmarks/practice-step-*.json"))
-FIGURES = ("practice-forest.svg", "practice-fixed.svg")
+FIGURES = ("practice-forest.svg", "practice-fixed.svg", "practice-tuned.svg")
 NUMBER = re.compile(r"[-+]?\d+\.\d+")
 TITLES = "|".join(sorted((model.title for model in MODELS.values()), key=len, reverse=True))  # ViT-Tiny before ViT
 SIGNED = r"([-+]\d\.\d\d)"
@@ -37,7 +37,7 @@ def test_pages_quote_what_the_rows_give(shown):
     lines = {line.rstrip() for line in printed.splitlines()}
     fenced = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
     blocks = [block for language, block in fenced if not language]
-    assert len(blocks) == (5 if COSTS else 4)
+    assert len(blocks) == (7 if COSTS else 6)
     assert {line.rstrip() for block in blocks for line in block.splitlines()} <= lines
     known = {number.lstrip("+-") for number in NUMBER.findall(printed + (folder / "practice.json").read_text())}
     quoted = {number.lstrip("+-") for number in NUMBER.findall(PAGE.read_text())}
