@@ -1,5 +1,6 @@
 """A spec's id: the same in any process, any Python, and after fields are added. Stored results are found by it."""
 
+import csv
 import dataclasses
 import importlib.util
 import json
@@ -9,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet
 import pytest
 from hypothesis import given, settings
 
@@ -131,6 +133,20 @@ def test_the_defaults_are_pinned():
 
 def test_the_ids_are_pinned():
     assert {RunSpec(**values).id: values for values in PINNED_IDS.values()} == PINNED_IDS
+
+
+def test_every_stored_spec_still_has_its_id():
+    folders = sorted((Path(__file__).parents[2] / "results").glob("*/specs.*"))
+    rows = [(row["id"], row["spec"]) for path in folders for row in _read_rows(path)]
+    assert len(rows) >= 3764
+    assert [spec_id for spec_id, text in rows if RunSpec.from_dict(json.loads(text)).id != spec_id] == []
+
+
+def _read_rows(path):
+    if path.suffix == ".parquet":
+        return pyarrow.parquet.read_table(path, columns=["id", "spec"]).to_pylist()
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
 
 
 def test_every_field_is_part_of_the_id():
