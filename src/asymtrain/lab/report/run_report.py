@@ -25,7 +25,7 @@ from asymtrain.version import VERSION
 FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
 
 # What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
-KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every", "cosine_by")]
+KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every")]
 
 
 def write_report(
