@@ -230,7 +230,7 @@ def counts(stack: Stack, item: int) -> tuple[float, float]:
     for images in (4, 8):
         weights = stack.weights[:1].cpu()
         shape = (1, images, *stack.image_shape)
-        batch = Batch(torch.randn(shape), torch.zeros(1, images, dtype=torch.int64), torch.ones(images), None, None)
+        batch = Batch(torch.randn(shape), torch.zeros(1, images, dtype=torch.int64), torch.ones(images), None)
         with FlopCounterMode(display=False) as counted, _ProductElements() as moved:
             gradients(
                 stack.loss,

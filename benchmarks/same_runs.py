@@ -63,8 +63,7 @@ def _has(run: Run, epoch: int) -> bool:
 
 def short(run: Run, epoch: int) -> RunSpec:
     spec = run.spec
-    same = spec.activation == "last" and spec.draw == "independent"
-    redundancy = min(1, spec.redundancy) if same else spec.redundancy
+    redundancy = min(1, spec.redundancy) if spec.activation == "last" else spec.redundancy
     return dataclasses.replace(spec, epochs=epoch, test="last", redundancy=redundancy)
 
 

@@ -158,7 +158,7 @@ def _place(models: Sequence[str], arch: str) -> tuple[int, str]:
 
 def is_candidate(spec: RunSpec) -> bool:
     """Are the branches those of a `Candidate`, and no control?"""
-    free = {*Candidate().fields(), "cosine_every", "cosine_by", "at", "pool", "layout"}
+    free = {*Candidate().fields(), "cosine_every", "at", "pool", "layout"}
     return spec.alpha > 0 and all(getattr(spec, name) == DEFAULTS[name] for name in AUXILIARY if name not in free)
 
 

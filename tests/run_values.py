@@ -13,9 +13,7 @@ LATER_FIELDS = {
     "branch_bias": "prior",
     "branch_weights": "frozen",
     "signal": "noise",
-    "aggregator": "pcgrad",
     "label_smoothing": 0.1,
-    "cosine_by": "layer",
 }
 RECIPE_FIELDS = {
     "optimizer": "sgd",
@@ -47,7 +45,6 @@ VALUES = {
     "dataset_options": st.dictionaries(st.sampled_from(["classes", "size", "seed"]), st.integers(0, 10**6)),
     "per_class": st.none() | st.integers(1, 5000),
     "label_noise": st.floats(0, 1),
-    "split_seed": st.none() | st.integers(0, 2**70),
     "arch": st.sampled_from(sorted(models.BACKBONES)),
     "arch_options": st.fixed_dictionaries(
         {}, optional={"image_size": st.integers(8, 64), "points": st.lists(st.integers(0, 5))}
@@ -78,9 +75,8 @@ for _name in DEFAULTS:
 
 
 def _fitting(values):
-    """Without what the optimiser or the schedule of a spec lacks."""
+    """Without what the optimiser of a spec lacks."""
     lacks = {"momentum"} if values.get("optimizer") != "sgd" else set()
-    lacks |= {"warmup"} if values.get("schedule") == "one_cycle" else set()
     lacks |= {"initial_weights", "at", "pool", "layout"}  # of models by name
     lacks |= {"head"} if values.get("branch_bias") == "prior" else set()
     return {name: value for name, value in values.items() if name not in lacks}

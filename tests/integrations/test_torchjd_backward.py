@@ -11,8 +11,7 @@ torchjd = pytest.importorskip("torchjd", reason="TorchJD is not installed")
 
 from torchjd.aggregation import GradDrop, PCGrad, UPGrad  # noqa: E402
 
-from asymtrain.integrations.torchjd import AGGREGATORS, build_aggregator, combine_backward  # noqa: E402
-from asymtrain.lab.engine.signals import WEIGHTS  # noqa: E402
+from asymtrain.integrations.torchjd import build_aggregator, combine_backward  # noqa: E402
 
 ALPHA = 0.7
 
@@ -45,10 +44,6 @@ def rows_of(model, branches):
     model.zero_grad()
     branches.zero_grad()
     return rows
-
-
-def test_the_names_are_those_of_the_trainer():
-    assert list(AGGREGATORS) == list(WEIGHTS)
 
 
 def test_sum_is_the_ordinary_backward(attached):

@@ -49,11 +49,6 @@ def test_sgd_has_a_rate_and_a_decay_of_its_own():
     assert with_recipe(RunSpec(), "paper", optimizer="sgd").learning_rate == DEFAULTS["learning_rate"]
 
 
-def test_one_cycle_takes_the_place_of_the_warm_up():
-    spec = with_recipe(RunSpec(epochs=100), "ordinary", schedule="one_cycle")
-    assert (spec.schedule, spec.warmup) == ("one_cycle", 0.0)
-
-
 def test_an_unknown_recipe_names_the_nearest():
     with pytest.raises(UsageError, match="unknown recipe 'ordinery': did you mean 'ordinary'"):
         recipe_fields("ordinery", 10, {})

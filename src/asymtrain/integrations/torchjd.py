@@ -1,7 +1,7 @@
 """The two objectives combined by an aggregator of TorchJD, in a loop of your own.
 
 `combine_backward` stands where `(main + alpha * auxiliary).backward()` stands. The optimizer and the rest of the loop
-stay as they are. In the trainer of this package the same choice is `RunSpec.aggregator`.
+stay as they are. Runs of the lab train on the sum.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,7 +28,7 @@ AGGREGATORS = {
     "imtl_g": "IMTLG",
     "aligned_mtl": "AlignedMTL",
 }
-"""Names that stand for a class of `torchjd.aggregation` with its defaults; the trainer has the same list."""
+"""Names that stand for a class of `torchjd.aggregation` with its defaults."""
 
 
 def combine_backward(

@@ -69,8 +69,6 @@ def recipe_fields(name: str, epochs: int, given: Mapping[str, Any]) -> dict[str,
     if given.get("optimizer") == "sgd" and "learning_rate" in fields:
         fields |= SGD
     fields["warmup"] = min(fields["warmup"], epochs / LEAST_EPOCHS)
-    if given.get("schedule") == "one_cycle":  # which rises by itself
-        fields["warmup"] = 0.0
     return {**fields, **given}
 
 

@@ -37,7 +37,6 @@ class RunSpec:
     per_class: int | None = None  # a stratified few-shot subset of this many images a class
     label_noise: float = 0.0  # share of training labels that are flipped
     validation: Literal["split", "none"] = "split"  # 80/20 split, or train on every training image
-    split_seed: int | None = None  # None: the run's own seed; a number: one split for all runs
     # By what.
     arch: str = "mlp"  # a backbone, or timm:NAME, hf:CONFIG, package.module:function
     arch_options: Options = ()
@@ -49,9 +48,7 @@ class RunSpec:
     layout: str = ""  # the axes of a place's output (BTD, BCHW), where `attach` cannot tell them
     head: Literal["linear", "mlp"] = "linear"
     redundancy: int = 1  # branches at each point; 0 is Plain
-    activation: Literal["last", "all", "random", "cycle"] = "last"
-    combine: Literal["sum", "mean"] = "sum"  # over the branches of a point, where all are active
-    draw: Literal["independent", "sequence"] = "independent"  # does the live branch's draw depend on N?
+    activation: Literal["last", "all"] = "last"
     alpha: float = 1.0
     over_classes: Literal["mean", "sum"] = "mean"  # the per-class sigmoid losses
     alpha_schedule: Literal["constant", "linear", "cosine", "early"] = "constant"  # early: the first half only
@@ -61,19 +58,17 @@ class RunSpec:
     branch_bias: Literal["none", "prior"] = "none"  # prior: trained, and begun at the classes' shares
     branch_weights: Literal["trained", "frozen"] = "trained"
     signal: Literal["gradient", "detached", "noise", "gated"] = "gradient"  # what of it reaches the backbone
-    # sum, or surgery on the two gradients (engine/signals.py)
-    aggregator: Literal["sum", "pcgrad", "upgrad", "mgda", "imtl_g", "aligned_mtl"] = "sum"
     # How it is trained.
     label_smoothing: float = 0.0  # of the main loss
     optimizer: Literal["adamw", "sgd"] = "adamw"
     momentum: float = 0.9  # of sgd: Nesterov's; 0 is none
     learning_rate: float = 1e-3
     weight_decay: float = 1e-2
-    decay: Literal["all", "matrices", "backbone_matrices"] = "all"  # what weight decay acts on
+    decay: Literal["all", "matrices"] = "all"  # what weight decay acts on
     batch: int = 128
     last_batch: Literal["keep", "drop"] = "keep"  # of an epoch, where it is shorter
     epochs: int = 10
-    schedule: Literal["constant", "cosine", "linear", "one_cycle"] = "constant"
+    schedule: Literal["constant", "cosine", "linear"] = "constant"
     schedule_by: Literal["epoch", "step"] = "epoch"  # how often the rate moves
     warmup: float = 0.0  # epochs in which the rate rises from near 0
     clip: float = 0.0  # largest norm of a run's gradient, branches included; 0 is none
@@ -87,7 +82,6 @@ class RunSpec:
     # What is recorded.
     test: Literal["last", "every", "never"] = "last"  # a search says never
     cosine_every: int = 16  # steps between gradient cosines, and one at each epoch's start; 0 for none
-    cosine_by: Literal["model", "layer"] = "model"  # layer: for each layer as well
 
     def __post_init__(self) -> None:
         # Of a study's thousands of specs, few fields are not at their defaults.
@@ -121,10 +115,10 @@ class RunSpec:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "RunSpec":
-        """Inverse of `to_dict`; an unknown field says that a newer version wrote it."""
+        """Inverse of `to_dict`; an unknown field says that another version wrote it."""
         for name in values:
             if name not in DEFAULTS:
-                raise unknown_name("field of a run (was it written by a newer version?)", name, DEFAULTS)
+                raise unknown_name("field of a run (was it written by another version?)", name, DEFAULTS)
         return cls(**values)
 
 
@@ -151,13 +145,11 @@ class Epoch:
     conflict: float | None = None  # share of the measured steps whose cosine is negative
     main_norm: float | None = None  # mean norm of the main gradient
     auxiliary_norm: float | None = None  # mean norm of the auxiliary gradient, before alpha
-    layer_cosines: tuple[tuple[str, float | None], ...] | None = None  # mean cosine of each layer
 
     @property
     def is_finite(self) -> bool:
         """Did nothing that was recorded leave the finite numbers?"""
-        recorded = (*vars(self).values(), *(value for _, value in self.layer_cosines or ()))
-        return all(math.isfinite(value) for value in recorded if isinstance(value, float))
+        return all(math.isfinite(value) for value in vars(self).values() if isinstance(value, float))
 
 
 @dataclass(frozen=True)
@@ -212,16 +204,15 @@ _FIELDS = dataclasses.fields(RunSpec)
 DEFAULTS: dict[str, Any] = {field.name: field.default for field in _FIELDS}
 _LITERALS = {field.name: get_args(field.type) for field in _FIELDS if get_origin(field.type) is Literal}
 AUXILIARY = (
-    "at", "places", "pool", "layout", "head", "redundancy", "activation", "combine", "draw", "alpha", "over_classes",
-    "alpha_schedule", "objective", "branch_labels", "branch_bias", "branch_weights", "signal", "aggregator",
-    "cosine_every", "cosine_by",
+    "at", "places", "pool", "layout", "head", "redundancy", "activation", "alpha", "over_classes", "alpha_schedule",
+    "objective", "branch_labels", "branch_bias", "branch_weights", "signal", "cosine_every",
 )  # fmt: skip
 """Settings that Plain does not have: one Plain run is the partner of every Asymmetric run that shares the others."""
 PLAIN: dict[str, Any] = {"redundancy": 0, "alpha": 0.0}  # where they differ from the defaults
 _OBJECTIVES = ("sigmoid", "softmax", "mse", "huber")  # of the registry, which loads torch: a spec is read without it
 _LEAST = {
     "redundancy": 0, "alpha": 0, "weight_decay": 0, "batch": 1, "epochs": 1, "seed": 0, "cosine_every": 0,
-    "label_noise": 0, "per_class": 1, "split_seed": 0, "label_smoothing": 0, "momentum": 0, "warmup": 0, "clip": 0,
+    "label_noise": 0, "per_class": 1, "label_smoothing": 0, "momentum": 0, "warmup": 0, "clip": 0,
     "averaging": 0, "erasing": 0, "mixup": 0, "cutmix": 0,
 }  # fmt: skip
 _BELOW_ONE = ("label_smoothing", "momentum", "averaging")
@@ -340,8 +331,6 @@ def _check(spec: RunSpec, changed: Iterable[str]) -> None:
         raise lacks_momentum(spec.optimizer)
     if spec.warmup and spec.warmup >= spec.epochs:
         raise UsageError(f"warmup must be shorter than the {spec.epochs} epochs of the run, got {spec.warmup:g}")
-    if spec.warmup and spec.schedule == "one_cycle":
-        raise UsageError("one_cycle rises by itself: leave warmup out, or choose another schedule")
     if spec.branch_bias == "prior" and spec.head != "linear":
         raise UsageError(f"branch_bias is for head='linear', and the head is {spec.head!r}")
     if is_named(spec.arch):

@@ -22,7 +22,7 @@ TRAINING = (
     ("search", "--epochs", "1"),
     ("paper", "run", "table3"),
     ("probe", "mlp"),
-    *(("measure", name) for name in ("alignment", "trajectory", "landscape", "attention", "features", "usage")),
+    *(("measure", name) for name in ("alignment", "trajectory", "landscape", "attention", "features")),
 )
 
 
@@ -190,8 +190,6 @@ def test_text_of_a_store_neither_steers_the_terminal_nor_computes_in_a_spreadshe
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("usage", "--images", "4"), "4 images say nothing of"),
-        (("usage", "--images", "1"), "--images must lie in 2.."),
         (("landscape", "--data", "folder:", "--at", "1"), "the folder is missing"),
     ],
 )

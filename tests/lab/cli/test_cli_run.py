@@ -221,7 +221,7 @@ def test_progress_reaches_every_run_and_epoch(cli, monkeypatch):
         (("--set", "signal=loud"), "write signal=gradient|detached|noise|gated"),
         (("--set", "signal"), "write signal=gradient|"),
         (("--set", "alpha=3"), "an option of its own, --alpha"),
-        (("--set", "cosine_by=layer"), "no such field"),
+        (("--set", "cosine_every=3"), "no such field"),
         (("--set", "learning_rate=1"), "an option of its own, --learning-rate"),
         (("--set", "clip=much"), "--set clip=much: write a number, such as clip=0.5"),
         (("--set", "mixup=nan"), "write a number"),

@@ -62,7 +62,6 @@ def mixed_specs(base: RunSpec, runs: int = 4) -> list[RunSpec]:
             "learning_rate": 3e-3,
             "weight_decay": 0.5,
             "label_noise": 0.3,
-            "split_seed": 7,
             "places": "later",
         },
         {"seed": 42, "redundancy": 0, "weight_decay": 0.1},

@@ -37,7 +37,7 @@ CPU = torch.device("cpu")
 
 
 def specs_of(**fields):
-    options = {"arch_options": {"widths": (8, 8)}, "batch": 24, "epochs": 3, "cosine_every": 1, "activation": "random"}
+    options = {"arch_options": {"widths": (8, 8)}, "batch": 24, "epochs": 3, "cosine_every": 1, "activation": "all"}
     base = RunSpec(**{**options, "redundancy": 3, **fields})
     return [base.plain(), base, dataclasses.replace(base, seed=7, alpha=0.2)]
 

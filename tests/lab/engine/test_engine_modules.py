@@ -62,8 +62,7 @@ CASES = {
     "one place": ("vector_network", "vectors", {"at": ("0.1",)}),
     "mlp heads": ("resnet", "images", {"head": "mlp"}),
     "prior bias": ("vector_network", "vectors", {"branch_bias": "prior", "objective": "softmax"}),
-    "all branches": ("vector_network", "vectors", {"activation": "all", "combine": "mean"}),
-    "a branch at random": ("vector_network", "vectors", {"activation": "random", "redundancy": 3}),
+    "all branches": ("vector_network", "vectors", {"activation": "all", "redundancy": 3}),
     "short last batch": ("vector_network", "vectors", {"batch": 33}),
     "short batch dropped": ("vector_network", "vectors", {"batch": 33, "last_batch": "drop"}),
     "detached": ("vector_network", "vectors", {"signal": "detached"}),
@@ -122,7 +121,7 @@ def test_models_of_timm(name):
 
 
 def test_rows_and_buffers_are_those_of_the_reference(datasets):
-    spec, seen = module_spec("resnet", epochs=3, test="every", cosine_every=2, cosine_by="layer"), {}
+    spec, seen = module_spec("resnet", epochs=3, test="every", cosine_every=2), {}
 
     def keep(step, model):
         seen.update({name: value.clone() for name, value in model.named_buffers()})
@@ -136,7 +135,6 @@ def test_rows_and_buffers_are_those_of_the_reference(datasets):
     for ours, theirs in zip(stack.results()[0].history, run.history, strict=True):
         for field in ("main_loss", "auxiliary_loss", "cosine", "validation_accuracy", "test_accuracy", "main_norm"):
             assert getattr(ours, field) == pytest.approx(getattr(theirs, field), abs=1e-3), field
-        assert [name for name, _ in ours.layer_cosines] == [name for name, _ in theirs.layer_cosines]
 
 
 @pytest.mark.parametrize(

@@ -35,7 +35,6 @@ PARTS = {
     "sgd without momentum": {**SGD, "momentum": 0},
     "sgd, decay of matrices": {**SGD, "decay": "matrices", "weight_decay": 0.1},
     "linear": {"schedule": "linear"},
-    "one cycle": {"schedule": "one_cycle", "schedule_by": "step"},
     "cosine by step, warm-up": {"schedule": "cosine", "schedule_by": "step", "warmup": 1.5},
     "constant, warm-up by epoch": {"warmup": 2},
     "clip": {"clip": 0.3},
@@ -49,19 +48,18 @@ PARTS = {
     "mixup, random labels, softmax": {"mixup": 0.4, "branch_labels": "random", "objective": "softmax"},
     "mixup, regression of classes": {"mixup": 0.4, "objective": "mse"},
     "cutmix, all live, smoothing": {"cutmix": 1.0, "activation": "all", "label_smoothing": 0.2},
-    "mixup, one at random, cosines": {"mixup": 0.4, "activation": "random", "cosine_every": 3},
+    "mixup, cosines": {"mixup": 0.4, "cosine_every": 3},
 }
 TOGETHER = {
     "schedule": "cosine", "schedule_by": "step", "warmup": 1.5, "decay": "matrices", "clip": 0.5, "averaging": 0.9,
-    "label_smoothing": 0.1, "activation": "random", "augmentation": "trivial", "erasing": 0.3, "mixup": 0.4,
+    "label_smoothing": 0.1, "activation": "all", "augmentation": "trivial", "erasing": 0.3, "mixup": 0.4,
     "cutmix": 1.0,
 }  # fmt: skip
 
 
 # A case of each part; the others are slow tests.
 QUICK = (
-    "sgd", "linear", "one cycle", "cosine by step, warm-up", "clip", "averaging", "trivial", "erasing",
-    "mixup or cutmix",
+    "sgd", "linear", "cosine by step, warm-up", "clip", "averaging", "trivial", "erasing", "mixup or cutmix",
 )  # fmt: skip
 
 

@@ -114,7 +114,6 @@ EXTREMES = {
     "a learning rate that float32 cannot hold": {"learning_rate": 1e300},
     "weight decay": {"weight_decay": 1e5},
     "a weight decay that float32 cannot hold": {"weight_decay": 1e300},
-    "surgery on gradients": {"learning_rate": 1e4, "aggregator": "aligned_mtl"},
     "noise as large as a gradient": {"alpha": 1e30, "signal": "noise"},
 }
 

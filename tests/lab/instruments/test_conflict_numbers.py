@@ -98,17 +98,6 @@ def test_a_run_that_diverged_is_in_and_named():
     assert found.mean.mean == pytest.approx(0.3)
 
 
-def test_layers_are_averaged_over_epochs_and_then_seeds():
-    first = [{"layer_cosines": (("a", 0.5), ("b", None))}, {"layer_cosines": (("a", 0.1), ("b", -0.5))}]
-    second = [{"layer_cosines": (("a", 0.7), ("b", None))}] * 2
-    ones = [run([0.1, 0.1], seed=1, more=first), run([0.1, 0.1], seed=2, more=second)]
-    assert run_conflict(ones[0]).layers == (("a", pytest.approx(0.3)), ("b", -0.5))
-    (found,) = conflicts(ones)
-    layers = dict(found.layers)
-    assert (layers["a"].mean, layers["a"].n) == (pytest.approx(0.5), 2)
-    assert (layers["b"].mean, layers["b"].n, layers["b"].low) == (-0.5, 1, None)
-
-
 def test_the_variants_are_specs_and_are_told_apart():
     spec = RunSpec(epochs=1)
     names = ["trained", "frozen", "detached"]

@@ -16,7 +16,6 @@ SMALLER = {
     "landscape": ("--grid", 3, "--draws", 1, "--sample", 5),
     "attention": ("--sample", 5),
     "features": ("--images", 20, "--steps", "0,1"),
-    "usage": ("--images", 40),
 }
 
 
@@ -64,7 +63,6 @@ def test_an_instrument_changes_nothing_and_its_page_is_the_same_again(name, tmp_
         ("landscape", "measure_module_landscape"),
         ("attention", "measure_model"),
         ("features", "feature_statistics"),
-        ("usage", "head_usage"),
     ],
 )
 def test_of_another_model_the_function_that_takes_it_is_named_before_anything_is_trained(name, function, capsys):

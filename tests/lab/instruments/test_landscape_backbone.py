@@ -74,7 +74,6 @@ def test_label_smoothing_and_random_branch_labels_are_those_of_training():
         sample.targets[None],
         torch.ones(20),
         None,
-        None,
         sample.branch_targets[None],
         torch.tensor([0.2]),
     )

@@ -229,12 +229,6 @@ def test_a_sample_larger_than_the_training_set():
         measured(states_of("mlp", (0,)), sample=49)
 
 
-def test_a_loss_that_changes_with_every_step_has_no_surface():
-    with pytest.raises(UsageError, match="cycle"):
-        measured(states_of("mlp", (2,), activation="cycle"), loss="total")
-    assert measured(states_of("mlp", (2,), activation="cycle")).rows[0].level.parameters > 0
-
-
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -270,7 +264,7 @@ def test_trained_states_of_every_redundancy_share_their_surfaces():
     assert result.evaluations == 2 * 4 * 25
 
 
-@pytest.mark.parametrize("fields", [{}, {"draw": "sequence"}, {"activation": "all"}])
+@pytest.mark.parametrize("fields", [{}, {"activation": "all"}])
 def test_states_of_redundancies_are_the_initial_states(fields):
     found = states_of_redundancies([spec_of("mlp", **fields)], (0, 2, 5))
     for state, expected in zip(found, states_of("mlp", (0, 2, 5), **fields), strict=True):

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from scipy import special
 
-from asymtrain.lab.paper.contradictions import contradictions, equal_settings, single_activation
+from asymtrain.lab.paper.contradictions import CHECKS, contradictions, equal_settings, single_activation
 from asymtrain.lab.paper.evidence import Quantity
-from asymtrain.lab.paper.numbers import rows
+from asymtrain.lab.paper.numbers import rows, texts
 
 BY_NAME = {one.name: one for one in contradictions()}
 
@@ -19,6 +19,10 @@ def test_every_check_finds_its_contradiction():
     for one in contradictions():
         assert one.sentence.endswith(".")
         assert any(character.isdigit() for character in one.sentence)
+
+
+def test_every_check_has_a_sentence_and_every_sentence_a_check():
+    assert list(texts()["contradictions"]) == list(CHECKS)
 
 
 def test_the_docs_say_each_as_it_is_computed():

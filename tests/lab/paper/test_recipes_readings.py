@@ -100,7 +100,7 @@ def test_the_papers_settings_in_place_of_a_search(tiny):
 def test_table_16_searches_each_side_and_trains_three_branches(tiny, known):
     cells = {one.label: one for one in table16.comparisons(tiny, known)}
     every, one = cells["table16/all/vit"].asymmetric[0], cells["table16/one/vit"].asymmetric[0]
-    assert (every.redundancy, every.activation, every.combine) == (3, "all", "sum")
+    assert (every.redundancy, every.activation) == (3, "all")
     assert (one.redundancy, one.activation) == (1, "last")
     trials = table16.RECIPES[0].needs(tiny, Snapshot()).specs
     assert {spec.redundancy for spec in trials} == {0, 1, 3}

@@ -27,12 +27,11 @@ def test_labels_name_what_differs_and_nothing_else():
 
 
 def with_details(run):
-    """An invented run that recorded norms, conflict and layers as well."""
+    """An invented run that recorded norms and conflict as well."""
     if run.spec.redundancy == 0:
         return run
     more = {"conflict": 0.25, "main_norm": 2.0, "auxiliary_norm": 0.5, "cosine_std": 0.1}
-    layers = (("blocks.0", 0.5), ("blocks.1", None))
-    history = tuple(dataclasses.replace(epoch, layer_cosines=layers, **more) for epoch in run.history)
+    history = tuple(dataclasses.replace(epoch, **more) for epoch in run.history)
     return dataclasses.replace(run, history=history)
 
 
@@ -49,21 +48,16 @@ def test_the_alignment_page(study):
     assert page.document["groups"][0]["mean"]["mean"] == groups[0].mean.mean
     assert len(page.document["groups"][0]["cosine"]) == 4
     json.dumps(page.document, allow_nan=False)
-    cosine, _, within, layers = page.tables
+    cosine, _, within = page.tables
     assert [cell.value for cell in column(cosine, "Average")] == [group.mean.mean for group in groups]
     assert column(cosine, "95% interval")[0].value == Interval(groups[0].mean.low, groups[0].mean.high)
     assert column(cosine, "Average")[0].spec_ids == tuple(run.id for run in groups[0].runs)
     assert cosine.texts()[0][7] == "25%"
-    assert [table.detail for table in page.tables] == [False, False, True, True]
+    assert [table.detail for table in page.tables] == [False, False, True]
     assert len(within.rows) == 9
-    assert layers.texts()[1][:3] == ["MLP, blocks.1", "trained", "—"]  # undefined, and not 0
-    assert [figure.name for figure in page.figures] == ["cosine-trained", "layers-0", "layers-1", "layers-2"]
+    assert [figure.name for figure in page.figures] == ["cosine-trained"]
     (panel,) = page.figures[0].panels
     assert [line.label for line in panel.lines] == ["MLP", "CNN", "ViT"]
-    (bars,) = page.figures[1].panels
-    assert [(bar.label, bar.estimate, bar.seeds) for bar in bars.bars] == [
-        ("blocks.0", 0.5, (0.5, 0.5, 0.5)), ("blocks.1", None, ()),
-    ]  # fmt: skip
 
 
 def test_kinds_of_branches_are_compared_in_one_figure(study):

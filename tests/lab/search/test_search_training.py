@@ -159,7 +159,7 @@ def test_the_papers_grids_are_one_stack_each():
 
 def test_several_searches_share_rounds_and_runs(calls, store):
     """The first two stages train Plain, which does not know N: for a second N only alpha is left."""
-    searches = [gold_standard(base_of(redundancy=n, draw="sequence"), **GRIDS) for n in (1, 3)]
+    searches = [gold_standard(base_of(redundancy=n, activation="all"), **GRIDS) for n in (1, 3)]
     one, three = run_searches(searches, store=store)
     assert [len(call) for call in calls] == [2, 1, 6]
     assert one.stages[:2] == three.stages[:2]

@@ -67,7 +67,7 @@ LATER = dict.fromkeys(("model_fingerprint", "data_fingerprint", "calibration_err
 
 def as_version_1(run: Run) -> Run:
     """The run without what was not recorded then."""
-    later = dict.fromkeys(("cosine_std", "conflict", "main_norm", "auxiliary_norm", "layer_cosines"))
+    later = dict.fromkeys(("cosine_std", "conflict", "main_norm", "auxiliary_norm"))
     history = tuple(dataclasses.replace(epoch, **later) for epoch in run.history)
     return dataclasses.replace(run, history=history, answers=None, **LATER)
 

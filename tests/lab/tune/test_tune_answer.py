@@ -297,10 +297,8 @@ def test_the_code_has_the_optimizer_that_was_measured():
 
 
 def test_the_code_says_what_of_the_training_it_leaves_out():
-    spec = dataclasses.replace(
-        BASE, warmup=0.0, aggregator="pcgrad", clip=1.0, schedule="cosine", **Candidate().fields()
-    )
+    spec = dataclasses.replace(BASE, warmup=0.0, signal="gated", clip=1.0, schedule="cosine", **Candidate().fields())
     code = code_of(spec, "blocks.0")
-    assert code.startswith("# Measured with aggregator=pcgrad, schedule=cosine, clip=1:\n# these parts")
-    bare = dataclasses.replace(spec, aggregator="sum", clip=0.0, schedule="constant")
+    assert code.startswith("# Measured with signal=gated, schedule=cosine, clip=1:\n# these parts")
+    bare = dataclasses.replace(spec, signal="gradient", clip=0.0, schedule="constant")
     assert "Measured" not in code_of(bare, "blocks.0")

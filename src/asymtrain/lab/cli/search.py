@@ -63,7 +63,7 @@ class FinalRuns(ScaleOptions):
     layout: Annotated[str | None, LAYOUT] = None
     initial_weights: Annotated[str | None, INITIAL_WEIGHTS] = None
     redundancy: Annotated[int | None, REDUNDANCY] = None
-    activation: Annotated[str | None, typer.Option(help="Live branches: last, all, random or cycle.")] = None
+    activation: Annotated[str | None, typer.Option(help="Live branches: last or all.")] = None
     alpha: Annotated[float | None, typer.Option(help="With dual: alpha until alpha is searched.")] = None
     precision: Annotated[str | None, PRECISION] = None
 

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from torch import Tensor
 
@@ -116,7 +116,7 @@ def _read(file: Path, stack: Stack) -> _State:
             tensors,
             answers=[None if answers is None else bytes.fromhex(answers) for answers in progress["answers"]],
             calibration=progress.get("calibration", [None] * len(stack.specs)),  # none in those of earlier versions
-            histories=[[_epoch(values) for values in epochs] for epochs in progress["histories"]],
+            histories=[[Epoch(**values) for values in epochs] for epochs in progress["histories"]],
             **{name: progress[name] for name in ("epoch", "step", "seconds", "diverged")},
         )
         lengths = [len(history) for history in state.histories]
@@ -140,12 +140,6 @@ def _misfit(tensors: Mapping[str, Tensor], members: list[str], needed: Mapping[s
         if tensors[name].shape != value.shape or tensors[name].dtype != value.dtype:
             return f"{name} has the shape {tuple(tensors[name].shape)}, not {tuple(value.shape)}"
     return ""
-
-
-def _epoch(values: dict[str, Any]) -> Epoch:
-    if values["layer_cosines"] is not None:  # JSON has lists only
-        values["layer_cosines"] = tuple(map(tuple, values["layer_cosines"]))
-    return Epoch(**values)
 
 
 def sealed(tensors: dict[str, Tensor], metadata: dict[str, str]) -> bytearray:
@@ -202,7 +196,7 @@ def begun_runs(folder: Path) -> list[tuple[StackPlan, dict[RunSpec, list[Epoch]]
                     values = json.loads(line)
                     history = epochs[values.pop("spec")]
                     # A stack that went on from an older checkpoint logs epochs again: the later ones count.
-                    history[values["epoch"]] = _epoch(values)
+                    history[values["epoch"]] = Epoch(**values)
         begun.append((stack_plan, {spec: [*epochs[spec.id].values()] for spec in stack_plan.specs}))
     return begun
 

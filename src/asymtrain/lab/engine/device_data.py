@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 
 from asymtrain import streams
-from asymtrain.branches._heads import choice_key, choose_branch
 from asymtrain.lab.data import Dataset
 from asymtrain.lab.data.augment import erase, flip_and_shift, mix, mixing_weights, transform
 from asymtrain.lab.data.normalise import normalise
@@ -56,9 +55,7 @@ class DeviceData:
             torch.tensor([[s.erasing] for s in specs], device=device) if any(s.erasing for s in specs) else None
         )
         self.mixup, self.cutmix = (mixing_tables(specs, field, device) for field in ("mixup", "cutmix"))
-        self.moving = next((s for s in specs if s.redundancy and s.activation in ("random", "cycle")), None)
-        points = range(len(network.points))
-        weights = place_weights(specs, len(points))
+        weights = place_weights(specs, len(network.points))
         self.places = None if weights is None else weights.to(device)
         self.branch_labels: Tensor | None = None
         self.smoothing: Tensor | None = None
@@ -69,7 +66,6 @@ class DeviceData:
                     row.copy_(random_labels(s.seed, len(row), dataset.classes))
         if any(s.label_smoothing for s in specs):
             self.smoothing = torch.tensor([s.label_smoothing for s in specs], device=device)
-        self.choice_keys = torch.tensor([[choice_key(s.seed, k) for k in points] for s in specs], device=device)
         self.size = self.train.shape[1]
         self.steps, self.seen = steps_of(lead, self.size)  # of an epoch: steps, and images
         filled = -(-self.size // self.batch) * self.batch
@@ -126,7 +122,6 @@ class DeviceData:
             targets=self.labels.gather(1, indices),
             weight=(at < self.size).float(),
             keep=keep,
-            live=self._live(),
             branch_targets=_chosen(self.branch_labels, indices),
             smoothing=self.smoothing,
             share=share,
@@ -158,13 +153,6 @@ class DeviceData:
             # What changes images may lay them out anew, and all maps that follow would have their layout.
             inputs = inputs.movedim(2, 4).contiguous().movedim(4, 2)
         return inputs
-
-    def _live(self) -> Tensor | None:
-        """Which branch is live, (R, K): a run alone makes the same choices."""
-        if self.moving is None:
-            return None
-        step = self.global_step.expand_as(self.choice_keys)
-        return choose_branch(self.moving.activation, self.choice_keys, step, self.moving.redundancy)
 
 
 def _chosen(labels: Tensor | None, indices: Tensor | None) -> Tensor | None:

@@ -39,7 +39,6 @@ class Batch(NamedTuple):
     targets: Tensor  # (R, B)
     weight: Tensor  # (B,), 1 or 0
     keep: Tensor | None  # (R, B, W), the scaled dropout mask
-    live: Tensor | None  # (R, K), which branch of each point is live; None where that is fixed
     branch_targets: Tensor | None = None  # (R, B), where the branches learn other labels
     smoothing: Tensor | None = None  # (R,), label smoothing of the main loss
     training: Training | None = None  # of a module that is no backbone
@@ -76,7 +75,6 @@ class Losses(NamedTuple):
 class Kind(NamedTuple):
     """The auxiliary settings of a run."""
 
-    combine: str
     over_classes: Literal["mean", "sum"]
     objective: Objective  # of a branch
     bias: bool  # branches have one; where they have none, another run of the stack may
@@ -84,14 +82,13 @@ class Kind(NamedTuple):
     detached: bool  # branches learn, and no gradient of theirs reaches the backbone
 
     @property
-    def form(self) -> tuple[str, Literal["mean", "sum"], Objective]:
+    def form(self) -> tuple[Literal["mean", "sum"], Objective]:
         """What a loss is, given logits."""
-        return self.combine, self.over_classes, self.objective
+        return self.over_classes, self.objective
 
     @classmethod
     def of(cls, spec: RunSpec) -> "Kind":
         return cls(
-            spec.combine,
             spec.over_classes,
             find_objective(spec.objective),
             bias=spec.branch_bias != "none",
@@ -161,9 +158,8 @@ class StackLoss:
             targets, others = batch.targets, batch.other_targets
         losses: Tensor | None = None
         for form in dict.fromkeys(kind.form for kind in self.kinds):
-            combine, over_classes, objective = form
-            rows = batch.mixed(partial(_rows, objective, over_classes, logits), targets, others)
-            of_form = rows.mean(3) if combine == "mean" else rows.sum(3)
+            over_classes, objective = form
+            of_form = batch.mixed(partial(_rows, objective, over_classes, logits), targets, others).sum(3)
             if losses is None:
                 losses = of_form
             else:
@@ -186,8 +182,6 @@ class StackLoss:
             own[".bias"] = own[".bias"] * _beside(biased, own[".bias"])
         if frozen is not False:
             own = {key: _held(value, frozen) for key, value in own.items()}
-        if batch.live is not None:
-            own = {key: _chosen(value, batch.live[:, k]) for key, value in own.items()}
         return linear_products(own, features) if "" in own else mlp_products(own, features)
 
     def _runs_with(self, setting: str, batch: Batch) -> bool | Tensor:
@@ -238,11 +232,6 @@ def mlp_products(weights: Mapping[str, Tensor], features: Tensor) -> tuple[Tenso
     inner, _ = linear_products({"": weights[".0.weight"]}, features)
     hidden = F.gelu(inner.float() + weights[".0.bias"][:, None].float()).to(weights[".2.weight"].dtype)
     return torch.einsum("rbnh,rnch->rbnc", hidden, weights[".2.weight"]), weights[".2.bias"]
-
-
-def _chosen(values: Tensor, live: Tensor) -> Tensor:
-    """Of values (R, N, ...) each run's live one: (R, 1, ...)."""
-    return values.gather(1, live.view(-1, *[1] * (values.ndim - 1)).expand(-1, 1, *values.shape[2:]))
 
 
 def _belongs(name: str, branch: str) -> bool:

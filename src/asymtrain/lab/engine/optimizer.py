@@ -126,12 +126,10 @@ def average_(average: Tensor, values: Tensor, decay: Tensor, updates: Tensor) ->
 
 def decays(spec: RunSpec, name: str, value: Tensor) -> bool:
     """Does weight decay act on this parameter? `value` is one run's tensor."""
-    branch = is_branch(name)
-    if branch and spec.branch_weights == "frozen":
+    if is_branch(name) and spec.branch_weights == "frozen":
         return False
     if spec.decay == "all":
         return True
     # A class token by its own name: layers that mix tokens have matrices like any other.
     matrix = not name.endswith("bias") and value.ndim >= 2 and "position" not in name and "pos_embed" not in name
-    matrix = matrix and "token" not in name.rpartition(".")[2]
-    return matrix and not (branch and spec.decay == "backbone_matrices")
+    return matrix and "token" not in name.rpartition(".")[2]

@@ -124,11 +124,10 @@ def stack_aligned(values: Sequence[Tensor]) -> Tensor:
 
 
 class Layers(NamedTuple):
-    """Which rows belong to which of L layers; `names` says which those are."""
+    """Which rows belong to which of L layers."""
 
     members: Tensor  # (P / ALIGNMENT, L), float64: 1 where a row belongs to a layer
     inside: Tensor  # (1, P): 1 at the entries of parameters, 0 in the gaps between them
-    names: tuple[str, ...]
 
 
 def layers_of(layout: FlatParameters, shared: Iterable[str], device: torch.device) -> Layers:
@@ -140,7 +139,7 @@ def layers_of(layout: FlatParameters, shared: Iterable[str], device: torch.devic
     for name, start, end in zip(layout.names, layout.offsets, ends, strict=True):
         if name in wanted:
             members[start // ALIGNMENT : end // ALIGNMENT, names.index(layer_name(name))] = 1
-    return Layers(members.to(device), layout.mask(layout.names).to(device), names)
+    return Layers(members.to(device), layout.mask(layout.names).to(device))
 
 
 def layer_name(parameter: str) -> str:

@@ -2,8 +2,8 @@
 
 Two specs share a stack where they differ only in what a stack keeps for each run: seed, learning rate and its schedule,
 weight decay, momentum, clipping, averaging, alpha and its schedule, which places have branches, what their loss is made
-of, label noise and smoothing, how much is erased or mixed, split seed, and whether the run is Plain. The plan depends
-on the specs and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
+of, label noise and smoothing, how much is erased or mixed, and whether the run is Plain. The plan depends on the specs
+and on the kind of device; nothing is timed, so the same specs give the same stacks and the same numbers.
 
 How much of a GPU a run takes is counted, not tried: what the forward pass keeps for the backward pass, on a tiny batch
 on the host, scaled to the spec's. It only has to be of the right order: a stack that does not fit after all is halved.
@@ -25,13 +25,13 @@ Key = tuple[tuple[str, object], ...]  # the fields of a spec that a stack's runs
 
 # What a stack holds as a vector over runs.
 _PER_RUN = (
-    "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing", "split_seed",
+    "seed", "learning_rate", "weight_decay", "alpha", "alpha_schedule", "label_noise", "label_smoothing",
     "momentum", "schedule", "schedule_by", "warmup", "clip", "averaging", "places",
 )  # fmt: skip
 # The same, where all runs of a stack have some of it or none has any.
 _PER_RUN_IF_ANY = ("erasing", "mixup", "cutmix")
 # What the loss chooses for each run: `losses.Kind`, and the labels that branches learn.
-_OF_KIND = ("objective", "over_classes", "combine", "branch_labels", "branch_bias", "branch_weights")
+_OF_KIND = ("objective", "over_classes", "branch_labels", "branch_bias", "branch_weights")
 
 # Runs in one stack, where more no longer pays: benchmarks/stack.py prints the curve.
 _MOST_ON_GPU = {"batched": 128, "side_by_side": 20}
@@ -81,13 +81,12 @@ def strategy_for(arch: str, device: torch.device) -> Strategy:
 def _key(spec: RunSpec) -> Key:
     fields = {name: getattr(spec, name) for name in spec.__dataclass_fields__ if name not in (*_PER_RUN, *_OF_KIND)}
     fields |= {name: bool(fields[name]) for name in _PER_RUN_IF_ANY}
-    if spec.signal == "detached" and spec.aggregator == "sum":
+    if spec.signal == "detached":
         fields["signal"] = "gradient"  # which of the two it is, is a matter of the run's loss
-    # Only live branches are in a stack: with one live branch, N and the draw only choose its initial weights.
-    fields.pop("draw")
+    # Only live branches are in a stack: with one live branch, N does not matter.
     if spec.activation == "last":
         fields["redundancy"] = min(1, spec.redundancy)
-    # Equal few-shot sizes give equal training-set sizes; a seed of its own only moves the members.
+    # Equal few-shot sizes give equal training-set sizes.
     return tuple(fields.items())
 
 
@@ -128,7 +127,7 @@ def bytes_of_run(spec: RunSpec) -> int:
     backbone = build(spec.arch, classes=classes, seed=0, **given)
     shape = (given["channels"], given["image_size"], given["image_size"])
     activations = bytes_kept(backbone, shape) * spec.batch * (0.5 if spec.precision == "bf16" else 1.0)
-    branches = max(1, spec.redundancy if spec.activation != "last" else 1) * classes * sum(backbone.widths)
+    branches = max(1, spec.redundancy if spec.activation == "all" else 1) * classes * sum(backbone.widths)
     parameters = sum(value.numel() for value in backbone.parameters()) + branches
     return int(_HEADROOM * activations + (_COPIES + bool(spec.averaging)) * 4 * parameters)
 

@@ -52,7 +52,6 @@ class Measured(NamedTuple):
     cosine: float | None
     main_norm: float
     auxiliary_norm: float
-    layers: Mapping[str, float | None]
 
 
 def train_reference(
@@ -142,7 +141,6 @@ class _Loop:
                 measured.append(at_step)
             if on_step is not None:
                 on_step(step, self.model)
-        names = list(dict.fromkeys(map(layer_name, self.shared)))
         sums = (main_sum.item() / seen, auxiliary_sum.item() / seen, correct.item() / seen)
         validation = test = None
         if len(self.validation):
@@ -152,8 +150,8 @@ class _Loop:
             right, sure, test = self.answer(self.test_images, self.test_labels, everything)
             self.answers = np.packbits(right.cpu().numpy()).tobytes()  # those of the last epoch stay
             self.calibration = calibration_error(sure.cpu().numpy(), right.cpu().numpy())
-        totals, seconds = _totals(sums, measured, names), time.perf_counter() - start
-        record = epoch_record(spec, epoch + 1, totals, (validation, test), seconds, names)
+        totals, seconds = _totals(sums, measured), time.perf_counter() - start
+        record = epoch_record(spec, epoch + 1, totals, (validation, test), seconds)
         return record if record.is_finite and self.is_finite() else None
 
     def is_finite(self) -> bool:
@@ -243,13 +241,10 @@ class _Loop:
             assert value.grad is not None
             pairs[name] = (value.grad - applied * other, other)
         if whole:
-            sent = {name: other for name, (_, other) in pairs.items()}
-            if signal in ("noise", "gated"):
-                key = self.keys["noise"]
-                sent = _gated_signal(pairs) if signal == "gated" else _noise_signal(pairs, self.parameters, key, step)
-            summed = {name: (pairs[name][0], alpha * sent[name]) for name in named}
-            for name, gradient in _aggregate(summed, self.spec.aggregator).items():
-                named[name].grad = gradient
+            key = self.keys["noise"]
+            sent = _gated_signal(pairs) if signal == "gated" else _noise_signal(pairs, self.parameters, key, step)
+            for name, value in named.items():
+                value.grad = pairs[name][0] + alpha * sent[name]
         self.step()
         if not measure:
             return None
@@ -313,8 +308,6 @@ def _attach(spec: RunSpec, model: nn.Module, network: setup.Network, sample: Ten
         classes=network.classes,
         redundancy=spec.redundancy,
         activation=spec.activation,
-        branch_reduction=spec.combine,
-        initialization=spec.draw,
         class_reduction=spec.over_classes,
         pool=network.pool,
         layout=network.layout,
@@ -358,15 +351,12 @@ def _perturb(model: nn.Module, size: float) -> None:
 
 def _measure(pairs: Pairs) -> Measured:
     mains, auxiliaries = zip(*pairs.values(), strict=True)
-    grouped = {layer: [pairs[name] for name in names] for layer, names in _by_layers(pairs).items()}
-    by_layer = {layer: cosine(*zip(*group, strict=True)) for layer, group in grouped.items()}
-    return Measured(cosine(mains, auxiliaries), _norm(mains), _norm(auxiliaries), by_layer)
+    return Measured(cosine(mains, auxiliaries), _norm(mains), _norm(auxiliaries))
 
 
-def _totals(losses: tuple[float, float, float], steps: Sequence[Measured], layers: Iterable[str]) -> Totals:
+def _totals(losses: tuple[float, float, float], steps: Sequence[Measured]) -> Totals:
     """An epoch's means, from mean losses and accuracy and its measured steps."""
     cosines = [step.cosine for step in steps if step.cosine is not None]
-    seen = {name: [v for step in steps if (v := step.layers[name]) is not None] for name in layers}
     return Totals(
         *losses,
         cosine=statistics.fmean(cosines) if cosines else None,
@@ -376,7 +366,6 @@ def _totals(losses: tuple[float, float, float], steps: Sequence[Measured], layer
         conflict=sum(value < 0 for value in cosines) / len(cosines) if cosines else None,
         main_norm=statistics.fmean(step.main_norm for step in steps) if steps else None,
         auxiliary_norm=statistics.fmean(step.auxiliary_norm for step in steps) if steps else None,
-        layer_cosines=tuple(statistics.fmean(values) if values else None for values in seen.values()),
     )
 
 
@@ -408,54 +397,3 @@ def _by_layers(names: Iterable[str]) -> dict[str, list[str]]:
 
 def _norm(gradient: Iterable[Tensor]) -> float:
     return math.sqrt(math.fsum(part.double().square().sum().item() for part in gradient))
-
-
-def _aggregate(pairs: Pairs, name: str) -> dict[str, Tensor]:
-    """One gradient for each parameter from its two; their sum where one of the two is zero everywhere or not finite."""
-    if name == "sum":
-        return {parameter: first + second for parameter, (first, second) in pairs.items()}
-    main, part = (torch.cat([pair[side].double().flatten() for pair in pairs.values()]) for side in (0, 1))
-    can_be_weighed = all(gradient.any() and gradient.isfinite().all() for gradient in (main, part))
-    joined = _RULES[name](main, part) if can_be_weighed else main + part
-    sizes = [first.numel() for first, _ in pairs.values()]
-    pieces = zip(pairs.items(), joined.split(sizes), strict=True)
-    return {parameter: piece.view_as(first).to(first.dtype) for (parameter, (first, _)), piece in pieces}
-
-
-def _projected(gradient: Tensor, other: Tensor) -> Tensor:
-    """`gradient` without its part along `other`, where the two conflict."""
-    along = gradient @ other
-    return gradient - along / (other @ other) * other if along < 0 else gradient
-
-
-def _mgda(main: Tensor, part: Tensor) -> Tensor:
-    """The shortest vector on the line between the two, found by halving the interval that holds it."""
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        point = middle * main + (1 - middle) * part
-        low, high = (low, middle) if point @ (main - part) > 0 else (middle, high)
-    return low * main + (1 - low) * part
-
-
-def _imtl_g(main: Tensor, part: Tensor) -> Tensor:
-    """Weights of sum one whose combination has the same component along both directions."""
-    apart = main / main.norm() - part / part.norm()
-    equations = torch.stack([torch.stack([main @ apart, part @ apart]), torch.ones(2).to(main)])
-    weights = torch.linalg.solve(equations, torch.tensor([0.0, 1.0]).to(main))
-    return weights[0] * main + weights[1] * part
-
-
-def _aligned_mtl(main: Tensor, part: Tensor) -> Tensor:
-    """Mean row of the nearest matrix whose singular values all are the least of the two."""
-    left, values, right = torch.linalg.svd(torch.stack([main, part]), full_matrices=False)
-    return (values.min() * (left @ right)).mean(0)
-
-
-_RULES: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "pcgrad": lambda main, part: _projected(main, part) + _projected(part, main),
-    "upgrad": lambda main, part: (_projected(main, part) + _projected(part, main)) / 2,
-    "mgda": _mgda,
-    "imtl_g": _imtl_g,
-    "aligned_mtl": _aligned_mtl,
-}

@@ -24,23 +24,17 @@ def learning_rates(spec: RunSpec, epoch: int, steps: int) -> npt.NDArray[np.floa
     """The rate at each of the steps of an epoch (from 0): one for the whole epoch, or one for each step.
 
     After the warm-up, a rise in equal parts, the schedule takes the updates that are left: constant; cosine and
-    linear fall to zero; one_cycle rises from a 25th for three tenths of the training and falls to almost nothing,
-    both by half a cosine, as `torch.optim.lr_scheduler.OneCycleLR` does.
+    linear fall to zero.
     """
     by_step = spec.schedule_by == "step"
     unit = steps if by_step else 1  # moves of the rate in an epoch
     at = epoch * unit + np.arange(unit, dtype=np.float64)
-    warm, total = spec.warmup * unit, spec.epochs * unit
-    done, left = np.maximum(at - warm, 0), total - warm
+    warm = spec.warmup * unit
+    done, left = np.maximum(at - warm, 0), spec.epochs * unit - warm
     if spec.schedule == "cosine":
         rates = spec.learning_rate * 0.5 * (1 + np.cos(np.pi * done / left))
     elif spec.schedule == "linear":
         rates = spec.learning_rate * (1 - done / left)
-    elif spec.schedule == "one_cycle":
-        top, last, low = 0.3 * total - 1, total - 1, spec.learning_rate / 25
-        rise = low + (spec.learning_rate - low) * 0.5 * (1 - np.cos(np.pi * at / max(top, 1)))
-        fall = low / 1e4 + (spec.learning_rate - low / 1e4) * 0.5 * (1 + np.cos(np.pi * (at - top) / (last - top)))
-        rates = np.where(at < top, rise, fall)
     else:
         rates = np.full(unit, spec.learning_rate)
     if warm:

@@ -28,7 +28,7 @@ from asymtrain.models import BACKBONES, Backbone, build
 Indices = npt.NDArray[np.int64]
 Network = Backbone | ModuleNetwork
 _OF_IMAGES = ("augmentation", "erasing", "mixup", "cutmix")  # parts of a recipe
-_OF_DATA = ("seed", "split_seed", "validation", "per_class", "label_noise")  # what `run_data` depends on
+_OF_DATA = ("seed", "validation", "per_class", "label_noise")  # what `run_data` depends on
 _SAMPLE = 4  # rows on which a model is called once, to see what it does
 
 
@@ -60,9 +60,8 @@ def check_data(spec: RunSpec, dataset: Dataset) -> None:
 def run_data(spec: RunSpec, dataset: Dataset) -> RunData:
     check_data(spec, dataset)
     labels = dataset.train.labels
-    seed = spec.seed if spec.split_seed is None else spec.split_seed
     if spec.validation == "split":
-        train, validation = split(labels, seed)
+        train, validation = split(labels, spec.seed)
     else:
         train, validation = np.arange(len(labels)), np.arange(0)
     if spec.per_class is not None:
@@ -159,7 +158,7 @@ def live_branches(spec: RunSpec, network: Network, head: Literal["linear", "mlp"
     """
     count, classes = max(1, spec.redundancy), network.classes
     if head == "linear":
-        drawn = draw_branches(spec.seed, network.widths, classes, count, spec.draw)
+        drawn = draw_branches(spec.seed, network.widths, classes, count, "independent")
         weights = {f"branch.{k}": weight for k, weight in enumerate(drawn)}
     else:
         weights = {}

@@ -90,7 +90,7 @@ class Stack:
         self.shared = self._reached_names(image_shape)
         self.reached = self._reached_masks(image_shape)
         self.layers = layers_of(self.parameters, self.shared, self.device)
-        self.tally = Tally(len(specs), len(self.layers.names), self.device)
+        self.tally = Tally(len(specs), self.device)
         self.whole = needs_both_gradients(self.lead)
         self.captured = CapturedSteps() if self.device.type == "cuda" else None
         self.image_shape = image_shape
@@ -297,7 +297,7 @@ class Stack:
             if spec.cosine_every != self.lead.cosine_every or elsewhere:
                 totals[r] = totals[r]._replace(main_norm=None)
             share = self.seconds / len(self.specs)  # a run's share of the stack's time
-            record = epoch_record(spec, self.epoch + 1, totals[r], accuracies[r], share, self.layers.names)
+            record = epoch_record(spec, self.epoch + 1, totals[r], accuracies[r], share)
             self.diverged[r] = self.diverged[r] or not (finite[r] and record.is_finite)
             if not self.diverged[r]:
                 self.histories[r].append(record)
@@ -311,7 +311,7 @@ class Stack:
             forward=self.loss.logits,
             next_batch=self.data.next_batch,
             chunk=self.data.chunk,
-            signal=update_gradient(self.lead.signal, self.lead.aggregator),
+            signal=update_gradient(self.lead.signal),
             optimizer=OPTIMIZERS[self.specs[0].optimizer],
         )
         return programs if self.device.type != "cuda" or self.captured is None else self.compiled(programs)

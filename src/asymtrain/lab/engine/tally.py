@@ -28,22 +28,19 @@ class Totals(NamedTuple):
     conflict: float | None
     main_norm: float | None
     auxiliary_norm: float | None
-    layer_cosines: tuple[float | None, ...]
 
 
 class Tally:
-    """Accumulators of R runs: rows of one tensor, so that reading them is one copy; and of each run's L layers."""
+    """Accumulators of R runs: rows of one tensor, so that reading them is one copy."""
 
     MAIN, AUXILIARY, CORRECT, COSINE, SQUARE, COUNT, NEGATIVE, LEAST, MOST, STEPS, MAIN_NORM, AUXILIARY_NORM = range(12)
 
-    def __init__(self, runs: int, layers: int, device: torch.device) -> None:
+    def __init__(self, runs: int, device: torch.device) -> None:
         self.sums = torch.zeros(12, runs, dtype=torch.float64, device=device)
-        self.layers = torch.zeros(2, runs, layers, dtype=torch.float64, device=device)  # sums of cosines, and counts
         self.clear()
 
     def clear(self) -> None:
         self.sums.zero_()
-        self.layers.zero_()
         self.sums[self.LEAST].fill_(2.0)
         self.sums[self.MOST].fill_(-2.0)
 
@@ -54,7 +51,9 @@ class Tally:
     def add_dialogue(self, sums: Tensor) -> None:
         """Add a measured step from its `parameters.dialogue_sums` (3, R, L); undefined cosines do not count."""
         product, main, auxiliary = sums.sum(2)
-        value, defined = _cosines(product, main, auxiliary)
+        value = (product / (main * auxiliary).sqrt()).clamp(-1, 1)
+        defined = value.isfinite()
+        value = value.where(defined, 0.0)
         self.sums[self.COSINE] += value
         self.sums[self.SQUARE] += value.square()
         self.sums[self.COUNT] += defined
@@ -64,36 +63,23 @@ class Tally:
         self.sums[self.STEPS] += 1
         self.sums[self.MAIN_NORM] += main.sqrt()
         self.sums[self.AUXILIARY_NORM] += auxiliary.sqrt()
-        self.layers += torch.stack(_cosines(*sums))
 
     def read(self, images: int) -> list[Totals]:
         """Means of each run over an epoch of so many images."""
-        rows, layers = self.sums.T.tolist(), self.layers.permute(1, 2, 0).tolist()
-        return [_totals(row, images, layer) for row, layer in zip(rows, layers, strict=True)]
+        return [_totals(row, images) for row in self.sums.T.tolist()]
 
     def state(self) -> dict[str, Tensor]:
-        return {"tally": self.sums, "tally_layers": self.layers}
+        return {"tally": self.sums}
 
 
-def epoch_record(
-    spec: RunSpec, number: int, totals: Totals, accuracies: Accuracies, seconds: float, layers: Sequence[str]
-) -> Epoch:
+def epoch_record(spec: RunSpec, number: int, totals: Totals, accuracies: Accuracies, seconds: float) -> Epoch:
     """The record of a run's epoch; a Plain run has nothing on the auxiliary side."""
-    by_layer = spec.redundancy and spec.cosine_by == "layer" and spec.cosine_every > 0
-    cosines = tuple(zip(layers, totals.layer_cosines, strict=True)) if by_layer else None
-    values = totals._asdict() | ({} if spec.redundancy else dict.fromkeys(_OF_BRANCHES)) | {"layer_cosines": cosines}
+    values = totals._asdict() | ({} if spec.redundancy else dict.fromkeys(_OF_BRANCHES))
     validation, test = accuracies
     return Epoch(epoch=number, validation_accuracy=validation, test_accuracy=test, seconds=seconds, **values)
 
 
-def _cosines(product: Tensor, main: Tensor, auxiliary: Tensor) -> tuple[Tensor, Tensor]:
-    """Cosines, 0 where undefined, and where they are defined."""
-    cosines = (product / (main * auxiliary).sqrt()).clamp(-1, 1)
-    defined = cosines.isfinite()
-    return cosines.where(defined, 0.0), defined
-
-
-def _totals(row: Sequence[float], images: int, layers: Sequence[tuple[float, float]]) -> Totals:
+def _totals(row: Sequence[float], images: int) -> Totals:
     main, auxiliary, correct, cosine, square, count, negative, least, most, steps, main_norm, auxiliary_norm = row
     mean = cosine / count if count else None
     return Totals(
@@ -107,5 +93,4 @@ def _totals(row: Sequence[float], images: int, layers: Sequence[tuple[float, flo
         negative / count if count else None,
         main_norm / steps if steps else None,
         auxiliary_norm / steps if steps else None,
-        tuple(total / defined if defined else None for total, defined in layers),
     )

@@ -16,7 +16,6 @@ INSTRUMENTS = [
     "asymtrain.lab.instruments.landscape",  # the loss surface around a state, or around any module
     "asymtrain.lab.instruments.attention",  # where a transformer looks
     "asymtrain.lab.instruments.features",  # what the units that branches see do in the first steps of a run
-    "asymtrain.lab.instruments.usage",  # how much of the answer each point holds, and what of the point it reads
 ]
 """Modules with an `INSTRUMENT`, in the order of the help. One line makes a command, a page and rows in the store."""
 
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from asymtrain.lab.instruments.landscape.result import Landscape as Landscape
     from asymtrain.lab.instruments.landscape.result import LandscapeSettings as LandscapeSettings
     from asymtrain.lab.instruments.trajectory.measure import compare_trajectories as compare_trajectories
-    from asymtrain.lab.instruments.usage.measure import head_usage as head_usage
 
 _HOMES = {
     "alignment.measure": ("conflicts",),
@@ -46,7 +44,6 @@ _HOMES = {
     "landscape.measure": ("measure_landscape", "measure_module_landscape"),
     "landscape.result": ("Landscape", "LandscapeSettings"),
     "trajectory.measure": ("compare_trajectories",),
-    "usage.measure": ("head_usage",),
 }
 
 

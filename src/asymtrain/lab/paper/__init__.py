@@ -11,5 +11,6 @@ How a number goes, each step a file:
       tables, figures          the columns, cells and lines that recipes share
     evidence, verdicts       numbers for each seed under the label of a printed cell; the rule, and its words
     contradictions           where the paper's own numbers disagree with its text
+    texts.toml               sentences of verdicts and contradictions; numbers are filled in
     page, spec_index         one HTML file, with every table, figure and spec behind a number
 """

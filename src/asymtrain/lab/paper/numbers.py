@@ -13,14 +13,17 @@ The numbers stand in `printed/*.csv` and nowhere else. Tables that the paper pri
 """
 
 import csv
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from typing import Any
 
 from asymtrain.errors import UsageError, unknown_name
 
 Row = Mapping[str, str]
+_FOLDER = resources.files("asymtrain.lab.paper")
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,15 @@ class Hyperparameters:
 
 
 @cache
+def texts() -> Mapping[str, Mapping[str, Any]]:
+    """What the study says in words, by sections."""
+    return tomllib.loads(_FOLDER.joinpath("texts.toml").read_text(encoding="utf-8"))
+
+
+@cache
 def rows(name: str) -> tuple[Row, ...]:
     """The rows of one CSV, by its name without the ending; values are the printed texts."""
-    folder = resources.files("asymtrain.lab.paper") / "printed"
+    folder = _FOLDER / "printed"
     known = sorted(file.name.removesuffix(".csv") for file in folder.iterdir() if file.name.endswith(".csv"))
     if name not in known:
         raise unknown_name("table of the paper", name, known)

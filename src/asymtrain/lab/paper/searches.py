@@ -39,7 +39,7 @@ def dual_of(study: Study, arch: str, activation: str, *, fair: bool = False) -> 
 
     `fair` as in `gold_search`; Plain's trials are the same runs, whichever branches are active.
     """
-    auxiliary = {"activation": "all", "combine": "sum"} if activation == "all" else {}
+    auxiliary = {"activation": "all"} if activation == "all" else {}
     start = dataclasses.replace(table_values(study, arch, 1), alpha=START)
     base = asymmetric_spec(study, PRIMARY, arch, "cifar100", start, TRIED, auxiliary)
     return _search("dual", base, study.sizes, study.search_epochs, study.sizes.alphas, fair)

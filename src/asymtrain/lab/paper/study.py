@@ -67,7 +67,7 @@ class Reading:
 PRIMARY = Reading("primary", "primary reading")
 ALTERNATES = (
     Reading("sum", "losses summed over classes", "training", {"over_classes": "sum"}),
-    Reading("all", "all branches active", "training", {"activation": "all", "combine": "sum"}),
+    Reading("all", "all branches active", "training", {"activation": "all"}),
     Reading("best", "best validation epoch", "accuracy", accuracy="best"),
     Reading("instruments", "other instruments", "instruments", signal="detached", unit_norm=True, queries="mean"),
 )
@@ -308,7 +308,7 @@ def asymmetric_spec(
     chosen = {**reading.fields, **(auxiliary or {})}
     if redundancy == 1 or chosen.get("activation", "last") == "last":
         redundancy = 1
-        chosen = {name: value for name, value in chosen.items() if name not in ("activation", "combine")}
+        chosen = {name: value for name, value in chosen.items() if name != "activation"}
     plain = plain_spec(study, arch, dataset, values, **fields)
     return dataclasses.replace(plain, **{"redundancy": redundancy, "alpha": values.alpha, **chosen})
 

@@ -2,13 +2,14 @@
 
 The rule of `verdicts` is of 2026-11-16, with one addition of the day after (c18). The rule before it asked that an
 interval meet 0.5 to 1.5 times the paper's number, which noise helps to do; its verdicts on the rows of that day are
-kept here, and nothing else of it. `results/recompute.py` computes them again.
+kept in `texts.toml`, and nothing else of it. `results/recompute.py` computes them again.
 """
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from asymtrain.lab.paper.claims import Claim
+from asymtrain.lab.paper.numbers import texts
 from asymtrain.lab.paper.verdicts import (
     LIMITS,
     WEAKEST_LAST,
@@ -37,14 +38,10 @@ COLUMNS = (
     Column("n", "count"),
     Column("Verdict"),
 )
-NOTE = (
-    "Intervals are 95% t intervals over seeds, corrected for the cells of the claim's table. Of a claim with several "
-    "parts the numbers are of the part that decides."
-)
 
 
 def verdict_table(judgements: Sequence[Judgement]) -> Table:
-    return Table("verdicts", "Verdicts", COLUMNS, make_rows(map(_row, judgements)), NOTE)
+    return Table("verdicts", "Verdicts", COLUMNS, make_rows(map(_row, judgements)), texts()["summary"]["note"])
 
 
 def _row(judgement: Judgement) -> tuple[str | int | None, ...]:
@@ -124,11 +121,7 @@ def forest(judgements: Sequence[Judgement]) -> Figure:
         return Figure("verdicts", title, (), caption="Waits for claims with a verdict.")
     marks = (LIMITS.band_low, 1.0, LIMITS.band_high)
     panel = Bars("", "ours / the paper's", "soft", tuple(bars), marks, (-2.0, 3.0), SHARE)
-    caption = (
-        "1: the paper's number. 0: no effect. Below 0: the other sign. "
-        f"Dotted: {marks[0]:g}, 1 and {marks[2]:g}. Bars: intervals of the verdicts; an arrow: it goes on. "
-        "Green: reproduced; blue: right direction, or under another reading; red: contradicted; grey: other verdicts."
-    )
+    caption = texts()["summary"]["forest"].format(low=marks[0], high=marks[2])
     if left_out:
         caption += f" Without an effect to compare: {', '.join(left_out)}."
     return Figure("verdicts", title, (panel,), caption=caption)
@@ -144,35 +137,8 @@ def _numbers(judgement: Judgement, part: JudgedPart) -> str:
 # How the verdicts changed with the rule
 
 CHANGED = "2026-11-16"
-BEFORE: Mapping[str, str] = {
-    "Reproduced": "c06 c28 c36",
-    "Right direction, different size": "c07 c11 c14",
-    "Inconclusive": "c01 c13 c15 c16 c32",
-    "No effect": "c03 c05",
-    "Only under instruments": "c18",
-    "Contradicted": "c02 c04 c08 c09 c10 c12 c17 c30 c31 c35",
-    "Not yet run": "c19 c20 c21 c22 c23 c24 c25 c26 c27 c29 c33 c34",
-}
-"""What the rule before said of the rows of that day."""
-_TOUCHES = "the interval meets 0.5 to 1.5 times the paper's number, and neither lies inside nor holds that number"
-_EXCLUDED = "the interval includes 0 and ends before half the paper's number"
-_IDENTITY = "one set of runs stands for every N: an identity, not a measurement"
-_SURFACE = "one surface stands for every N (since 2026-11-17): an identity, not a measurement"
-_LAST = "the mean of the last 20 epochs now stands beside it"
-REASONS: Mapping[str, tuple[str, str]] = {
-    "c01": ("Inconclusive", _LAST),
-    "c02": ("Contradicted", _LAST),
-    "c03": ("Cannot differ", _IDENTITY),
-    "c05": ("Cannot differ", _IDENTITY),
-    "c06": ("Right direction, different size", f"{_TOUCHES}; {_LAST}"),
-    "c13": ("Paper's size excluded", f"{_EXCLUDED}; convergence over all epochs now stands beside it"),
-    "c15": ("Paper's size excluded", f"{_EXCLUDED}; convergence over all epochs now stands beside it"),
-    "c16": ("Paper's size excluded", _EXCLUDED),
-    "c18": ("Cannot differ", f"{_SURFACE}; under instruments, {_TOUCHES}"),
-    "c28": ("Reproduced", "the distance of our Plain from the paper's is now told"),
-    "c30": ("Contradicted", _LAST),
-}
-"""The new verdict on the same rows, and what the new rule changed; claims that it left as they were are not here."""
+BEFORE: Mapping[str, str] = texts()["before"]
+REASONS: Mapping[str, tuple[str, str]] = texts()["reasons"]
 
 
 def history_table(judgements: Sequence[Judgement]) -> Table:

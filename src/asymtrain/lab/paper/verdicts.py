@@ -48,7 +48,7 @@ import numpy as np
 from asymtrain.errors import UsageError
 from asymtrain.lab.paper.claims import Claim, Part, claims, epochs_wanted, family
 from asymtrain.lab.paper.evidence import Effect, Evidence, Quantity
-from asymtrain.lab.paper.numbers import COMPARED, cells
+from asymtrain.lab.paper.numbers import COMPARED, cells, texts
 from asymtrain.lab.paper.recipe import RecipeResult
 from asymtrain.lab.paper.study import ALTERNATES, LATER, PRIMARY, Reading
 from asymtrain.lab.statistics import Interval, cohen_d_av, equivalence_p, holm, t_interval, welch_interval
@@ -520,28 +520,6 @@ def _table(label: str) -> str:
 
 # Numbers of a judged part in words, and labels of evidence as a reader says them
 
-CELLS = {
-    "table1": "{0}, N = {1}",
-    "redundancy": "{0}, N = {1} at equal settings",
-    "convergence": "convergence epoch of the {0} over all epochs",
-    "table2": "{1} cosine of the {0}",
-    "table3": "{1} of the {0}",
-    "table4": "gap of the {0} at epoch {1}",
-    "table5": "landscape of the {0}, N = {1}",
-    "table6": "landscape of the {0}, N = {1}",
-    "table7": "{0}, {1} images a class of CIFAR-10",
-    "table8": "{0}, {1} images a class",
-    "table9": "{0}, {1} images a class",
-    "table10": "{0} on CIFAR-10",
-    "table11": "{0}, {1}% label noise on CIFAR-10",
-    "table12": "{0}, {1}% label noise on CIFAR-100",
-    "table14": "{0} at epoch {1}",
-    "table16": "{1}, {0} of three branches active",
-    "figure9": "{0} after training",
-    "inference": "{0} after stripping",
-}
-"""By the table of a label, what its cells are."""
-QUANTITIES = {"convergence": "convergence epoch", "final": "final validation accuracy"}
 STEPS = "steps not reversed"  # parts of a trend that ask for no effect of their own
 
 
@@ -581,9 +559,7 @@ def measured_words(claim: Claim, judged: Sequence[JudgedPart], deciding: JudgedP
 
 def number_words(judged: JudgedPart) -> str:
     if judged.ruling == "Cannot differ":
-        if _is_surface(judged):
-            return "branches do not enter the main loss, so along directions of unit variance every N has one surface"
-        return "with one live branch the trained network does not depend on N, so the same runs stand for every N"
+        return str(texts()["cannot_differ"]["surface" if _is_surface(judged) else "runs"])
     interval = ""
     if judged.low is not None and judged.high is not None:
         interval = f", interval {number(judged.low, judged)} to {number(judged.high, judged)}"
@@ -612,7 +588,8 @@ def cell_words(label: str) -> str:
     table, *rest = label.split("/")
     if table in ("table11", "table12"):
         rest[1] = f"{100 * float(rest[1]):g}"
-    return CELLS[table].format(*(QUANTITIES.get(part) or display_name(part).replace("_", " ") for part in rest))
+    named = (texts()["quantities"].get(part) or display_name(part).replace("_", " ") for part in rest)
+    return str(texts()["cells"][table].format(*named))
 
 
 def paper_words(claim: Claim, deciding: JudgedPart) -> str:

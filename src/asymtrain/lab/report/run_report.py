@@ -27,7 +27,7 @@ FILES = {"rows": "rows.csv", "history": "history.csv", "report": "report.html"}
 
 COLOURS = {"helped": "good", "hurt": "bad"}  # of verdicts; others are grey
 # What branches are and what of them reaches the backbone; how many and how strong they are is shown elsewhere.
-KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every", "cosine_by")]
+KINDS = [name for name in AUXILIARY if name not in ("redundancy", "alpha", "cosine_every")]
 
 
 def write_report(

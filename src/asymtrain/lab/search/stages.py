@@ -53,8 +53,7 @@ class Search:
     def trial_specs(self, variant: Variant, settings: Settings) -> list[RunSpec]:
         """The runs of a trial, one for each seed. Their test accuracy is not computed."""
         # Measured as often as Plain is: a round that trains both sides is then one stack.
-        recorded = {name: DEFAULTS[name] for name in ("cosine_every", "cosine_by")}
-        changes: dict[str, Any] = {"epochs": self.epochs, "test": "never", **recorded}
+        changes: dict[str, Any] = {"epochs": self.epochs, "test": "never", "cosine_every": DEFAULTS["cosine_every"]}
         tried = with_settings(dataclasses.replace(side(self.base, variant), **changes), settings)
         return [dataclasses.replace(tried, seed=seed) for seed in self.seeds]
 

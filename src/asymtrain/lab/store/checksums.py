@@ -27,6 +27,7 @@ from asymtrain.lab.runs import DEFAULTS, Epoch
 from asymtrain.lab.store.provenance import Provenance
 
 EPOCH_COLUMNS = tuple(field.name for field in dataclasses.fields(Epoch))
+UNUSED_COLUMN = "layer_cosines"  # of epochs: the last one, and empty, since no run records them any more
 PROVENANCE_COLUMNS = tuple(field.name for field in dataclasses.fields(Provenance))
 RUN_COLUMNS = (
     "spec_id", "attempt", "outcome", "device", "path", "seconds", *PROVENANCE_COLUMNS, "created", "answers",
@@ -114,7 +115,7 @@ CONTENTS = {
         ),
         "runs AS run LEFT JOIN specs AS spec ON spec.id = run.spec_id",
     ),
-    "history": History("run.spec_id, '', run.attempt", EPOCH_COLUMNS, "epochs"),
+    "history": History("run.spec_id, '', run.attempt", (*EPOCH_COLUMNS, UNUSED_COLUMN), "epochs"),
     "measurement": Content(
         "spec_id, name, attempt", ("epoch", "value", "created"), "measurements", "spec_id, name, attempt, epoch"
     ),

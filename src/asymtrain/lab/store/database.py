@@ -328,7 +328,7 @@ def _append_only(*tables: str) -> tuple[str, ...]:
 
 _APPEND_ONLY = _append_only("specs", "runs", "epochs", "measurements", "requests", "failures")
 
-# Columns of texts are NULL where there is none: `layer_cosines` is JSON, `answers` the bits in base 64.
+# Texts, NULL where there is none: `layer_cosines` always, `answers` has the bits in base 64.
 _GRADIENTS_AND_ANSWERS = (
     *(
         f"ALTER TABLE epochs ADD COLUMN {name}"

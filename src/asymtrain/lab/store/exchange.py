@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.files import write_whole
-from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.runs import Epoch, RunSpec
 from asymtrain.lab.store import checksums, records
 from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.records import Record
@@ -68,7 +68,7 @@ _RUN = dict.fromkeys(checksums.RUN_COLUMNS, str) | {
     "seconds": float,
     "calibration_error": float,
 }
-_EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int, "layer_cosines": str}
+_EPOCH = dict.fromkeys(checksums.EPOCH_COLUMNS, float) | {"epoch": int, checksums.UNUSED_COLUMN: str}
 _VALUE = {"spec_id": str, "name": str, "attempt": int, "epoch": int, "value": str, "created": str}
 TABLES = (
     Table("specs", _SPEC),
@@ -228,7 +228,7 @@ def _read_rows(store: Store, without: Sequence[Export] = ()) -> dict[str, Rows]:
     specs = [records.spec_row(spec) for spec_id, spec in known.items() if spec_id in used]
     runs = [tuple(int(v) if isinstance(v, bool) else v for v in records.run_row(record)) for record in stored]
     epochs = [
-        (row[0], record.attempt, *records.epoch_row(epoch))
+        (row[0], record.attempt, *records.epoch_row(epoch), None)
         for row, record in zip(runs, stored, strict=True)
         for epoch in record.run.history
     ]
@@ -280,7 +280,7 @@ def _make_record(specs: Mapping[str, RunSpec], row: tuple[Any, ...], epochs: Row
     """The run of a row, checked to be whole."""
     if row[0] not in specs:
         raise ValueError(f"a run of the unknown spec {row[0]}")
-    history = tuple(records.make_epoch(epoch[2:]) for epoch in epochs)
+    history = tuple(Epoch(*epoch[2:-1]) for epoch in epochs)
     record = records.make_record(specs[row[0]], history, row)
     records.check_whole(record.run)
     return record

@@ -23,7 +23,7 @@ from asymtrain.lab.store.database import StoreError
 from asymtrain.lab.store.provenance import Provenance
 
 _REQUIRED = {"main_loss", "train_accuracy", "seconds"}
-_NUMBERS = EPOCH_COLUMNS[1:-1]  # the first is the epoch's own, the last, layer_cosines, is no number
+_NUMBERS = EPOCH_COLUMNS[1:]  # the first is the epoch's own
 _numbers_of = attrgetter(*_NUMBERS)  # of a long study there are hundreds of thousands of epochs
 _order = attrgetter("dataset", "arch", "variant", "seed")
 DEEPEST = 100  # lists in lists, or objects, of a measured value: Python's own reader fails at about a thousand
@@ -62,8 +62,7 @@ def check_whole(run: Run) -> None:
     if run.outcome == "finished" and len(numbers) != run.spec.epochs:
         raise ValueError(f"{run.spec.id} is called finished after {len(numbers)} of {run.spec.epochs} epochs")
     for epoch in run.history:
-        layers = [(f"the cosine of {layer}", value) for layer, value in epoch.layer_cosines or ()]
-        for name, value in (*zip(_NUMBERS, _numbers_of(epoch), strict=True), *layers):
+        for name, value in zip(_NUMBERS, _numbers_of(epoch), strict=True):
             if value is None and name not in _REQUIRED:
                 continue
             if not isinstance(value, float | int) or not math.isfinite(value):
@@ -139,7 +138,7 @@ def select_records(
     specs = in_order({key.spec_id: read_spec(key.spec_id, row[5]) for key, row in rows.items()})
     order = {spec_id: number for number, spec_id in enumerate(specs)}
     found = [
-        make_record(specs[key.spec_id], tuple(map(make_epoch, histories[key])), row[-len(RUN_COLUMNS) :])
+        make_record(specs[key.spec_id], tuple(Epoch(*epoch[:-1]) for epoch in histories[key]), row[-len(RUN_COLUMNS) :])
         for key, row in sorted(rows.items(), key=lambda item: (order[item[0].spec_id], item[0].number))
     ]
     return found, [*damaged, *damaged_histories]
@@ -157,15 +156,7 @@ def run_row(record: Record) -> tuple[Any, ...]:
 
 def epoch_row(epoch: Epoch) -> tuple[Any, ...]:
     """The values of `EPOCH_COLUMNS`, every measured number a float."""
-    layers = None if epoch.layer_cosines is None else json.dumps(epoch.layer_cosines, separators=(",", ":"))
-    return (epoch.epoch, *[None if value is None else float(value) for value in _numbers_of(epoch)], layers)
-
-
-def make_epoch(row: Sequence[Any]) -> Epoch:
-    """Inverse of `epoch_row`."""
-    *numbers, text = row
-    layers = tuple((name, value) for name, value in json.loads(text)) if text else None
-    return Epoch(*(*numbers, layers))
+    return (epoch.epoch, *[None if value is None else float(value) for value in _numbers_of(epoch)])
 
 
 def make_record(spec: RunSpec, history: tuple[Epoch, ...], row: Sequence[Any]) -> Record:

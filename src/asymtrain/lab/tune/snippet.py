@@ -21,14 +21,13 @@ _SCHEDULES = {
 _OPTIMIZERS = {"adamw": "AdamW", "sgd": "SGD"}
 # Names of `attach`, by those of a spec.
 _ARGUMENTS = {
-    "redundancy": "redundancy", "activation": "activation", "head": "head", "combine": "branch_reduction",
-    "over_classes": "class_reduction",
+    "redundancy": "redundancy", "activation": "activation", "head": "head", "over_classes": "class_reduction",
 }  # fmt: skip
 _VARIABLES = ("sample", "labels")  # arguments that are no literals
 _CHECKED = 64  # images, at most, that the removal is checked with
 # What the code has of a recipe; the other parts are the user's, as are controls.
 _WRITTEN = ("optimizer", "momentum", "learning_rate", "weight_decay")
-_LEFT_OUT = ("branch_labels", "branch_weights", "signal", "aggregator", *(f for f in FIELDS if f not in _WRITTEN))
+_LEFT_OUT = ("branch_labels", "branch_weights", "signal", *(f for f in FIELDS if f not in _WRITTEN))
 
 
 def attach_arguments(

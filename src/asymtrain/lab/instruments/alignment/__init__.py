@@ -20,7 +20,6 @@ class AlignmentOptions:
         str | None, typer.Option(help="Branches: trained (the default), frozen, detached; several with commas.")
     ] = None
     every: Annotated[int | None, typer.Option(help="Steps between measurements. Default: 16.")] = None
-    layers: Annotated[bool, typer.Option("--layers", help="Measure layer by layer as well.")] = False
 
     def __post_init__(self) -> None:
         if self.every is not None and self.every < 1:
@@ -40,10 +39,10 @@ class AlignmentInstrument(Instrument[AlignmentOptions, "list[Run]"]):
     def measure(self, options: AlignmentOptions, bench: Bench) -> "list[Run]":
         """The runs; everything that is measured was recorded while they were trained."""
         if bench.stored and options != AlignmentOptions():
-            raise UsageError("a stored run keeps what it recorded: leave out --variant, --every and --layers, or --run")
+            raise UsageError("a stored run keeps what it recorded: leave out --variant and --every, or --run")
         from asymtrain.lab.instruments.alignment.measure import NO_BRANCHES, variant_specs
 
-        specs = bench.choose(cosine_every=options.every, cosine_by="layer" if options.layers else None)
+        specs = bench.choose(cosine_every=options.every)
         if bench.stored:
             if not any(spec.redundancy for spec in specs):
                 raise UsageError(NO_BRANCHES)

@@ -40,7 +40,6 @@ class RunConflict(CosineSummary):
     epochs: int
     epoch_min: float | None  # of an epoch's mean
     epoch_max: float | None
-    layers: tuple[tuple[str, float | None], ...]  # average cosine of each layer, where the run recorded them
 
 
 @dataclass(frozen=True)
@@ -60,17 +59,13 @@ class Conflict:
     conflict: Estimate
     main_norm: Estimate
     auxiliary_norm: Estimate
-    layers: tuple[tuple[str, Estimate], ...]
 
     @property
     def diverged(self) -> int:
         return sum(run.outcome == "diverged" for run in self.runs)
 
     def to_dict(self) -> dict[str, Any]:
-        values = dataclasses.asdict(self)
-        layers = {name: dataclasses.asdict(cosine) for name, cosine in self.layers}
-        runs = [{**run, "layers": dict(run["layers"])} for run in values["runs"]]
-        return {**values, "spec": self.spec.to_dict(), "runs": runs, "layers": layers}
+        return {**dataclasses.asdict(self), "spec": self.spec.to_dict()}
 
 
 def variant_specs(spec: RunSpec, names: Iterable[str]) -> list[RunSpec]:
@@ -95,10 +90,6 @@ def run_conflict(run: Run) -> RunConflict:
         return [value for epoch in history if (value := getattr(epoch, name)) is not None]
 
     cosines = seen("cosine")
-    by_layer: dict[str, list[float]] = {}
-    for epoch in history:
-        for name, value in epoch.layer_cosines or ():
-            by_layer.setdefault(name, []).extend(() if value is None else (value,))
     low, high, blocks, autocorrelation = batch_means(cosines, least=1, within=COSINES)
     return RunConflict(
         id=spec.id,
@@ -119,7 +110,6 @@ def run_conflict(run: Run) -> RunConflict:
         autocorrelation=autocorrelation,
         main_norm=mean(seen("main_norm")),
         auxiliary_norm=mean(seen("auxiliary_norm")),
-        layers=tuple((name, mean(values)) for name, values in by_layer.items()),
     )
 
 
@@ -141,15 +131,11 @@ def cosine_curve(runs: Sequence[Run]) -> Curve:
 
 def _together(runs: Sequence[Run]) -> Conflict:
     parts = tuple(run_conflict(run) for run in runs)
-    names = dict.fromkeys(name for part in parts for name, _ in part.layers)
     bounds = dict.fromkeys(("final", "mean", "min", "max"), COSINES)
     bounds |= {"conflict": SHARES, "main_norm": POSITIVE, "auxiliary_norm": POSITIVE}
     return Conflict(
         spec=runs[0].spec,
         variant=variant_of(runs[0].spec),
         runs=parts,
-        layers=tuple(
-            (name, estimate((dict(part.layers).get(name) for part in parts), within=COSINES)) for name in names
-        ),
         **{name: estimate((getattr(part, name) for part in parts), within=within) for name, within in bounds.items()},
     )

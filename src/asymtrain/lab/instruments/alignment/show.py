@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from asymtrain.lab.instruments.alignment.measure import Conflict, conflicts, cosine_curve
 from asymtrain.lab.instruments.curves import Curve, cells, counted, spec_labels
 from asymtrain.lab.instruments.instrument import Page
-from asymtrain.lab.report.figure import SIGNED, Bar, Bars, Figure, Line, Lines
+from asymtrain.lab.report.figure import SIGNED, Figure, Line, Lines
 from asymtrain.lab.report.table import Cell, Column, Table, interval
 from asymtrain.lab.runs import Run
 
@@ -45,7 +45,7 @@ def alignment_page(runs: Sequence[Run]) -> Page:
         title="Gradient alignment",
         lead=LEAD,
         tables=alignment_tables(groups, labels),
-        figures=[*_curve_figures(groups, labels, curves), *_layer_figures(groups, labels)],
+        figures=_curve_figures(groups, labels, curves),
         document={
             "measurement": "alignment",
             "confidence": 0.95,
@@ -63,8 +63,8 @@ def alignment_page(runs: Sequence[Run]) -> Page:
 
 
 def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Table]:
-    """Over seeds, gradient norms, within each run, and layer by layer where that was recorded."""
-    cosines, norms, within, layers = [], [], [], []
+    """Over seeds, gradient norms, and within each run."""
+    cosines, norms, within = [], [], []
     for label, group in zip(labels, groups, strict=True):
         ids, name = [run.id for run in group.runs], (label, group.variant)
         main, auxiliary = group.main_norm, group.auxiliary_norm
@@ -75,8 +75,6 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str]) -> list[
             batches = interval(run.low, run.high), run.blocks, run.autocorrelation
             undefined = Cell(run.undefined, mark=f"of {run.epochs}")
             within.append(cells([run.id], *name, run.seed, run.mean, *batches, undefined))
-        for layer, value in group.layers:
-            layers.append(cells(ids, f"{label}, {layer}", group.variant, value.mean, value, value.n))
 
     def signed(*names: str, digits: int = 3) -> list[Column]:
         return [Column(name, "number", signed=True, digits=digits) for name in names]
@@ -100,10 +98,6 @@ def alignment_tables(groups: Sequence[Conflict], labels: Sequence[str]) -> list[
     average = signed("Average", f"{level} over batches")
     columns = (*head, seed, *average, blocks, *signed("Correlation", digits=2), undefined_epochs)
     tables.append(Table("runs", "Within each run", columns, tuple(within), WITHIN_RUNS, detail=True))
-    if layers:
-        columns = (Column("Layer"), Column("Branches"), *signed("Average cosine", level), seeds)
-        note = "Average over epochs of each layer's own cosine, over the weights of the layer that both losses reach."
-        tables.append(Table("layers", "Layer by layer", columns, tuple(layers), note, detail=True))
     return tables
 
 
@@ -127,20 +121,3 @@ def _curve_figures(groups: Sequence[Conflict], labels: Sequence[str], curves: Se
         )
         for (name, words), lines in panels.items()
     ]
-
-
-def _layer_figures(groups: Sequence[Conflict], labels: Sequence[str]) -> list[Figure]:
-    """Average cosine of each layer, the first at the top."""
-    several, figures = len({group.variant for group in groups}) > 1, []
-    for i, (label, group) in enumerate(zip(labels, groups, strict=True)):
-        seeds = [dict(run.layers) for run in group.runs]
-        bars = tuple(
-            Bar(layer, e.mean, e.low, e.high, tuple(c for s in seeds if (c := s.get(layer)) is not None))
-            for layer, e in group.layers
-        )
-        if bars:
-            title = f"Layers of {label}, {group.variant}" if several else f"Layers of {label}"
-            panel = Bars("", "average gradient cosine", "asymmetric", bars, written=SIGNED)
-            caption = "Diamonds are means, bars their intervals, dots single seeds."
-            figures.append(Figure(f"layers-{i}", title, [panel], caption=caption))
-    return figures

@@ -72,7 +72,7 @@ def measure_states(
     for state in states:
         spec = state.spec
         kind = (spec.arch, spec.arch_options)
-        trained_on = (spec.validation, spec.split_seed, spec.per_class, spec.seed)
+        trained_on = (spec.validation, spec.per_class, spec.seed)
         if kind not in backbones:
             backbones[kind] = build_backbone(spec, dataset).to(where).eval()
             check_spec(spec, dataset, settings)

@@ -24,8 +24,8 @@ from asymtrain.lab.instruments.landscape.surface import Parameters
 from asymtrain.lab.runs import RunSpec
 
 REDUNDANCIES = (0, 1, 20, 300)
-_DATA_FIELDS = ("dataset", "dataset_options", "per_class", "label_noise", "validation", "split_seed", "seed")
-_LOSS_FIELDS = ("objective", "branch_labels", "combine", "over_classes")
+_DATA_FIELDS = ("dataset", "dataset_options", "per_class", "label_noise", "validation", "seed")
+_LOSS_FIELDS = ("objective", "branch_labels", "over_classes")
 
 
 def states_of_redundancies(
@@ -36,9 +36,9 @@ def states_of_redundancies(
 ) -> list[State]:
     """States of each spec at each redundancy after an epoch (0: before training); 0 is Plain.
 
-    With single activation and an independent draw, every redundancy from 1 on trains the same network with the same
-    live branch: it is made once, for the least of them. `take` makes states of specs after epochs. A run that diverged
-    before the epoch is an error.
+    With single activation, every redundancy from 1 on trains the same network with the same live branch: it is made
+    once, for the least of them. `take` makes states of specs after epochs. A run that diverged before the epoch is an
+    error.
     """
     if not redundancies or min(redundancies) < 0:
         raise UsageError(f"redundancies must be 0 (Plain) or more, got {list(redundancies)}")
@@ -46,7 +46,7 @@ def states_of_redundancies(
     least = min((n for n in redundancies if n), default=0)
     trained = {}
     for spec in wanted:
-        shares = spec.redundancy and spec.activation == "last" and spec.draw == "independent"
+        shares = spec.redundancy and spec.activation == "last"
         trained[spec] = dataclasses.replace(spec, redundancy=least) if shares else spec
     distinct = list(dict.fromkeys(trained.values()))
     known = {state.spec: state for state in take(distinct, [epoch])}
@@ -179,16 +179,12 @@ def draw_sample(spec: RunSpec, dataset: Dataset, size: int, device: torch.device
 
 def _auxiliary_score(spec: RunSpec, dataset: Dataset, sample: Sample) -> Score:
     """The sum over points, from the engine's own losses of them."""
-    if spec.activation not in ("last", "all"):
-        raise UsageError(
-            f"the total loss with activation {spec.activation!r} differs from step to step: measure the main loss"
-        )
     objective = stack_loss([spec], build_backbone(spec, dataset))
     labels = sample.branch_targets if spec.branch_labels == "random" else sample.targets
 
     def score(logits: Tensor, features: Sequence[Tensor], parameters: Parameters) -> Tensor:
         targets = labels.expand(len(logits), -1)
-        batch = Batch(sample.images, targets, torch.ones_like(labels), None, None)
+        batch = Batch(sample.images, targets, torch.ones_like(labels), None)
         chosen = [(k, features[k]) for k in chosen_places(len(features), spec.places)]
         return objective.points(parameters, chosen, batch).double().mean(1).sum(1)
 

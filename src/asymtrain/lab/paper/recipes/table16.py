@@ -11,7 +11,7 @@ from asymtrain.lab.paper.tables import arch_cell, effect_table
 from asymtrain.lab.report.table import Table
 from asymtrain.models import display_name
 
-ACTIVATIONS = {"all": {"activation": "all", "combine": "sum"}, "one": {"activation": "last"}}
+ACTIVATIONS = {"all": {"activation": "all"}, "one": {"activation": "last"}}
 
 
 def comparisons(study: Study, known: Snapshot, *, fair: bool = False) -> list[Comparison]:
