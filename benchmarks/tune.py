@@ -227,8 +227,8 @@ def curves_of(runs: Iterable[Run], measure: str, seeds: int) -> Curves:
 
 
 def recipe_of(spec: RunSpec) -> str:
-    """The recipe by what every run of it has; rates, decay and warm-up may be one's own."""
-    own = ("learning_rate", "weight_decay", "warmup")
+    """The recipe by what every run of it has; rates, decay, batch and warm-up may be one's own."""
+    own = ("learning_rate", "weight_decay", "batch", "warmup")
     for name, fields in RECIPES.items():
         if all(getattr(spec, field) == value for field, value in fields.items() if field not in own):
             return name
