@@ -92,8 +92,8 @@ class Group(_PlainHelp, TyperGroup):
 class _Program(typer.Typer):
     """Makes every command one with plain help."""
 
-    def command(self, *names: str, **options: Any) -> Any:
-        return super().command(*names, **({"cls": _Command} | options))
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        return super().command(name, **({"cls": _Command} | options))
 
 
 @cache

@@ -56,13 +56,13 @@ def run(
         from asymtrain.lab.executors import check_data, check_executor
         from asymtrain.lab.report import FILES, write_report
         from asymtrain.lab.runs import pairs
-    seeds, opening = chosen.parse_seeds(), list[str]()
+    seeds, defaults = chosen.parse_seeds(), list[str]()
     if from_search is not None:
         specs = searched(from_search, chosen, settings, seeds)
     else:
         fields = parse_settings(settings)
         unnamed = {} if chosen.seeds else {"seeds": len(seeds)}
-        bases, opening = chosen.complete(chosen.base_specs(**fields), fields, training.data_root, **unnamed)
+        bases, defaults = chosen.complete(chosen.base_specs(**fields), fields, training.data_root, **unnamed)
         specs = [spec for base in bases for spec in pairs(base, seeds)]
     output.check()
     check_executor(training.executor, training.address)
@@ -70,7 +70,7 @@ def run(
     check_data(specs, training.data_root)
     store, wanted = output.store_path, {spec.id for spec in specs}
     with watching(store) if watch else nullcontext():
-        runs, interrupted, how_to_continue = train(specs, store, training, tracker, opening)
+        runs, interrupted, how_to_continue = train(specs, store, training, tracker, defaults)
     summary = write_report(runs, output.out, typed_command(context), versions_in(store, runs))
     if output.json:
         show_json(document(summary, len(specs), output))
@@ -129,7 +129,8 @@ def train(
         begun = checkpointed(store) & wanted - stored
     with progress_display(opening) as display, tracking(tracker, display.update, display.console.print) as update:
         trained = executors.execute(specs, store=store, progress=update, **options)  # refuses before anything is said
-        display.begin()
+        if stored or begun or training.executor == "local":  # a cluster may still refuse
+            display.begin()
         if stored:
             nothing = ": nothing is left to train" if stored == wanted else ""
             display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")

@@ -175,14 +175,14 @@ def search(
         show(context, results, output, None)
         return
     given = {*SEARCHED, "alpha", *(name for name, value in fields.items() if value is not None)}
-    bases, opening = chosen.complete(chosen.base_specs(**fields), given, training.data_root)
+    bases, defaults = chosen.complete(chosen.base_specs(**fields), given, training.data_root)
     searches = grids.searches(bases, chosen.parse_seeds())
     output.check()
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
     check_data(bases, training.data_root)
     with watching(output.store_path) if watch else nullcontext():
-        results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker, opening)
+        results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker, defaults)
     show(context, results, output, output.store_path)
     failed = False
     if missing := {spec.id for result in results for spec in result.missing}:
