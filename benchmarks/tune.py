@@ -194,7 +194,8 @@ def make_case(base: RunSpec, long: Sequence[Run], trials: Sequence[Run]) -> Case
     part = "paper" if recipe == "paper" else "practice"
     family = next((model.family for model in MODELS.values() if model.arch == base.arch), base.arch)
     shown = {candidate: held_out[candidate] for candidate in tested}
-    return Case(part, name_of(base), family, base, classes_of(base), tested, shown, length)
+    selection = 0.0 if constant else sum(run.spec.epochs for run in trials) / base.epochs
+    return Case(part, name_of(base), family, base, classes_of(base), tested, shown, length, selection=selection)
 
 
 def classes_of(spec: RunSpec) -> int:
@@ -226,8 +227,8 @@ def curves_of(runs: Iterable[Run], measure: str, seeds: int) -> Curves:
 
 
 def recipe_of(spec: RunSpec) -> str:
-    """The recipe by what every run of it has; rates, decay and warm-up may be one's own."""
-    own = ("learning_rate", "weight_decay", "warmup")
+    """The recipe by what every run of it has; rates, decay, batch and warm-up may be one's own."""
+    own = ("learning_rate", "weight_decay", "batch", "warmup")
     for name, fields in RECIPES.items():
         if all(getattr(spec, field) == value for field, value in fields.items() if field not in own):
             return name
@@ -363,13 +364,27 @@ def tables(cases: Sequence[Case], races: Mapping[str, Advice]) -> Iterator[Table
         every = [case for case in cases if case.part == part]
         if every:
             scores = score_all(every, advisors_for(every))
-            yield score_table(part, f"{title}: {sizes(every)}", scores)
+            yield score_table(part, f"{title}: {sizes(every)}", scores, note_on(every))
             yield family_table(f"{part}-families", f"{title}: lost against the best, by family", scores)
         raced = [case for case in every if case.name in races]
         if raced:
             advisors: dict[str, Advisor] = {"tune, run": as_run(races), **advisors_for(raced)}
             scores = score_all(raced, advisors, every)
             yield score_table(f"{part}-run", f"{title}, where tune was run: {sizes(raced)}", scores)
+
+
+def note_on(cases: Sequence[Case]) -> str:
+    """On how many seeds advice was right or not, and what the column of trainings leaves out."""
+    counts = [len(case.unseen_seeds(0)) for case in cases]
+    unseen = " to ".join(str(count) for count in dict.fromkeys((min(counts), max(counts))))
+    told = f"Right: by the mean over the seeds that neither raced nor confirmed, {unseen} for each advice."
+    if not any(case.selection for case in cases):
+        return told
+    spent = sum(case.selection for case in cases) / len(cases)
+    return (
+        f"{told} Trainings: without those of the short runs that selected the candidates, {spent:.1f} for each model, "
+        "which are also the runs of the race and of the short pairs."
+    )
 
 
 def sizes(cases: Sequence[Case]) -> str:

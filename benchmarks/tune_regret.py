@@ -3,6 +3,7 @@
 A case is a model, data and a recipe of which Plain and some candidates were trained to the end with the same seeds.
 Each seed is scored by itself: an advisor never sees it, only other seeds and shorter trainings. What it chose is worth
 the gain over Plain of that seed. The regret is what the best candidate of the case, or none, would have given more.
+Whether the choice was right is judged by unseen seeds alone: those that took no part in the race or the confirmation.
 """
 
 import math
@@ -43,6 +44,7 @@ class Case:
     short: Curves  # accuracy to choose by
     length: int | None = None  # epochs of the short rows, which have seeds of their own; None: epochs of long rows
     elsewhere: "Advice | None" = None  # the one setting for all models that the practice study's other families choose
+    selection: float = 0.0  # what the short runs cost that selected the candidates, in trainings of full length
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -63,9 +65,9 @@ class Case:
             for candidate, curves in self.long.items()
         }
 
-    def gain(self, candidate: Candidate | None) -> float:
-        """Mean over the seeds."""
-        return math.fsum(self.gains[candidate]) / self.seeds
+    def gain(self, candidate: Candidate | None, seeds: Sequence[int] | None = None) -> float:
+        """Mean over these seeds, or over all."""
+        return _mean(self.gains[candidate][seed] for seed in (range(self.seeds) if seeds is None else seeds))
 
     @cached_property
     def best(self) -> Candidate | None:
@@ -83,6 +85,12 @@ class Case:
         """Numbers of seeds of the long rows: neither the scored one nor those of the race."""
         first = 1 if self.length is not None else 1 + RULE.race_seeds
         return [(scored + first + i) % self.seeds for i in range(min(RULE.seeds, self.seeds - first))]
+
+    def unseen_seeds(self, scored: int) -> list[int]:
+        """The scored seed, and what else of the long rows neither raced nor confirmed when it is scored."""
+        raced = [] if self.length is not None else self.race_seeds(scored, RULE.race_seeds)
+        seen = {*raced, *self.confirmation_seeds(scored)}
+        return [seed for seed in range(self.seeds) if seed not in seen]
 
 
 @dataclass(frozen=True)
@@ -267,7 +275,10 @@ def examine(advisor: Advisor, case: Case, cases: Sequence[Case]) -> Result:
     others = [other for other in cases if other.family != case.family]
     choices = [advisor(case, scored, others) for scored in range(case.seeds)]
     gained = [case.gains[choice.candidate][scored] for scored, choice in enumerate(choices)]
-    right = [choice.committed and is_right(case, choice.candidate) for choice in choices]
+    right = [
+        choice.committed and is_right(case, choice.candidate, case.unseen_seeds(scored))
+        for scored, choice in enumerate(choices)
+    ]
     attached = [choice.candidate is not None for choice in choices]
     return Result(
         case,
@@ -281,9 +292,9 @@ def examine(advisor: Advisor, case: Case, cases: Sequence[Case]) -> Result:
     )
 
 
-def is_right(case: Case, candidate: Candidate | None) -> bool:
-    """Is the candidate above Plain? Or was there nothing to gain, by the margin of `tune`?"""
-    return case.gain(case.best) < RULE.margin if candidate is None else case.gain(candidate) > 0
+def is_right(case: Case, candidate: Candidate | None, unseen: Sequence[int]) -> bool:
+    """Is the candidate above Plain on these seeds? Or was there nothing to gain, by the margin of `tune`?"""
+    return case.gain(case.best, unseen) < RULE.margin if candidate is None else case.gain(candidate, unseen) > 0
 
 
 Ends = tuple[float, float] | None  # of an interval over families; None of a single family
@@ -360,7 +371,7 @@ def score_all(
     return [score(name, own, first) for name, own in results.items()]
 
 
-def score_table(name: str, title: str, scores: Sequence[Score]) -> Table:
+def score_table(name: str, title: str, scores: Sequence[Score], note: str = "") -> Table:
     """One row for each advisor; the first is what the others are compared with."""
     columns = (
         Column("Advisor"),
@@ -389,7 +400,7 @@ def score_table(name: str, title: str, scores: Sequence[Score]) -> Table:
         )
         for row in scores
     ]
-    return Table(name, title, columns, make_rows(rows))
+    return Table(name, title, columns, make_rows(rows), note)
 
 
 def family_table(name: str, title: str, scores: Sequence[Score]) -> Table:

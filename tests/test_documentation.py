@@ -184,6 +184,16 @@ def test_the_paper_is_named_by_its_own_terms(page):
         assert words in text
 
 
+def test_extras_are_installed_from_a_clone():
+    """No package index has asymtrain."""
+    written = [*PAGES, *NOTEBOOKS, ROOT / "CONTRIBUTING.md", *(ROOT / SOURCE).rglob("*.py")]
+    named = named_in(written, r"""pip install (?:-e )?[\\'"]*([\w.]*\[\w+|asymtrain)""")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
+    assert len(named) > 5
+    assert not [file.name for file in written if "asymtrain[" in file.read_text()]
+    assert {name for _, name in named} - {"torchjd[quadprog"} <= {f".[{extra}" for extra in extras}
+
+
 def test_badges_say_what_the_package_declares():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     badges = dict(re.findall(r"!\[(\w+)[^\]]*\]\(https://img.shields.io/badge/\w+-(.+?)-blue\)", README))

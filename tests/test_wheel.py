@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from asymtrain.errors import how_to_install
 from asymtrain.version import VERSION
 
 ROOT = Path(__file__).parent.parent
@@ -45,7 +46,7 @@ def test_alone_it_has_help_a_version_and_a_line_about_the_extra(environment, cal
     assert "measure" in call(program, "--help").stdout
     refused = call(program, "run")
     assert refused.returncode == 2
-    assert refused.stderr.endswith('pip install "asymtrain[lab]"\n')
+    assert refused.stderr.endswith(f"{how_to_install('lab')}\n")
     assert refused.stderr.count("\n") == 1
     assert call(str(environment), "-c", "import asymtrain; asymtrain.UsageError").returncode == 0
 

@@ -21,6 +21,11 @@ def error_line(error: BaseException) -> str:
     return f"{type(error).__name__}: {(str(error).strip().splitlines() or ['no message'])[0]}"
 
 
+def how_to_install(extra: str) -> str:
+    """The command for an extra. No package index has asymtrain, so it names the clone."""
+    return f'pip install -e ".[{extra}]" in your clone of asymtrain'
+
+
 def near_names(name: str, known: Iterable[str]) -> list[str]:
     """What a name may stand for: those of which it is the initials, such as learning_rate of lr, else the nearest."""
     # Capitals are what people mistype most: ViTConfig is nearest to VitConfg.

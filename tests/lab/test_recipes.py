@@ -7,7 +7,16 @@ from pathlib import Path
 import pytest
 
 from asymtrain import UsageError
-from asymtrain.lab.recipes import FIELDS, RECIPES, recipe_fields, recipe_table, with_recipe
+from asymtrain.lab.recipes import (
+    FIELDS,
+    RECIPES,
+    TOLD,
+    complete,
+    fitting_batch,
+    recipe_fields,
+    recipe_table,
+    with_recipe,
+)
 from asymtrain.lab.runs import DEFAULTS, RunSpec
 
 PAGE = Path(__file__).parents[2] / "docs" / "recipes.md"
@@ -21,7 +30,7 @@ def test_the_paper_s_recipe_is_what_a_spec_does_by_itself():
 
 @pytest.mark.parametrize("name", RECIPES)
 def test_every_recipe_says_all_that_one_of_them_says_and_makes_a_spec(name):
-    of_the_scale = {"learning_rate", "weight_decay"} if name == "paper" else set()
+    of_the_scale = {"learning_rate", "weight_decay", "batch"} if name == "paper" else set()
     assert RECIPES[name].keys() | of_the_scale | {"momentum"} == set(FIELDS)
     for epochs in (1, 5, 200):
         spec = with_recipe(RunSpec(epochs=epochs), name)
@@ -40,6 +49,24 @@ def test_what_is_given_wins():
     spec = with_recipe(RunSpec(epochs=100), "strong", learning_rate=0.5, mixup=0, warmup=7, seed=3)
     assert (spec.learning_rate, spec.mixup, spec.warmup, spec.seed, spec.cutmix) == (0.5, 0.0, 7.0, 3, 1.0)
     assert with_recipe(RunSpec(epochs=100), "ordinary", epochs=20).warmup == 2
+
+
+@pytest.mark.parametrize(
+    ("images", "batch"), [(50_000, 128), (39 * 128 + 1, 128), (39 * 128, 64), (2000, 32), (100, 16)]
+)
+def test_a_batch_is_halved_where_an_epoch_has_few(images, batch):
+    assert fitting_batch(RECIPES["ordinary"]["batch"], images) == batch
+
+
+def test_what_nobody_gave_is_told():
+    specs = [RunSpec(arch=arch, learning_rate=rate) for arch, rate in (("mlp", 0.1), ("cnn", 0.2), ("vit", 0.1))]
+    same, (line,) = complete(specs, None, ["batch", "alpha"], scale="quick", seeds=None)
+    assert same == specs
+    assert line.startswith(
+        "Defaults: scale quick, data shapes, epochs 10, learning rate 0.1 (mlp, vit) and 0.2 (cnn), "
+    )
+    assert not [word for word in ("batch", "alpha", "seeds", "None") if word in line]
+    assert complete(specs, None, TOLD) == (specs, [])
 
 
 def test_sgd_has_a_rate_and_a_decay_of_its_own():

@@ -135,7 +135,7 @@ READERS: dict[str, Callable[[Path], Logged]] = {
 def library(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     """Each tracker that is installed, without what this machine's user has set for it."""
     for module in TRACKERS[request.param].modules:
-        pytest.importorskip(module, reason=f"{module} is not installed: pip install 'asymtrain[{request.param}]'")
+        pytest.importorskip(module, reason=f"{module} is not installed: pip install -e '.[{request.param}]'")
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_DIR", "WANDB_PROJECT", "TRACKIO_SPACE_ID"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -58,6 +58,23 @@ def test_functions_and_arrays_and_a_folder_that_goes_on(workplace):
         tune(out="kept", learning_rate=0.5)
 
 
+@pytest.mark.parametrize("function", ["compare", "tune"])
+def test_a_recipe_has_its_batch_and_what_is_not_given_is_told_first(function, capsys):
+    x = np.random.default_rng(0).integers(0, 255, (9000, 1, 5, 5), dtype=np.uint8)
+    data = (x, np.arange(len(x)) % 3)
+    options = {"compare": {"seeds": 1}, "tune": {"short": True, "candidates": TRIED}}[function]
+
+    def flat(classes):
+        return nn.Sequential(nn.Flatten(), nn.Linear(25, 8), nn.ReLU(), nn.Linear(8, classes))
+
+    result = getattr(asymtrain, function)(flat, data, epochs=1, at="2", **options)
+    assert set(result.rows["batch"]) == {128}
+    first = capsys.readouterr().err.splitlines()[0]
+    assert first.startswith("Defaults: recipe ordinary, batch 128, learning rate 0.001, ")
+    assert "epochs" not in first
+    assert ("alpha" in first) == (function == "compare")
+
+
 def test_the_short_form_and_probe_are_the_same():
     result = tune(net, short=True)
     assert (result.verdict, result.comparison, len(result.runs)) == ("undecided", None, 2)

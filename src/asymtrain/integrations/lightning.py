@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from asymtrain.branches import Branches, attach
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError, how_to_install, unknown_name
 from asymtrain.gradients import AlignmentLog, alignment
 from asymtrain.integrations._common import (
     OptimizerPart,
@@ -42,7 +42,7 @@ try:
     from lightning.fabric.utilities import move_data_to_device
     from lightning.pytorch import Callback
 except ImportError as error:
-    raise UsageError(f"Lightning does not import ({error}): pip install 'asymtrain[lightning]'") from error
+    raise UsageError(f"Lightning does not import ({error}): {how_to_install('lightning')}") from error
 
 _WRAPPED = ("training_step", "configure_optimizers")
 

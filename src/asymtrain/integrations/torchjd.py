@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from asymtrain.errors import UsageError, unknown_name
+from asymtrain.errors import UsageError, how_to_install, unknown_name
 from asymtrain.gradients import Alignment
 from asymtrain.gradients._alignment import accumulate, gradients_of_both
 
 try:
     from torchjd import aggregation
 except ImportError as error:
-    raise UsageError(f"TorchJD does not import ({error}): pip install 'asymtrain[torchjd]'") from error
+    raise UsageError(f"TorchJD does not import ({error}): {how_to_install('torchjd')}") from error
 
 Aggregator = Callable[[Tensor], Tensor]
 

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from asymtrain.branches import Branches
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, how_to_install
 from asymtrain.gradients import AlignmentLog, alignment
 from asymtrain.integrations._common import (
     OptimizerPart,
@@ -42,7 +42,7 @@ try:
     from transformers import TrainerCallback
     from transformers.trainer_utils import get_last_checkpoint
 except ImportError as error:
-    raise UsageError(f"transformers does not import ({error}): pip install 'asymtrain[transformers]'") from error
+    raise UsageError(f"transformers does not import ({error}): {how_to_install('transformers')}") from error
 
 FILE = "branches.safetensors"
 OPTIMIZER_FILE = "branches_optimizer.pt"

@@ -1,1 +1,1 @@
-"""The lab: everything that runs experiments. `pip install "asymtrain[lab]"`."""
+"""The lab: everything that runs experiments. `pip install -e ".[lab]"` in a clone."""

@@ -5,7 +5,7 @@ They do what commands do, from values instead of texts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -75,14 +75,21 @@ def base_spec(
     data_options: Mapping[str, Any] | None,
     data_root: Path | None,
     held: ExitStack,
-) -> RunSpec:
-    """The Asymmetric spec without its seed. What has no name gets one, which holds until `held` is closed."""
+    *,
+    tuned: bool = False,
+    **others: Any,
+) -> tuple[RunSpec, list[str]]:
+    """The Asymmetric spec without its seed, and lines that tell what was not given, `others` included.
+
+    What has no name gets one, which holds until `held` is closed. Where it is `tuned`, it has all images, where a scale
+    would take a few, and its alpha does not count.
+    """
     from torch import nn
 
     from asymtrain.lab.data.registry import kept_dataset
     from asymtrain.lab.engine import load_for
     from asymtrain.lab.executors import check_data
-    from asymtrain.lab.recipes import check_given, recipe_fields
+    from asymtrain.lab.recipes import check_given, complete, recipe_fields
     from asymtrain.lab.runs import RunSpec
     from asymtrain.lab.scales import get_scale, scaled_spec
     from asymtrain.lab.sources import UNNAMED, Inputs, kept_function
@@ -105,13 +112,17 @@ def base_spec(
     base = scaled_spec(scale, build if isinstance(build, str) else UNNAMED, name, **fields)
     if build_options:
         base = replace(base, arch_options={**dict(base.arch_options), **build_options})  # type: ignore[arg-type]
+    if tuned:
+        base = replace(base, per_class=given.get("per_class"))
     dataset = load_for(base, data_root)
+    named = {"dataset", *given, *(["alpha"] if tuned else [])}
+    (base,), opening = complete([base], recipe, named, data_root, recipe=recipe, **others)
     if not isinstance(build, str):
         inputs = Inputs(tuple(dataset.train.inputs.shape[1:]), dataset.kind)
         arch = held.enter_context(kept_function(build, base.arch_options, classes=dataset.classes, inputs=inputs))
         base = replace(base, arch=arch)
     check_data([base], data_root)
-    return base
+    return base, opening
 
 
 def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
@@ -128,13 +139,13 @@ def _own_dataset(data: object, options: Mapping[str, Any]) -> Dataset:
 
 
 @contextmanager
-def shown_progress(shows: bool) -> Iterator[Display | None]:
+def shown_progress(shows: bool, opening: Sequence[str] = ()) -> Iterator[Display | None]:
     from asymtrain.lab.cli.screen import progress_display
 
     if not shows:
         yield None
         return
-    with progress_display() as display:
+    with progress_display(opening) as display:
         yield display
 
 

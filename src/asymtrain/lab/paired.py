@@ -85,7 +85,7 @@ def compare(
         seeds: how many (5: 42 to 46), or which.
         recipe: paper, ordinary, strong; None for the scale's own settings.
         epochs: of each run.
-        batch: inputs in a batch.
+        batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
         weight_decay: of AdamW, or of SGD.
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
@@ -125,9 +125,9 @@ def compare(
     numbers = _seeds(seeds)
     folder, record, root = calls.checked_paths(out, store, data_root, device)
     with ExitStack() as held:
-        base = calls.base_spec(build, data, recipe, given, build_options, data_options, root, held)
+        base, opening = calls.base_spec(build, data, recipe, given, build_options, data_options, root, held)
         specs = pairs(base, numbers)
-        runs, note = _train(specs, record, progress, device=device, data_root=root, fresh=fresh)
+        runs, note = _train(specs, record, progress, opening, device=device, data_root=root, fresh=fresh)
         summary = summarise(runs)
     if len(runs) < len(specs):
         left = f"{len(runs)} of {len(specs)} runs were trained{note and ': '}{note}"
@@ -219,14 +219,16 @@ def _seeds(seeds: int | Iterable[int]) -> tuple[int, ...]:
     return which
 
 
-def _train(specs: list[RunSpec], record: Path | None, shows: bool, **where: Any) -> tuple[list[Run], str]:
-    """Finished runs, and the last remark on the others."""
+def _train(
+    specs: list[RunSpec], record: Path | None, shows: bool, opening: Sequence[str], **where: Any
+) -> tuple[list[Run], str]:
+    """Finished runs, and the last remark on the others; `opening` is told first."""
     from asymtrain.lab.calls import shown_progress
     from asymtrain.lab.executors import execute
 
     runs: list[Run] = []
     notes = [""]
-    with shown_progress(shows) as display:
+    with shown_progress(shows, opening) as display:
 
         def update(state: Progress) -> None:
             notes.extend([state.note] if state.note else [])

@@ -5,7 +5,9 @@ A recipe is fields of a spec. What a user gives wins over the recipe, and the re
 """
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from asymtrain.errors import unknown_name
@@ -18,6 +20,7 @@ _ORDINARY: dict[str, Any] = {
     "optimizer": "adamw",
     "learning_rate": 1e-3,
     "weight_decay": 0.05,
+    "batch": 128,
     "decay": "matrices",
     "schedule": "cosine",
     "schedule_by": "step",
@@ -25,7 +28,7 @@ _ORDINARY: dict[str, Any] = {
     "augmentation": "flip_shift",
 }
 RECIPES: dict[str, Mapping[str, Any]] = {
-    # Rates and decay are those of the scale, the paper's own for each backbone.
+    # Rates, decay and batch are those of the scale; rates and decay are the paper's own for each backbone.
     "paper": {
         "optimizer": "adamw",
         "decay": "all",
@@ -52,6 +55,13 @@ FIELDS = (*dict.fromkeys(field for recipe in RECIPES.values() for field in recip
 SGD: Mapping[str, Any] = {"learning_rate": 0.05, "weight_decay": 5e-4}
 """What stands in the place of a recipe's rate and decay where sgd is chosen."""
 LEAST_EPOCHS = 10  # for each of warm-up: of a short run it is a part
+LEAST_BATCHES, SMALLEST_BATCH = 40, 16  # of an epoch, for which a recipe's batch is halved; and where that ends
+# Fields that decide a result: those that nobody gave are told.
+TOLD = {
+    "dataset": "data", "per_class": "images a class", "epochs": "epochs", "batch": "batch",
+    "learning_rate": "learning rate", "weight_decay": "weight decay", "precision": "precision", "alpha": "alpha",
+    "redundancy": "redundancy",
+}  # fmt: skip
 
 
 def check_given(given: Mapping[str, Any]) -> None:
@@ -75,6 +85,59 @@ def recipe_fields(name: str, epochs: int, given: Mapping[str, Any]) -> dict[str,
 def with_recipe(spec: RunSpec, name: str, **given: Any) -> RunSpec:
     """The spec trained by a recipe; further fields that are given win over it."""
     return dataclasses.replace(spec, **recipe_fields(name, given.get("epochs", spec.epochs), given))
+
+
+def complete(
+    specs: Sequence[RunSpec], by: str | None, given: Collection[str], data_root: Path | None = None, **others: Any
+) -> tuple[list[RunSpec], list[str]]:
+    """Specs with a batch that fits their data, and lines that tell what nobody gave.
+
+    `by` is their recipe, `given` are fields, and `others` further settings that were not given, None where there are
+    none.
+    """
+    fitted, reasons = [], dict[str, None]()
+    for spec in specs:
+        batch, images = spec.batch, 0
+        if "batch" not in given and "batch" in RECIPES.get(by or "", {}):
+            images = _training_size(spec, data_root)
+            batch = fitting_batch(spec.batch, images)
+        fitted.append(dataclasses.replace(spec, batch=batch))
+        if batch != spec.batch:
+            few = f"of {images:,} training examples it makes only {math.ceil(images / spec.batch)} batches an epoch"
+            reasons[f"Batch {batch}, not the recipe's {spec.batch}: {few}."] = None
+    told = [f"{name} {_text(value)}" for name, value in others.items() if value is not None]
+    told += [f"{word} {_of_each(fitted, field)}" for field, word in TOLD.items() if field not in given]
+    told = [words for words in told if not words.endswith(" None")]
+    return fitted, [*([f"Defaults: {', '.join(told)}."] if told else []), *reasons]
+
+
+def fitting_batch(batch: int, images: int) -> int:
+    """The batch, halved until an epoch has as many batches as it should, or the batch is as small as it may be."""
+    while batch > SMALLEST_BATCH and math.ceil(images / batch) < LEAST_BATCHES:
+        batch //= 2
+    return batch
+
+
+def _training_size(spec: RunSpec, data_root: Path | None) -> int:
+    """How many examples a run is trained on."""
+    from asymtrain.lab.data.subsets import split
+    from asymtrain.lab.engine import load_for
+
+    dataset = load_for(spec, data_root)
+    if spec.per_class is not None:
+        return spec.per_class * dataset.classes
+    labels = dataset.train.labels
+    return len(split(labels, spec.seed)[0] if spec.validation == "split" else labels)
+
+
+def _of_each(specs: Sequence[RunSpec], field: str) -> str:
+    """The value that specs share, or each with the models that have it."""
+    archs: dict[str, list[str]] = {}
+    for spec in specs:
+        archs.setdefault(_text(getattr(spec, field)), []).append(spec.arch)
+    if len(archs) == 1:
+        return next(iter(archs))
+    return " and ".join(f"{value} ({', '.join(names)})" for value, names in archs.items())
 
 
 def recipe_table() -> str:

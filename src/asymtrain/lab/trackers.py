@@ -20,7 +20,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from asymtrain.errors import UsageError, error_line, unknown_name
+from asymtrain.errors import UsageError, error_line, how_to_install, unknown_name
 from asymtrain.lab.engine import Progress
 from asymtrain.lab.runs import DEFAULTS, Epoch, RunSpec
 from asymtrain.lab.store.tensorboard import curve_values, open_log, run_name, write_epoch
@@ -194,7 +194,7 @@ def open_tracker(name: str, folder: Path) -> Tracker:
     if name not in TRACKERS:
         raise unknown_name("tracker", name, TRACKERS)
     if missing := [module for module in TRACKERS[name].modules if find_spec(module) is None]:
-        raise UsageError(f'--track {name} needs {" and ".join(missing)}: pip install "asymtrain[{name}]"')
+        raise UsageError(f"--track {name} needs {' and '.join(missing)}: {how_to_install(name)}")
     return TRACKERS[name](folder)
 
 

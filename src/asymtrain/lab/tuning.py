@@ -113,7 +113,7 @@ def tune(
         candidates: branches to try, as `asymtrain.lab.candidates.Candidate` or by its fields: objective, branch_bias,
             alpha, places (all, later, middle) and alpha_schedule. A list of nine by default.
         recipe: how you train: paper, ordinary, strong; None for the scale's own settings.
-        batch: inputs in a batch.
+        batch: inputs in a batch; by default the recipe's 128, or fewer where an epoch would have fewer than 40 batches.
         learning_rate: the highest.
         weight_decay: of AdamW, or of SGD.
         at: places as `attach` takes them, by name; the repeated blocks where none are given.
@@ -154,11 +154,13 @@ def tune(
     tried = as_candidates(candidates)
     folder, record, root = calls.checked_paths(out, store, data_root, device)
     with ExitStack() as held:
-        base = calls.base_spec(build, data, recipe, given, build_options, data_options, root, held)
-        base = replace(base, per_class=given.get("per_class"))  # all images, where a scale would take a few
+        missing = {"epochs": EPOCHS} if epochs is None else {}
+        base, opening = calls.base_spec(
+            build, data, recipe, given, build_options, data_options, root, held, tuned=True, **missing
+        )
         question = Question(base, tried, minutes, RULE.seeds if seeds is None else seeds, short)
         question = without_equals(question, folder, root)
-        with calls.shown_progress(progress) as display:
+        with calls.shown_progress(progress, opening) as display:
             watcher = None if display is None else watcher_of(display)
             try:
                 result = run_tune(question, store=record, out=folder, data_root=root, watcher=watcher, device=device)

@@ -110,7 +110,7 @@ def test_ctrl_c_while_libraries_load_is_one_line(tmp_path, library, words):
     assert [path.name for path in tmp_path.iterdir()] == ["early"]
 
 
-# What `pip install asymtrain` alone does not bring, hidden from a program that calls several commands.
+# What `pip install .` alone does not bring, hidden from a program that calls several commands.
 HIDDEN = """
 import sys
 sys.modules.update(dict.fromkeys({hidden!r}))
@@ -164,12 +164,12 @@ def test_a_command_without_the_extra_names_it(tmp_path, monkeypatch, hidden, nam
     lines = found.stderr.splitlines()
     assert len(lines) == len(calls)
     for line in lines:
-        assert re.fullmatch(rf'asymtrain: .* needs {named}: pip install "asymtrain\[lab\]"', line)
+        assert re.fullmatch(rf'asymtrain: .* needs {named}: pip install -e "\.\[lab\]" in .*', line)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_not_installed_is_named():
-    with pytest.raises(UsageError, match=r'needs panda_s: pip install "asymtrain\[lab\]"'), loading():
+    with pytest.raises(UsageError, match=r'needs panda_s: pip install -e "\.\[lab\]"'), loading():
         import panda_s  # noqa: F401
     # A file of our own that is missing is a bug, and keeps its traceback.
     with pytest.raises(ModuleNotFoundError), loading():

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 from contextlib import closing
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from asymtrain.lab.engine import load_for
 from asymtrain.lab.executors.outcomes import Job
 from asymtrain.lab.report import FILES
 from asymtrain.lab.scales import SCALES
-from asymtrain.lab.store import Store
+from asymtrain.lab.store import Store, stored_runs
 
 TINY = ("run", "--arch", "mlp", "--seeds", "2", "--epochs", "1")
 ONE_PAIR = ("run", "--arch", "mlp", "--seeds", "1", "--epochs", "1")
@@ -85,12 +86,12 @@ def test_called_again_nothing_is_trained_and_the_report_is_the_same(cli, tmp_pat
     assert again.code == 0
     assert {name: (folder / name).read_bytes() for name in FILES.values()} == before
     store = "asymtrain-report/runs.sqlite"
-    assert again.err.splitlines()[0] == f"4 of 4 runs are in {store} already: nothing is left to train."
+    assert again.err.splitlines()[1] == f"4 of 4 runs are in {store} already: nothing is left to train."
     assert "seed 4" not in again.err
     # More seeds: only the new ones are trained and told, the old rows stay.
     more = cli("run", "--arch", "mlp", "--seeds", "42..44", "--epochs", "1")
     assert more.code == 0
-    assert more.err.splitlines()[0] == f"4 of 6 runs are in {store} already."
+    assert more.err.splitlines()[1] == f"4 of 6 runs are in {store} already."
     assert re.findall(r"^(\d/6) mlp .* seed (\d+): ", more.err, re.MULTILINE) == [("5/6", "44"), ("6/6", "44")]
     old = before["rows.csv"].decode().splitlines()
     assert set(old) < set((folder / "rows.csv").read_text().splitlines())
@@ -176,7 +177,7 @@ def test_a_time_limit_in_which_no_run_is_finished_says_what_is_kept_and_what_is_
         kept = f"No run was finished in this time: {epochs} of 6 epochs are trained and kept, the others take about "
         assert re.search(rf"^Not finished: 0 of 2 .*\. {kept}\d+ .*\. Give the same", result.err, re.MULTILINE)
     last = cli(*pair, "--minutes", "10")
-    assert last.err.splitlines()[0] == "2 runs go on from a checkpoint."
+    assert last.err.splitlines()[1] == "2 runs go on from a checkpoint."
     assert "Not finished" not in last.err
     assert len(rows(tmp_path / "asymtrain-report")) == 2
 
@@ -290,7 +291,7 @@ def test_a_missing_extra_is_named(monkeypatch, refused):
     for name in [name for name in sys.modules if name.startswith("asymtrain.lab.cli")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "typer", None)
-    assert 'pip install "asymtrain[lab]"' in refused("run")
+    assert 'pip install -e ".[lab]"' in refused("run")
 
 
 @pytest.mark.timeout(900)
@@ -341,6 +342,7 @@ def test_runs_are_tracked_as_they_train(cli, tmp_path):
 TRACKING = {
     "run": "",
     "search": "",
+    "tune mlp": "--arch-option widths=[8,8] --short --epochs 1 --candidate alpha=0.1",
     "paper run table3": "",
     "measure alignment": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
     "measure trajectory": "--data folder:photos --arch mlp --seeds 1 --epochs 1",
@@ -367,7 +369,7 @@ def test_a_tracker_that_is_unknown_or_not_installed_is_refused(command, refused,
     assert "unknown tracker 'tensorbord': did you mean 'tensorboard'" in refused(*words, "--track", "tensorbord")
     monkeypatch.setitem(sys.modules, "wandb", None)
     line = refused(*words, "--track", "wandb")
-    assert line == 'asymtrain: --track wandb needs wandb: pip install "asymtrain[wandb]"\n'
+    assert line.startswith('asymtrain: --track wandb needs wandb: pip install -e ".[wandb]"')
 
 
 OWN = """
@@ -553,3 +555,35 @@ def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
     assert "own_nets:net changed since 2 runs in asymtrain-report/runs.sqlite were trained: its initial" in refused(
         *command, *weights
     )
+
+
+ENOUGH = ("--data-option", "size=6500", "--data-option", "image_size=8", "--data-option", "test_size=100")
+ONCE = ("--epochs", "1", "--seeds", "1")
+SMALL_MLP = ("--arch-option", "widths=[8, 8]")
+TRAININGS = {
+    "run": ("run", "--arch", "mlp", *SMALL_MLP, *ONCE),
+    "tune": ("tune", "mlp", *SMALL_MLP, "--epochs", "1", "--short", "--candidate", "alpha=0.1"),
+    "search": ("search", "--arch", "mlp", *SMALL_MLP, *ONCE, "--final-epochs", "1",
+               *("--learning-rates", "0.1", "--weight-decays", "0.1", "--alphas", "1")),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("command", TRAININGS)
+@pytest.mark.parametrize(
+    ("given", "batch", "said"),
+    [
+        ((*ENOUGH, "--recipe", "ordinary"), 128, "batch 128"),
+        (("--recipe", "strong"), 16, "Batch 16, not the recipe's 128: of 240 training examples"),
+        (("--recipe", "ordinary", "--batch", "50"), 50, ""),
+    ],
+    ids=["enough images", "few images", "given"],
+)
+def test_a_recipe_has_its_batch_and_what_is_not_given_is_told_first(cli, command, given, batch, said):
+    result = cli(*TRAININGS[command], *given, "--out", "out")
+    assert result.code == 0, result.err
+    assert {run.spec.batch for run in stored_runs(Path("out/runs.sqlite"))} == {batch}
+    first, second = result.err.splitlines()[:2]
+    assert first.startswith("Defaults: ")
+    assert "precision fp32" in first
+    assert said in f"{first} {second}"
+    assert said or "atch" not in first

@@ -233,4 +233,4 @@ def test_tensorboard_refuses_what_it_cannot_read_or_write(refused, store, tmp_pa
 
 def test_without_tensorboard_the_line_says_what_to_install(refused, store, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    assert 'pip install "asymtrain[tensorboard]"' in refused("store", "tensorboard", store, "logs")
+    assert 'pip install -e ".[tensorboard]"' in refused("store", "tensorboard", store, "logs")

@@ -4,11 +4,18 @@ import json
 import re
 import subprocess
 import sys
+from contextlib import nullcontext
+from pathlib import Path
 
+import numpy as np
 import pytest
 
+from asymtrain import UsageError
 from asymtrain.lab.cli.tune import Effort, parse_candidates
-from asymtrain.lab.tune import CANDIDATES, run_tune, running
+from asymtrain.lab.data.own import load_arrays
+from asymtrain.lab.data.registry import kept_dataset
+from asymtrain.lab.runs import RunSpec
+from asymtrain.lab.tune import CANDIDATES, RULE, Question, run_tune, running
 
 NETS = """
 from torch import nn
@@ -46,7 +53,10 @@ def test_it_answers_and_the_same_command_trains_nothing_again(cli, tmp_path):
     files = {path.name: path.read_bytes() for path in folder.iterdir() if path.suffix in (".html", ".json", ".svg")}
     again = cli(*TINY)
     assert again.out == first.out
-    assert again.err == "Page: asymtrain-tune/report.html\n"
+    *opening, page = again.err.splitlines(keepends=True)
+    assert len(opening) == 2  # what was not given, and why the batch is smaller
+    assert first.err.startswith("".join(opening))
+    assert page == "Page: asymtrain-tune/report.html\n"
     assert files == {path.name: path.read_bytes() for path in folder.iterdir() if path.name in files}
     other = cli(*TINY, "--learning-rate", "0.5")
     assert other.code == 2
@@ -67,6 +77,12 @@ def test_the_short_form_leans_and_probe_is_the_same(cli, tmp_path):
     shown = json.loads(again.out)
     assert shown == json.loads((tmp_path / "asymtrain-tune" / "tune.json").read_bytes()) | {"files": shown["files"]}
     assert (shown["verdict"], shown["question"]["short"], shown["comparison"]) == ("undecided", True, None)
+
+
+def test_it_can_be_watched(cli):
+    result = cli(*TINY, "--short", "--watch")
+    assert result.code == 0, result.err
+    assert "Watch it train: http://" in result.err
 
 
 @pytest.mark.slow
@@ -220,7 +236,20 @@ def test_a_model_without_blocks_asks_for_the_option(refused, tmp_path, monkeypat
 
 
 def test_a_folder_of_few_images_hears_how_many_are_needed_in_all(refused, photos):
-    assert "a fifth goes to the test, so 125 in all" in refused("tune", "mlp", "--data", photos)
+    least = f"{RULE.least_images} in all"
+    assert f"a fifth goes to the test, so {least}" in refused("tune", "mlp", "--data", photos)
+    pages = {name: (Path(__file__).parents[3] / "docs" / name).read_text() for name in ("tune.md", "data.md")}
+    assert all(f"needs {RULE.least_images} images or more" in page for page in pages.values())
+    assert f"{RULE.least_training_images} to train on" in pages["tune.md"]
+
+
+@pytest.mark.parametrize(("images", "enough"), [(RULE.least_images, True), (RULE.least_images - 5, False)])
+def test_the_least_images_are_enough(images, enough):
+    x, y = np.zeros((images, 3, 8, 8), dtype=np.uint8), np.arange(images) % 3
+    with kept_dataset(load_arrays((x, y))) as name:
+        question = Question(RunSpec(arch="mlp", dataset=name))
+        with nullcontext() if enough else pytest.raises(UsageError, match="training images"):
+            running.check_data(question)
 
 
 @pytest.mark.parametrize("model", ["mlp,cnn", "resnet", "nowhere:net", ""])

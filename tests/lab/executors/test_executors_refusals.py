@@ -62,7 +62,7 @@ def test_device_of_a_cluster(refused: Callable[..., str]) -> None:
 
 def test_ray_is_not_installed(refused: Callable[..., str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    assert 'pip install "asymtrain[ray]"' in refused(executor="ray")
+    assert 'pip install -e ".[ray]"' in refused(executor="ray")
 
 
 @pytest.mark.parametrize("address", ["head", "head:", ":6379", "head:port", "ray://", "head:99999"])

@@ -85,6 +85,18 @@ def test_regret_by_hand():
     assert (silent.committed, silent.right, silent.trainings) == (0, None, 2)
 
 
+def test_seeds_that_raced_or_confirmed_do_not_say_whether_advice_was_right():
+    made = case("a", "mlp", {None: 0.5, GOOD: 0.53})
+    # Above Plain over all ten seeds, but not on 0 and 9, the two that are unseen when 0 is scored.
+    worse = tuple((0.49,) * EPOCHS if seed in (0, 9) else curve for seed, curve in enumerate(made.long[GOOD]))
+    made = dataclasses.replace(made, long={**made.long, GOOD: worse})
+    assert made.gain(GOOD) > 0
+    assert made.unseen_seeds(0) == [0, 9]
+    attached = examine(lambda case, scored, others: Advice(GOOD), made, [made])
+    assert (attached.attached, attached.attached_right) == (10, 9)
+    assert examine(always_none, made, [made]).right == pytest.approx(0.1)
+
+
 def test_the_interval_over_families_is_that_of_drawing_them_again():
     # Of two families a draw is both of them or one twice: the ends are the two.
     assert family_interval([1.0, 3.0]) == (1, 3)
@@ -150,6 +162,8 @@ def test_the_scored_seed_is_never_seen(name, own_rows):
         race, confirmation = set(made.race_seeds(scored, 3)), set(made.confirmation_seeds(scored))
         assert scored not in confirmation
         assert own_rows or not ({scored} | race) & confirmation
+        assert scored in made.unseen_seeds(scored)
+        assert not set(made.unseen_seeds(scored)) & (confirmation | (set() if own_rows else race))
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5, 0.2])
@@ -205,6 +219,7 @@ def test_cases_of_the_practice_study(cases):
     assert mlp.best == Candidate("softmax", alpha=1.0)
     assert mlp.gain(mlp.best) == pytest.approx(2.73, abs=0.005)  # docs/practice.md
     assert set(mlp.short) == set(mlp.long)
+    assert mlp.selection == pytest.approx(22 * 2 * 10 / 30)  # 21 candidates and Plain, two seeds, 10 of 30 epochs
     assert all(len(curve) == 30 for by_seed in mlp.long.values() for curve in by_seed)
     # docs/practice.md: what the other families choose for all models
     elsewhere = {name: best_elsewhere(case, 0, []).candidate for name, case in named.items()}
@@ -272,6 +287,14 @@ def test_the_page_quotes_its_tables():
     known = set(re.findall(r"\d+(?:\.\d+)?", page_block())) | {"0", "100"}  # 0, and the alpha of a candidate
     assert len(quoted) > 10
     assert set(quoted) <= known
+
+
+def test_the_readme_says_how_often_attach_was_right():
+    told = " ".join((ROOT / "README.md").read_text().split())
+    cells = re.findall(r"^\| tune \|.*\| (\d+), (\d+) \|", page_block(), re.MULTILINE)
+    assert len(cells) == len(benchmark.PARTS)
+    for attached, right in cells:
+        assert f"{right} of {attached} " in told
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@
 and one file for each command. This file needs nothing: `asymtrain --help` works where the lab's extra is not installed.
 """
 
+from asymtrain.errors import how_to_install
+
 # The line of each command in `asymtrain --help`; a test holds it to the first of the command's own.
 COMMANDS = {
     "run": "Compare training without branches (Plain) and with them (Asymmetric).",
@@ -33,4 +35,4 @@ EXITS = {
 }
 """The exit status of every command; the last two are what shells report for a program that such a signal ended."""
 STOPPED = "Stopped while libraries were loading: nothing was begun."
-EXTRA = 'pip install "asymtrain[lab]"'
+EXTRA = how_to_install("lab")

@@ -63,7 +63,7 @@ def flattened(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _shown(annotation: Any, heading: str | None) -> Any:
-    """The option as its help shows it: under a heading, and a flag without a type, as it takes no value."""
+    """The option as its help shows it: under a heading."""
     if get_origin(annotation) is not Annotated:
         return annotation
     kind, *marks = get_args(annotation)
@@ -71,5 +71,4 @@ def _shown(annotation: Any, heading: str | None) -> Any:
     for option in marks:
         if isinstance(option, OptionInfo):
             option.rich_help_panel = option.rich_help_panel or heading
-            option.metavar = "" if kind is bool else option.metavar
     return Annotated[kind, *marks]

@@ -15,7 +15,7 @@ from importlib.abc import MetaPathFinder
 from typing import Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group
 
 from asymtrain.errors import UsageError
@@ -66,6 +66,36 @@ def loading() -> Iterator[None]:
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+class _PlainHelp:
+    """Help without a type behind flags, which take no value, and without braces around arguments."""
+
+    def get_params(self, ctx: Any) -> list[Any]:
+        params: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for param in params:
+            if getattr(param, "is_flag", False):
+                param.metavar = ""
+        return params
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:
+        pieces: list[str] = super().collect_usage_pieces(ctx)  # type: ignore[misc]
+        return [piece.replace("{", "").replace("}", "") for piece in pieces]
+
+
+class _Command(_PlainHelp, TyperCommand):
+    pass
+
+
+class Group(_PlainHelp, TyperGroup):
+    """A command that has commands of its own."""
+
+
+class _Program(typer.Typer):
+    """Makes every command one with plain help."""
+
+    def command(self, name: str | None = None, **options: Any) -> Any:
+        return super().command(name, **({"cls": _Command} | options))
+
+
 @cache
 def load_command(name: str) -> Any:
     """The command `name`: the thing of that name in the file of that name, a function or a group of them."""
@@ -76,14 +106,14 @@ def load_command(name: str) -> Any:
 
 def single_command(name: str, function: Callable[..., None]) -> Any:
     """A command that has none of its own."""
-    alone = typer.Typer(add_completion=False, context_settings=HELP)
+    alone = _Program(add_completion=False, context_settings=HELP)
     alone.command(name)(function)
     return get_command(alone)
 
 
-def command_group(name: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
+def command_group(name: str, cls: type[Group] = Group) -> typer.Typer:
     """A command that has commands of its own, and shows its help where none of them is called."""
-    group = typer.Typer(name=name, cls=cls)
+    group = _Program(name=name, cls=cls)
 
     @group.callback(invoke_without_command=True, help=COMMANDS[name])
     def start(context: typer.Context) -> None:
@@ -93,7 +123,7 @@ def command_group(name: str, cls: type[TyperGroup] = TyperGroup) -> typer.Typer:
     return group
 
 
-class LazyGroup(TyperGroup):
+class LazyGroup(Group):
     """Knows its commands by name and help line; the one that is called is loaded."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

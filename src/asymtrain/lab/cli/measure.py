@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 import typer
-from typer.core import TyperGroup
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab import instruments
 from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
-from asymtrain.lab.cli.loading import command_group, loading, single_command
+from asymtrain.lab.cli.loading import Group, command_group, loading, single_command
 from asymtrain.lab.cli.options import (
     DEFAULT_OUT,
     RUN_IDS,
@@ -69,7 +68,7 @@ class MeasureOutput(OutputOptions):
     ] = None
 
 
-class InstrumentGroup(TyperGroup):
+class InstrumentGroup(Group):
     """A command for each of `INSTRUMENTS`."""
 
     def list_commands(self, ctx: Any) -> list[str]:

@@ -15,7 +15,7 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,7 +104,7 @@ ARCH_OPTION = typer.Option(
     metavar="NAME=VALUE",
     help="An option of the model's builder, such as hidden_size=64; may be repeated.",
 )
-BATCH = typer.Option("--batch", help="Images in a batch.", callback=one_or_more)
+BATCH = typer.Option("--batch", help="Images in a batch. Default: the recipe's, or the scale's.", callback=one_or_more)
 LEARNING_RATE = typer.Option("--learning-rate", help="Highest learning rate.", callback=above_zero)
 WEIGHT_DECAY = typer.Option("--weight-decay", help="Weight decay.")
 SEEDS = typer.Option("--seeds", help="How many (3: 42, 43 and 44), from..to (42..51), or which (42,43,44; one: 42,).")
@@ -145,7 +145,7 @@ OUT = typer.Option("--out", help="Folder that the results are written to.")
 STORE = typer.Option("--store", help=f"Record of runs. Default: {STORE_NAME} in --out.")
 RECORD = typer.Option("--store", help="Record of runs.")  # of commands that read one
 LATEST = f"Default: of the folders that commands write here, asymtrain-*/{STORE_NAME}, the one written last."
-JSON = typer.Option("--json", help="Print the result as JSON.", metavar="")
+JSON = typer.Option("--json", help="Print the result as JSON.")
 
 
 @dataclass(frozen=True)
@@ -180,6 +180,20 @@ class ScaleOptions:
 
     def given(self) -> list[str]:
         return [name for name, value in vars(self).items() if value is not None]
+
+    def complete(
+        self, bases: "Sequence[RunSpec]", given: Collection[str], data_root: Path | None, **others: Any
+    ) -> "tuple[list[RunSpec], list[str]]":
+        """The specs with a batch that fits their data, and lines that tell what was not given.
+
+        `given` are further fields that were, `others` further settings that were not.
+        """
+        from asymtrain.lab.recipes import complete
+
+        own = {"scale": self.scale or "quick", "recipe": self.recipe or "paper"}
+        fields = {"dataset" if name == "data" else name for name in self.given()} | set(given)
+        missing = {name: value for name, value in own.items() if name not in fields}
+        return complete(bases, self.recipe, fields, data_root, **missing, **others)
 
     def get_scale(self) -> "Scale":
         from asymtrain.lab.scales import get_scale

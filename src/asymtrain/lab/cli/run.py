@@ -56,18 +56,21 @@ def run(
         from asymtrain.lab.executors import check_data, check_executor
         from asymtrain.lab.report import FILES, write_report
         from asymtrain.lab.runs import pairs
-    seeds = chosen.parse_seeds()
+    seeds, defaults = chosen.parse_seeds(), list[str]()
     if from_search is not None:
         specs = searched(from_search, chosen, settings, seeds)
     else:
-        specs = [spec for base in chosen.base_specs(**parse_settings(settings)) for spec in pairs(base, seeds)]
+        fields = parse_settings(settings)
+        unnamed = {} if chosen.seeds else {"seeds": len(seeds)}
+        bases, defaults = chosen.complete(chosen.base_specs(**fields), fields, training.data_root, **unnamed)
+        specs = [spec for base in bases for spec in pairs(base, seeds)]
     output.check()
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
     check_data(specs, training.data_root)
     store, wanted = output.store_path, {spec.id for spec in specs}
     with watching(store) if watch else nullcontext():
-        runs, interrupted, how_to_continue = train(specs, store, training, tracker)
+        runs, interrupted, how_to_continue = train(specs, store, training, tracker, defaults)
     summary = write_report(runs, output.out, typed_command(context), versions_in(store, runs))
     if output.json:
         show_json(document(summary, len(specs), output))
@@ -102,9 +105,13 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
 
 
 def train(
-    specs: "list[RunSpec]", store: Path, training: TrainingOptions, tracker: "Tracker | None" = None
+    specs: "list[RunSpec]",
+    store: Path,
+    training: TrainingOptions,
+    tracker: "Tracker | None" = None,
+    opening: Sequence[str] = (),
 ) -> "tuple[list[Run], bool, str]":
-    """Finished runs, whether Ctrl-C ended the training before all were, and how to go on."""
+    """Finished runs, whether Ctrl-C ended the training before all were, and how to go on; `opening` is told first."""
     with loading():
         from asymtrain.lab import executors
         from asymtrain.lab.checkpoints import checkpointed
@@ -120,8 +127,10 @@ def train(
         with Store(store, read_only=True) as opened:
             stored = opened.finished(wanted)
         begun = checkpointed(store) & wanted - stored
-    with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
+    with progress_display(opening) as display, tracking(tracker, display.update, display.console.print) as update:
         trained = executors.execute(specs, store=store, progress=update, **options)  # refuses before anything is said
+        if stored or begun or training.executor == "local":  # a cluster may still refuse
+            display.begin()
         if stored:
             nothing = ": nothing is left to train" if stored == wanted else ""
             display.console.print(f"{len(stored)} of {len(wanted)} runs are in {store} already{nothing}.")

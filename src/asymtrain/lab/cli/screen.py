@@ -230,8 +230,8 @@ def show_blocks(rows: Sequence[Mapping[str, Any]], *, json: bool) -> None:
 class Display:
     """Progress of many runs: a bar on a terminal, a line for each finished run elsewhere."""
 
-    def __init__(self, console: Console, bar: Bar) -> None:
-        self.console, self.bar = console, bar
+    def __init__(self, console: Console, bar: Bar, opening: Sequence[str] = ()) -> None:
+        self.console, self.bar, self.opening = console, bar, opening
         self.task = self._start()
         self.latest: Progress | None = None
         self.start, self.productive = time.monotonic(), False  # has a run been trained, or a measurement taken?
@@ -239,14 +239,22 @@ class Display:
     def _start(self) -> TaskID:
         return self.bar.add_task("starting", total=None, progress=None)
 
+    def begin(self) -> None:
+        """Tell what is told first, once: after all that can be refused."""
+        lines, self.opening = self.opening, ()
+        for line in lines:
+            self.console.print(line)
+
     def stage(self, words: str) -> None:
         """What begins now; the bar begins again with it."""
+        self.begin()
         self.console.print(words)
         self.bar.remove_task(self.task)
         self.task = self._start()
 
     def update(self, progress: "Progress") -> None:
         """Called by the engine, from any thread."""
+        self.begin()
         self.latest = progress
         self.productive = self.productive or progress.runs_done > 0
         if progress.note:
@@ -305,12 +313,14 @@ class Display:
 
 
 @contextmanager
-def progress_display() -> Iterator[Display]:
+def progress_display(opening: Sequence[str] = ()) -> Iterator[Display]:
     console = stderr()
     width = max(6, min(24, console.width - 68))  # the counts come first
     columns = (TextColumn("{task.description}", markup=False), BarColumn(bar_width=width), _Counts())
     with Bar(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
-        yield Display(console, bar)
+        display = Display(console, bar, opening)
+        yield display
+        display.begin()  # where nothing was left to train
 
 
 class _Counts(ProgressColumn):

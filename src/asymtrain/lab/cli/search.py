@@ -174,14 +174,15 @@ def search(
         check_folder(output.out)
         show(context, results, output, None)
         return
-    bases = chosen.base_specs(**fields)
+    given = {*SEARCHED, "alpha", *(name for name, value in fields.items() if value is not None)}
+    bases, defaults = chosen.complete(chosen.base_specs(**fields), given, training.data_root)
     searches = grids.searches(bases, chosen.parse_seeds())
     output.check()
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
     check_data(bases, training.data_root)
     with watching(output.store_path) if watch else nullcontext():
-        results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker)
+        results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker, defaults)
     show(context, results, output, output.store_path)
     failed = False
     if missing := {spec.id for result in results for spec in result.missing}:
@@ -194,13 +195,17 @@ def search(
 
 
 def train(
-    searches: "Sequence[Search]", store: Path, training: TrainingOptions, tracker: "Tracker | None" = None
+    searches: "Sequence[Search]",
+    store: Path,
+    training: TrainingOptions,
+    tracker: "Tracker | None" = None,
+    opening: Sequence[str] = (),
 ) -> "tuple[list[SearchResult], bool, str]":
-    """Where the searches stand, whether Ctrl-C ended the training, and how to go on."""
+    """Where the searches stand, whether Ctrl-C ended the training, and how to go on; `opening` is told first."""
     from asymtrain.lab.search import read_searches, run_searches
     from asymtrain.lab.trackers import tracking
 
-    with progress_display() as display, tracking(tracker, display.update, display.console.print) as update:
+    with progress_display(opening) as display, tracking(tracker, display.update, display.console.print) as update:
         options, interrupted = dataclasses.asdict(training), False
         try:
             results = run_searches(searches, store=store, on_run=display.telling(_line), progress=update, **options)

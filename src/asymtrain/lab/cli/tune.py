@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -27,10 +28,12 @@ from asymtrain.lab.cli.options import (
     PRECISION,
     SETTINGS,
     TRAINED,
+    WATCH,
     WEIGHT_DECAY,
     ExecutorOptions,
     OutputOptions,
     RunOptions,
+    TrackOptions,
     above_zero,
     offered,
     one_or_more,
@@ -39,6 +42,7 @@ from asymtrain.lab.cli.options import (
 )
 from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import AGAIN, Display, progress_display, show_page, stderr
+from asymtrain.lab.cli.watch import watching
 from asymtrain.lab.texts import counted
 
 if TYPE_CHECKING:
@@ -70,16 +74,29 @@ class TrainingAsked:
     precision: Annotated[str | None, PRECISION] = None
     initial_weights: Annotated[str | None, INITIAL_WEIGHTS] = None
 
-    def base_spec(self, settings: Sequence[str] | None) -> "RunSpec":
-        """The Asymmetric spec; all training images, where a scale would take a few."""
+    def base_spec(
+        self, settings: Sequence[str] | None, data_root: Path | None, **others: Any
+    ) -> "tuple[RunSpec, list[str]]":
+        """The Asymmetric spec, and lines that tell what was not given, such as `others`.
+
+        All training images, where a scale would take a few.
+        """
+        from asymtrain.lab.candidates import Candidate
+        from asymtrain.lab.recipes import complete
         from asymtrain.lab.tune import EPOCHS
 
         if "," in self.model or not self.model.strip():
             raise UsageError(f"{self.model!r}: tune takes one model, such as vit or package.module:function")
         shared = {name: value for name, value in vars(self).items() if name not in ("model", "epochs")}
         options = RunOptions(arch=[self.model], epochs=self.epochs or EPOCHS, **shared)
-        (spec,) = options.base_specs(**_checked(parse_settings(settings, TrainingAsked)))
-        return dataclasses.replace(spec, per_class=None)
+        fields = _checked(parse_settings(settings, TrainingAsked))
+        (spec,) = options.base_specs(**fields)
+        typed = [field.name for field in dataclasses.fields(self)[1:] if getattr(self, field.name) != field.default]
+        given = {*Candidate().fields(), *fields, *("dataset" if name == "data" else name for name in typed)}
+        others = {**({} if "recipe" in typed else {"recipe": self.recipe}), **others}
+        spec = dataclasses.replace(spec, per_class=None)
+        (spec,), opening = complete([spec], self.recipe, given, data_root, **others)
+        return spec, opening
 
 
 @dataclass(frozen=True)
@@ -138,13 +155,15 @@ def tune(
     asked: TrainingAsked,
     effort: Effort,
     output: TuneOutput,
+    tracks: TrackOptions,
     settings: Annotated[list[str] | None, SETTINGS] = None,
+    watch: Annotated[bool, WATCH] = False,
 ) -> None:
     """Find the branches for a model, or say that none help: a race against Plain, confirmed on fresh seeds.
 
     No test image is used before the confirmation. Called again, it continues where it stopped.
     """
-    find(context, asked, effort, output, settings)
+    find(context, asked, effort, output, settings, tracks, watch=watch)
 
 
 def find(
@@ -153,22 +172,34 @@ def find(
     effort: Effort,
     output: TuneOutput,
     settings: Sequence[str] | None = None,
+    tracks: TrackOptions | None = None,
+    *,
+    watch: bool = False,
 ) -> None:
     """What `tune` does, and `probe` in its short form."""
     with loading():
         from asymtrain.lab.executors import check_executor
+        from asymtrain.lab.trackers import tracking
         from asymtrain.lab.tune import RULE, Question, read_tune, run_tune, without_equals
         from asymtrain.lab.tune.answer import write_tuned
     seeds = RULE.seeds if effort.seeds is None else effort.seeds
     minutes, candidates = effort.limit(), parse_candidates(effort.candidate)
-    question = Question(asked.base_spec(settings), candidates, minutes, seeds, effort.short)
+    others = {"minutes": None if effort.minutes else minutes, "seeds": None if effort.seeds or effort.short else seeds}
+    base, opening = asked.base_spec(settings, effort.data_root, **others)
+    question = Question(base, candidates, minutes, seeds, effort.short)
     output.check()
     check_executor(effort.executor, effort.address)
+    tracker = tracks.open(output.out) if tracks else None
     question = without_equals(question, output.out, effort.data_root)
     store, interrupted = output.store_path, False
-    with progress_display() as display:
+    with (
+        watching(store) if watch else nullcontext(),
+        progress_display(opening) as display,
+        tracking(tracker, display.update, display.console.print) as update,
+    ):
+        watcher = dataclasses.replace(watcher_of(display), progress=update)
         try:
-            result = run_tune(question, store=store, out=output.out, watcher=watcher_of(display), **effort.where())
+            result = run_tune(question, store=store, out=output.out, watcher=watcher, **effort.where())
         except KeyboardInterrupt:
             result, interrupted = read_tune(question, store, output.out, data_root=effort.data_root), True
     versions = versions_in(store, result.runs)

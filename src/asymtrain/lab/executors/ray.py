@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 import torch
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, how_to_install
 from asymtrain.lab.checkpoints import PLAN
 from asymtrain.lab.data.registry import at_home
 from asymtrain.lab.engine import StackPlan, StackProgress
@@ -129,7 +129,7 @@ def _import_ray() -> Any:
     try:
         import ray
     except ImportError as problem:
-        raise UsageError('Ray is not installed: pip install "asymtrain[ray]", or use --executor local') from problem
+        raise UsageError(f"Ray is not installed: {how_to_install('ray')}, or use --executor local") from problem
     return ray
 
 

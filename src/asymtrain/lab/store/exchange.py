@@ -19,7 +19,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, how_to_install
 from asymtrain.lab.files import write_whole
 from asymtrain.lab.runs import Epoch, RunSpec
 from asymtrain.lab.store import checksums, records
@@ -376,5 +376,5 @@ def _pyarrow() -> tuple[Any, Any]:
         import pyarrow
         import pyarrow.parquet
     except ImportError as error:
-        raise UsageError('Parquet needs pyarrow: pip install "asymtrain[lab]", or export to CSV') from error
+        raise UsageError(f"Parquet needs pyarrow: {how_to_install('lab')}, or export to CSV") from error
     return pyarrow, pyarrow.parquet

@@ -7,7 +7,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from asymtrain.errors import UsageError
+from asymtrain.errors import UsageError, how_to_install
 from asymtrain.lab.runs import Epoch, Run, RunSpec
 
 # Field of an epoch to the name of its curve; what stands before the slash is TensorBoard's group.
@@ -33,7 +33,7 @@ def write_tensorboard(runs: Iterable[Run], folder: str | PathLike[str]) -> list[
     try:
         import torch.utils.tensorboard  # noqa: F401
     except ImportError as error:
-        raise UsageError('TensorBoard logs need tensorboard: pip install "asymtrain[tensorboard]"') from error
+        raise UsageError(f"TensorBoard logs need tensorboard: {how_to_install('tensorboard')}") from error
     logs = []
     for run in runs:
         with open_log(run.spec, folder) as log:

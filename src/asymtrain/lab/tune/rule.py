@@ -50,6 +50,16 @@ class Rule:
     still: float = 0.5  # points: a smaller change from one length to the next is none
     shrunk: float = 0.8  # of the difference before: what is below it has shrunk
 
+    @property
+    def least_training_images(self) -> int:
+        """Of which the race holds a fifth out."""
+        return 5 * self.least_held_out
+
+    @property
+    def least_images(self) -> int:
+        """In all, where a fifth of them is tested on."""
+        return self.least_training_images * 5 // 4
+
 
 RULE = Rule()
 

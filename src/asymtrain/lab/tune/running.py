@@ -225,7 +225,7 @@ def check_data(question: Question, data_root: Path | None = None) -> None:
     if (held_out := _held_out(len(dataset.train))) < RULE.least_held_out:
         raise UsageError(
             f"of {len(dataset.train)} training images a fifth, {held_out}, would be held out to choose by, and "
-            f"{RULE.least_held_out} or more are needed: give at least {5 * RULE.least_held_out} training images"
+            f"{RULE.least_held_out} or more are needed: give at least {RULE.least_training_images} training images"
             f"{_in_all(question.base.dataset)}"
         )
     if not question.short and len(dataset.test) < RULE.least_held_out:
@@ -239,9 +239,7 @@ def _in_all(dataset: str) -> str:
     """Of what the user brings a fifth is tested on, unless a test set comes with it."""
     if ":" not in dataset:
         return ""
-    return (
-        f"; without a test set of its own a fifth goes to the test, so {math.ceil(6.25 * RULE.least_held_out)} in all"
-    )
+    return f"; without a test set of its own a fifth goes to the test, so {RULE.least_images} in all"
 
 
 def largest_classes(question: Question, data_root: Path | None = None) -> tuple[float, float]:
