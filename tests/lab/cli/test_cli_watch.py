@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -88,13 +89,32 @@ def test_the_page_changes_with_the_store_and_only_then(store, monkeypatch):
         assert get(server)[2] == after
 
 
-def test_pages_are_not_made_without_end(store, monkeypatch):
-    monkeypatch.setattr(watch, "SHARE", 1e-9)  # the next one is due in years
-    with served(store) as server:
-        _, first, _ = get(server)
-        with Store(store) as opened:
-            opened.add(finished(SPECS[0]))
-        assert get(server)[1]["ETag"] == first["ETag"]
+def test_pages_are_not_made_without_end_and_the_slow_first_one_delays_none(store, monkeypatch):
+    monkeypatch.setattr(watch, "SHARE", 1e-9)  # after a page that counts, the next one is due in years
+    pages = []
+    with served(store) as server, Store(store) as opened:
+        for spec in SPECS[:3]:
+            pages.append(words(get(server)[2]))
+            opened.add(finished(spec))
+        pages.append(words(get(server)[2]))
+    assert [re.search(r"(\d) of 4 runs", page)[1] for page in pages] == ["0", "1", "1", "1"]
+
+
+def test_a_page_shows_one_moment(store, monkeypatch):
+    """Runs that are stored while a page is made are counted once: on the next one."""
+    pending_states = watch.pending_states
+
+    def store_meanwhile(opened):
+        read = pending_states(opened)
+        with Store(store) as another:
+            for spec in SPECS:
+                another.add(finished(spec))
+        return read
+
+    page = watch.LivePage(store)
+    monkeypatch.setattr(watch, "pending_states", store_meanwhile)
+    assert "0 of 4 runs are trained." in words(watch.render_store(store)[1])
+    assert "4 of 4 runs are trained." in words(page.current()[0].decode())
 
 
 def test_what_is_being_trained_is_there_before_it_is_stored(tmp_path, one_core):
@@ -247,3 +267,29 @@ def test_an_open_page_sees_the_end(store, capsys):
     late.join()
     assert "0 of 4 runs are trained" in words(seen[0])
     assert "1 of 4 runs are trained" in words(seen[1])
+
+
+def test_a_page_that_is_being_made_as_the_training_ends_sees_the_end(store, capsys, monkeypatch):
+    monkeypatch.setattr(watch, "PAUSE", 0.1)
+    render, begun, seen = watch.render_store, threading.Event(), []
+
+    def render_slowly(path):
+        page = render(path)
+        begun.set()
+        time.sleep(0.5)
+        return page
+
+    def ask_twice():
+        for _ in range(2):
+            seen.append(get(server)[2])
+
+    monkeypatch.setattr(watch, "render_store", render_slowly)
+    with watch.watching(store):
+        server = type("Address", (), {"port": int(re.search(r":(\d+)/", capsys.readouterr().err)[1])})
+        page = threading.Thread(target=ask_twice)
+        page.start()
+        assert begun.wait(60)
+        with Store(store) as opened:
+            opened.add(finished(SPECS[0]))
+    page.join()
+    assert ["0 of 4 runs" in words(seen[0]), "1 of 4 runs" in words(seen[1])] == [True, True]

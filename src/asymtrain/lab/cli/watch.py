@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -24,7 +24,6 @@ import typer
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import LATEST, latest_store
-from asymtrain.lab.cli.report import versions_in
 from asymtrain.lab.cli.screen import stderr
 from asymtrain.lab.cli.status import RUNNING, counts_table, pending_states
 from asymtrain.lab.cli.status import lines as state_lines
@@ -33,7 +32,7 @@ from asymtrain.lab.texts import counted
 if TYPE_CHECKING:
     from asymtrain.lab.report import Figure, Table
     from asymtrain.lab.runs import Epoch, Run, RunSpec
-    from asymtrain.lab.store import Summary
+    from asymtrain.lab.store import Record, Summary
 
 HOST = "127.0.0.1"
 PORT = 8400
@@ -93,42 +92,48 @@ class State:
 
 
 def read_state(store: Path) -> State:
+    return _read_at_once(store)[0]
+
+
+def _read_at_once(store: Path, *, whole: bool = False) -> "tuple[State, list[Record]]":
+    """The state of a store at one moment, and its runs at the same moment where the `whole` is wanted."""
     from asymtrain.lab.checkpoints import EPOCHS, checkpoints_of
     from asymtrain.lab.store import Store, store_exists
 
     if not store_exists(store):
-        return State(None, (), ())
-    with Store(store, read_only=True) as opened:
-        summary, pending = opened.summary(), tuple(pending_states(opened))
+        return State(None, (), ()), []
     logs = []
     for log in sorted(checkpoints_of(store).glob(f"*/{EPOCHS}")):
         try:
             logs.append((log.parent.name, log.stat().st_size))
         except FileNotFoundError:
             continue  # its stack has just been stored
-    return State(summary, pending, tuple(logs))
+    with Store(store, read_only=True) as opened, opened.snapshot():
+        state = State(opened.summary(), tuple(pending_states(opened)), tuple(logs))
+        return state, opened.records() if whole else []
 
 
-def render_state(store: Path, state: State) -> str:
-    """The page of a store as HTML."""
+def render_store(store: Path) -> tuple[State, str]:
+    """The page of a store as HTML, and the state that it shows."""
     from asymtrain.lab.checkpoints import checkpoints_of
     from asymtrain.lab.engine.checkpoint import begun_runs
     from asymtrain.lab.report import summarise
     from asymtrain.lab.report.run_report import render
-    from asymtrain.lab.store import stored_runs
+    from asymtrain.lab.store.provenance import joined_versions
 
-    runs = stored_runs(store)
-    begun = begun_runs(checkpoints_of(store))
+    begun = begun_runs(checkpoints_of(store))  # before the store: the log of a stack goes when its runs are stored
+    state, records = _read_at_once(store, whole=True)
+    runs = [record.run for record in records]
     histories = {spec: history for _, members in begun for spec, history in members.items()}
     running = {spec for spec, reason in state.pending if reason == RUNNING}
     stacks = count_training([members for _, members in begun if running & members.keys()])
     curves = unfinished_curves({spec: histories.get(spec, []) for spec, _ in state.pending})
     pending = [spec for spec, _ in state.pending]
     failures = () if state.summary is None else state.summary.failures
-    return render(
+    page = render(
         summarise(runs),
         None,
-        versions_in(store, runs),
+        joined_versions([record.provenance.versions for record in records]),
         template="watch.html.j2",
         figures=[figure for _, figure in curves],
         store=str(store),
@@ -141,6 +146,7 @@ def render_state(store: Path, state: State) -> str:
         unfinished_curves=curves,
         pause=round(1000 * PAUSE),
     )
+    return state, page
 
 
 def progress_sentence(runs: "Sequence[Run]", pending: "Sequence[RunSpec]", running: int, left: float | None) -> str:
@@ -247,25 +253,32 @@ class LivePage:
         self.lock = threading.Lock()
         self.state: State | None = None
         self.body, self.tag = b"", ""
+        self.cost = 0.0  # seconds that the page took to make
         self.due = self.asked = -math.inf
         self.last, self.delivered = False, threading.Event()
 
     def current(self) -> tuple[bytes, str]:
         with self.lock:
-            self.asked = time.monotonic()
-            state = read_state(self.store)
-            if state != self.state and self.asked >= self.due:
-                text = render_state(self.store, state)
+            start = time.monotonic()
+            if (start >= self.due or self.last) and read_state(self.store) != self.state:
+                self.state, text = render_store(self.store)
                 version = hashlib.sha256(text.encode()).hexdigest()[:16]
-                self.state, self.body, self.tag = state, text.replace(VERSION, version, 1).encode(), f'"{version}"'
+                self.body, self.tag = text.replace(VERSION, version, 1).encode(), f'"{version}"'
                 now = time.monotonic()
-                self.due = now + (now - self.asked) / SHARE
+                # One page that took long, such as the first, which loads libraries, must not delay the next ones.
+                self.due = now + min(self.cost, now - start) / SHARE
+                self.cost = now - start
+            self.asked = time.monotonic()
             return self.body, self.tag
 
     def finish(self) -> None:
         """Let a page that is open see the end before the server goes."""
-        if time.monotonic() - self.asked < 2 * PAUSE:
-            self.due, self.last = -math.inf, True
+        with self.lock:  # one that is being made is open
+            is_open = time.monotonic() - self.asked < 2 * PAUSE
+        if is_open:
+            self.last = True
+            with suppress(UsageError):  # such as a store that was moved away
+                self.current()  # now, so that the page need not wait for it
             self.delivered.wait(LAST_WORD)
 
 
