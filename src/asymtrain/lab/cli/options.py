@@ -138,6 +138,9 @@ DATA_ROOT = typer.Option("--data-root", help="Where downloaded data is kept. Def
 MINUTES = typer.Option("--minutes", help="Stop after this time; the next call continues.", callback=above_zero)
 TRACK = typer.Option("--track", help="Log every epoch as it comes: tensorboard, mlflow, wandb or trackio.")
 WATCH = typer.Option("--watch", help="Show a live page on this machine as it trains.", rich_help_panel=RESULTS)
+NO_TOKEN = typer.Option(
+    "--no-token", help="Let everyone on this machine open the live page: no token in its link.", rich_help_panel=RESULTS
+)
 STATES = typer.Option("--states", help="Folder that keeps weights. Default: states in --out.")
 ESTIMATED = typer.Option("--device", help="cpu or cuda: for which the time is estimated.")
 # Where results go.

@@ -14,6 +14,7 @@ from asymtrain.lab.cli import FAILED, INTERRUPTED
 from asymtrain.lab.cli.groups import flattened
 from asymtrain.lab.cli.loading import loading
 from asymtrain.lab.cli.options import (
+    NO_TOKEN,
     SETTINGS,
     WATCH,
     OutputOptions,
@@ -46,6 +47,7 @@ def run(
         Path | None, typer.Option(help="Train what a search chose: the folder that it wrote to.")
     ] = None,
     watch: Annotated[bool, WATCH] = False,
+    no_token: Annotated[bool, NO_TOKEN] = False,
 ) -> None:
     """Compare training without branches (Plain) and with them (Asymmetric).
 
@@ -66,7 +68,7 @@ def run(
     tracker = tracks.open(output.out)
     check_data(specs, training.data_root)
     store, wanted = output.store_path, {spec.id for spec in specs}
-    with watching(store) if watch else nullcontext():
+    with watching(store, token=not no_token) if watch else nullcontext():
         runs, interrupted, how_to_continue = train(specs, store, training, tracker)
     summary = write_report(runs, output.out, typed_command(context), versions_in(store, runs))
     if output.json:

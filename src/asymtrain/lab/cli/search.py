@@ -19,6 +19,7 @@ from asymtrain.lab.cli.options import (
     FIRST_SEED,
     INITIAL_WEIGHTS,
     LAYOUT,
+    NO_TOKEN,
     OUT,
     PRECISION,
     REDUNDANCY,
@@ -155,6 +156,7 @@ def search(
         bool, typer.Option("--paper-values", help="Show Table 13's values; train nothing.")
     ] = False,
     watch: Annotated[bool, WATCH] = False,
+    no_token: Annotated[bool, NO_TOKEN] = False,
 ) -> None:
     """Search learning rate, weight decay and alpha by validation accuracy, never by test accuracy.
 
@@ -180,7 +182,7 @@ def search(
     check_executor(training.executor, training.address)
     tracker = tracks.open(output.out)
     check_data(bases, training.data_root)
-    with watching(output.store_path) if watch else nullcontext():
+    with watching(output.store_path, token=not no_token) if watch else nullcontext():
         results, interrupted, how_to_continue = train(searches, output.store_path, training, tracker)
     show(context, results, output, output.store_path)
     failed = False

@@ -2,11 +2,12 @@
 
 The page is the report's, with the unfinished runs above it. It asks this program again and again whether it has changed
 (an ETag says so) and replaces the parts that have. The program reads the store and the logs of begun stacks, writes
-nothing, and answers on this machine alone.
+nothing, and answers on this machine alone, to those who have the token in the link that it prints.
 """
 
 import hashlib
 import math
+import secrets
 import socketserver
 import sys
 import threading
@@ -17,13 +18,12 @@ from dataclasses import dataclass, replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
-from urllib.parse import urlsplit
 
 import typer
 
 from asymtrain.errors import UsageError
 from asymtrain.lab.cli.loading import loading
-from asymtrain.lab.cli.options import LATEST, latest_store
+from asymtrain.lab.cli.options import LATEST, NO_TOKEN, latest_store
 from asymtrain.lab.cli.screen import stderr
 from asymtrain.lab.cli.status import RUNNING, counts_table, pending_states
 from asymtrain.lab.cli.status import lines as state_lines
@@ -40,6 +40,7 @@ PAUSE = 2.0  # seconds between two questions of a page
 SHARE = 0.1  # of the time, at most, goes into making pages: the training needs the rest
 ROWS = 40  # unfinished runs that are listed
 LAST_WORD = 5.0  # seconds that an open page gets to ask for the end of the training
+CONNECTIONS = 16  # open ones, each with a thread: more are closed at once
 VERSION = "@version@"  # in watch.js
 
 
@@ -49,30 +50,31 @@ def watch(
         typer.Argument(metavar="STORE", help=f"Record of runs, also while it is being written. {LATEST}"),
     ] = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="Port of the page; 0 for any that is free.")] = PORT,
+    no_token: Annotated[bool, NO_TOKEN] = False,
 ) -> None:
     """Show a store on a live page: progress, curves and comparisons as they come, on this machine alone."""
     with loading():
         from asymtrain.lab.store import Store
     store = store or latest_store()
     Store(store, read_only=True).close()  # what is no store is refused before a page is offered
-    with Server(LivePage(store), port) as server:
+    with Server(LivePage(store), port, token=not no_token) as server:
         stderr().print(f"Watching {store}: {server.url} (Ctrl-C ends it)")
         server.serve_forever(poll_interval=0.2)
 
 
 @contextmanager
-def watching(store: Path) -> Iterator[None]:
+def watching(store: Path, *, token: bool = True) -> Iterator[None]:
     """Offer the page of a store, which need not be there yet, while a block runs."""
-    with served(store) as server:
+    with served(store, token=token) as server:
         stderr().print(f"Watch it train: {server.url}")
         yield
         server.page.finish()
 
 
 @contextmanager
-def served(store: Path) -> "Iterator[Server]":
+def served(store: Path, *, token: bool = True) -> "Iterator[Server]":
     """The page of a store, on any port that is free, from a thread of its own."""
-    with Server(LivePage(store), 0) as server:
+    with Server(LivePage(store), 0, token=token) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.2}, daemon=True)
         thread.start()
         try:
@@ -283,12 +285,12 @@ class LivePage:
 
 
 class Server(socketserver.ThreadingTCPServer):
-    """Answers on this machine, with one page."""
+    """Answers on this machine, with one page, to few at the same time."""
 
     allow_reuse_address = True  # a port that was used a moment ago
     daemon_threads = True
 
-    def __init__(self, page: LivePage, port: int) -> None:
+    def __init__(self, page: LivePage, port: int, *, token: bool) -> None:
         self.page = page
         try:
             super().__init__((HOST, port), Handler)
@@ -297,7 +299,22 @@ class Server(socketserver.ThreadingTCPServer):
                 f"port {port} cannot be used ({error.strerror}): choose another with --port, or 0 for any that is free"
             ) from error
         self.port = int(self.server_address[1])
-        self.url = f"http://{HOST}:{self.port}/"
+        self.address = f"http://{HOST}:{self.port}/"
+        self.query = f"token={secrets.token_hex(16)}" if token else ""
+        self.url = f"{self.address}{'?' if token else ''}{self.query}"
+        self.free = threading.Semaphore(CONNECTIONS)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self.free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self.free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Pass over a browser that went away."""
@@ -313,11 +330,17 @@ class Handler(BaseHTTPRequestHandler):
     server_version, sys_version = "asymtrain", ""
 
     def do_GET(self) -> None:
+        path, _, query = self.path.partition("?")
+        if not path.startswith("/"):  # an absolute URI, which names a host of its own
+            return self.answer(400, b"ask for a path, not for a whole address\n")
         # Another site may have its own name point to this machine, and would then be allowed to read the answer.
-        if self.headers.get("Host", "").lower() not in {f"{name}:{self.server.port}" for name in (HOST, "localhost")}:
-            return self.answer(403, f"this page is at {self.server.url} only\n".encode())
-        if urlsplit(self.path).path != "/":
+        names = {f"{name}:{self.server.port}" for name in (HOST, "localhost")}
+        if len(hosts := self.headers.get_all("Host", [])) != 1 or hosts[0].lower() not in names:
+            return self.answer(403, f"this page is at {self.server.address} only\n".encode())
+        if path != "/":
             return self.answer(404, b"there is one page: /\n")
+        if self.server.query and not secrets.compare_digest(query.encode(), self.server.query.encode()):
+            return self.answer(403, b"open the link that the terminal shows: it has the token of this page\n")
         last = self.server.page.last
         try:
             body, tag = self.server.page.current()
@@ -339,6 +362,7 @@ class Handler(BaseHTTPRequestHandler):
         self.send_header("Cache-Control", "no-cache")
         self.send_header("Cross-Origin-Resource-Policy", "same-origin")
         self.send_header("Content-Security-Policy", "frame-ancestors 'none'")
+        self.send_header("Referrer-Policy", "no-referrer")  # the address has the token
         self.send_header("X-Content-Type-Options", "nosniff")
         if tag:
             self.send_header("ETag", tag)
