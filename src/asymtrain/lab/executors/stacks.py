@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.checkpoints import StackPlan, begun_stacks, execution_name, planned_executions
+from asymtrain.lab.checkpoints import StackPlan, begun_stacks, execution_name, planned_executions, set_aside
 from asymtrain.lab.engine import close_checkpoint, plan
 from asymtrain.lab.engine.checkpoint import sweep, write_into_new_folder
 from asymtrain.lab.runs import RunSpec
@@ -30,7 +30,7 @@ def choose_stacks(
     left = {spec.id: spec for spec in missing}
     kept: list[StackPlan] = []
     # The halves of a stack that was too large come before the whole, which may still be there.
-    begun = sorted(begun_stacks(checkpoints), key=lambda stack_plan: len(stack_plan.specs))
+    begun = sorted(begun_stacks(checkpoints, set_aside), key=lambda stack_plan: len(stack_plan.specs))
     # Those that were planned for another kind of device are too small or too large.
     planned = [plans for _, kind, plans in planned_executions(checkpoints) if kind == device.type]
     for old in chain(begun, *planned):
