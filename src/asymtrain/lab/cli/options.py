@@ -25,6 +25,7 @@ import typer
 
 from asymtrain.errors import UsageError, unknown_name
 from asymtrain.lab.cli.loading import loading
+from asymtrain.lab.functions import is_function
 
 if TYPE_CHECKING:
     from asymtrain.lab.runs import RunSpec
@@ -183,6 +184,19 @@ class ScaleOptions:
 
     def given(self) -> list[str]:
         return [name for name, value in vars(self).items() if value is not None]
+
+    def refuse_beside(self, option: str, *allowed: str) -> set[str]:
+        """Refuse settings of runs that `option` names with all of theirs.
+
+        Their functions may be given, since a command imports none that it does not name; those are returned.
+        """
+        words = [self.data or "", *(word.strip() for text in self.arch or () for word in text.split(","))]
+        functions = set(filter(is_function, words))
+        for name in self.given():
+            values = {"data": words[:1], "arch": words[1:]}.get(name, [""])
+            if name not in allowed and not functions.issuperset(values):
+                raise UsageError(f"{option} names runs with all their settings: leave out --{name.replace('_', '-')}")
+        return functions
 
     def get_scale(self) -> "Scale":
         from asymtrain.lab.scales import get_scale

@@ -89,10 +89,12 @@ def searched(folder: Path, chosen: RunOptions, settings: Sequence[str] | None, s
     from asymtrain.lab.runs import DEFAULTS
     from asymtrain.lab.search import chosen_values, final_specs
 
-    given = [f"--{name.replace('_', '-')}" for name in chosen.given() if name != "seeds"] + ["--set"] * bool(settings)
-    if given:
-        raise UsageError(f"--from-search names runs with all their settings: leave out {given[0]}")
+    functions = chosen.refuse_beside("--from-search", "seeds")
+    if settings:
+        raise UsageError("--from-search names runs with all their settings: leave out --set")
     specs = [spec for result in chosen_values(folder) for spec in final_specs(result, seeds)]
+    if others := functions - {name for spec in specs for name in (spec.dataset, spec.arch)}:
+        raise UsageError(f"the search in {folder} was not of {others.pop()}: leave it out")
     for plain, asymmetric in zip(specs[::2], specs[1::2], strict=True):
         if plain != asymmetric.plain():
             names = [name for name in DEFAULTS if getattr(plain, name) != getattr(asymmetric.plain(), name)]
