@@ -553,3 +553,14 @@ def test_initial_weights_from_a_file(own_nets, cli, refused, photos, tmp_path):
     assert "own_nets:net changed since 2 runs in asymtrain-report/runs.sqlite were trained: its initial" in refused(
         *command, *weights
     )
+
+
+def test_what_a_killed_command_left_is_removed_at_the_next_start(cli, tmp_path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    out = tmp_path / "asymtrain-report"
+    out.mkdir()
+    for name in (f"report.html.{ended.pid}.new", f"history.csv.{ended.pid}.new", f"rows.csv.{os.getpid()}.new"):
+        (out / name).touch()
+    assert cli("run", "--executor", "lokal").code == 2
+    assert [file.name for file in out.iterdir()] == [f"rows.csv.{os.getpid()}.new"]

@@ -12,9 +12,10 @@ from pathlib import Path
 import torch
 
 from asymtrain.errors import UsageError
-from asymtrain.lab.checkpoints import StackPlan, begun_stacks, execution_name, planned_executions, set_aside
+from asymtrain.lab.checkpoints import EXECUTIONS, StackPlan, begun_stacks, execution_name, planned_executions, set_aside
 from asymtrain.lab.engine import close_checkpoint, plan
 from asymtrain.lab.engine.checkpoint import sweep, write_into_new_folder
+from asymtrain.lab.files import remove_torn
 from asymtrain.lab.runs import RunSpec
 from asymtrain.lab.store import Store
 
@@ -59,8 +60,7 @@ def tidy(record: Store, checkpoints: Path) -> None:
         members = _members(*plans)
         if record.finished(members) == members:
             file.unlink(missing_ok=True)
-    for torn in checkpoints.glob("plans-*.new"):
-        torn.unlink(missing_ok=True)  # of a process that was killed while it wrote
+    remove_torn(checkpoints, EXECUTIONS)
     with suppress(OSError):
         checkpoints.rmdir()
 
