@@ -12,6 +12,7 @@ import socketserver
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -255,21 +256,20 @@ class LivePage:
         self.lock = threading.Lock()
         self.state: State | None = None
         self.body, self.tag = b"", ""
-        self.cost = 0.0  # seconds that the page took to make
+        self.costs = deque([0.0] * 3, maxlen=3)  # seconds of a core that the last pages took
         self.due = self.asked = -math.inf
         self.last, self.delivered = False, threading.Event()
 
     def current(self) -> tuple[bytes, str]:
         with self.lock:
-            start = time.monotonic()
-            if (start >= self.due or self.last) and read_state(self.store) != self.state:
+            start = time.thread_time()
+            if (self.last or time.monotonic() >= self.due) and read_state(self.store) != self.state:
                 self.state, text = render_store(self.store)
                 version = hashlib.sha256(text.encode()).hexdigest()[:16]
                 self.body, self.tag = text.replace(VERSION, version, 1).encode(), f'"{version}"'
-                now = time.monotonic()
-                # One page that took long, such as the first, which loads libraries, must not delay the next ones.
-                self.due = now + min(self.cost, now - start) / SHARE
-                self.cost = now - start
+                # The least of them: the first pages take long, since they load libraries, and must not delay the next.
+                self.costs.append(time.thread_time() - start)
+                self.due = time.monotonic() + min(self.costs) / SHARE
             self.asked = time.monotonic()
             return self.body, self.tag
 
